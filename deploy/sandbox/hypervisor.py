@@ -1,0 +1,71 @@
+"""What the cloud stand-ins ask of whatever runs their machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSpec:
+    """One machine to boot, as a cloud's create call describes it.
+
+    Attributes:
+        name: unique among the machines that run; [a-z0-9-], at most 63 characters.
+        user_data: what the cloud passes to cloud-init, unchanged.
+        image: name of a prepared image, e.g. "trixie" or "bookworm".
+        gpu_name: what nvidia-smi prints, e.g. "NVIDIA H100 80GB HBM3".
+        clock_offset_s: seconds that the machine's wall clock is off (a fault; 0 in health).
+        missing_gpus: how many of `gpus` do not show up inside (a fault; 0 in health).
+    """
+
+    name: str
+    user_data: str
+    image: str = "trixie"
+    gpus: int = 0
+    gpu_name: str = "NVIDIA H100 80GB HBM3"
+    clock_offset_s: int = 0
+    missing_gpus: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class Hypervisor(Protocol):
+    """Runs machines: for real (nspawn) or hollow (none at all, for tests of thousands)."""
+
+    async def boot(self, spec: MachineSpec) -> str:
+        """Start a machine and return its IPv4 address at once, while it still boots.
+
+        Raises:
+            RuntimeError: the machine could not be started; nothing of it is left.
+        """
+        ...
+
+    async def destroy(self, name: str) -> None:
+        """Pull the plug and remove every trace. Unknown names are ignored."""
+        ...
+
+    def alive(self, name: str) -> bool:
+        """True while the machine runs; False once it has powered itself off or never was."""
+        ...
+
+
+class HollowHypervisor:
+    """Machines that are only book entries: instant, without processes."""
+
+    def __init__(self) -> None:
+        self._alive: dict[str, str] = {}
+
+    async def boot(self, spec: MachineSpec) -> str:
+        """Record the machine and hand out an address of TEST-NET-2."""
+        index = len(self._alive) + 1
+        address = f"198.51.{100 + index // 250 % 100}.{index % 250 + 1}"
+        self._alive[spec.name] = address
+        return address
+
+    async def destroy(self, name: str) -> None:
+        """Forget the machine."""
+        self._alive.pop(name, None)
+
+    def alive(self, name: str) -> bool:
+        """Whether the machine is still recorded."""
+        return name in self._alive

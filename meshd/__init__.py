@@ -1,0 +1,3 @@
+"""meshd: one Slurm cluster out of GPU machines rented anywhere."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,243 @@
+"""Settings: one TOML file, `MESHD_*` variables over it, secrets from files or `$CREDENTIALS_DIRECTORY`.
+
+Order, later wins: defaults, /etc/meshd/meshd.toml, environment (`MESHD_SLURM__CONF_DIR=/etc/slurm`, nesting by two
+underscores). A secret is named by a `*_file` setting or lies in the credentials directory under the name that its
+setting's description gives.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from meshd.errors import ConfigError
+
+DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
+NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TailnetSettings(_Table):
+    """How machines join the tailnet, and how meshd speaks with it."""
+
+    login_server: str = Field("", description="control server; empty: Tailscale's own")
+    auth_key_file: Path | None = Field(
+        None, description="file with a reusable auth key; else the credential `tailscale_auth_key`"
+    )
+    tags: tuple[str, ...] = Field(("tag:meshd",), description="tags of a key that meshd mints")
+    accept_dns: bool = Field(False, description="let tailscale write resolv.conf on the machines")
+    socket: Path = Field(Path("/run/tailscale/tailscaled.sock"), description="tailscaled's LocalAPI on the head")
+    api_base_url: str = Field("https://api.tailscale.com", description="admin API; used only with a credential")
+    api_token_file: Path | None = Field(
+        None, description="API access token; else the credential `tailscale_api_token`"
+    )
+    oauth_client_id: str = Field("", description="OAuth client id; its secret is in oauth_client_secret_file")
+    oauth_client_secret_file: Path | None = Field(
+        None, description="OAuth client secret; else the credential `tailscale_oauth_client_secret`"
+    )
+    tailnet: str = Field("-", description="tailnet name for the admin API; `-` is the credential's own")
+    mint_auth_key: bool = Field(False, description="mint the reusable auth key through the API when there is no file")
+    poll_interval_s: Annotated[float, Field(gt=0)] = 30.0
+
+
+class SlurmSettings(_Table):
+    """Where Slurm's files are and how often it may be reconfigured."""
+
+    conf_dir: Path = Path("/etc/slurm")
+    slurmctld_unit: str = "slurmctld.service"
+    slurmctld_port: Annotated[int, Field(gt=0, lt=65536)] = 6817
+    slurmd_port: Annotated[int, Field(gt=0, lt=65536)] = 6818
+    reconfigure_quiet_s: Annotated[float, Field(ge=0)] = Field(
+        2.0, description="changes are gathered until this many seconds bring no further one"
+    )
+    reconfigure_max_wait_s: Annotated[float, Field(ge=0)] = Field(
+        10.0, description="but no change waits longer than this"
+    )
+    poll_interval_s: Annotated[float, Field(gt=0)] = 5.0
+    command_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    memory_fraction: Annotated[float, Field(gt=0.5, le=1.0)] = 0.95
+
+
+class NodeApiSettings(_Table):
+    """The API that machines reach over the tailnet."""
+
+    port: Annotated[int, Field(gt=0, lt=65536)] = 7677
+    address: str = Field("", description="address to listen on; empty: the head's tailnet IPv4 address")
+    poll_hold_s: Annotated[float, Field(gt=0, le=60)] = 25.0
+
+
+class TimingSettings(_Table):
+    """Deadlines of the phases, in seconds. Each has one way out: the machine is given back."""
+
+    tick_interval_s: Annotated[float, Field(gt=0)] = 5.0
+    provider_poll_interval_s: Annotated[float, Field(gt=0)] = 15.0
+    provider_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    launch_settle_s: Annotated[float, Field(ge=0)] = Field(
+        60.0, description="after an unclear create, list by name for this long before creating again"
+    )
+    boot_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    join_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    configure_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    test_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    join_token_ttl_s: Annotated[float, Field(gt=0)] = 3600.0
+    heartbeat_lost_s: Annotated[float, Field(gt=0)] = 120.0
+    dead_man_s: Annotated[float, Field(gt=0)] = 3600.0
+    orphan_grace_s: Annotated[float, Field(ge=0)] = 300.0
+    leave_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    clock_skew_max_s: Annotated[float, Field(gt=0)] = Field(
+        120.0, description="munge allows 300 s; a machine further off than this is refused"
+    )
+    breaker_failures: Annotated[int, Field(gt=0)] = 3
+    breaker_cooldown_s: Annotated[float, Field(ge=0)] = 600.0
+    no_capacity_cooldown_s: Annotated[float, Field(ge=0)] = 300.0
+
+
+class PoolSettings(_Table):
+    """A class of interchangeable nodes: a Slurm partition."""
+
+    gpu: str = Field("", description="GPU model, e.g. h100; a prefix also matches h100-sxm and h100-pcie")
+    gpus_per_node: Annotated[int, Field(ge=0, le=16)] = 1
+    cpus_min: Annotated[int, Field(gt=0)] = Field(1, description="what a free slot promises; the smallest machine")
+    memory_min_mib: Annotated[int, Field(gt=0)] = Field(1024, description="what a free slot promises")
+    max_nodes: Annotated[int, Field(gt=0, le=10000)] = 8
+    providers: tuple[str, ...] = Field((), description="in order of preference; empty: every enabled one")
+    max_usd_per_gpu_hour: Annotated[float, Field(gt=0)] | None = None
+    spot: Literal["never", "prefer", "only"] = "never"
+    partition: str = Field("", description="partition name; empty: the pool's name")
+    features: tuple[str, ...] = ()
+    default: bool = Field(False, description="the partition is Slurm's default")
+
+
+class ProviderSettings(BaseModel):
+    """A provider's table. All but `enabled` and the limits is the adapter's own and is checked by it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    enabled: bool = True
+    max_concurrent_calls: Annotated[int, Field(gt=0, le=64)] = 8
+
+    def own(self) -> dict[str, Any]:
+        """What the adapter gets: everything that is not meshd's."""
+        return dict(self.model_extra or {})
+
+
+class LogSettings(_Table):
+    """Logging."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "pretty"] = Field("auto", description="auto: pretty on a terminal, else JSON")
+
+
+class ClusterSettings(_Table):
+    """What the whole is called and where meshd keeps its things."""
+
+    name: str = Field("mesh", pattern=NAME, description="in every machine's name and tag; never change it later")
+    state_dir: Path = Path("/var/lib/meshd")
+    socket: Path = Path("/run/meshd/meshd.sock")
+    socket_group: str = Field("meshd", description="members may change things; others may read")
+
+
+class Settings(BaseSettings):
+    """All settings. Build with `load()`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MESHD_", env_nested_delimiter="__", extra="forbid", frozen=True, nested_model_default_partial_update=True
+    )
+
+    cluster: ClusterSettings = ClusterSettings()
+    tailnet: TailnetSettings = TailnetSettings()
+    slurm: SlurmSettings = SlurmSettings()
+    node_api: NodeApiSettings = NodeApiSettings()
+    timing: TimingSettings = TimingSettings()
+    log: LogSettings = LogSettings()
+    pools: dict[str, PoolSettings] = {}
+    providers: dict[str, ProviderSettings] = {}
+
+    @field_validator("pools")
+    @classmethod
+    def _pool_names(cls, pools: dict[str, PoolSettings]) -> dict[str, PoolSettings]:
+        for name in pools:
+            if not re.match(NAME, name):
+                raise ValueError(f"pool name {name!r}: lower-case letters, digits and dashes, at most 20, letter first")
+        return pools
+
+    @model_validator(mode="after")
+    def _pools_name_known_providers(self) -> Settings:
+        for name, pool in self.pools.items():
+            unknown = [p for p in pool.providers if p not in self.providers]
+            if unknown:
+                raise ValueError(f"pools.{name}.providers names {', '.join(unknown)}, which has no [providers.*] table")
+        if sum(pool.default for pool in self.pools.values()) > 1:
+            raise ValueError("more than one pool has default = true")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment wins over the file, which comes in as init values."""
+        return env_settings, init_settings
+
+
+def load(path: Path = DEFAULT_PATH) -> Settings:
+    """Read the settings.
+
+    Raises:
+        ConfigError: with one line for each fault: unreadable file, bad TOML (line and column), unknown keys, wrong
+            types. Values of secrets are in none of them.
+    """
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(str(path), ["no such file (deploy/head/install writes an example)"]) from error
+    except OSError as error:
+        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), [f"is not UTF-8 text (byte {error.start})"]) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(str(path), [f"is not TOML: {error}"]) from error
+    try:
+        return Settings(**table)
+    except ValidationError as error:
+        raise ConfigError(str(path), [_line(e) for e in error.errors(include_input=False, include_url=False)]) from None
+
+
+def _line(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"]) or "settings"
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown key"
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def read_secret(path: Path | None, credential: str) -> SecretStr | None:
+    """The secret in `path`, or else the one in `$CREDENTIALS_DIRECTORY/credential`; None when there is neither.
+
+    Raises:
+        ConfigError: the file is named but missing, unreadable or empty.
+    """
+    if path is None:
+        directory = os.environ.get("CREDENTIALS_DIRECTORY")
+        if not directory or not (Path(directory) / credential).exists():
+            return None
+        path = Path(directory) / credential
+    try:
+        text = path.read_text("utf-8").strip()
+    except OSError as error:
+        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from error
+    if not text:
+        raise ConfigError(str(path), ["is empty"])
+    return SecretStr(text)

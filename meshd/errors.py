@@ -1,0 +1,153 @@
+"""The whole exception tree. It imports nothing, so anything may import it."""
+
+from __future__ import annotations
+
+
+class MeshdError(Exception):
+    """Root of everything meshd raises on purpose. The text names what happened, where, and what to do."""
+
+
+class ConfigError(MeshdError):
+    """Settings that cannot be used. `problems` has one line for each fault."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        self.source = source
+        self.problems = problems
+        super().__init__("; ".join(f"{source}: {problem}" for problem in problems))
+
+
+class CommandError(MeshdError):
+    """A program that meshd ran ended badly. Never carries secrets: stdin is not kept."""
+
+    def __init__(self, argv: list[str], returncode: int, stderr: str) -> None:
+        self.argv = argv
+        self.returncode = returncode
+        self.stderr = stderr
+        super().__init__(f"{argv[0]} exited with {returncode}: {stderr.strip()[-400:] or 'no message'}")
+
+
+class CommandTimeout(MeshdError):
+    """A program ran past its deadline and was killed: what it had begun may or may not have happened."""
+
+    def __init__(self, argv: list[str], timeout_s: float) -> None:
+        self.argv = argv
+        self.timeout_s = timeout_s
+        super().__init__(f"{argv[0]} did not finish within {timeout_s:g} s")
+
+
+class CommandNotFound(MeshdError):
+    """The program is not installed or not on PATH."""
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+        super().__init__(f"{program} is not installed or not on PATH")
+
+
+class SlurmError(MeshdError):
+    """Slurm refused, or answered in a way that cannot be read."""
+
+
+class SlurmRefused(SlurmError):
+    """Slurm refused a new configuration; the last good one is back in place."""
+
+
+class TailnetError(MeshdError):
+    """tailscaled or the tailnet's control server refused or cannot be reached."""
+
+
+class MungeError(MeshdError):
+    """munged cannot encode or decode, or both sides do not share a key."""
+
+
+class JoinRefused(MeshdError):
+    """A machine asked to join and may not. `cure` says what would let it.
+
+    `fatal` is False when trying again later may help (the head is not ready), True when this machine never can.
+    """
+
+    def __init__(self, reason: str, cure: str, *, fatal: bool = True) -> None:
+        self.reason = reason
+        self.cure = cure
+        self.fatal = fatal
+        super().__init__(f"{reason} ({cure})")
+
+
+class StoreError(MeshdError):
+    """The journal cannot be read or written."""
+
+
+class IllegalMove(MeshdError):
+    """A machine was asked to go from one phase to another that does not follow it."""
+
+
+class ProviderError(MeshdError):
+    """A cloud's refusal. The vendor's own words are kept in `vendor_text` for `meshctl explain`."""
+
+    kind = "error"
+
+    def __init__(self, text: str, *, provider: str = "", operation: str = "", vendor_text: str = "") -> None:
+        self.text = text
+        self.provider = provider
+        self.operation = operation
+        self.vendor_text = vendor_text or text
+        super().__init__(f"{provider} {operation}: {text}".strip(" :") if provider or operation else text)
+
+
+class NotFound(ProviderError):
+    """The cloud does not know this machine (any more)."""
+
+    kind = "not_found"
+
+
+class NoCapacity(ProviderError):
+    """Nothing of this offer is free right now: try another zone, type, region or provider."""
+
+    kind = "no_capacity"
+
+
+class QuotaExceeded(ProviderError):
+    """The account may not have more of this; waiting does not help."""
+
+    kind = "quota_exceeded"
+
+
+class RateLimited(ProviderError):
+    """Too many calls. Nothing happened; try again after `retry_after_s` seconds."""
+
+    kind = "rate_limited"
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        retry_after_s: float | None = None,
+        provider: str = "",
+        operation: str = "",
+        vendor_text: str = "",
+    ) -> None:
+        super().__init__(text, provider=provider, operation=operation, vendor_text=vendor_text)
+        self.retry_after_s = retry_after_s
+
+
+class AuthFailed(ProviderError):
+    """The credential is wrong, expired, lacks a permission, or the account is blocked."""
+
+    kind = "auth_failed"
+
+
+class InvalidRequest(ProviderError):
+    """The cloud calls the request wrong; sending it again cannot help."""
+
+    kind = "invalid_request"
+
+
+class Transient(ProviderError):
+    """A fault on the cloud's side of a call that changes nothing, or that surely had no effect."""
+
+    kind = "transient"
+
+
+class Uncertain(ProviderError):
+    """The call may have had its effect: time-out, cut connection, 5xx or an unreadable answer after sending."""
+
+    kind = "uncertain"

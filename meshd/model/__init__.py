@@ -1,0 +1,1 @@
+"""PURE: the words as types. No I/O, no clock, no randomness."""

@@ -1,0 +1,52 @@
+"""What a machine is made of, as `slurmd -C` and nvidia-smi tell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShape:
+    """The part of a NodeName line that describes hardware.
+
+    Attributes:
+        memory_mib: RealMemory as slurmd reports it, before the safety margin.
+    """
+
+    cpus: int
+    boards: int
+    sockets_per_board: int
+    cores_per_socket: int
+    threads_per_core: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFact:
+    """One GPU as the machine shows it; `device` is its file, e.g. /dev/nvidia0."""
+
+    index: int
+    name: str
+    uuid: str
+    memory_mib: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the node agent reports when it asks to join.
+
+    Attributes:
+        slurmd_version: e.g. "24.11.5".
+        clock_skew_s: the machine's clock minus the head's, in seconds.
+    """
+
+    shape: NodeShape
+    gpus: tuple[GpuFact, ...]
+    slurmd_version: str
+    tailscale_version: str
+    agent_version: str
+    os: str
+    arch: str
+    clock_skew_s: float
+    ssh_host_key: str = ""

@@ -1,0 +1,37 @@
+"""Names: of pools, slots and machines."""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+PoolName = NewType("PoolName", str)
+SlotName = NewType("SlotName", str)
+MachineName = NewType("MachineName", str)
+
+UNIQUE_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+UNIQUE_LENGTH = 6
+
+
+def slot_name(pool: str, index: int) -> SlotName:
+    """The Slurm NodeName of the pool's slot `index`, counted from 1: `a100-3`."""
+    return SlotName(f"{pool}-{index}")
+
+
+def slot_index(pool: str, slot: str) -> int | None:
+    """The index of a slot of this pool; None when the slot is another pool's."""
+    prefix, _, number = slot.rpartition("-")
+    return int(number) if prefix == pool and number.isdigit() else None
+
+
+def machine_name(cluster: str, slot: str, unique: str) -> MachineName:
+    """A machine's name: unique for ever, its idempotency token, provider name tag and tailnet hostname."""
+    return MachineName(f"{cluster}-{slot}-{unique}")
+
+
+def parse_machine_name(cluster: str, name: str) -> SlotName | None:
+    """The slot that a machine of this cluster was made for; None when the name is not one of ours."""
+    if not name.startswith(f"{cluster}-"):
+        return None
+    match = re.match(rf"^(?P<slot>[a-z][-a-z0-9]*-[0-9]+)-[a-z0-9]{{{UNIQUE_LENGTH}}}$", name.removeprefix(f"{cluster}-"))
+    return SlotName(match["slot"]) if match else None

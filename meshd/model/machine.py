@@ -1,0 +1,140 @@
+"""A machine's record and the moves it may make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+
+from meshd.errors import IllegalMove
+from meshd.model.hardware import NodeFacts
+from meshd.model.ids import MachineName, PoolName, SlotName
+from meshd.provider_api import Offer
+
+
+class Phase(StrEnum):
+    """Where a machine stands."""
+
+    REQUESTED = "requested"
+    """Journaled; no create call was made."""
+    LAUNCHING = "launching"
+    """A create call was made and its outcome is not known."""
+    BOOTING = "booting"
+    """The cloud has it."""
+    JOINING = "joining"
+    """Seen on the tailnet; it has not asked to join yet."""
+    CONFIGURING = "configuring"
+    """Accepted: munge is being proved, its line goes into nodes.conf."""
+    TESTING = "testing"
+    """slurmd was started; Slurm must show the node and the tests must pass."""
+    READY = "ready"
+    DRAINING = "draining"
+    """No new jobs; it waits for the running ones, then leaves Slurm."""
+    TERMINATING = "terminating"
+    """Out of Slurm; the cloud is asked to end it until it is gone."""
+    LOST = "lost"
+    """The cloud does not end it. It is asked for ever; it costs money."""
+    GONE = "gone"
+
+
+MOVES: dict[Phase, frozenset[Phase]] = {
+    Phase.REQUESTED: frozenset({Phase.LAUNCHING, Phase.GONE}),
+    Phase.LAUNCHING: frozenset({Phase.REQUESTED, Phase.BOOTING, Phase.TERMINATING, Phase.GONE}),
+    Phase.BOOTING: frozenset({Phase.JOINING, Phase.CONFIGURING, Phase.DRAINING, Phase.TERMINATING}),
+    Phase.JOINING: frozenset({Phase.CONFIGURING, Phase.DRAINING, Phase.TERMINATING}),
+    Phase.CONFIGURING: frozenset({Phase.TESTING, Phase.DRAINING, Phase.TERMINATING}),
+    Phase.TESTING: frozenset({Phase.READY, Phase.DRAINING, Phase.TERMINATING}),
+    Phase.READY: frozenset({Phase.DRAINING, Phase.TERMINATING}),
+    Phase.DRAINING: frozenset({Phase.READY, Phase.TERMINATING}),
+    Phase.TERMINATING: frozenset({Phase.LOST, Phase.GONE}),
+    Phase.LOST: frozenset({Phase.GONE}),
+    Phase.GONE: frozenset(),
+}
+"""Which phase may follow which. DRAINING may return to READY only by the user's word (scaled up again)."""
+
+HOLDS_SLOT = frozenset(Phase) - {Phase.TERMINATING, Phase.LOST, Phase.GONE}
+"""In these phases the machine's slot is taken."""
+
+IN_SLURM = frozenset({Phase.CONFIGURING, Phase.TESTING, Phase.READY, Phase.DRAINING})
+"""In these phases a machine that was accepted may have its joined line in nodes.conf."""
+
+COUNTS_AS_SUPPLY = frozenset(
+    {Phase.REQUESTED, Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING, Phase.TESTING, Phase.READY}
+)
+"""In these phases the machine's GPUs count towards the pool's target."""
+
+COSTS_MONEY = frozenset(Phase) - {Phase.REQUESTED, Phase.GONE}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One rented machine, as the journal keeps it. Times are UTC.
+
+    Attributes:
+        slot: the Slurm NodeName it was made for.
+        phase_since: when it entered its phase: the phase's deadline counts from here.
+        reason: why it is in this phase, for people.
+        failure: why it was given up, "" while all is well; kept to the end.
+        instance_id: the cloud's id, "" until known.
+        launch_attempts: create calls made so far; the settle time counts from `launch_called_at`.
+        munge_ok: both ways proved with the head's key.
+        line_published: nodes.conf with this machine's joined line is in force in Slurm.
+        slurmd_started: the agent was told to start slurmd and said it did.
+        removal: "" | "wanted" (wait for jobs) | "forced" (do not wait).
+        left_slurm: slurmd is stopped, or the machine is dead, and Slurm holds the node DOWN.
+        heartbeat_at: the last word from the node agent.
+        path: how the head reaches it on the tailnet: "direct 1.2.3.4:41641", "relay fra", "".
+        usd_per_hour: of the whole machine.
+    """
+
+    name: MachineName
+    pool: PoolName
+    slot: SlotName
+    provider: str
+    offer: Offer
+    phase: Phase
+    phase_since: datetime
+    created_at: datetime
+    reason: str = ""
+    failure: str = ""
+    instance_id: str = ""
+    region: str = ""
+    launch_attempts: int = 0
+    launch_called_at: datetime | None = None
+    tailnet_ip: str = ""
+    tailnet_id: str = ""
+    facts: NodeFacts | None = None
+    munge_ok: bool = False
+    line_published: bool = False
+    slurmd_started: bool = False
+    removal: str = ""
+    left_slurm: bool = False
+    heartbeat_at: datetime | None = None
+    path: str = ""
+    public_ip: str = ""
+    launched_at: datetime | None = None
+    ready_at: datetime | None = None
+    gone_at: datetime | None = None
+    device_removed: bool = False
+    terminate_calls: int = 0
+    marks: dict[str, datetime] = field(default_factory=dict)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """What it costs while it exists."""
+        return self.offer.usd_per_hour
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs were rented with it."""
+        return self.offer.gpus
+
+    def moved(self, to: Phase, now: datetime, reason: str) -> Machine:
+        """The record in its next phase.
+
+        Raises:
+            IllegalMove: `to` does not follow the present phase.
+        """
+        if to not in MOVES[self.phase]:
+            raise IllegalMove(f"{self.name}: {self.phase} cannot become {to} ({reason})")
+        return replace(self, phase=to, phase_since=now, reason=reason, marks={**self.marks, to.value: now})

@@ -1,0 +1,164 @@
+"""What was observed in one tick. Unknown is not absent: a source that failed says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, TypeAlias, TypeVar
+
+from meshd.provider_api import Instance, Offer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh(Generic[T]):
+    """A value that was read at `at`."""
+
+    value: T
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The source could not be read since `since`; nothing may be destroyed on the ground of that."""
+
+    reason: str
+    since: datetime
+
+
+Observation: TypeAlias = Fresh[T] | Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node as `scontrol show nodes` tells it.
+
+    Attributes:
+        states: base state and flags as a set, upper case: {"IDLE", "DRAIN", "NOT_RESPONDING"}; the short marks
+            (`*`, `~`, `#`...) are spelled out.
+    """
+
+    name: str
+    address: str
+    states: frozenset[str]
+    reason: str = ""
+    partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    gres: str = ""
+    version: str = ""
+
+    @property
+    def busy(self) -> bool:
+        """A job runs on it or is just ending."""
+        return bool(self.states & {"ALLOCATED", "MIXED", "COMPLETING"})
+
+    @property
+    def up(self) -> bool:
+        """slurmd registered validly and the node could take jobs, were it not drained."""
+        return bool(self.states & {"IDLE", "ALLOCATED", "MIXED"}) and not self.states & {
+            "NOT_RESPONDING", "INVALID_REG", "UNKNOWN", "DOWN", "POWERED_DOWN", "FUTURE",
+        }
+
+    @property
+    def drained(self) -> bool:
+        """Takes no new jobs."""
+        return "DRAIN" in self.states
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job as squeue tells it.
+
+    Attributes:
+        nodes: the slots that it runs on; empty while it waits.
+        state_reason: why it waits.
+        gpus: GPUs asked for in all, 0 when none or not known.
+    """
+
+    id: str
+    user: str
+    partition: str
+    state: str
+    nodes: tuple[str, ...] = ()
+    state_reason: str = ""
+    gpus: int = 0
+    node_count: int = 1
+    features: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmView:
+    """Nodes and jobs, read together."""
+
+    version: str
+    nodes: Mapping[str, SlurmNode]
+    jobs: tuple[SlurmJob, ...]
+
+    def jobs_on(self, slot: str) -> tuple[str, ...]:
+        """Ids of the jobs that hold this slot."""
+        return tuple(job.id for job in self.jobs if slot in job.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class TailnetPeer:
+    """A device of the tailnet as the head's tailscaled sees it.
+
+    Attributes:
+        id: the device's stable id: it survives re-authentication, its public key does not.
+        hostname: what the device calls itself; not unique.
+        dns_name: its unique name, without the trailing dot.
+        online: the control server's opinion, not reachability.
+        path: "direct ADDR", "relay CODE", "" when idle.
+    """
+
+    id: str
+    hostname: str
+    dns_name: str
+    ipv4: str
+    online: bool
+    path: str = ""
+    last_seen: datetime | None = None
+    tags: tuple[str, ...] = ()
+    expired: bool = False
+    key_expiry: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TailnetView:
+    """The tailnet from the head.
+
+    Attributes:
+        healthy: Self.Online is true, the backend runs and no login error is told: only then are absences believed.
+        problems: why it is not.
+    """
+
+    self_ipv4: str
+    self_id: str
+    healthy: bool
+    problems: tuple[str, ...]
+    peers: Mapping[str, TailnetPeer]
+    """By stable id."""
+
+    def by_hostname(self, hostname: str) -> TailnetPeer | None:
+        """The device that calls itself so; the online one where several do."""
+        found = [peer for peer in self.peers.values() if peer.hostname == hostname]
+        return max(found, key=lambda peer: peer.online, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that was observed for one tick.
+
+    Attributes:
+        instances: by provider: all machines with our tag.
+        offers: by provider: what can be rented.
+        published_slots: the slots whose joined line is in force in Slurm, by tailnet address.
+    """
+
+    instances: Mapping[str, Observation[tuple[Instance, ...]]]
+    offers: Mapping[str, Observation[tuple[Offer, ...]]]
+    tailnet: Observation[TailnetView]
+    slurm: Observation[SlurmView]
+    published: Mapping[str, str] = field(default_factory=dict)

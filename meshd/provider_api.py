@@ -1,0 +1,227 @@
+"""What an adapter must do, and the words in which clouds and meshd talk.
+
+An adapter is found through the entry-point group `meshd.providers`; the entry point is a factory
+`create(context: ProviderContext) -> Provider`. Adapters hold no policy: deadlines, metrics, rate limits between
+processes and retries are put around them by the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NewType, Protocol
+
+ProviderName = NewType("ProviderName", str)
+InstanceId = NewType("InstanceId", str)
+
+
+class InstanceState(StrEnum):
+    """The contract's states. A vendor string that is not known maps to UNKNOWN, never to GONE."""
+
+    BOOTING = "booting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    PREEMPTED = "preempted"
+    TERMINATING = "terminating"
+    GONE = "gone"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class Shape(StrEnum):
+    """What a provider rents."""
+
+    VM = "vm"
+    CONTAINER = "container"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a provider's machines can do and what its API promises.
+
+    Attributes:
+        idempotent_launch: the API itself takes a token; else meshd finds a lost create by its name.
+        user_data_max_b: the most bytes of user data that the API takes.
+        launch_spacing_s: the least seconds between two launches; 0 for none.
+        ends_itself: a machine that powers itself off stops costing money.
+    """
+
+    shape: Shape = Shape.VM
+    tun: bool = True
+    systemd: bool = True
+    spot: bool = False
+    tags: bool = True
+    idempotent_launch: bool = False
+    user_data_max_b: int = 16384
+    launch_spacing_s: float = 0.0
+    ends_itself: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Something that can be rented now.
+
+    Attributes:
+        gpu: the normalised GPU model, lower case, e.g. "h100-sxm", "h100-pcie", "a10g"; "" for a CPU-only type.
+        gpus: GPUs in one machine.
+        gpu_memory_gib: of one GPU.
+        usd_per_hour: of the whole machine.
+        zone: where within the region, "" when the cloud has no zones or chooses itself.
+        available: what the cloud says of free capacity; None when it does not tell.
+        price_as_of: when the price was read from the vendor, or the date of the shipped table.
+    """
+
+    provider: ProviderName
+    region: str
+    zone: str
+    instance_type: str
+    gpu: str
+    gpus: int
+    gpu_memory_gib: int
+    vcpus: int
+    memory_mib: int
+    usd_per_hour: float
+    spot: bool = False
+    arch: str = "x86_64"
+    available: bool | None = None
+    price_as_of: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        """A stable name of the offer, for cool-downs and the journal."""
+        spot = "/spot" if self.spot else ""
+        return f"{self.provider}/{self.zone or self.region}/{self.instance_type}{spot}"
+
+    @property
+    def usd_per_gpu_hour(self) -> float:
+        """The price of one GPU for one hour; of the whole machine when it has none."""
+        return self.usd_per_hour / max(self.gpus, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferQuery:
+    """Which offers are of interest. Empty fields do not constrain."""
+
+    gpu: str = ""
+    gpus: int | None = None
+    spot: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """One machine to rent.
+
+    Attributes:
+        token: the machine's name: unique for ever, [a-z]([-a-z0-9]*[a-z0-9])?, at most 63 characters. It is the
+            idempotency token, the provider's name tag and the tailnet hostname.
+        user_data: stage 1, run by cloud-init as root on the first boot.
+        tags: at least `meshd-cluster`, which `list()` filters on.
+    """
+
+    token: str
+    cluster: str
+    offer: Offer
+    user_data: str = field(repr=False)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A rented machine as its cloud tells it.
+
+    Attributes:
+        token: our name of the machine, "" when the cloud shows none.
+        reason: the cloud's own words on why it is in this state.
+        vendor_state: the cloud's own state string.
+    """
+
+    provider: ProviderName
+    id: InstanceId
+    token: str
+    state: InstanceState
+    region: str = ""
+    instance_type: str = ""
+    public_ip: str = ""
+    private_ip: str = ""
+    spot: bool = False
+    launched_at: datetime | None = None
+    usd_per_hour: float | None = None
+    reason: str = ""
+    vendor_state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderContext:
+    """What the daemon gives an adapter's factory.
+
+    Attributes:
+        settings: the provider's table of the settings, as plain values; the adapter validates it (pydantic) and
+            raises meshd.errors.ConfigError. Secrets in it are pydantic SecretStr or paths of files to read.
+        cluster: the cluster's name: every machine carries it, and `list()` returns only those that do.
+        now: UTC clock.
+    """
+
+    cluster: str
+    settings: Mapping[str, Any]
+    now: Callable[[], datetime]
+
+
+class Provider(Protocol):
+    """A cloud. Every method may raise any leaf of ProviderError; what each leaf means is said there."""
+
+    @property
+    def name(self) -> ProviderName:
+        """The provider's name in the settings, e.g. "aws"."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this cloud can do; constant."""
+        ...
+
+    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+        """Everything that can be rented and matches, in no order."""
+        ...
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        """Rent one machine and return at once, while it boots.
+
+        The same token never makes two machines as far as the API can promise it; where the answer is in doubt,
+        Uncertain is raised and the caller lists by name before it tries again.
+        """
+        ...
+
+    async def get(self, instance: Instance) -> Instance:
+        """The machine now. Raises NotFound once the cloud has forgotten it.
+
+        `instance` needs `id` and `region` only.
+        """
+        ...
+
+    async def list(self) -> Sequence[Instance]:
+        """All machines of this cluster in all regions of the settings: complete, or raises.
+
+        Machines that are GONE may or may not be in it.
+        """
+        ...
+
+    async def terminate(self, instance: Instance) -> None:
+        """Ask for the machine's end. Accepted, not done: call again until `get` raises NotFound or says GONE.
+
+        Terminating a machine that is ending or gone is no error (NotFound may be raised).
+        """
+        ...
+
+    async def check(self) -> str:
+        """Prove the credentials by a free read call; returns what they belong to, for `meshctl doctor`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections and threads."""
+        ...
+
+
+ProviderFactory = Callable[[ProviderContext], Provider]

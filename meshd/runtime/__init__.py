@@ -1,0 +1,1 @@
+"""The few things that touch the operating system: clock, programs, files, tasks."""

@@ -1,0 +1,101 @@
+"""Programs: argv lists, never a shell, always a deadline, output capped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from meshd.errors import CommandError, CommandNotFound, CommandTimeout
+
+OUTPUT_MAX_B = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a program ended."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Runner(Protocol):
+    """Runs a program; the one way to do so in meshd."""
+
+    async def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Result:
+        """Run `argv` to its end.
+
+        Args:
+            argv: program and arguments.
+            timeout_s: after this it is killed with all its children.
+            stdin: what it reads; kept out of every error and log.
+            env: variables in addition to meshd's own (LC_ALL is always C.UTF-8).
+            check: raise when it ends with another code than 0.
+
+        Raises:
+            CommandNotFound: no such program.
+            CommandTimeout: it was killed; what it had begun may have happened.
+            CommandError: it ended badly and `check` was set.
+        """
+        ...
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    stdin: bytes | None = None,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> Result:
+    """Run a program on this machine. See Runner."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        raise CommandNotFound(argv[0]) from error
+    try:
+        async with asyncio.timeout(timeout_s):
+            out, err = await process.communicate(stdin)
+    except TimeoutError as error:
+        await _kill(process)
+        raise CommandTimeout(list(argv), timeout_s) from error
+    except asyncio.CancelledError:
+        await _kill(process)
+        raise
+    result = Result(
+        argv=tuple(argv),
+        returncode=process.returncode if process.returncode is not None else -1,
+        stdout=out[:OUTPUT_MAX_B].decode("utf-8", "replace"),
+        stderr=err[:OUTPUT_MAX_B].decode("utf-8", "replace"),
+    )
+    if check and result.returncode != 0:
+        raise CommandError(list(argv), result.returncode, result.stderr or result.stdout)
+    return result
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """End the program and everything it started: it leads its own session."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
