@@ -1,0 +1,1 @@
+"""The unix-socket API: its documents, who may ask, and the server."""

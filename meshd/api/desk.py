@@ -1,0 +1,81 @@
+"""What the daemon does for people: one method for each thing that can be asked over the unix socket."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from meshd.api.auth import Actor
+from meshd.api.schema import (
+    DoctorView,
+    DrainRequest,
+    EventsView,
+    MachineAnswer,
+    NodesView,
+    PlanView,
+    RemoveRequest,
+    ScaleAnswer,
+    ScaleRequest,
+    StatusView,
+    VersionView,
+)
+
+
+class HeadDesk(Protocol):
+    """The desk at which requests are served.
+
+    The server has checked who asks: methods with an `actor` are called only for those who may write, and the actor is
+    given for the journal. Every method may raise any leaf of MeshdError, and meshd.api.faults for what is the
+    caller's to mend: BadRequest (wrong in itself), Unknown (no such machine or pool), Refused (not now), NotReady.
+    A write that was begun goes on when its caller hangs up.
+    """
+
+    async def status(self) -> StatusView:
+        """How the whole stands. Answers from memory: never waits for a cloud."""
+        ...
+
+    async def nodes(self) -> NodesView:
+        """All machines that are not GONE, ordered by pool, slot and machine."""
+        ...
+
+    async def plan(self, request: ScaleRequest | None) -> PlanView:
+        """What the next tick would do; with a request: what it would do after that. Changes nothing."""
+        ...
+
+    async def scale(self, request: ScaleRequest, actor: Actor) -> ScaleAnswer:
+        """Set a pool's target, unless `dry_run`. Returns once the target is journaled, before the work.
+
+        Asking for the target that is already set is no error: the plan then has no steps of its own, and machines
+        that a breaker holds back are tried again.
+        """
+        ...
+
+    async def drain(self, request: DrainRequest, actor: Actor) -> MachineAnswer:
+        """Let the node take no new jobs; its machine stays rented. Draining twice is no error."""
+        ...
+
+    async def undrain(self, request: DrainRequest, actor: Actor) -> MachineAnswer:
+        """Let the node take jobs again, whoever drained it; `reason` is for the journal."""
+        ...
+
+    async def remove(self, request: RemoveRequest, actor: Actor) -> MachineAnswer:
+        """Give the machine back: after its jobs, or at once when forced. The pool's target stays as it is."""
+        ...
+
+    async def events(self, *, after_id: int | None, limit: int, wait_s: float, machine: str = "") -> EventsView:
+        """Events with a higher id than `after_id`, oldest first; None: the latest `limit` ones.
+
+        Args:
+            after_id: where to go on.
+            limit: the most events to return.
+            wait_s: with nothing to return, wait this long for the first one.
+            machine: only those of this machine or slot; "" for all.
+        """
+        ...
+
+    async def doctor(self) -> DoctorView:
+        """Check everything that meshd depends on; each check has its own deadline and none raises."""
+        ...
+
+    async def version(self) -> VersionView:
+        """What runs on the head."""
+        ...

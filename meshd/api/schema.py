@@ -1,0 +1,396 @@
+"""The documents of the unix-socket API, version 1.
+
+Changes are additive: a field may be added with a default, none is taken away or changes its meaning. Readers ignore
+what they do not know; requests with unknown fields are refused. Times carry their zone. Words that may grow (phases,
+kinds, severities) are plain strings, so that an older reader does not choke on a newer word.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+
+class Part(BaseModel):
+    """A piece of an answer."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Document(Part):
+    """A whole answer: what `meshctl -o json` prints."""
+
+    schema_version: int = SCHEMA_VERSION
+
+
+class Request(BaseModel):
+    """What a client asks for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+
+
+# What meshd sees
+
+
+class SourceView(Part):
+    """One thing that meshd observes: `provider:aws`, `tailnet`, `slurm`.
+
+    Attributes:
+        at: when it was last read well.
+        since: since when it cannot be read; None while it can.
+    """
+
+    name: str
+    ok: bool
+    reason: str = ""
+    at: AwareDatetime | None = None
+    since: AwareDatetime | None = None
+
+
+class QueueView(Part):
+    """Jobs of a pool's partition."""
+
+    running: int = 0
+    pending: int = 0
+    pending_gpus: int = 0
+
+
+class PoolView(Part):
+    """A pool and how far it is from its target.
+
+    Attributes:
+        machines: how many machines stand in each phase; GONE ones are not counted.
+    """
+
+    name: str
+    partition: str
+    target_id: int | None = None
+    target_gpus: int = 0
+    ready_gpus: int = 0
+    machines: dict[str, int] = {}
+    usd_per_hour: float = 0.0
+    queue: QueueView = QueueView()
+
+
+class ProblemView(Part):
+    """Something that is not as it should be.
+
+    Attributes:
+        severity: `info`, `warning` (meshd goes on by itself) or `error` (somebody must act).
+        pool: the pool it concerns, "" when none.
+        blocking: the pool's target is not reached until somebody acts: who waits for it need not wait on.
+    """
+
+    severity: str
+    text: str
+    cure: str = ""
+    since: AwareDatetime | None = None
+    pool: str = ""
+    machine: str = ""
+    blocking: bool = False
+
+
+class PublishView(Part):
+    """The state of the Slurm files that meshd writes."""
+
+    reconfigures: int = 0
+    last_applied_at: AwareDatetime | None = None
+    error: str = ""
+
+
+class SpendView(Part):
+    """Money, by the prices known when each machine was rented."""
+
+    usd_per_hour: float = 0.0
+    usd_so_far: float = 0.0
+
+
+class StatusView(Document):
+    """How the whole stands.
+
+    Attributes:
+        at: when this was written, by the head's clock.
+        tick_at: when the last finished tick began; None before the first.
+        tick_age_s: how long ago that was.
+    """
+
+    cluster: str
+    version: str
+    at: AwareDatetime
+    uptime_s: float = 0.0
+    tick_at: AwareDatetime | None = None
+    tick_age_s: float | None = None
+    sources: list[SourceView] = []
+    pools: list[PoolView] = []
+    problems: list[ProblemView] = []
+    slurm: PublishView = PublishView()
+    spend: SpendView = SpendView()
+
+
+class NodeRow(Part):
+    """A machine.
+
+    Attributes:
+        since: when it entered its phase.
+        path: `direct ADDRESS`, `relay CODE`, or "" when not known.
+        slurm_state: as sinfo shows it, e.g. `IDLE+DRAIN`; "" when Slurm cannot be read.
+        jobs: ids of the jobs that hold it.
+        reason: why it is in this phase.
+        failure: why it was given up; "" while all is well.
+    """
+
+    machine: str
+    slot: str
+    pool: str
+    provider: str
+    phase: str
+    since: AwareDatetime
+    region: str = ""
+    instance_type: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    address: str = ""
+    path: str = ""
+    slurm_state: str = ""
+    jobs: list[str] = []
+    heartbeat_age_s: float | None = None
+    usd_per_hour: float = 0.0
+    reason: str = ""
+    failure: str = ""
+
+
+class NodesView(Document):
+    """All machines that are not GONE."""
+
+    at: AwareDatetime
+    nodes: list[NodeRow] = []
+
+
+class EventRow(Document):
+    """Something that happened. `fields` are for programs, `text` is for people.
+
+    Attributes:
+        id: grows; also over restarts.
+        kind: e.g. `phase`, `failure`, `scale`, `problem`.
+    """
+
+    id: int
+    at: AwareDatetime
+    kind: str
+    text: str
+    machine: str = ""
+    pool: str = ""
+    fields: dict[str, str | int | float | bool | None] = {}
+
+
+class EventsView(Document):
+    """Events, oldest first. `last_id` is where to go on, also when none matched."""
+
+    events: list[EventRow] = []
+    last_id: int = 0
+
+
+# What meshd would do
+
+
+class StepRow(Part):
+    """One step of a plan."""
+
+    action: str
+    subject: str
+    reason: str
+
+
+class AlternativeRow(Part):
+    """An offer that was looked at: what it costs, and why it is or is not taken."""
+
+    offer: str
+    provider: str
+    region: str = ""
+    instance_type: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    usd_per_hour: float = 0.0
+    usd_per_gpu_hour: float = 0.0
+    chosen: bool = False
+    note: str = ""
+
+
+class PlanView(Document):
+    """What would be done now.
+
+    Attributes:
+        adds: how many machines would be rented.
+        removes: names of the machines that would be given back.
+    """
+
+    steps: list[StepRow] = []
+    usd_per_hour_before: float = 0.0
+    usd_per_hour_after: float = 0.0
+    adds: int = 0
+    removes: list[str] = []
+    alternatives: list[AlternativeRow] = []
+    warnings: list[str] = []
+
+
+# What people ask for
+
+
+class ScaleRequest(Request):
+    """A pool's new target.
+
+    Attributes:
+        pool: may be left out where there is only one.
+        provider: rent from this one only; None: the pool's own order.
+        max_usd_per_gpu_hour: rent nothing dearer; None: the pool's own limit.
+        dry_run: only answer what would be done.
+    """
+
+    gpus: Annotated[int, Field(ge=0, le=1_000_000)]
+    pool: str | None = None
+    provider: str | None = None
+    max_usd_per_gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    dry_run: bool = False
+
+
+class WaitingFor(Part):
+    """A node that is given back only when its jobs have ended."""
+
+    slot: str
+    machine: str = ""
+    jobs: list[str] = []
+
+
+class ScaleAnswer(Document):
+    """What came of a ScaleRequest.
+
+    Attributes:
+        target_id: None for a dry run.
+        at: when it was accepted, by the head's clock: a tick that began later has seen it.
+        last_event_id: every event of this change has a higher id.
+    """
+
+    pool: str
+    gpus_before: int
+    gpus: int
+    target_id: int | None = None
+    at: AwareDatetime
+    last_event_id: int = 0
+    plan: PlanView
+    warnings: list[str] = []
+    waiting_for_jobs: list[WaitingFor] = []
+
+
+class ScaleOutcome(Document):
+    """What `meshctl scale -o json` prints.
+
+    Attributes:
+        outcome: planned | declined | unchanged | accepted | reached | gave_up | timed_out | interrupted.
+    """
+
+    outcome: str
+    reason: str = ""
+    elapsed_s: float = 0.0
+    answer: ScaleAnswer
+    nodes: list[NodeRow] = []
+
+
+class DrainRequest(Request):
+    """Let a node take no new jobs, or again. The machine stays rented. `machine` may be its slot."""
+
+    machine: Annotated[str, Field(min_length=1, max_length=63)]
+    reason: Annotated[str, Field(max_length=200)] = ""
+
+
+class RemoveRequest(Request):
+    """Give a machine back, after its jobs have ended, or with `force` at once. `machine` may be its slot."""
+
+    machine: Annotated[str, Field(min_length=1, max_length=63)]
+    force: bool = False
+
+
+class MachineAnswer(Document):
+    """What came of a request that concerns one machine."""
+
+    machine: str
+    slot: str
+    phase: str
+    text: str
+    jobs: list[str] = []
+    warnings: list[str] = []
+
+
+class MachineAnswers(Document):
+    """What `meshctl drain|undrain|remove -o json` prints."""
+
+    machines: list[MachineAnswer] = []
+    failed: list[MachineFailure] = []
+
+
+class MachineFailure(Part):
+    """A machine for which a request failed."""
+
+    machine: str
+    error: ErrorView
+
+
+# The rest
+
+
+class CheckRow(Part):
+    """One check of `meshctl doctor`; status is ok, warn or fail."""
+
+    name: str
+    status: str
+    text: str
+    cure: str = ""
+
+
+class DoctorView(Document):
+    """All checks. `source` is `daemon`, or `local` when the daemon could not be asked."""
+
+    checks: list[CheckRow] = []
+    source: str = "daemon"
+
+
+class VersionView(Document):
+    """What runs on the head; "" where not known."""
+
+    meshd: str
+    cluster: str = ""
+    python: str = ""
+    slurm: str = ""
+    tailscale: str = ""
+    providers: dict[str, str] = {}
+
+
+class CallerView(Document):
+    """Who meshd takes the caller for."""
+
+    uid: int
+    user: str
+    may_write: bool
+    group: str
+
+
+class ErrorView(Document):
+    """Why a request failed, what to do next, and a word for programs."""
+
+    error: str
+    cure: str = ""
+    kind: str = "error"
+
+
+MachineAnswers.model_rebuild()
+MachineFailure.model_rebuild()
+
+DOCUMENTS: tuple[type[BaseModel], ...] = (
+    StatusView, NodesView, PlanView, ScaleRequest, ScaleAnswer, ScaleOutcome, EventsView, DrainRequest, RemoveRequest,
+    MachineAnswer, MachineAnswers, DoctorView, VersionView, CallerView, ErrorView,
+)
+"""Everything that crosses the socket or is printed as JSON."""

@@ -1,0 +1,63 @@
+"""The API on a unix socket. Everybody on the machine may connect; what each may do is decided by who it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from meshd.api.auth import Gate
+from meshd.api.boundary import boundary
+from meshd.api.desk import HeadDesk
+from meshd.api.listen import SocketError, clear_stale, identity
+from meshd.api.routes import Routes
+
+log = structlog.get_logger(__name__)
+
+BODY_MAX_B = 64 * 1024
+SOCKET_MODE = 0o666
+_SHUTDOWN_TIMEOUT_S = 5.0
+
+
+class ApiServer:
+    """Serves a desk. `start` and `stop` once each."""
+
+    def __init__(self, desk: HeadDesk, *, path: Path, gate: Gate) -> None:
+        self._desk = desk
+        self._path = path
+        self._gate = gate
+        self._runner: web.AppRunner | None = None
+        self._routes: Routes | None = None
+        self._ours: tuple[int, int] | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            SocketError: another meshd listens there, or the path cannot be used.
+        """
+        clear_stale(self._path)
+        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[boundary])
+        self._routes = Routes(self._desk, self._gate)
+        self._routes.add_to(app)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
+        await self._runner.setup()
+        try:
+            await web.UnixSite(self._runner, self._path).start()
+            self._path.chmod(SOCKET_MODE)
+        except OSError as error:
+            await self._runner.cleanup()
+            raise SocketError(f"{self._path} cannot be listened on: {error.strerror}") from error
+        self._ours = identity(self._path)
+        log.info("api_listens", socket=str(self._path), group=self._gate.group)
+
+    async def stop(self) -> None:
+        """Take no new requests, let those finish that are under way, and take the socket file away if it is ours."""
+        if self._runner is None or self._routes is None:
+            return
+        self._routes.close()
+        await self._runner.cleanup()
+        self._runner = None
+        if self._ours is not None and identity(self._path) == self._ours:
+            self._path.unlink(missing_ok=True)
