@@ -1,0 +1,1 @@
+"""PURE: decisions. Every function here is a function of its arguments alone."""

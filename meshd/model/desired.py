@@ -1,0 +1,85 @@
+"""What the user wants, and the policy by which meshd gets there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A class of interchangeable nodes: one Slurm partition.
+
+    Attributes:
+        gpu: the model asked for, e.g. "h100": it also matches "h100-sxm" and "h100-pcie"; "" for CPU-only.
+        providers: in order of preference: it decides between equal prices.
+        spot: "never", "prefer" or "only".
+        cpus_min, memory_min_mib: the smallest machine that will do; what a free slot promises.
+    """
+
+    name: str
+    gpu: str
+    gpus_per_node: int
+    max_nodes: int
+    providers: tuple[str, ...]
+    max_usd_per_gpu_hour: float | None = None
+    spot: str = "never"
+    cpus_min: int = 1
+    memory_min_mib: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How many GPUs a pool shall have, said by somebody at some time.
+
+    Attributes:
+        provider: only from this one; "" for any.
+        max_usd_per_gpu_hour: over the pool's own limit the lower of both holds.
+    """
+
+    pool: str
+    gpus: int
+    provider: str = ""
+    max_usd_per_gpu_hour: float | None = None
+    at: datetime | None = None
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Deadlines and limits, in seconds; the settings' `timing` table says what each is for."""
+
+    launch_settle_s: float = 60.0
+    launch_attempts_max: int = 5
+    boot_timeout_s: float = 900.0
+    join_timeout_s: float = 600.0
+    configure_timeout_s: float = 300.0
+    test_timeout_s: float = 300.0
+    heartbeat_lost_s: float = 120.0
+    listing_lag_s: float = 120.0
+    orphan_grace_s: float = 300.0
+    terminate_again_s: float = 15.0
+    lost_after_s: float = 600.0
+    publish_wait_max_s: float = 60.0
+    may_remove_devices: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Something that is left alone until a time: an offer without capacity, a pool whose machines do not boot."""
+
+    key: str
+    until: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """Everything wanted. A pool without a target is held as it is: nothing is added or taken away."""
+
+    cluster: str
+    pools: Mapping[str, Pool]
+    targets: Mapping[str, Target]
+    policy: Policy = field(default_factory=Policy)
+    blocks: Mapping[str, Block] = field(default_factory=dict)

@@ -1,0 +1,154 @@
+"""The steps that lead from what is to what is wanted. Each says what, to whom and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from meshd.model.ids import MachineName
+from meshd.model.machine import Phase
+from meshd.provider_api import Instance, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. `subject` is the machine, slot or instance that it is about."""
+
+    subject: str
+    reason: str
+
+    @property
+    def action(self) -> str:
+        """What is done, in one word for people and metrics."""
+        return _snake(type(self).__name__)
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMachine(Step):
+    """Journal a new machine for the slot `subject`; nothing is rented yet."""
+
+    pool: str
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Launch(Step):
+    """Make the create call for a machine that is REQUESTED. Costs money."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt(Step):
+    """A create call whose outcome was unclear did make this instance: it is the machine's."""
+
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Step):
+    """Only the journal changes: what was observed puts the machine into another phase."""
+
+    to: Phase
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotePeer(Step):
+    """Journal what the tailnet says of the machine."""
+
+    tailnet_ip: str
+    tailnet_id: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotePublished(Step):
+    """The machine's line is in force in Slurm."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartSlurmd(Step):
+    """Tell the node agent to start slurmd, last of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accept(Step):
+    """The node is up and passed its tests: resume it if meshd had drained it, and call it READY."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(Step):
+    """The machine is not wanted any more: it will be drained, waited for and given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAfterAll(Step):
+    """A machine that was being drained is wanted again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Step):
+    """No new jobs on the slot."""
+
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Step):
+    """Out of Slurm: slurmd is stopped when it can be, and Slurm holds the node DOWN.
+
+    `forced` may kill jobs; `dead` means that there is no machine to talk to any more.
+    """
+
+    slot: str
+    forced: bool = False
+    dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate(Step):
+    """Ask the cloud to end the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptOrphan(Step):
+    """The cloud has a machine of ours that the journal does not know, and it is wanted."""
+
+    instance: Instance
+    pool: str
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateOrphan(Step):
+    """The cloud has a machine with our tag that nobody wants."""
+
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveDevice(Step):
+    """Delete the tailnet device of a machine that is gone."""
+
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warn(Step):
+    """Nothing can be done now; people should know why. `cure` says what would help."""
+
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps in the order in which they should be begun."""
+
+    steps: tuple[Step, ...] = ()
+    warnings: tuple[Warn, ...] = field(default=())
+
+    def of(self, machine: MachineName) -> tuple[Step, ...]:
+        """The steps about one machine."""
+        return tuple(step for step in self.steps if step.subject == machine)

@@ -1,0 +1,348 @@
+"""What the next step of one machine is. PURE.
+
+One function for each phase; each phase has a deadline and says which way out there is. At most one step a machine
+and tick: whatever was done, the next tick looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from meshd.model.desired import Policy
+from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.observed import Fresh, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView
+from meshd.model.plan import (
+    Accept,
+    Adopt,
+    Drain,
+    Launch,
+    Leave,
+    Move,
+    NotePeer,
+    NotePublished,
+    RemoveDevice,
+    StartSlurmd,
+    Step,
+    Terminate,
+)
+from meshd.provider_api import Instance, InstanceState
+
+ENDED = frozenset({InstanceState.GONE, InstanceState.FAILED, InstanceState.PREEMPTED, InstanceState.STOPPED})
+"""States in which nothing runs on a machine any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A snapshot, indexed once per tick so that each machine is looked up in constant time.
+
+    Attributes:
+        by_id, by_token: of the providers whose listing is fresh.
+        listed_at: when each provider's listing was read; absent when it is not available.
+        peers: by hostname; None when the tailnet's word cannot be believed now.
+        slurm: None when Slurm did not answer.
+        jobs: by slot, the ids of its jobs.
+    """
+
+    now: datetime
+    policy: Policy
+    by_id: Mapping[tuple[str, str], Instance]
+    by_token: Mapping[tuple[str, str], tuple[Instance, ...]]
+    listed_at: Mapping[str, datetime]
+    peers: Mapping[str, TailnetPeer] | None
+    slurm: SlurmView | None
+    jobs: Mapping[str, tuple[str, ...]]
+    published: Mapping[str, str]
+
+    @staticmethod
+    def of(snapshot: Snapshot, policy: Policy, now: datetime) -> World:
+        """Index a snapshot."""
+        by_id: dict[tuple[str, str], Instance] = {}
+        by_token: dict[tuple[str, str], tuple[Instance, ...]] = {}
+        listed_at: dict[str, datetime] = {}
+        for provider, listing in snapshot.instances.items():
+            if isinstance(listing, Fresh):
+                listed_at[provider] = listing.at
+                for instance in listing.value:
+                    by_id[provider, instance.id] = instance
+                    if instance.token and instance.state is not InstanceState.GONE:
+                        key = (provider, instance.token)
+                        by_token[key] = (*by_token.get(key, ()), instance)
+        slurm = snapshot.slurm.value if isinstance(snapshot.slurm, Fresh) else None
+        jobs: dict[str, tuple[str, ...]] = {}
+        for job in slurm.jobs if slurm else ():
+            for slot in job.nodes:
+                jobs[slot] = (*jobs.get(slot, ()), job.id)
+        return World(
+            now, policy, by_id, by_token, listed_at, _peers(snapshot), slurm, jobs, snapshot.published
+        )
+
+    def instance(self, machine: Machine) -> Instance | None:
+        """The machine in its cloud's listing."""
+        return self.by_id.get((machine.provider, machine.instance_id))
+
+    def node(self, machine: Machine) -> SlurmNode | None:
+        """The machine's slot in Slurm, if it is this machine that stands behind it."""
+        node = self.slurm.nodes.get(machine.slot) if self.slurm else None
+        return node if node and node.address == machine.tailnet_ip else None
+
+    def peer(self, machine: Machine) -> TailnetPeer | None:
+        """The machine's device on the tailnet."""
+        return self.peers.get(machine.name) if self.peers is not None else None
+
+    def idle(self, machine: Machine) -> bool:
+        """Surely no job runs on the machine. False also means: not known."""
+        if self.slurm is None:
+            return False
+        node = self.node(machine)
+        return node is None or (not node.busy and not self.jobs.get(machine.slot))
+
+
+def _peers(snapshot: Snapshot) -> dict[str, TailnetPeer] | None:
+    if not isinstance(snapshot.tailnet, Fresh) or not snapshot.tailnet.value.healthy:
+        return None
+    view: TailnetView = snapshot.tailnet.value
+    peers: dict[str, TailnetPeer] = {}
+    for peer in view.peers.values():
+        if peer.hostname not in peers or peer.online:
+            peers[peer.hostname] = peer
+    return peers
+
+
+def next_step(machine: Machine, world: World) -> Step | None:
+    """The one step that this machine needs now; None when it is well or has to wait."""
+    return _BY_PHASE[machine.phase](machine, world)
+
+
+def _age_s(machine: Machine, world: World) -> float:
+    return (world.now - machine.phase_since).total_seconds()
+
+
+def fail(machine: Machine, failure: str) -> Step:
+    """Give a machine up for a reason: through DRAINING when Slurm may know it, else straight to its end."""
+    to = Phase.DRAINING if machine.phase in IN_SLURM else Phase.TERMINATING
+    return Move(machine.name, failure, to, failure)
+
+
+def _ended_by_cloud(machine: Machine, world: World) -> str:
+    """Why the machine does not exist any more as the cloud tells it; "" while it does or that is not known."""
+    at = world.listed_at.get(machine.provider)
+    if at is None or at <= machine.phase_since and machine.phase is Phase.BOOTING:
+        return ""
+    instance = world.instance(machine)
+    if instance is not None:
+        if instance.state not in ENDED and instance.state is not InstanceState.TERMINATING:
+            return ""
+        words = instance.reason or instance.vendor_state or instance.state.value
+        return f"{machine.provider} ended it: {words}"
+    born = machine.launch_called_at or machine.created_at
+    if (at - born).total_seconds() <= world.policy.listing_lag_s:
+        return ""  # a fresh machine may be missing from a listing that lags
+    return f"{machine.provider} does not list it any more"
+
+
+def _requested(machine: Machine, world: World) -> Step | None:
+    if machine.removal:
+        return Move(machine.name, "not wanted any more; nothing was rented", Phase.GONE)
+    return Launch(machine.name, machine.reason)
+
+
+def _launching(machine: Machine, world: World) -> Step | None:
+    """Only reached when no create call is in flight: its outcome was unclear, or meshd died meanwhile."""
+    called, at = machine.launch_called_at, world.listed_at.get(machine.provider)
+    if called is None or at is None or at <= called:
+        return None
+    found = world.by_token.get((machine.provider, machine.name), ())
+    if found:
+        oldest = min(found, key=lambda i: (i.launched_at is None, i.launched_at, i.id))
+        return Adopt(machine.name, "an unclear create call did make it", oldest)
+    if (at - called).total_seconds() < world.policy.launch_settle_s:
+        return None
+    if machine.launch_attempts >= world.policy.launch_attempts_max:
+        failure = f"{machine.provider} gave no clear answer to {machine.launch_attempts} create calls"
+        return Move(machine.name, failure, Phase.GONE, failure)
+    return Move(machine.name, "the create call had no effect", Phase.REQUESTED)
+
+
+def _booting(machine: Machine, world: World) -> Step | None:
+    if machine.removal:
+        return Move(machine.name, "not wanted any more", Phase.TERMINATING)
+    ended = _ended_by_cloud(machine, world)
+    if ended:
+        return fail(
+            machine,
+            f"{ended} before it joined the tailnet. If its console says that the auth key was refused, put a new "
+            "reusable key in place (docs/troubleshooting.md, auth key)",
+        )
+    peer = world.peer(machine)
+    if peer is not None:
+        return NotePeer(machine.name, "seen on the tailnet", peer.ipv4, peer.id, peer.path)
+    if _age_s(machine, world) > world.policy.boot_timeout_s:
+        return fail(
+            machine,
+            f"not seen on the tailnet within {world.policy.boot_timeout_s:g} s: it did not boot, could not install "
+            "tailscale, or its auth key was refused (expired or revoked). See its console, and check the key",
+        )
+    return None
+
+
+def _joining(machine: Machine, world: World) -> Step | None:
+    if machine.removal:
+        return Move(machine.name, "not wanted any more", Phase.TERMINATING)
+    ended = _ended_by_cloud(machine, world)
+    if ended:
+        return fail(machine, f"{ended} before it asked to join")
+    if _age_s(machine, world) > world.policy.join_timeout_s:
+        return fail(
+            machine,
+            f"on the tailnet, but its node agent did not ask to join within {world.policy.join_timeout_s:g} s: the "
+            "tailnet's ACL must let machines reach the head's node API port",
+        )
+    return None
+
+
+def _configuring(machine: Machine, world: World) -> Step | None:
+    if machine.removal:
+        return Move(machine.name, "not wanted any more", Phase.DRAINING)
+    ended = _ended_by_cloud(machine, world)
+    if ended:
+        return fail(machine, ended)
+    if not machine.line_published and world.published.get(machine.slot) == machine.tailnet_ip:
+        return NotePublished(machine.name, "its line is in force")
+    if machine.munge_ok and machine.line_published and not machine.slurmd_started:
+        return StartSlurmd(machine.name, "munge is proved and Slurm knows its address")
+    if machine.slurmd_started:
+        return Move(machine.name, "slurmd was started", Phase.TESTING)
+    if _age_s(machine, world) > world.policy.configure_timeout_s:
+        missing = "munge was not proved" if not machine.munge_ok else "Slurm did not take its line"
+        if machine.munge_ok and machine.line_published:
+            missing = "its agent did not start slurmd"
+        return fail(machine, f"not configured within {world.policy.configure_timeout_s:g} s: {missing}")
+    return None
+
+
+def _testing(machine: Machine, world: World) -> Step | None:
+    if machine.removal:
+        return Move(machine.name, "not wanted any more", Phase.DRAINING)
+    ended = _ended_by_cloud(machine, world)
+    if ended:
+        return fail(machine, ended)
+    node = world.node(machine)
+    if node is not None and node.up:
+        return Accept(machine.name, "slurmd answers")
+    if node is not None and "INVALID_REG" in node.states:
+        return fail(machine, f"Slurm refused its registration: {node.reason or 'no reason given'}")
+    if world.slurm is not None and _age_s(machine, world) > world.policy.test_timeout_s:
+        states = "+".join(sorted(node.states)) if node else "unknown to Slurm"
+        return fail(
+            machine,
+            f"not up in Slurm within {world.policy.test_timeout_s:g} s (state {states}): see slurmd's log "
+            "on the machine; ports 6817 and 6818 must be open between head and machine in the tailnet's ACL",
+        )
+    return None
+
+
+def _ready(machine: Machine, world: World) -> Step | None:
+    if machine.removal:
+        return Move(machine.name, machine.reason or "not wanted any more", Phase.DRAINING)
+    ended = _ended_by_cloud(machine, world)
+    if ended:
+        return fail(machine, ended)
+    peer = world.peer(machine)
+    if peer is not None and peer.path and peer.path != machine.path:
+        return NotePeer(machine.name, "its path changed", peer.ipv4, peer.id, peer.path)
+    if _dead(machine, world):
+        return fail(
+            machine,
+            f"no word from it for over {world.policy.heartbeat_lost_s:g} s, and Slurm does not reach it either",
+        )
+    return None
+
+
+def _dead(machine: Machine, world: World) -> bool:
+    """No heartbeat, Slurm cannot reach it and no job is on it. Any doubt says False."""
+    if machine.heartbeat_at is None:
+        return False
+    silent_s = (world.now - machine.heartbeat_at).total_seconds()
+    node = world.node(machine)
+    return (
+        silent_s > world.policy.heartbeat_lost_s
+        and node is not None
+        and bool(node.states & {"DOWN", "NOT_RESPONDING"})
+        and world.idle(machine)
+    )
+
+
+def _draining(machine: Machine, world: World) -> Step | None:
+    if machine.left_slurm:
+        return Move(machine.name, machine.reason, Phase.TERMINATING)
+    if world.slurm is None:
+        return None  # unknown is not idle
+    if _ended_by_cloud(machine, world):
+        return Leave(machine.name, "the machine is dead", machine.slot, dead=True)
+    node = world.node(machine)
+    if machine.removal == "forced":
+        return Leave(machine.name, "removed by force", machine.slot, forced=True)
+    if node is not None and not node.drained and "DOWN" not in node.states:
+        return Drain(machine.name, machine.failure or machine.reason, machine.slot)
+    if world.idle(machine):
+        return Leave(machine.name, "no job is on it", machine.slot, dead=_dead(machine, world))
+    return None
+
+
+def _terminating(machine: Machine, world: World) -> Step | None:
+    at = world.listed_at.get(machine.provider)
+    instance = world.instance(machine)
+    asked = machine.marks.get("terminate_called")
+    if not machine.instance_id:
+        return _terminating_without_id(machine, world, at)
+    if at is not None and asked is not None and at > asked and (instance is None or instance.state is InstanceState.GONE):
+        return Move(machine.name, f"{machine.provider} says it is gone", Phase.GONE)
+    waiting_for_slurm = (
+        world.published.get(machine.slot) == machine.tailnet_ip != ""
+        and _age_s(machine, world) < world.policy.publish_wait_max_s
+    )
+    if waiting_for_slurm:
+        return None  # its line leaves nodes.conf first
+    if asked is not None and (world.now - asked).total_seconds() < world.policy.terminate_again_s:
+        return None
+    if machine.phase is Phase.TERMINATING and _age_s(machine, world) > world.policy.lost_after_s and asked is not None:
+        reason = f"{machine.provider} has not ended it within {world.policy.lost_after_s:g} s; asked again for ever"
+        return Move(machine.name, reason, Phase.LOST)
+    return Terminate(machine.name, machine.failure or machine.reason)
+
+
+def _terminating_without_id(machine: Machine, world: World, at: datetime | None) -> Step | None:
+    """A machine whose create call stayed unclear: whatever bears its name is it."""
+    found = world.by_token.get((machine.provider, machine.name), ())
+    if found:
+        return Adopt(machine.name, "found by its name", found[0])
+    called = machine.launch_called_at or machine.created_at
+    if at is not None and (at - called).total_seconds() > world.policy.launch_settle_s:
+        return Move(machine.name, f"{machine.provider} never had it", Phase.GONE)
+    return None
+
+
+def _gone(machine: Machine, world: World) -> Step | None:
+    if machine.device_removed or not world.policy.may_remove_devices:
+        return None
+    peer = world.peer(machine)
+    if peer is not None:
+        return RemoveDevice(machine.name, "its machine is gone", peer.id)
+    return None
+
+
+_BY_PHASE: dict[Phase, Callable[[Machine, World], Step | None]] = {
+    Phase.REQUESTED: _requested,
+    Phase.LAUNCHING: _launching,
+    Phase.BOOTING: _booting,
+    Phase.JOINING: _joining,
+    Phase.CONFIGURING: _configuring,
+    Phase.TESTING: _testing,
+    Phase.READY: _ready,
+    Phase.DRAINING: _draining,
+    Phase.TERMINATING: _terminating,
+    Phase.LOST: _terminating,
+    Phase.GONE: _gone,
+}

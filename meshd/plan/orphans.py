@@ -1,0 +1,73 @@
+"""Machines that the cloud has and the journal does not know. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+
+from meshd.model.desired import Desired
+from meshd.model.ids import SlotName, parse_machine_name, slot_index
+from meshd.model.observed import Fresh, Snapshot
+from meshd.model.plan import AdoptOrphan, Step, TerminateOrphan
+from meshd.plan.lifecycle import ENDED
+from meshd.provider_api import Instance, InstanceState
+
+
+def orphan_steps(
+    desired: Desired,
+    snapshot: Snapshot,
+    known_ids: Collection[tuple[str, str]],
+    taken_slots: Collection[str],
+    first_seen: Mapping[tuple[str, str], datetime],
+    busy_slots: Collection[str] | None,
+    now: datetime,
+) -> Iterator[Step]:
+    """What to do with each orphan that is older than the grace period.
+
+    Args:
+        known_ids: (provider, instance id) of all machines that the journal has, and of those being made.
+        taken_slots: slots that hold a machine.
+        first_seen: when meshd first saw each unknown instance: its age when the cloud tells none.
+        busy_slots: slots with a running job; None when Slurm cannot say, and then nothing is terminated that could
+            be behind a slot.
+        now: UTC.
+    """
+    taken = set(taken_slots)
+    for provider, listing in snapshot.instances.items():
+        if not isinstance(listing, Fresh):
+            continue
+        for instance in listing.value:
+            if (provider, instance.id) in known_ids or instance.state in ENDED:
+                continue
+            if instance.state is InstanceState.TERMINATING:
+                continue
+            born = instance.launched_at or first_seen.get((provider, instance.id), now)
+            if (now - born).total_seconds() < desired.policy.orphan_grace_s:
+                continue
+            step = _orphan_step(desired, instance, taken, busy_slots)
+            if isinstance(step, AdoptOrphan):
+                taken.add(step.slot)
+            if step is not None:
+                yield step
+
+
+def _orphan_step(
+    desired: Desired, instance: Instance, taken: set[str], busy_slots: Collection[str] | None
+) -> Step | None:
+    name = instance.token or instance.id
+    slot = parse_machine_name(desired.cluster, instance.token)
+    pool = _pool_of(desired, slot) if slot else ""
+    wanted = pool and slot not in taken and (desired.targets.get(pool) is None or desired.targets[pool].gpus > 0)
+    if slot and pool and wanted:
+        return AdoptOrphan(name, "it bears our name, the journal does not know it, and its slot is free", instance, pool, slot)
+    if slot and slot not in taken and (busy_slots is None or slot in busy_slots):
+        return None  # a job may be on it
+    return TerminateOrphan(name, "it bears our tag, and nobody wants it", instance)
+
+
+def _pool_of(desired: Desired, slot: SlotName) -> str:
+    for pool in desired.pools.values():
+        index = slot_index(pool.name, slot)
+        if index is not None and 1 <= index <= pool.max_nodes:
+            return pool.name
+    return ""

@@ -1,0 +1,83 @@
+"""The plan: one pure function of what is wanted, what is, and the time.
+
+Invariant: from any state, carrying out any prefix of the plan and planning again leads to the same end. It follows
+from three habits: every step is justified by the journal and the snapshot alone, a machine has at most one step at a
+time, and no step assumes that another of the same plan was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+from meshd.model.desired import Desired
+from meshd.model.machine import HOLDS_SLOT, Machine, Phase
+from meshd.model.observed import Snapshot
+from meshd.model.plan import Plan, Step, Warn
+from meshd.plan.lifecycle import World, next_step
+from meshd.plan.orphans import orphan_steps
+from meshd.plan.scale import scale_steps
+
+
+def plan(
+    desired: Desired,
+    machines: Sequence[Machine],
+    snapshot: Snapshot,
+    now: datetime,
+    *,
+    busy: Collection[str] = (),
+    known_ids: Collection[tuple[str, str]] = (),
+    first_seen: Mapping[tuple[str, str], datetime] | None = None,
+) -> Plan:
+    """What to do now.
+
+    Args:
+        desired: pools, targets, policy, and what is left alone for a while.
+        machines: every record of the journal that is not GONE, and the GONE ones whose device may still be listed.
+        snapshot: what was observed.
+        now: UTC.
+        busy: machines with a step in flight: they are left alone.
+        known_ids: (provider, instance id) of instances that the journal knows but `machines` does not have.
+        first_seen: when each unknown instance was first seen.
+    """
+    world = World.of(snapshot, desired.policy, now)
+    steps: list[Step] = []
+    by_pool: dict[str, list[Machine]] = {}
+    for machine in machines:
+        if machine.phase is not Phase.GONE:
+            by_pool.setdefault(machine.pool, []).append(machine)
+        if machine.name not in busy:
+            step = next_step(machine, world)
+            if step is not None:
+                steps.append(step)
+    for pool in desired.pools.values():
+        steps += [
+            step
+            for step in scale_steps(desired, pool, by_pool.get(pool.name, []), snapshot, world)
+            if step.subject not in busy
+        ]
+    known = {(m.provider, m.instance_id) for m in machines if m.instance_id} | set(known_ids)
+    launching = {m.name for m in machines if not m.instance_id and m.phase is not Phase.GONE}
+    steps += [
+        step
+        for step in orphan_steps(
+            desired,
+            snapshot,
+            known,
+            {m.slot for m in machines if m.phase in HOLDS_SLOT},
+            first_seen or {},
+            _busy_slots(world),
+            now,
+        )
+        if step.subject not in busy and step.subject not in launching
+    ]
+    return Plan(
+        tuple(step for step in steps if not isinstance(step, Warn)),
+        tuple(step for step in steps if isinstance(step, Warn)),
+    )
+
+
+def _busy_slots(world: World) -> set[str] | None:
+    if world.slurm is None:
+        return None
+    return set(world.jobs) | {name for name, node in world.slurm.nodes.items() if node.busy}
