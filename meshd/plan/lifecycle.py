@@ -92,11 +92,11 @@ class World:
         return self.peers.get(machine.name) if self.peers is not None else None
 
     def idle(self, machine: Machine) -> bool:
-        """Surely no job runs on the machine. False also means: not known."""
+        """Surely no job runs on the machine's slot. False also means: not known."""
         if self.slurm is None:
             return False
-        node = self.node(machine)
-        return node is None or (not node.busy and not self.jobs.get(machine.slot))
+        node = self.slurm.nodes.get(machine.slot)
+        return not self.jobs.get(machine.slot) and (node is None or not node.busy)
 
 
 def _peers(snapshot: Snapshot) -> dict[str, TailnetPeer] | None:

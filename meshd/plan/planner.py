@@ -41,21 +41,22 @@ def plan(
         first_seen: when each unknown instance was first seen.
     """
     world = World.of(snapshot, desired.policy, now)
-    steps: list[Step] = []
     by_pool: dict[str, list[Machine]] = {}
     for machine in machines:
         if machine.phase is not Phase.GONE:
             by_pool.setdefault(machine.pool, []).append(machine)
-        if machine.name not in busy:
+    steps: list[Step] = [
+        step
+        for pool in desired.pools.values()
+        for step in scale_steps(desired, pool, by_pool.get(pool.name, []), snapshot, world)
+        if step.subject not in busy
+    ]
+    decided = {step.subject for step in steps}
+    for machine in machines:
+        if machine.name not in busy and machine.name not in decided:
             step = next_step(machine, world)
             if step is not None:
                 steps.append(step)
-    for pool in desired.pools.values():
-        steps += [
-            step
-            for step in scale_steps(desired, pool, by_pool.get(pool.name, []), snapshot, world)
-            if step.subject not in busy
-        ]
     known = {(m.provider, m.instance_id) for m in machines if m.instance_id} | set(known_ids)
     launching = {m.name for m in machines if not m.instance_id and m.phase is not Phase.GONE}
     steps += [

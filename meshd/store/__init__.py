@@ -1,0 +1,1 @@
+"""The journal: what meshd knows and means to do, in SQLite, written before it is done."""

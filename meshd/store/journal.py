@@ -1,0 +1,242 @@
+"""The journal of machines, targets, cool-downs and events.
+
+One process writes it (a lock file sees to that), so the records of all machines that are not gone are kept in memory
+as well: a tick reads no disk. Every write is durable when the call returns (WAL, synchronous=FULL).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from meshd.errors import StoreError
+from meshd.model.desired import Block, Target
+from meshd.model.machine import Machine, Phase
+from meshd.store.migrations import migrate
+
+_MACHINE = TypeAdapter(Machine)
+_TARGET = TypeAdapter(Target)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, as `meshctl events` shows it."""
+
+    id: int
+    at: datetime
+    machine: str
+    kind: str
+    text: str
+    fields: Mapping[str, Any]
+
+
+class Journal:
+    """See the module. All methods raise StoreError when the database cannot be read or written."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the journal at `path`; its directory must exist.
+
+        Raises:
+            StoreError: another meshd has it open, it is damaged, or it is of a newer form.
+        """
+        self._path = path
+        self._lock = _lock(path.with_suffix(".lock"))
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=True)
+            path.chmod(0o600)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            migrate(self._db)
+            self._live = {m.name: m for m in self._read_machines("phase <> 'gone'")}
+            self._targets = {t.pool: t for t in (_TARGET.validate_json(r[0]) for r in self._rows("SELECT record FROM targets"))}
+            self._blocks = {
+                key: Block(key, datetime.fromisoformat(until), reason)
+                for key, until, reason in self._rows("SELECT key, until, reason FROM blocks")
+            }
+        except (sqlite3.Error, ValueError, OSError) as error:
+            os.close(self._lock)
+            raise StoreError(f"the journal {path} cannot be opened: {error}") from error
+        self._listeners: list[Any] = []
+        self.revision = 0
+        """Grows with every change of a machine's record, so that what depends on them is made anew only then."""
+
+    # -- machines -------------------------------------------------------------------------------------------------
+
+    def machines(self) -> list[Machine]:
+        """Every machine that is not GONE."""
+        return list(self._live.values())
+
+    def gone_with_device(self) -> list[Machine]:
+        """Machines that are GONE and whose tailnet device was not removed yet."""
+        return [m for m in self._read_machines("phase = 'gone' AND json_extract(record, '$.device_removed') = 0")]
+
+    def machine(self, name: str) -> Machine | None:
+        """The record of a machine, gone or not; None when it was never ours."""
+        if name in self._live:
+            return self._live[name]  # type: ignore[index]
+        return next(iter(self._read_machines("name = ?", name)), None)
+
+    def history(self, limit: int = 1000) -> list[Machine]:
+        """The machines that are GONE, newest first."""
+        return list(self._read_machines("phase = 'gone' ORDER BY rowid DESC LIMIT ?", limit))
+
+    def knows_instance(self, provider: str, instance_id: str) -> bool:
+        """Whether any record, gone or not, is of this instance."""
+        return bool(self._rows("SELECT 1 FROM machines WHERE provider = ? AND instance_id = ?", provider, instance_id))
+
+    def put(self, machine: Machine, kind: str, text: str, at: datetime, **fields: Any) -> Machine:
+        """Write a machine's record and the event that tells why, together."""
+        record = _MACHINE.dump_json(machine).decode()
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO machines (name, pool, slot, provider, instance_id, phase, record) VALUES (?,?,?,?,?,?,?) "
+                "ON CONFLICT (name) DO UPDATE SET instance_id=excluded.instance_id, phase=excluded.phase, "
+                "record=excluded.record",
+                (
+                    machine.name, machine.pool, machine.slot, machine.provider, machine.instance_id,
+                    machine.phase.value, record,
+                ),
+            )
+            self._event(at, machine.name, kind, text, fields)
+        if machine.phase is Phase.GONE:
+            self._live.pop(machine.name, None)
+        else:
+            self._live[machine.name] = machine
+        self.revision += 1
+        return machine
+
+    def note(self, machine: Machine) -> Machine:
+        """Keep a record in memory only: for what changes with every heartbeat and is worth no disk write."""
+        if machine.name in self._live:
+            self._live[machine.name] = machine
+        return machine
+
+    # -- joins ----------------------------------------------------------------------------------------------------
+
+    def bind_join(self, machine: str, device_id: str, at: datetime) -> str:
+        """Bind a machine's join token to the first device that used it; returns the device that it is bound to."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO joins (machine, device_id, at) VALUES (?,?,?) ON CONFLICT (machine) DO NOTHING",
+                (machine, device_id, at.isoformat()),
+            )
+        return str(self._rows("SELECT device_id FROM joins WHERE machine = ?", machine)[0][0])
+
+    # -- targets and blocks ---------------------------------------------------------------------------------------
+
+    def targets(self) -> Mapping[str, Target]:
+        """By pool."""
+        return self._targets
+
+    def set_target(self, target: Target, text: str, at: datetime) -> None:
+        """Remember what a pool shall have."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO targets (pool, record) VALUES (?,?) ON CONFLICT (pool) DO UPDATE SET record=excluded.record",
+                (target.pool, _TARGET.dump_json(target).decode()),
+            )
+            self._event(at, "", "target", text, {"pool": target.pool, "gpus": target.gpus, "by": target.by})
+        self._targets = {**self._targets, target.pool: target}
+
+    def blocks(self, now: datetime) -> Mapping[str, Block]:
+        """What is left alone now, by key."""
+        return {key: block for key, block in self._blocks.items() if block.until > now}
+
+    def block(self, block: Block, at: datetime) -> None:
+        """Leave something alone until a time."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO blocks (key, until, reason) VALUES (?,?,?) "
+                "ON CONFLICT (key) DO UPDATE SET until=excluded.until, reason=excluded.reason",
+                (block.key, block.until.isoformat(), block.reason),
+            )
+            self._event(at, "", "block", f"{block.key}: {block.reason}", {"until": block.until.isoformat()})
+        self._blocks[block.key] = block
+
+    def unblock(self, prefix: str) -> None:
+        """Forget all blocks whose key begins so."""
+        with self._transaction():
+            self._db.execute("DELETE FROM blocks WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
+        self._blocks = {key: block for key, block in self._blocks.items() if not key.startswith(prefix)}
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def event(self, at: datetime, kind: str, text: str, machine: str = "", **fields: Any) -> None:
+        """Write an event of its own."""
+        with self._transaction():
+            self._event(at, machine, kind, text, fields)
+
+    def events(self, after_id: int = 0, limit: int = 100, machine: str = "") -> list[Event]:
+        """The oldest `limit` events after an id; with `after_id` < 0 the newest ones, oldest first."""
+        where, args = ("machine = ? AND ", [machine]) if machine else ("", [])
+        if after_id < 0:
+            rows = self._rows(f"SELECT * FROM events WHERE {where} id > 0 ORDER BY id DESC LIMIT ?", *args, limit)[::-1]
+        else:
+            rows = self._rows(f"SELECT * FROM events WHERE {where} id > ? ORDER BY id LIMIT ?", *args, after_id, limit)
+        return [Event(r[0], datetime.fromisoformat(r[1]), r[2], r[3], r[4], json.loads(r[5])) for r in rows]
+
+    def on_event(self, listener: Any) -> None:
+        """Call `listener()` after each event, to wake those who follow."""
+        self._listeners.append(listener)
+
+    def close(self) -> None:
+        """Close the database and let another process have it."""
+        self._db.close()
+        os.close(self._lock)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _event(self, at: datetime, machine: str, kind: str, text: str, fields: Mapping[str, Any]) -> None:
+        self._db.execute(
+            "INSERT INTO events (at, machine, kind, text, fields) VALUES (?,?,?,?,?)",
+            (at.isoformat(), machine, kind, text, json.dumps(fields, default=str)),
+        )
+
+    def _rows(self, sql: str, *args: Any) -> list[Any]:
+        try:
+            return self._db.execute(sql, args).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"the journal {self._path} cannot be read: {error}") from error
+
+    def _read_machines(self, where: str, *args: Any) -> Iterable[Machine]:
+        for (record,) in self._rows(f"SELECT record FROM machines WHERE {where}", *args):
+            yield _MACHINE.validate_json(record)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise StoreError(f"the journal {self._path} cannot be written: {error}") from error
+        for listener in self._listeners:
+            listener()
+
+
+def _lock(path: Path) -> int:
+    """Take the lock that makes this process the only writer; the kernel drops it when the process ends."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise StoreError(f"another meshd runs with this journal ({path} is locked)") from error
+    return fd

@@ -1,0 +1,41 @@
+"""The database's forms, in order. `PRAGMA user_version` says which one a file has."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from meshd.errors import StoreError
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE machines (
+            name TEXT PRIMARY KEY, pool TEXT NOT NULL, slot TEXT NOT NULL, provider TEXT NOT NULL,
+            instance_id TEXT NOT NULL, phase TEXT NOT NULL, record TEXT NOT NULL) STRICT""",
+        "CREATE INDEX machines_by_phase ON machines (phase)",
+        "CREATE UNIQUE INDEX machines_by_instance ON machines (provider, instance_id) WHERE instance_id <> ''",
+        """CREATE TABLE events (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, machine TEXT NOT NULL,
+            kind TEXT NOT NULL, text TEXT NOT NULL, fields TEXT NOT NULL) STRICT""",
+        "CREATE INDEX events_by_machine ON events (machine, id)",
+        "CREATE TABLE targets (pool TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",
+        "CREATE TABLE blocks (key TEXT PRIMARY KEY, until TEXT NOT NULL, reason TEXT NOT NULL) STRICT",
+        "CREATE TABLE joins (machine TEXT PRIMARY KEY, device_id TEXT NOT NULL, at TEXT NOT NULL) STRICT",
+    ),
+)
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Bring the database to the newest form, one transaction for each step.
+
+    Raises:
+        StoreError: the file was written by a newer meshd.
+    """
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(MIGRATIONS):
+        raise StoreError(f"the journal has form {version}, this meshd knows up to {len(MIGRATIONS)}: install a newer meshd")
+    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            for statement in statements:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {number}")
