@@ -1,0 +1,99 @@
+"""One spelling for each GPU model, whatever a cloud or nvidia-smi calls it. PURE.
+
+The result is lower case: the model, then the form factor where a model is sold in several that differ in speed and
+links: "h100-sxm", "h100-pcie", "h100-nvl", "a100-sxm", "b200", "l40s", "rtx-6000-ada". Memory is not part of it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_MEMORY = re.compile(r"\b\d+\s*gi?b\b")
+_TOKEN = re.compile(r"[a-z0-9]+")
+_NOISE = re.compile(r"nvidia|amd|tesla|quadro|geforce|instinct|gpu|gpus|\d+x|x\d+|graphics")
+
+#: EC2 families whose type name decides the form factor, which DescribeInstanceTypes does not tell.
+_EC2_FAMILY = {
+    "p3": "v100-sxm",
+    "p3dn": "v100-sxm",
+    "p4d": "a100-sxm",
+    "p4de": "a100-sxm",
+    "p5": "h100-sxm",
+    "p5e": "h200-sxm",
+    "p5en": "h200-sxm",
+    "p6-b200": "b200",
+    "p6-b300": "b300",
+    "g4dn": "t4",
+    "g5": "a10g",
+    "g5g": "t4g",
+    "g6": "l4",
+    "gr6": "l4",
+    "g6f": "l4",
+    "gr6f": "l4",
+    "g6e": "l40s",
+}
+_EC2_TYPE = re.compile(r"([a-z0-9-]+)\.(?:\d*x?large|metal|medium|small|micro|nano)(?:-[a-z0-9]+)?")
+
+#: Models sold in several forms.
+_FORMED = {"a100", "a800", "h100", "h200", "h800", "v100", "p100"}
+#: Models with one form: tokens that must all follow each other, longest first.
+_SINGLE: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("rtx", "pro", "6000"), "rtx-pro-6000"),
+    (("rtx", "6000", "ada"), "rtx-6000-ada"),
+    (("rtx", "4000", "ada"), "rtx-4000-ada"),
+    (("rtx", "a6000"), "a6000"),
+    (("rtx", "a5000"), "a5000"),
+    (("rtx", "a4000"), "a4000"),
+    (("rtx", "6000"), "rtx-6000"),
+    (("rtx6000",), "rtx-6000"),
+    *(
+        ((name,), name)
+        for name in ("gb300", "gb200", "gh200", "b300", "b200", "h20", "l40s", "l40", "l4", "a10g", "a10")
+    ),
+    *(((name,), name) for name in ("a6000", "a5000", "a4000", "a40", "a30", "a16", "a2", "t4g", "t4", "p4", "k80")),
+    *(((name,), name) for name in ("mi300x", "mi325x", "mi250x")),
+)
+
+
+def normalise(text: str) -> str:
+    """The one spelling of a GPU model.
+
+    Args:
+        text: what a cloud or nvidia-smi says, e.g. "NVIDIA H100 80GB HBM3", "8x H100 (80 GB SXM5)",
+            "gpu_1x_h100_pcie", or an EC2 instance type, e.g. "p5.4xlarge".
+
+    Returns:
+        The normalised model; an unknown model's own words joined by dashes; "" when nothing is left of the text.
+        Normalising twice changes nothing.
+    """
+    lower = text.strip().lower()
+    ec2 = _EC2_TYPE.fullmatch(lower)
+    if ec2:
+        return _EC2_FAMILY.get(ec2[1], "")
+    tokens = [token for token in _TOKEN.findall(_MEMORY.sub(" ", lower)) if not _NOISE.fullmatch(token)]
+    for token in tokens:
+        if token in _FORMED:
+            form = _form(token, tokens)
+            return f"{token}-{form}" if form else token
+    for words, model in _SINGLE:
+        if _contains(tokens, words):
+            return model
+    return "-".join(tokens)
+
+
+def _form(model: str, tokens: list[str]) -> str:
+    if "nvl" in tokens:
+        return "nvl"
+    if any(token.startswith("pcie") for token in tokens):
+        return "pcie"
+    if any(token.startswith("sxm") for token in tokens):
+        return "sxm"
+    # nvidia-smi names the SXM5 part by its memory alone, and H200 has PCIe only as NVL.
+    if (model == "h100" and "hbm3" in tokens) or model == "h200":
+        return "sxm"
+    return ""
+
+
+def _contains(tokens: list[str], words: tuple[str, ...]) -> bool:
+    width = len(words)
+    return any(tuple(tokens[at : at + width]) == words for at in range(len(tokens) - width + 1))

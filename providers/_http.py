@@ -1,0 +1,152 @@
+"""JSON over HTTP, for clouds without an SDK: deadline, size limit, and which fault leaves what in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+
+from meshd import __version__
+from meshd.errors import ProviderError, Transient, Uncertain
+
+MAX_ANSWER_B = 16 * 1024 * 1024
+USER_AGENT = f"meshd/{__version__}"
+MAX_VENDOR_TEXT = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A cloud's answer.
+
+    Attributes:
+        status: the HTTP status.
+        body: the decoded JSON; None when the body is not JSON.
+        text: the body's first characters, for `meshctl explain`.
+        retry_after_s: seconds from the Retry-After header; None when absent or unreadable.
+    """
+
+    status: int
+    body: Any
+    text: str
+    retry_after_s: float | None
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body was a JSON object."""
+        return isinstance(self.body, dict)
+
+
+def retry_after_s(header: str | None, now: datetime) -> float | None:
+    """Seconds to wait, from either form of Retry-After (RFC 9110, 10.2.3); None when there is nothing to read."""
+    if not header:
+        return None
+    if header.strip().isdigit():
+        return float(header)
+    try:
+        at = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return max(0.0, (at - now).total_seconds())
+
+
+def in_doubt(text: str, *, changes: bool, provider: str, operation: str, vendor_text: str = "") -> ProviderError:
+    """The error of a call whose effect cannot be known: Uncertain when it changes things, else Transient."""
+    kind = Uncertain if changes else Transient
+    return kind(text, provider=provider, operation=operation, vendor_text=vendor_text)
+
+
+class JsonHttp:
+    """One cloud's HTTP endpoint.
+
+    Connections are not kept between calls: a connection that the far end closes just as a create is sent would leave
+    that create in doubt for nothing. Redirects are not followed, so that the key goes nowhere else.
+
+    Args:
+        provider: the provider's name in errors.
+        base_url: scheme, host and path prefix, without a slash at the end.
+        headers: sent with each call; may hold the key, and so is never shown.
+    """
+
+    def __init__(self, provider: str, base_url: str, headers: Mapping[str, str]) -> None:
+        self._provider = provider
+        self._base_url = base_url.rstrip("/")
+        self._headers = {"Accept": "application/json", "User-Agent": USER_AGENT, **headers}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def call(
+        self, method: str, path: str, *, operation: str, changes: bool, timeout_s: float, json_body: Any = None
+    ) -> Answer:
+        """Send one request and return whatever the cloud answered, of any status.
+
+        Args:
+            method: the HTTP method.
+            path: the path after `base_url`.
+            operation: the call's name in errors.
+            changes: the call may make or end a machine.
+            timeout_s: seconds for the whole call.
+            json_body: sent as JSON when not None.
+
+        Raises:
+            Transient: the request surely did not reach the cloud, or it reads only.
+            Uncertain: the answer of a call that changes things was cut, late or oversized.
+        """
+        try:
+            return await self._send(method, path, timeout_s, json_body)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Transient(
+                f"cannot connect to {self._base_url}: {_words(error)}", provider=self._provider, operation=operation
+            ) from error
+        except TimeoutError as error:
+            text = f"no answer within {timeout_s:g} s"
+            raise in_doubt(text, changes=changes, provider=self._provider, operation=operation) from error
+        except aiohttp.InvalidURL as error:
+            raise Transient(f"{self._base_url} is no URL", provider=self._provider, operation=operation) from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            text = f"the connection broke: {_words(error)}"
+            raise in_doubt(text, changes=changes, provider=self._provider, operation=operation) from error
+
+    async def _send(self, method: str, path: str, timeout_s: float, json_body: Any) -> Answer:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=True), headers=self._headers, auto_decompress=True
+            )
+        async with self._session.request(
+            method,
+            self._base_url + path,
+            json=json_body,
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+            allow_redirects=False,
+        ) as response:
+            raw = await response.content.read(MAX_ANSWER_B)
+            while not response.content.at_eof() and len(raw) < MAX_ANSWER_B:
+                raw += await response.content.read(MAX_ANSWER_B - len(raw))
+            if not response.content.at_eof():
+                raise aiohttp.ClientPayloadError("the answer is larger than 16 MiB")
+            wait_s = retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC))
+            return Answer(response.status, _decode(raw), raw[:MAX_VENDOR_TEXT].decode("utf-8", "replace"), wait_s)
+
+    async def aclose(self) -> None:
+        """Close the session."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+            await asyncio.sleep(0)
+
+
+def _decode(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__

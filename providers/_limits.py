@@ -1,0 +1,62 @@
+"""Spacing of calls, for clouds that count them by the second.
+
+The spacing is shared by everything in this process that holds the same key, since the cloud counts per account.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+
+from meshd.errors import RateLimited
+from meshd.runtime.clock import Clock, SystemClock
+
+
+class Spacing:
+    """Lets callers through one by one, at least `spacing_s` seconds apart, in the order in which they came.
+
+    Safe to share between event loops and threads: a turn is booked under a lock, then waited for outside it.
+
+    Args:
+        spacing_s: the least seconds between two turns; 0 for no limit.
+        max_wait_s: a caller that would have to wait longer is refused at once instead of queued.
+        clock: where time comes from.
+    """
+
+    def __init__(self, spacing_s: float, max_wait_s: float, clock: Clock | None = None) -> None:
+        self._spacing_s = spacing_s
+        self._max_wait_s = max_wait_s
+        self._clock = clock or SystemClock()
+        self._next_s = float("-inf")
+        self._lock = threading.Lock()
+
+    async def turn(self, *, provider: str, operation: str) -> None:
+        """Wait for this caller's turn.
+
+        Raises:
+            RateLimited: the turn is more than `max_wait_s` away. Nothing was sent and no turn was used up.
+        """
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            wait_s = max(0.0, self._next_s - now_s)
+            if wait_s > self._max_wait_s:
+                raise RateLimited(
+                    f"{wait_s:.0f} s until the next call is allowed",
+                    retry_after_s=wait_s,
+                    provider=provider,
+                    operation=operation,
+                )
+            self._next_s = now_s + wait_s + self._spacing_s
+        if wait_s > 0:
+            await self._clock.sleep(wait_s)
+
+
+_shared: dict[tuple[str, str, float, float], Spacing] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_spacing(key: str, name: str, spacing_s: float, max_wait_s: float) -> Spacing:
+    """The process-wide spacing called `name` of the account that `key` opens. The key itself is not kept."""
+    fingerprint = hashlib.sha256(key.encode()).hexdigest()
+    with _shared_lock:
+        return _shared.setdefault((fingerprint, name, spacing_s, max_wait_s), Spacing(spacing_s, max_wait_s))

@@ -1,0 +1,69 @@
+"""What the adapters' settings share: validation with one clear line per problem, and secrets from files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+
+from meshd.errors import ConfigError
+
+
+class AdapterSettings(BaseModel):
+    """Base of every adapter's table: unknown keys are refused, values are fixed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+S = TypeVar("S", bound=AdapterSettings)
+
+
+def parse(model: type[S], table: Mapping[str, Any], source: str) -> S:
+    """Validate a provider's table.
+
+    Args:
+        model: the adapter's settings.
+        table: plain values as they come from the settings file.
+        source: where the table is, e.g. "[providers.aws]"; it begins every line of the error.
+
+    Raises:
+        ConfigError: one line per problem. Values are in none of them.
+    """
+    try:
+        return model.model_validate(dict(table))
+    except ValidationError as error:
+        problems = [_line(e) for e in error.errors(include_input=False, include_url=False, include_context=False)]
+    raise ConfigError(source, problems)
+
+
+def _line(error: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    text = "unknown key" if error["type"] == "extra_forbidden" else error["msg"].removeprefix("Value error, ")
+    return f"{where}: {text}" if where else text
+
+
+def read_secret(value: SecretStr | None, path: Path | None, credential: str) -> SecretStr | None:
+    """The secret given by value, or by file, or in `$CREDENTIALS_DIRECTORY/credential`; None when there is none.
+
+    Raises:
+        ConfigError: the file is named but missing, unreadable or empty.
+    """
+    if value is not None:
+        return value
+    if path is None:
+        directory = os.environ.get("CREDENTIALS_DIRECTORY")
+        if not directory or not (Path(directory) / credential).exists():
+            return None
+        path = Path(directory) / credential
+    try:
+        text = path.read_text("utf-8").strip()
+    except OSError as error:
+        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError:
+        raise ConfigError(str(path), ["is not UTF-8 text"]) from None
+    if not text:
+        raise ConfigError(str(path), ["is empty"])
+    return SecretStr(text)

@@ -1,0 +1,105 @@
+"""What EC2 rents, where and for how much; remembered for a while, since it changes by the week."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from meshd.errors import InvalidRequest
+from meshd.provider_api import Offer
+from providers.aws.client import Ec2
+from providers.aws.mapping import AWS, Image, InstanceType, newest_image, spot_prices, to_instance_type, to_offer
+from providers.aws.prices import PriceTable
+from providers.aws.settings import AwsSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    read_at: datetime
+    types: dict[str, InstanceType]
+    zones: tuple[tuple[str, str], ...]
+
+
+class Catalogue:
+    """Types, zones, prices and images of all regions of the settings."""
+
+    def __init__(self, ec2: Ec2, settings: AwsSettings, prices: PriceTable, now: Callable[[], datetime]) -> None:
+        self._ec2 = ec2
+        self._settings = settings
+        self._prices = prices
+        self._now = now
+        self._regions: dict[str, _Region] = {}
+        self._images: dict[tuple[str, str], tuple[datetime, Image]] = {}
+
+    def usd_per_hour(self, region: str, instance_type: str) -> float | None:
+        """The on-demand price: from the settings, else from the shipped table; None when neither has it."""
+        return self._settings.prices.get(instance_type) or self._prices.find(region, instance_type)
+
+    async def offers(self, *, spot: bool) -> list[Offer]:
+        """On-demand offers of every type with a known price, and spot offers when `spot`."""
+        parts = await asyncio.gather(*(self._offers_of(region, spot) for region in self._settings.regions))
+        return [offer for part in parts for offer in part]
+
+    async def _offers_of(self, region: str, spot: bool) -> list[Offer]:
+        known = await self._region(region)
+        if not known.types:
+            return []
+        wanted = [(known.types[name], zone) for name, zone in known.zones if self._zone_wanted(zone)]
+        offers = list(self._on_demand(region, wanted))
+        names = sorted({kind.name for kind, _ in wanted if kind.spot})
+        if spot and names:
+            now = self._now()
+            found = spot_prices(await self._ec2.spot_prices(region, names, now))
+            offers += [
+                to_offer(kind, region, zone, found[kind.name, zone], spot=True, price_as_of=now)
+                for kind, zone in wanted
+                if (kind.name, zone) in found
+            ]
+        return offers
+
+    def _on_demand(self, region: str, wanted: Iterable[tuple[InstanceType, str]]) -> Iterable[Offer]:
+        for kind, zone in wanted:
+            price = self.usd_per_hour(region, kind.name)
+            if price is not None and kind.on_demand:
+                yield to_offer(kind, region, zone, price, spot=False, price_as_of=self._prices.as_of)
+
+    def _zone_wanted(self, zone: str) -> bool:
+        return not self._settings.zones or zone in self._settings.zones
+
+    async def _region(self, region: str) -> _Region:
+        known = self._regions.get(region)
+        if known is not None and self._fresh(known.read_at):
+            return known
+        rows = await self._ec2.instance_types(region, self._settings.instance_types)
+        types = {kind.name: kind for kind in map(to_instance_type, rows) if kind is not None}
+        offered = await self._ec2.zones(region, sorted(types)) if types else []
+        zones = tuple(sorted((str(row["InstanceType"]), str(row["Location"])) for row in offered))
+        known = _Region(self._now(), types, tuple(pair for pair in zones if pair[0] in types))
+        self._regions[region] = known
+        return known
+
+    async def image(self, region: str, arch: str) -> Image:
+        """The AMI to boot.
+
+        Raises:
+            InvalidRequest: there is none; the text names the setting that would help.
+        """
+        cached = self._images.get((region, arch))
+        if cached is not None and self._fresh(cached[0]):
+            return cached[1]
+        fixed = self._settings.images.get(f"{region}/{arch}", "")
+        name = self._settings.image_names.get(arch, "")
+        owner = self._settings.image_owner
+        rows = await self._ec2.images(region, image_id=fixed, owner=owner, name=name) if fixed or name else []
+        image = newest_image(rows)
+        if image is None:
+            what = fixed or f"owner {owner}, name {name!r}"
+            text = f'no AMI in {region} ({what}): set providers.aws.images."{region}/{arch}"'
+            raise InvalidRequest(text, provider=AWS, operation="launch")
+        self._images[region, arch] = (self._now(), image)
+        return image
+
+    def _fresh(self, at: datetime) -> bool:
+        return self._now() - at < timedelta(seconds=self._settings.catalogue_ttl_s)

@@ -1,0 +1,243 @@
+"""The only place that imports AWS's SDK: calls in threads, with its exceptions turned into the contract's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import boto3
+from botocore import exceptions, parsers
+from botocore.config import Config
+
+from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
+from providers._http import USER_AGENT
+from providers._settings import read_secret
+from providers._threads import Workers
+from providers.aws.mapping import AWS, Refusal, to_error
+from providers.aws.settings import AwsSettings
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+
+_NOT_SENT = (
+    exceptions.EndpointConnectionError,
+    exceptions.ConnectTimeoutError,
+    exceptions.ProxyConnectionError,
+    exceptions.SSLError,
+)
+_NO_KEY = (
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.CredentialRetrievalError,
+    exceptions.ProfileNotFound,
+    exceptions.TokenRetrievalError,
+)
+_WRONG = (exceptions.ParamValidationError, exceptions.NoRegionError, exceptions.InvalidRegionError)
+
+
+class Ec2:
+    """EC2 in all regions of the settings. Clients are made on first use, inside a thread, since that takes a while.
+
+    RunInstances has a client of its own which never tries twice: the SDK takes a capacity refusal, which is a 5xx, for
+    a fault and would ask again.
+
+    Raises:
+        ConfigError: the file with the secret key cannot be read.
+    """
+
+    def __init__(self, settings: AwsSettings) -> None:
+        self._settings = settings
+        self._secret = read_secret(settings.secret_access_key, settings.secret_access_key_file, "aws_secret_access_key")
+        self._workers = Workers(AWS, settings.threads)
+        self._clients: dict[tuple[str, str, int], Any] = {}
+        self._lock = threading.Lock()
+        self._session: boto3.Session | None = None
+
+    async def run_instance(self, region: str, parameters: Mapping[str, Any]) -> Row:
+        """RunInstances for one machine; returns it."""
+
+        def call() -> Row:
+            made = self._ec2(region, attempts=1).run_instances(**cast("Any", parameters))["Instances"]
+            if len(made) != 1:
+                raise Uncertain(f"{len(made)} instances in the answer", provider=AWS, operation="launch")
+            return cast("Row", made[0])
+
+        return await self._do(call, "launch", changes=True, timeout_s=self._settings.launch_timeout_s)
+
+    async def instances(self, region: str, filters: Sequence[Any], operation: str = "list") -> list[Row]:
+        """DescribeInstances by filter, all pages."""
+
+        def call() -> list[Row]:
+            pages = (
+                self._ec2(region)
+                .get_paginator("describe_instances")
+                .paginate(Filters=list(filters), PaginationConfig={"PageSize": 1000})
+            )
+            return [cast("Row", i) for page in pages for r in page["Reservations"] for i in r.get("Instances", [])]
+
+        return await self._do(call, operation)
+
+    async def instance(self, region: str, instance_id: str) -> Row | None:
+        """DescribeInstances by id; None when the answer is empty."""
+
+        def call() -> Row | None:
+            reservations = self._ec2(region).describe_instances(InstanceIds=[instance_id])["Reservations"]
+            return next((cast("Row", i) for r in reservations for i in r.get("Instances", [])), None)
+
+        return await self._do(call, "get")
+
+    async def terminate(self, region: str, instance_id: str) -> None:
+        """TerminateInstances for one id."""
+
+        def call() -> None:
+            self._ec2(region, attempts=1).terminate_instances(InstanceIds=[instance_id])
+
+        await self._do(call, "terminate", changes=True)
+
+    async def instance_types(self, region: str, patterns: Sequence[str]) -> list[Row]:
+        """DescribeInstanceTypes, all pages."""
+
+        def call() -> list[Row]:
+            filters = [{"Name": "instance-type", "Values": list(patterns)}]
+            pages = self._ec2(region).get_paginator("describe_instance_types").paginate(Filters=cast("Any", filters))
+            return [cast("Row", row) for page in pages for row in page["InstanceTypes"]]
+
+        return await self._do(call, "offers")
+
+    async def zones(self, region: str, types: Sequence[str]) -> list[Row]:
+        """DescribeInstanceTypeOfferings by zone, all pages."""
+
+        def call() -> list[Row]:
+            pages = (
+                self._ec2(region)
+                .get_paginator("describe_instance_type_offerings")
+                .paginate(
+                    LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": list(types)[:200]}]
+                )
+            )
+            return [cast("Row", row) for page in pages for row in page["InstanceTypeOfferings"]]
+
+        return await self._do(call, "offers")
+
+    async def spot_prices(self, region: str, types: Sequence[str], since: Any) -> list[Row]:
+        """DescribeSpotPriceHistory from `since` on, all pages."""
+
+        def call() -> list[Row]:
+            pages = (
+                self._ec2(region)
+                .get_paginator("describe_spot_price_history")
+                .paginate(InstanceTypes=cast("Any", list(types)), ProductDescriptions=["Linux/UNIX"], StartTime=since)
+            )
+            return [cast("Row", row) for page in pages for row in page["SpotPriceHistory"]]
+
+        return await self._do(call, "offers")
+
+    async def images(self, region: str, *, image_id: str = "", owner: str = "", name: str = "") -> list[Row]:
+        """DescribeImages by id, or else by owner and name pattern."""
+
+        def call() -> list[Row]:
+            client = self._ec2(region)
+            if image_id:
+                return [cast("Row", row) for row in client.describe_images(ImageIds=[image_id])["Images"]]
+            answer = client.describe_images(Owners=[owner], Filters=[{"Name": "name", "Values": [name]}])
+            return [cast("Row", row) for row in answer["Images"]]
+
+        return await self._do(call, "launch")
+
+    async def identity(self, region: str) -> str:
+        """Who the credentials belong to, and proof that they may read instances."""
+
+        def call() -> str:
+            who = self._client("sts", region, self._settings.read_attempts).get_caller_identity()
+            self._ec2(region).describe_instances(MaxResults=5)
+            return f"account {who['Account']}, {who['Arn']}"
+
+        return await self._do(call, "check")
+
+    async def aclose(self) -> None:
+        """Close the clients' connections and take no more calls."""
+        await self._workers.aclose()
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
+
+    async def _do(
+        self, call: Callable[[], T], operation: str, *, changes: bool = False, timeout_s: float | None = None
+    ) -> T:
+        def guarded() -> T:
+            try:
+                return call()
+            except (exceptions.ClientError, exceptions.BotoCoreError, parsers.ResponseParserError) as error:
+                raise _translate(error, operation, changes) from None
+
+        deadline_s = timeout_s or self._settings.call_timeout_s
+        return await self._workers.call(guarded, operation=operation, changes=changes, timeout_s=deadline_s)
+
+    def _ec2(self, region: str, attempts: int | None = None) -> EC2Client:
+        return cast("EC2Client", self._client("ec2", region, attempts or self._settings.read_attempts))
+
+    def _client(self, service: str, region: str, attempts: int) -> Any:
+        key = (service, region, attempts)
+        with self._lock:  # sessions are not thread-safe, clients are
+            if key not in self._clients:
+                self._session = self._session or self._new_session()
+                self._clients[key] = self._session.client(
+                    cast("Any", service),
+                    region_name=region,
+                    endpoint_url=self._settings.endpoint_url or None,
+                    config=Config(
+                        connect_timeout=min(10.0, self._settings.call_timeout_s),
+                        read_timeout=max(self._settings.call_timeout_s, self._settings.launch_timeout_s),
+                        retries={"total_max_attempts": attempts, "mode": "standard"},
+                        max_pool_connections=self._settings.threads,
+                        user_agent_extra=USER_AGENT,
+                    ),
+                )
+            return self._clients[key]
+
+    def _new_session(self) -> boto3.Session:
+        settings = self._settings
+        if not settings.access_key_id or self._secret is None:
+            return boto3.Session(profile_name=settings.profile or None)
+        token = settings.session_token
+        return boto3.Session(
+            aws_access_key_id=settings.access_key_id,
+            aws_secret_access_key=self._secret.get_secret_value(),
+            aws_session_token=token.get_secret_value() if token else None,
+        )
+
+
+def _translate(error: Exception, operation: str, changes: bool) -> ProviderError:
+    """The contract's error for one of the SDK's.
+
+    The SDK's own exception is not chained: it can hold the request, and with it the user data.
+    """
+    if isinstance(error, exceptions.ClientError):
+        return to_error(_refusal(error), operation=operation, changes=changes)
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, exceptions.ParamValidationError):
+        text = "the SDK refuses the request's shape (ParamValidationError)"
+    kind: type[ProviderError] = Uncertain if changes else Transient
+    if isinstance(error, _NOT_SENT):
+        kind = Transient
+    elif isinstance(error, _NO_KEY):
+        kind = AuthFailed
+    elif isinstance(error, _WRONG):
+        kind = InvalidRequest
+    return kind(text[:400], provider=AWS, operation=operation)
+
+
+def _refusal(error: exceptions.ClientError) -> Refusal:
+    detail = error.response.get("Error", {})
+    meta: Mapping[str, Any] = error.response.get("ResponseMetadata", {})
+    wait_s: float | None = None
+    with suppress(ValueError, TypeError):
+        wait_s = float(meta.get("HTTPHeaders", {}).get("retry-after"))
+    status = int(meta.get("HTTPStatusCode", 0))
+    return Refusal(str(detail.get("Code", status)), status, str(detail.get("Message", "")), wait_s)

@@ -1,0 +1,316 @@
+"""Between EC2's words and the contract's. PURE: no I/O, no clock.
+
+Sources: the EC2 API reference (error codes, instance life cycle, RunInstances idempotency) and the botocore model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from meshd.errors import (
+    AuthFailed,
+    InvalidRequest,
+    NoCapacity,
+    NotFound,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+    Transient,
+    Uncertain,
+)
+from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
+from providers._gpus import normalise
+from providers.aws.settings import AwsSettings
+
+AWS = ProviderName("aws")
+CLUSTER_TAG = "meshd-cluster"
+MACHINE_TAG = "meshd-machine"
+
+_STATES = {
+    "pending": InstanceState.BOOTING,
+    "running": InstanceState.RUNNING,
+    "shutting-down": InstanceState.TERMINATING,
+    "terminated": InstanceState.GONE,
+    "stopping": InstanceState.STOPPING,
+    "stopped": InstanceState.STOPPED,
+}
+_PREEMPTED = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
+_FAILED = frozenset(
+    {
+        "Server.InsufficientInstanceCapacity",
+        "Server.InternalError",
+        "Client.InternalError",
+        "Client.VolumeLimitExceeded",
+        "Client.InvalidSnapshot.NotFound",
+    }
+)
+
+_NO_CAPACITY = frozenset(
+    {
+        "InsufficientInstanceCapacity",
+        "InsufficientCapacity",
+        "InsufficientHostCapacity",
+        "InsufficientReservedInstanceCapacity",
+        "UnfulfillableCapacity",
+        "Unsupported",
+        "InstanceTypeNotSupported",
+        "SpotMaxPriceTooLow",
+    }
+)
+_QUOTA = frozenset({"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"})
+_THROTTLED = frozenset(
+    {"RequestLimitExceeded", "EC2ThrottledException", "Throttling", "ThrottlingException", "TooManyRequestsException"}
+)
+_AUTH = frozenset(
+    {
+        "AuthFailure",
+        "UnauthorizedOperation",
+        "OptInRequired",
+        "PendingVerification",
+        "Blocked",
+        "ExpiredToken",
+        "RequestExpired",
+        "InvalidClientTokenId",
+        "SignatureDoesNotMatch",
+        "AccessDenied",
+        "MissingAuthenticationToken",
+    }
+)
+_NOT_YET = frozenset({"IncorrectInstanceState", "IncorrectState"})
+TOKEN_TAKEN = "IdempotentParameterMismatch"  # noqa: S105  an error code
+TOKEN_USED_UP = "IdempotentInstanceTerminated"  # noqa: S105  an error code
+UNKNOWN_ID = "InvalidInstanceID.NotFound"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What EC2 said no with.
+
+    Attributes:
+        code: EC2's error code; the HTTP status as text when the body was no EC2 error.
+        status: the HTTP status.
+        message: EC2's words.
+        retry_after_s: from the Retry-After header; None when absent.
+    """
+
+    code: str
+    status: int
+    message: str
+    retry_after_s: float | None = None
+
+
+def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderError:
+    """The contract's error for a refusal.
+
+    Args:
+        refusal: EC2's answer.
+        operation: the contract's name of the call.
+        changes: the call may have made or ended a machine, so an unknown 5xx leaves that in doubt.
+    """
+    code = refusal.code
+    text = f"{code}: {refusal.message}"
+    if code in _THROTTLED or refusal.status == 429:
+        return RateLimited(text, retry_after_s=refusal.retry_after_s, provider=AWS, operation=operation)
+    return _kind(code, refusal.status, changes)(text, provider=AWS, operation=operation)
+
+
+def _kind(code: str, status: int, changes: bool) -> type[ProviderError]:
+    tables: tuple[tuple[frozenset[str], type[ProviderError]], ...] = (
+        (_NO_CAPACITY, NoCapacity),
+        (_QUOTA, QuotaExceeded),
+        (_AUTH, AuthFailed),
+        (_NOT_YET, Transient),
+        (frozenset({UNKNOWN_ID}), NotFound),
+    )
+    for codes, kind in tables:
+        if code in codes:
+            return kind
+    if status >= 500 or status < 400:
+        return Uncertain if changes else Transient
+    return AuthFailed if status in (401, 403) else InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceType:
+    """A row of DescribeInstanceTypes.
+
+    Attributes:
+        gpu: the normalised model, "" for none.
+        gpus: whole GPUs; a machine with a part of one has 0 and is no GPU machine to meshd.
+    """
+
+    name: str
+    gpu: str
+    gpus: int
+    gpu_memory_gib: int
+    vcpus: int
+    memory_mib: int
+    arch: str
+    spot: bool
+    on_demand: bool
+
+
+def to_instance_type(raw: Mapping[str, Any]) -> InstanceType | None:
+    """A type that meshd can use; None for a fraction of a GPU, or GPUs that are not NVIDIA's."""
+    gpus = raw.get("GpuInfo", {}).get("Gpus", [])
+    gpu = gpus[0] if gpus else {}
+    if gpu and (gpu.get("GpuPartitionSize", 1.0) < 1.0 or gpu.get("Manufacturer", "NVIDIA").upper() != "NVIDIA"):
+        return None
+    usage = raw.get("SupportedUsageClasses", ["on-demand"])
+    architectures = raw.get("ProcessorInfo", {}).get("SupportedArchitectures", ["x86_64"])
+    name = str(raw["InstanceType"])
+    return InstanceType(
+        name=name,
+        gpu=(normalise(name) or normalise(str(gpu.get("Name", "")))) if gpu else "",
+        gpus=sum(int(g.get("Count", 0)) for g in gpus),
+        gpu_memory_gib=round(gpu.get("MemoryInfo", {}).get("SizeInMiB", 0) / 1024) if gpu else 0,
+        vcpus=int(raw["VCpuInfo"]["DefaultVCpus"]),
+        memory_mib=int(raw["MemoryInfo"]["SizeInMiB"]),
+        arch="arm64" if "arm64" in architectures else "x86_64",
+        spot="spot" in usage,
+        on_demand="on-demand" in usage,
+    )
+
+
+def to_offer(
+    kind: InstanceType, region: str, zone: str, usd_per_hour: float, *, spot: bool, price_as_of: datetime
+) -> Offer:
+    """One type in one zone. EC2 does not tell what is free."""
+    return Offer(
+        provider=AWS,
+        region=region,
+        zone=zone,
+        instance_type=kind.name,
+        gpu=kind.gpu,
+        gpus=kind.gpus,
+        gpu_memory_gib=kind.gpu_memory_gib,
+        vcpus=kind.vcpus,
+        memory_mib=kind.memory_mib,
+        usd_per_hour=usd_per_hour,
+        spot=spot,
+        arch=kind.arch,
+        available=None,
+        price_as_of=price_as_of,
+    )
+
+
+def spot_prices(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
+    """The newest spot price by (type, zone), from DescribeSpotPriceHistory."""
+    newest: dict[tuple[str, str], tuple[datetime, float]] = {}
+    for row in rows:
+        key = (str(row["InstanceType"]), str(row["AvailabilityZone"]))
+        at, price = row["Timestamp"], float(row["SpotPrice"])
+        if key not in newest or at > newest[key][0]:
+            newest[key] = (at, price)
+    return {key: price for key, (_, price) in newest.items()}
+
+
+def tags_of(raw: Mapping[str, Any]) -> dict[str, str]:
+    """The tags of an instance."""
+    return {str(tag["Key"]): str(tag.get("Value", "")) for tag in raw.get("Tags", [])}
+
+
+def to_instance(raw: Mapping[str, Any], region: str, usd_per_hour: float | None = None) -> Instance:
+    """One entry of DescribeInstances or RunInstances."""
+    vendor_state = str(raw.get("State", {}).get("Name", ""))
+    reason = raw.get("StateReason", {})
+    code = str(reason.get("Code", ""))
+    words = str(reason.get("Message", "")) or str(raw.get("StateTransitionReason", ""))
+    tags = tags_of(raw)
+    return Instance(
+        provider=AWS,
+        id=InstanceId(str(raw["InstanceId"])),
+        token=tags.get(MACHINE_TAG) or tags.get("Name", ""),
+        state=to_state(vendor_state, code),
+        region=region,
+        instance_type=str(raw.get("InstanceType", "")),
+        public_ip=str(raw.get("PublicIpAddress") or ""),
+        private_ip=str(raw.get("PrivateIpAddress") or ""),
+        spot=raw.get("InstanceLifecycle") == "spot",
+        launched_at=raw.get("LaunchTime"),
+        usd_per_hour=usd_per_hour,
+        reason=words if not code or words.startswith(code) else f"{code}: {words}".rstrip(": "),
+        vendor_state=vendor_state,
+    )
+
+
+def to_state(vendor_state: str, reason_code: str = "") -> InstanceState:
+    """The contract's state. A machine that is terminated is GONE, whatever ended it: `reason` keeps that."""
+    state = _STATES.get(vendor_state, InstanceState.UNKNOWN)
+    if state in (InstanceState.TERMINATING, InstanceState.STOPPING, InstanceState.STOPPED):
+        if reason_code in _PREEMPTED:
+            return InstanceState.PREEMPTED
+        if reason_code in _FAILED:
+            return InstanceState.FAILED
+    return state
+
+
+def cluster_filter(cluster: str) -> list[dict[str, Any]]:
+    """The filter of DescribeInstances that finds this cluster's machines."""
+    return [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
+
+
+def token_filter(token: str) -> list[dict[str, Any]]:
+    """The filter that finds a machine by its name."""
+    return [{"Name": f"tag:{MACHINE_TAG}", "Values": [token]}]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An AMI and the device name of its root volume."""
+
+    id: str
+    root_device: str
+
+
+def newest_image(rows: Sequence[Mapping[str, Any]]) -> Image | None:
+    """The newest AMI of DescribeImages that is ready; None when there is none."""
+    ready = [row for row in rows if row.get("State", "available") == "available"]
+    if not ready:
+        return None
+    best = max(ready, key=lambda row: (str(row.get("CreationDate", "")), str(row["ImageId"])))
+    return Image(str(best["ImageId"]), str(best.get("RootDeviceName") or "/dev/sda1"))
+
+
+def run_parameters(request: LaunchRequest, settings: AwsSettings, image: Image) -> dict[str, Any]:
+    """The arguments of RunInstances.
+
+    The client token is the machine's name: at most 63 of the 64 characters that EC2 allows, and never used twice.
+    Tags are set here and not afterwards, since CreateTags may not see a new machine yet.
+    """
+    offer = request.offer
+    tags = {**settings.tags, **request.tags, "Name": request.token}
+    tags |= {CLUSTER_TAG: request.cluster, MACHINE_TAG: request.token}
+    tag_list = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
+    volume = {"VolumeSize": settings.root_volume_gib, "VolumeType": settings.root_volume_type}
+    parameters: dict[str, Any] = {
+        "ImageId": image.id,
+        "InstanceType": offer.instance_type,
+        "MinCount": 1,
+        "MaxCount": 1,
+        "ClientToken": request.token,
+        "UserData": request.user_data,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2, "InstanceMetadataTags": "enabled"},
+        "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list} for kind in ("instance", "volume")],
+        "BlockDeviceMappings": [{"DeviceName": image.root_device, "Ebs": {**volume, "DeleteOnTermination": True}}],
+    }
+    if offer.zone in settings.subnets:
+        parameters["SubnetId"] = settings.subnets[offer.zone]
+    elif offer.zone:
+        parameters["Placement"] = {"AvailabilityZone": offer.zone}
+    if groups := settings.security_groups.get(offer.region):
+        parameters["SecurityGroupIds"] = list(groups)
+    if settings.key_name:
+        parameters["KeyName"] = settings.key_name
+    if settings.iam_instance_profile:
+        parameters["IamInstanceProfile"] = {"Name": settings.iam_instance_profile}
+    if offer.spot:
+        spot: dict[str, Any] = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        if settings.spot_max_usd_per_hour is not None:
+            spot["MaxPrice"] = f"{settings.spot_max_usd_per_hour:.4f}"
+        parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
+    return parameters

@@ -1,0 +1,183 @@
+"""The EC2 adapter: glue between the contract, the catalogue and the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Uncertain
+from meshd.provider_api import (
+    Capabilities,
+    Instance,
+    InstanceId,
+    InstanceState,
+    LaunchRequest,
+    Offer,
+    OfferQuery,
+    ProviderContext,
+    ProviderName,
+)
+from providers._offers import matches
+from providers._settings import parse
+from providers.aws.catalogue import Catalogue
+from providers.aws.client import Ec2, Row
+from providers.aws.mapping import (
+    AWS,
+    TOKEN_TAKEN,
+    TOKEN_USED_UP,
+    cluster_filter,
+    run_parameters,
+    to_instance,
+    token_filter,
+)
+from providers.aws.prices import shipped
+from providers.aws.settings import AwsSettings
+
+USER_DATA_MAX_B = 16384
+REMEMBERED = 10_000
+
+
+class AwsProvider:
+    """EC2 behind the contract `meshd.provider_api.Provider`."""
+
+    def __init__(self, context: ProviderContext, settings: AwsSettings, ec2: Ec2) -> None:
+        self._cluster = context.cluster
+        self._settings = settings
+        self._ec2 = ec2
+        self._now = context.now
+        self._catalogue = Catalogue(ec2, settings, shipped(), context.now)
+        self._started_at = context.now()
+        self._first_seen: dict[InstanceId, datetime] = {}
+
+    @property
+    def name(self) -> ProviderName:
+        """Always "aws"."""
+        return AWS
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Virtual machines with everything; spot when the settings allow it."""
+        return Capabilities(
+            spot=self._settings.spot,
+            idempotent_launch=True,
+            user_data_max_b=USER_DATA_MAX_B,
+            ends_itself=True,
+        )
+
+    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+        """Types in zones with their prices; `available` is None, since EC2 does not tell."""
+        wants_spot = self._settings.spot and query.spot is not False
+        return [offer for offer in await self._catalogue.offers(spot=wants_spot) if matches(offer, query)]
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        """RunInstances with the machine's name as client token.
+
+        A second launch with the same name returns the first machine, even if its parameters differ: EC2 refuses
+        those, and the machine is then found by its tag. Returns it in state GONE when it has ended meanwhile.
+        """
+        size_b = len(request.user_data.encode())
+        if size_b > USER_DATA_MAX_B:
+            text = f"user data of {size_b} bytes; EC2 takes {USER_DATA_MAX_B}"
+            raise InvalidRequest(text, provider=AWS, operation="launch")
+        region = request.offer.region
+        image = await self._catalogue.image(region, request.offer.arch)
+        try:
+            raw = await self._ec2.run_instance(region, run_parameters(request, self._settings, image))
+        except ProviderError as error:
+            if not error.text.startswith((TOKEN_TAKEN, TOKEN_USED_UP)):
+                raise
+            return await self._holder_of(request.token, region, error)
+        instance = to_instance(raw, region, request.offer.usd_per_hour)
+        self._see(instance.id)
+        return instance
+
+    async def _holder_of(self, token: str, region: str, error: ProviderError) -> Instance:
+        rows = await self._ec2.instances(region, token_filter(token), "launch")
+        found = [self._instance(row, region) for row in rows]
+        live = [instance for instance in found if instance.state is not InstanceState.GONE]
+        for instance in live or found:
+            return instance
+        if error.text.startswith(TOKEN_USED_UP):
+            raise InvalidRequest(
+                "this name was used for a machine that has ended", provider=AWS, operation="launch"
+            ) from error
+        text = "the name is taken, but its machine does not show yet"
+        raise Uncertain(text, provider=AWS, operation="launch", vendor_text=error.vendor_text) from error
+
+    async def get(self, instance: Instance) -> Instance:
+        """DescribeInstances by id.
+
+        Raises:
+            NotFound: EC2 does not know it and it is not fresh.
+            Transient: EC2 does not know it, but may not know it yet (eventual consistency).
+        """
+        region = self._region_of(instance, "get")
+        try:
+            raw = await self._ec2.instance(region, instance.id)
+        except NotFound as error:
+            raise self._not_found(instance, error) from error
+        if raw is None:
+            raise self._not_found(instance, NotFound("not in the answer", provider=AWS, operation="get"))
+        return self._instance(raw, region)
+
+    async def list(self) -> Sequence[Instance]:
+        """DescribeInstances by the cluster's tag, in all regions; ended ones stay in it for about an hour."""
+        filters = cluster_filter(self._cluster)
+        regions = self._settings.regions
+        parts = await asyncio.gather(*(self._ec2.instances(region, filters) for region in regions))
+        rows = zip(regions, parts, strict=True)
+        instances = [self._instance(row, region) for region, part in rows for row in part]
+        for instance in instances:
+            self._see(instance.id)
+        return instances
+
+    async def terminate(self, instance: Instance) -> None:
+        """TerminateInstances, which EC2 lets one repeat."""
+        region = self._region_of(instance, "terminate")
+        try:
+            await self._ec2.terminate(region, instance.id)
+        except NotFound as error:
+            raise self._not_found(instance, error) from error
+
+    async def check(self) -> str:
+        """The account and the identity of the credentials."""
+        return await self._ec2.identity(self._settings.regions[0])
+
+    async def aclose(self) -> None:
+        """Close connections and threads."""
+        await self._ec2.aclose()
+
+    def _instance(self, raw: Row, region: str) -> Instance:
+        spot = raw.get("InstanceLifecycle") == "spot"
+        price = None if spot else self._catalogue.usd_per_hour(region, str(raw.get("InstanceType", "")))
+        return to_instance(raw, region, price)
+
+    def _region_of(self, instance: Instance, operation: str) -> str:
+        if not instance.region:
+            raise InvalidRequest(f"{instance.id} has no region", provider=AWS, operation=operation)
+        return instance.region
+
+    def _see(self, instance_id: InstanceId) -> None:
+        if instance_id not in self._first_seen:
+            while len(self._first_seen) >= REMEMBERED:
+                del self._first_seen[next(iter(self._first_seen))]
+            self._first_seen[instance_id] = self._now()
+
+    def _not_found(self, instance: Instance, error: ProviderError) -> ProviderError:
+        """A machine of unknown age counts as born when this adapter started: a crash may lie just behind it."""
+        born_at = instance.launched_at or self._first_seen.get(instance.id) or self._started_at
+        if self._now() - born_at < timedelta(seconds=self._settings.fresh_s):
+            text = "EC2 does not know this new machine yet"
+            return Transient(text, provider=AWS, operation=error.operation, vendor_text=error.vendor_text)
+        return error
+
+
+def create(context: ProviderContext) -> AwsProvider:
+    """Entry point of `meshd.providers`.
+
+    Raises:
+        ConfigError: the table cannot be used; one line per problem.
+    """
+    settings = parse(AwsSettings, context.settings, "[providers.aws]")
+    return AwsProvider(context, settings, Ec2(settings))

@@ -1,0 +1,1 @@
+"""The adapter for Lambda Cloud. (`lambda` alone is a keyword.)"""

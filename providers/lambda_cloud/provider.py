@@ -1,0 +1,130 @@
+"""The Lambda adapter: glue between the contract and the client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshd.errors import InvalidRequest, Transient
+from meshd.provider_api import (
+    Capabilities,
+    Instance,
+    InstanceId,
+    InstanceState,
+    LaunchRequest,
+    Offer,
+    OfferQuery,
+    ProviderContext,
+    ProviderName,
+)
+from providers._offers import matches
+from providers._settings import parse
+from providers.lambda_cloud.client import LambdaApi
+from providers.lambda_cloud.mapping import (
+    LAMBDA,
+    is_ours,
+    launch_body,
+    only_key,
+    terminate_blocked,
+    to_instance,
+    to_offers,
+    to_state,
+)
+from providers.lambda_cloud.settings import LambdaSettings
+
+USER_DATA_MAX_B = 1_000_000
+ENDING = frozenset({InstanceState.TERMINATING, InstanceState.GONE})
+
+
+class LambdaProvider:
+    """Lambda Cloud behind the contract `meshd.provider_api.Provider`."""
+
+    def __init__(self, context: ProviderContext, settings: LambdaSettings, api: LambdaApi) -> None:
+        self._cluster = context.cluster
+        self._settings = settings
+        self._api = api
+        self._now = context.now
+        self._ssh_key_name = settings.ssh_key_name
+
+    @property
+    def name(self) -> ProviderName:
+        """Always "lambda"."""
+        return LAMBDA
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Virtual machines, on demand only. A lost create is found by its tag; powering off does not end the bill."""
+        return Capabilities(
+            user_data_max_b=USER_DATA_MAX_B,
+            launch_spacing_s=self._settings.launch_spacing_s,
+        )
+
+    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+        """Types by region, with today's price and whether there is room."""
+        offers = to_offers(await self._api.instance_types(), self._settings, self._now())
+        return [offer for offer in offers if matches(offer, query)]
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        """Launch one machine, named and tagged by its token.
+
+        Lambda takes no idempotency token: after Uncertain, list and look for the name before launching again.
+        """
+        size_b = len(request.user_data.encode())
+        if size_b > USER_DATA_MAX_B:
+            text = f"user data of {size_b} bytes; Lambda takes {USER_DATA_MAX_B}"
+            raise InvalidRequest(text, provider=LAMBDA, operation="launch")
+        if not self._ssh_key_name:
+            self._ssh_key_name = only_key(await self._api.ssh_keys())
+        instance_id = await self._api.launch(launch_body(request, self._settings, self._ssh_key_name))
+        return Instance(
+            provider=LAMBDA,
+            id=InstanceId(instance_id),
+            token=request.token,
+            state=InstanceState.BOOTING,
+            region=request.offer.region,
+            instance_type=request.offer.instance_type,
+            launched_at=self._now(),
+            usd_per_hour=request.offer.usd_per_hour,
+        )
+
+    async def get(self, instance: Instance) -> Instance:
+        """The machine by its id."""
+        return to_instance(await self._api.instance(instance.id))
+
+    async def list(self) -> Sequence[Instance]:
+        """The account's machines that carry this cluster's tag."""
+        return [to_instance(raw) for raw in await self._api.instances() if is_ours(raw, self._cluster)]
+
+    async def terminate(self, instance: Instance) -> None:
+        """Ask for the end, unless it is already coming: Lambda answers a second request with an unknown error.
+
+        Raises:
+            Transient: the machine cannot be ended now, e.g. because it has not launched yet.
+        """
+        raw = await self._api.instance(instance.id, "terminate")
+        if to_state(str(raw.get("status", ""))) in ENDING:
+            return
+        blocked = terminate_blocked(raw)
+        if blocked == "vm-is-terminating":
+            return
+        if blocked:
+            raise Transient(f"cannot be terminated now: {blocked}", provider=LAMBDA, operation="terminate")
+        await self._api.terminate(instance.id)
+
+    async def check(self) -> str:
+        """Proof that the key may read. Lambda does not tell whose it is, so this counts what it sees."""
+        machines = await self._api.instances("check")
+        return f"an API key that sees {len(machines)} machines"
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._api.aclose()
+
+
+def create(context: ProviderContext) -> LambdaProvider:
+    """Entry point of `meshd.providers`.
+
+    Raises:
+        ConfigError: the table cannot be used; one line per problem.
+    """
+    settings = parse(LambdaSettings, context.settings, "[providers.lambda]")
+    return LambdaProvider(context, settings, LambdaApi(settings))
