@@ -1,0 +1,65 @@
+"""PURE: reading loosely typed JSON. tailscaled's JSON may change with any release, so nothing here ever raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from ipaddress import IPv4Address, ip_address
+from typing import Any, TypeAlias
+
+Json: TypeAlias = Mapping[str, Any]
+
+
+def table(value: object) -> Json:
+    """The value where it is a JSON object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def items(value: object) -> tuple[Any, ...]:
+    """The value where it is a JSON array, else nothing: Go writes an empty slice as null."""
+    return tuple(value) if isinstance(value, list) else ()
+
+
+def text(source: Json, key: str) -> str:
+    """A string member, "" when absent or of another type."""
+    value = source.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def texts(source: Json, key: str) -> tuple[str, ...]:
+    """The strings of an array member."""
+    return tuple(item for item in items(source.get(key)) if isinstance(item, str))
+
+
+def number(source: Json, key: str) -> int:
+    """A whole-number member, 0 when absent or of another type."""
+    value = source.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def flag(source: Json, key: str) -> bool:
+    """A boolean member; absent and null are False, as tailscaled means them."""
+    return source.get(key) is True
+
+
+def moment(source: Json, key: str) -> datetime | None:
+    """An RFC 3339 member as UTC; None when absent, unreadable, or Go's zero time (year 1: never)."""
+    try:
+        at = datetime.fromisoformat(text(source, key))
+    except ValueError:
+        return None
+    if at.year <= 1:
+        return None
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def first_ipv4(addresses: Iterable[str]) -> str:
+    """The first IPv4 address of a list of addresses or prefixes, "" when there is none."""
+    for address in addresses:
+        try:
+            found = ip_address(address.partition("/")[0])
+        except ValueError:
+            continue
+        if isinstance(found, IPv4Address):
+            return str(found)
+    return ""

@@ -1,0 +1,191 @@
+"""tailscaled's LocalAPI: HTTP over its unix socket. Every local user may read; changing needs root or the operator.
+
+Facts: tailscale 1.102 `ipn/localapi`, checked against a running tailscaled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import aiohttp
+
+from meshd.errors import TailnetError
+from meshd.model.observed import TailnetPeer
+from meshd.tailnet.deltas import Delta, parse_delta
+from meshd.tailnet.fields import Json, text
+from meshd.tailnet.status import TailnetTable, load_object, parse_status, parse_whois
+
+BASE_URL: Final = "http://local-tailscaled.sock/localapi/v0"
+BUS_MASK: Final = 2 | 128 | 4096 | 16384 | 32768
+"""InitialState, InitialHealth, PeerChanges, InitialStatus, PeerPatches."""
+ANSWER_MAX_B: Final = 64 * 1024 * 1024
+"""10,000 peers are about 15 MB."""
+
+PingKind = Literal["disco", "TSMP", "ICMP"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """A peer's answer.
+
+    Attributes:
+        path: "direct ADDR", "peer-relay ADDR", "relay CODE"; "" for kinds that do not tell (TSMP, ICMP).
+    """
+
+    ip: str
+    hostname: str
+    latency_s: float
+    path: str
+
+    @property
+    def direct(self) -> bool:
+        """No relay in between. Only disco pings tell."""
+        return self.path.startswith("direct ")
+
+
+class LocalApi:
+    """A client of one tailscaled. Every method raises TailnetError, with what to do, and nothing else.
+
+    Args:
+        socket: path of the unix socket.
+        timeout_s: deadline of each call; the bus has one for connecting only.
+    """
+
+    def __init__(self, socket: Path, *, timeout_s: float = 5.0) -> None:
+        self._socket = socket
+        self._timeout_s = timeout_s
+        self._open: aiohttp.ClientSession | None = None
+
+    async def aclose(self) -> None:
+        """Close all connections; a later call opens new ones."""
+        session, self._open = self._open, None
+        if session is not None:
+            await session.close()
+
+    async def status(self) -> TailnetTable:
+        """The tailnet as tailscaled knows it now."""
+        return parse_status(await self._call("GET", "status"))
+
+    async def whois(self, address: str) -> TailnetPeer:
+        """The device behind `IP` or `IP:port`."""
+        return parse_whois(await self._call("GET", "whois", {"addr": address}))
+
+    async def ping(self, ip: str, kind: PingKind = "disco") -> Pong:
+        """Ask a peer for a sign of life; a disco ping also wakes the path and tells it.
+
+        Raises:
+            TailnetError: no answer within the deadline, or no such peer.
+        """
+        answer = load_object(await self._call("POST", "ping", {"ip": ip, "type": kind}), "tailscaled's ping")
+        if fault := text(answer, "Err"):
+            raise TailnetError(f"ping {ip}: {fault}")
+        latency = answer.get("LatencySeconds")
+        return Pong(
+            ip=text(answer, "IP"),
+            hostname=text(answer, "NodeName"),
+            latency_s=float(latency) if isinstance(latency, int | float) else 0.0,
+            path=_pong_path(answer),
+        )
+
+    async def prefs(self) -> Json:
+        """The preferences as tailscaled tells them (ControlURL, Hostname, CorpDNS, OperatorUser); it blanks keys."""
+        return load_object(await self._call("GET", "prefs"), "tailscaled's prefs")
+
+    async def watch(self) -> AsyncGenerator[Delta, None]:
+        """Follow the bus: the first message has the whole status, then each change as tailscaled learns of it.
+
+        Ends when tailscaled closes the stream, which it also does to a reader that lags: watch again.
+
+        Raises:
+            TailnetError: cannot connect, denied, or the connection broke.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, connect=self._timeout_s, sock_read=None)
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s) as connecting,
+                self._session().get(f"{BASE_URL}/watch-ipn-bus?mask={BUS_MASK}", timeout=timeout) as reply,
+            ):
+                await _check(reply, "watch-ipn-bus")
+                connecting.reschedule(None)
+                async with aclosing(_lines(reply.content)) as lines:
+                    async for line in lines:
+                        yield parse_delta(line)
+        except TimeoutError as error:
+            raise self._silent("watch-ipn-bus") from error
+        except aiohttp.ClientError as error:
+            raise self._broken("watch-ipn-bus", error) from error
+
+    async def _call(self, method: str, path: str, params: Mapping[str, str] | None = None) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        try:
+            async with self._session().request(method, f"{BASE_URL}/{path}", params=params, timeout=timeout) as reply:
+                await _check(reply, path)
+                return await _body(reply.content, path)
+        except TimeoutError as error:
+            raise self._silent(path) from error
+        except aiohttp.ClientError as error:
+            raise self._broken(path, error) from error
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._open is None or self._open.closed:
+            self._open = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=str(self._socket)))
+        return self._open
+
+    def _silent(self, path: str) -> TailnetError:
+        return TailnetError(f"tailscaled did not answer {path} within {self._timeout_s:g} s")
+
+    def _broken(self, path: str, error: aiohttp.ClientError) -> TailnetError:
+        if isinstance(error, aiohttp.ClientConnectorError):
+            reason = error.os_error.strerror or type(error.os_error).__name__
+            return TailnetError(f"tailscaled does not answer on {self._socket} ({reason}): systemctl start tailscaled")
+        return TailnetError(f"the connection to tailscaled broke during {path}: {type(error).__name__}")
+
+
+async def _check(reply: aiohttp.ClientResponse, path: str) -> None:
+    if reply.status == 200:
+        return
+    said = (await reply.content.read(400)).decode("utf-8", "replace").strip()
+    if reply.status == 403:
+        raise TailnetError(f"tailscaled denies {path} to this user ({said}): as root, tailscale set --operator=USER")
+    raise TailnetError(f"tailscaled answers {path} with {reply.status}: {said}")
+
+
+async def _body(stream: aiohttp.StreamReader, path: str) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in stream.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > ANSWER_MAX_B:
+            raise TailnetError(f"tailscaled's answer to {path} is above {ANSWER_MAX_B} bytes")
+    return b"".join(parts)
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
+    """Lines of any length up to the cap: a first message is far above StreamReader.readline's limit."""
+    pending = bytearray()
+    async for part in stream.iter_any():
+        scanned = len(pending)
+        pending += part
+        while (end := pending.find(b"\n", scanned)) >= 0:
+            line = bytes(pending[:end]).strip()
+            del pending[: end + 1]
+            scanned = 0
+            if line:
+                yield line
+        if len(pending) > ANSWER_MAX_B:
+            raise TailnetError(f"a message of tailscaled's bus is above {ANSWER_MAX_B} bytes")
+
+
+def _pong_path(answer: Json) -> str:
+    if endpoint := text(answer, "Endpoint"):
+        return f"direct {endpoint}"
+    if relay := text(answer, "PeerRelay"):
+        return f"peer-relay {relay}"
+    code = text(answer, "DERPRegionCode") or str(answer.get("DERPRegionID") or "")
+    return f"relay {code}" if code else ""

@@ -1,0 +1,176 @@
+"""PURE: `tailscale status --json` and LocalAPI `status` (ipnstate.Status), `whois`, as meshd's own types.
+
+Facts: tailscale 1.102 `ipn/ipnstate`, checked on recordings. The parser is lenient: unknown members are ignored,
+missing ones take the value that claims least (not online, no address).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from meshd.errors import TailnetError
+from meshd.model.observed import TailnetPeer, TailnetView
+from meshd.tailnet.fields import Json, first_ipv4, flag, moment, number, table, text, texts
+
+RUNNING = "Running"
+LOGIN_ERROR = "login error"
+
+
+@dataclass(frozen=True, slots=True)
+class TailnetTable:
+    """All that is kept between two messages of tailscaled: the view, and what is needed to carry it forward.
+
+    Attributes:
+        backend: BackendState: NoState, NeedsLogin, NeedsMachineAuth, Stopped, Starting, Running.
+        self_online: tailscaled holds its connection to the control server.
+        health: tailscaled's own complaints, sorted.
+        peers: by stable id.
+        ids: stable id by NodeID: the bus names removed and patched peers by NodeID only.
+        tun: False means userspace networking.
+    """
+
+    backend: str
+    self_online: bool
+    self_id: str
+    self_ipv4: str
+    health: tuple[str, ...] = ()
+    peers: Mapping[str, TailnetPeer] = field(default_factory=dict)
+    ids: Mapping[int, str] = field(default_factory=dict)
+    tun: bool = True
+    version: str = ""
+    self_dns_name: str = ""
+
+    @property
+    def login_errors(self) -> tuple[str, ...]:
+        """Complaints that say that the control server refused this node; it may run on as a zombie."""
+        return tuple(line for line in self.health if LOGIN_ERROR in line.lower())
+
+    @property
+    def healthy(self) -> bool:
+        """The backend runs, the control server is connected, and no login error is told."""
+        return self.backend == RUNNING and self.self_online and not self.login_errors
+
+    def view(self) -> TailnetView:
+        """What the rest of meshd sees."""
+        problems: list[str] = []
+        if not self.healthy:
+            if self.backend != RUNNING:
+                problems.append(f"tailscaled is {self.backend or 'in an unknown state'}, not Running")
+            elif not self.self_online:
+                problems.append("this machine is not connected to the tailnet's control server")
+            problems.extend(self.health)
+        return TailnetView(
+            self_ipv4=self.self_ipv4,
+            self_id=self.self_id,
+            healthy=self.healthy,
+            problems=tuple(problems),
+            peers=self.peers,
+        )
+
+
+def load_object(source: str | bytes, what: str) -> Json:
+    """The JSON object in `source`.
+
+    Raises:
+        TailnetError: it is no JSON object; the message quotes none of it, for it may hold anything.
+    """
+    try:
+        found = json.loads(source)
+    except ValueError as error:
+        raise TailnetError(f"{what} is not JSON ({len(source)} bytes): is this tailscale 1.60 or newer?") from error
+    if not isinstance(found, dict):
+        raise TailnetError(f"{what} is JSON of another kind than expected: {type(found).__name__}")
+    return found
+
+
+def parse_status(source: str | bytes | Json) -> TailnetTable:
+    """Read an ipnstate.Status.
+
+    Raises:
+        TailnetError: not JSON, or no status (BackendState is missing): unknown is not empty.
+    """
+    status = source if isinstance(source, Mapping) else load_object(source, "tailscale's status")
+    if "BackendState" not in status:
+        raise TailnetError("tailscale's status has no BackendState: it cannot be read")
+    own = table(status.get("Self"))
+    peers: dict[str, TailnetPeer] = {}
+    ids: dict[int, str] = {}
+    for entry in map(table, table(status.get("Peer")).values()):
+        peer = peer_from_status(entry)
+        if not peer.id:
+            continue
+        peers[peer.id] = peer
+        if node_id := number(entry, "NodeID"):
+            ids[node_id] = peer.id
+    return TailnetTable(
+        backend=text(status, "BackendState"),
+        self_online=flag(own, "Online"),
+        self_id=text(own, "ID"),
+        self_ipv4=first_ipv4(texts(status, "TailscaleIPs") or texts(own, "TailscaleIPs")),
+        health=tuple(sorted(texts(status, "Health"))),
+        peers=peers,
+        ids=ids,
+        tun=status.get("TUN") is not False,
+        version=text(status, "Version"),
+        self_dns_name=text(own, "DNSName").rstrip("."),
+    )
+
+
+def peer_from_status(entry: Json) -> TailnetPeer:
+    """An ipnstate.PeerStatus as a peer."""
+    online = flag(entry, "Online")
+    return TailnetPeer(
+        id=text(entry, "ID"),
+        hostname=text(entry, "HostName"),
+        dns_name=text(entry, "DNSName").rstrip("."),
+        ipv4=first_ipv4(texts(entry, "TailscaleIPs")),
+        online=online,
+        path=path_of(entry) if online else "",
+        last_seen=None if online else moment(entry, "LastSeen"),
+        tags=texts(entry, "Tags"),
+        expired=flag(entry, "Expired"),
+        key_expiry=moment(entry, "KeyExpiry"),
+    )
+
+
+def path_of(entry: Json) -> str:
+    """How packets reach a peer: "direct ADDR", "peer-relay ADDR", "relay CODE", "" when idle.
+
+    `Relay` names the peer's home relay also when the path is direct, so it counts only for an active peer without an
+    address of its own.
+    """
+    if address := text(entry, "CurAddr"):
+        return f"direct {address}"
+    if relay := text(entry, "PeerRelay"):
+        return f"peer-relay {relay}"
+    return f"relay {text(entry, 'Relay')}" if flag(entry, "Active") and text(entry, "Relay") else ""
+
+
+def peer_from_node(node: Json) -> TailnetPeer:
+    """A tailcfg.Node, as whois and the bus give it, as a peer. It does not tell the path."""
+    online = flag(node, "Online")
+    return TailnetPeer(
+        id=text(node, "StableID"),
+        hostname=text(table(node.get("Hostinfo")), "Hostname"),
+        dns_name=text(node, "Name").rstrip("."),
+        ipv4=first_ipv4(texts(node, "Addresses")),
+        online=online,
+        last_seen=None if online else moment(node, "LastSeen"),
+        tags=texts(node, "Tags"),
+        expired=flag(node, "Expired"),
+        key_expiry=moment(node, "KeyExpiry"),
+    )
+
+
+def parse_whois(source: str | bytes) -> TailnetPeer:
+    """Read a whois answer.
+
+    Raises:
+        TailnetError: not JSON, or it names no device.
+    """
+    peer = peer_from_node(table(load_object(source, "tailscale's whois").get("Node")))
+    if not peer.id:
+        raise TailnetError("tailscale's whois names no device")
+    return peer

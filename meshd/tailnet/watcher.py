@@ -1,0 +1,162 @@
+"""Keeps the tailnet in view: tailscaled's bus for speed, a slow poll as a belt, and a word when anything changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Final, Protocol
+
+import structlog
+
+from meshd.errors import TailnetError
+from meshd.model.observed import Fresh, Observation, TailnetView, Unavailable
+from meshd.runtime.clock import Clock
+from meshd.tailnet.deltas import Delta, apply
+from meshd.tailnet.status import TailnetTable
+
+RECONNECT_MIN_S: Final = 0.1
+RECONNECT_MAX_S: Final = 2.0
+POLL_TRIES: Final = 3
+
+log = structlog.get_logger(__name__)
+
+
+class TailnetSource(Protocol):
+    """What is watched: LocalApi, or a stand-in that behaves like it."""
+
+    async def status(self) -> TailnetTable:
+        """The tailnet now. Raises TailnetError."""
+        ...
+
+    def watch(self) -> AsyncGenerator[Delta, None]:
+        """The bus. Raises TailnetError."""
+        ...
+
+
+class TailnetWatcher:
+    """A current view of the tailnet.
+
+    Changes are told at once and never gathered: who is woken does that. A bus that was closed is opened again and the
+    whole status is read anew. The view turns Unavailable only when tailscaled cannot be asked, not when its bus drops.
+
+    Args:
+        source: tailscaled.
+        clock: stamps and waits.
+        wake: called after each change, from the event loop; must return at once.
+        poll_interval_s: how often the whole status is read even though the bus is quiet (paths are told nowhere else).
+    """
+
+    def __init__(
+        self, source: TailnetSource, clock: Clock, wake: Callable[[], None], *, poll_interval_s: float = 30.0
+    ) -> None:
+        self._source = source
+        self._clock = clock
+        self._wake = wake
+        self._poll_interval_s = poll_interval_s
+        self._table: TailnetTable | None = None
+        self._generation = 0
+        self._current: Observation[TailnetView] = Unavailable("tailscaled was not asked yet", clock.now())
+
+    @property
+    def current(self) -> Observation[TailnetView]:
+        """The newest view, or since when and why there is none."""
+        return self._current
+
+    @property
+    def table(self) -> TailnetTable | None:
+        """The newest table, also when it is out of date: for `doctor`, not for decisions."""
+        return self._table
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_for_ever(), name="tailnet-bus")
+            group.create_task(self._poll_for_ever(), name="tailnet-poll")
+
+    async def _follow_for_ever(self) -> None:
+        pause_s = RECONNECT_MIN_S
+        while True:
+            try:
+                if await self._follow():
+                    pause_s = RECONNECT_MIN_S
+                log.info("tailnet_bus_closed")
+            except TailnetError as error:
+                log.warning("tailnet_bus_lost", reason=str(error))
+            if await self._resync():
+                pause_s = RECONNECT_MIN_S
+            await self._clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, RECONNECT_MAX_S)
+
+    async def _follow(self) -> bool:
+        """Follow one connection to its end; True when it said anything."""
+        first = True
+        async with aclosing(self._source.watch()) as bus:
+            async for delta in bus:
+                await self._take(delta, first=first)
+                first = False
+        return not first
+
+    async def _take(self, delta: Delta, *, first: bool) -> None:
+        before = delta.status or (None if first or isinstance(self._current, Unavailable) else self._table)
+        if before is None:
+            await self._resync()
+            return
+        if delta.empty:
+            return
+        table, resync = apply(before, delta)
+        self._publish(table)
+        if resync:
+            await self._resync()
+
+    async def _resync(self) -> bool:
+        """Read the whole status; False and Unavailable when that fails."""
+        try:
+            self._publish(await self._source.status())
+        except TailnetError as error:
+            self._lost(str(error))
+            return False
+        return True
+
+    async def _poll_for_ever(self) -> None:
+        while True:
+            known = isinstance(self._current, Fresh)
+            await self._clock.sleep(self._poll_interval_s if known else min(RECONNECT_MAX_S, self._poll_interval_s))
+            await self._poll()
+
+    async def _poll(self) -> None:
+        """Read the whole status. One asked for before a delta came may be older than it: ask again."""
+        for _ in range(POLL_TRIES):
+            generation = self._generation
+            try:
+                table = await self._source.status()
+            except TailnetError as error:
+                self._lost(str(error))
+                return
+            if generation == self._generation:
+                self._publish(table)
+                return
+
+    def _publish(self, table: TailnetTable) -> None:
+        self._generation += 1
+        before = self._current
+        view = table.view()
+        self._table = table
+        self._current = Fresh(view, self._clock.now())
+        if isinstance(before, Unavailable):
+            log.info("tailnet_seen", peers=len(view.peers), healthy=view.healthy)
+        elif before.value == view:
+            return
+        elif before.value.healthy != view.healthy:
+            log.warning("tailnet_health_changed", healthy=view.healthy, problems=view.problems)
+        self._wake()
+
+    def _lost(self, reason: str) -> None:
+        self._generation += 1
+        before = self._current
+        if isinstance(before, Unavailable):
+            self._current = Unavailable(reason, before.since)
+            return
+        self._current = Unavailable(reason, self._clock.now())
+        log.warning("tailnet_unavailable", reason=reason)
+        self._wake()
