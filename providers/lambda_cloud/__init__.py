@@ -1,1 +1,1 @@
-"""The adapter for Lambda Cloud. (`lambda` alone is a keyword.)"""
+"""The adapter for Lambda Cloud; `lambda` alone is a keyword, hence the name."""

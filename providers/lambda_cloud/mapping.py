@@ -52,6 +52,7 @@ _CODES: dict[str, type[ProviderError]] = {
     "global/forbidden": AuthFailed,
     "global/conflict": Transient,
 }
+_ARM_GPUS = ("gh200", "gb200", "gb300")  # each sits on one board with an ARM processor
 _DESCRIPTION = re.compile(r"\((\d+)\s*GB")
 _TAG_KEY = re.compile(r"[a-z][a-z0-9-:]+")
 
@@ -172,7 +173,7 @@ def _offer(kind: Mapping[str, Any], region: str, free: bool, at: datetime) -> Of
         vcpus=int(specs["vcpus"]),
         memory_mib=int(specs["memory_gib"]) * 1024,
         usd_per_hour=int(kind["price_cents_per_hour"]) / 100,
-        arch="arm64" if normalise(words).startswith("g") and "h200" in normalise(words) else "x86_64",
+        arch="arm64" if _gpu(words, str(kind["name"])).startswith(_ARM_GPUS) else "x86_64",
         available=free,
         price_as_of=at,
     )

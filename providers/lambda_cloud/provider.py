@@ -72,9 +72,9 @@ class LambdaProvider:
         if size_b > USER_DATA_MAX_B:
             text = f"user data of {size_b} bytes; Lambda takes {USER_DATA_MAX_B}"
             raise InvalidRequest(text, provider=LAMBDA, operation="launch")
-        if not self._ssh_key_name:
-            self._ssh_key_name = only_key(await self._api.ssh_keys())
-        instance_id = await self._api.launch(launch_body(request, self._settings, self._ssh_key_name))
+        ssh_key_name = self._ssh_key_name or only_key(await self._api.ssh_keys())
+        instance_id = await self._api.launch(launch_body(request, self._settings, ssh_key_name))
+        self._ssh_key_name = ssh_key_name
         return Instance(
             provider=LAMBDA,
             id=InstanceId(instance_id),

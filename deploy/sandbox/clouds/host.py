@@ -1,0 +1,97 @@
+"""The way from a cloud, in whatever thread it answers, to the hypervisor, which lives in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.sandbox.hypervisor import Hypervisor, MachineSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BootDefaults:
+    """What the next machines are booted with, whichever cloud they come from."""
+
+    image: str = "trixie"
+    clock_offset_s: int = 0
+    missing_gpus: int = 0
+
+
+class Host:
+    """Boots and destroys in the background. For one machine, one after the other and in order.
+
+    Must be made inside the running event loop.
+    """
+
+    def __init__(self, hypervisor: Hypervisor) -> None:
+        self.boot_defaults = BootDefaults()
+        self._hypervisor = hypervisor
+        self._loop = asyncio.get_running_loop()
+        self._last: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pending = 0
+        self._lock = threading.Lock()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def boot(self, spec: MachineSpec, on_up: Callable[[str], None], on_failure: Callable[[str], None]) -> None:
+        """Begin to boot and return at once. One of the callbacks is called later, in the event loop."""
+
+        async def work() -> None:
+            try:
+                on_up(await self._hypervisor.boot(spec))
+            except RuntimeError as error:
+                on_failure(str(error))
+
+        self._submit(spec.name, work)
+
+    def destroy(self, name: str) -> None:
+        """Begin to destroy and return at once."""
+
+        async def work() -> None:
+            await self._hypervisor.destroy(name)
+
+        self._submit(name, work)
+
+    def alive(self, name: str) -> bool:
+        """Whether the machine runs."""
+        return self._hypervisor.alive(name)
+
+    async def settle(self) -> None:
+        """Wait until everything that was begun is done."""
+        while True:
+            await self._idle.wait()
+            with self._lock:
+                if not self._pending:
+                    return
+            await asyncio.sleep(0)
+
+    def _submit(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        with self._lock:
+            self._pending += 1
+        self._loop.call_soon_threadsafe(self._start, name, work)
+
+    def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._idle.clear()
+        task = self._loop.create_task(self._after(self._last.get(name), work), name=f"host {name}")
+        self._last[name] = task
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._finish(name, done))
+
+    @staticmethod
+    async def _after(previous: asyncio.Task[None] | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if previous is not None:
+            await asyncio.wait({previous})
+        await work()
+
+    def _finish(self, name: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._last.get(name) is task:
+            del self._last[name]
+        with self._lock:
+            self._pending -= 1
+        if not self._tasks:
+            self._idle.set()
