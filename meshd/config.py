@@ -93,6 +93,14 @@ class TimingSettings(_Table):
     dead_man_s: Annotated[float, Field(gt=0)] = 3600.0
     orphan_grace_s: Annotated[float, Field(ge=0)] = 300.0
     leave_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    listing_lag_s: Annotated[float, Field(ge=0)] = Field(
+        120.0, description="a machine younger than this may be missing from its cloud's listing"
+    )
+    terminate_again_s: Annotated[float, Field(gt=0)] = 15.0
+    lost_after_s: Annotated[float, Field(gt=0)] = Field(
+        600.0, description="a machine that its cloud does not end within this time is called LOST; asked for ever"
+    )
+    offers_interval_s: Annotated[float, Field(gt=0)] = 300.0
     clock_skew_max_s: Annotated[float, Field(gt=0)] = Field(
         120.0, description="munge allows 300 s; a machine further off than this is refused"
     )

@@ -1,0 +1,1 @@
+"""The daemon: it observes, plans, journals, acts and observes again."""

@@ -117,6 +117,7 @@ class AdoptOrphan(Step):
     """The cloud has a machine of ours that the journal does not know, and it is wanted."""
 
     instance: Instance
+    offer: Offer
     pool: str
     slot: str
 

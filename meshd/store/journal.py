@@ -91,6 +91,15 @@ class Journal:
         """The machines that are GONE, newest first."""
         return list(self._read_machines("phase = 'gone' ORDER BY rowid DESC LIMIT ?", limit))
 
+    def failures_since_success(self, pool: str, since: datetime) -> int:
+        """How many of the pool's machines failed one after another, rented after `since`, with none getting READY."""
+        count = 0
+        for machine in self._read_machines("pool = ? AND instance_id <> '' ORDER BY rowid DESC LIMIT 50", pool):
+            if machine.ready_at is not None or machine.created_at < since:
+                break
+            count += bool(machine.failure)
+        return count
+
     def knows_instance(self, provider: str, instance_id: str) -> bool:
         """Whether any record, gone or not, is of this instance."""
         return bool(self._rows("SELECT 1 FROM machines WHERE provider = ? AND instance_id = ?", provider, instance_id))

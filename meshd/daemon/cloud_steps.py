@@ -1,0 +1,217 @@
+"""The steps that speak with a cloud: rent, find, end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from secrets import choice
+from typing import Protocol, TypeVar
+
+import structlog
+
+from meshd.config import TimingSettings
+from meshd.errors import (
+    AuthFailed,
+    ConfigError,
+    InvalidRequest,
+    NoCapacity,
+    NotFound,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+    TailnetError,
+    Transient,
+    Uncertain,
+)
+from meshd.daemon.records import Records
+from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
+from meshd.model.machine import Machine, Phase
+from meshd.model.plan import Adopt, AdoptOrphan, Launch, RequestMachine, Terminate, TerminateOrphan
+from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Provider, ProviderName
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+RETRY_TRANSIENT_S = 10.0
+BLOCK_AUTH_S = 120.0
+BLOCK_QUOTA_S = 1800.0
+
+
+class Stage1Source(Protocol):
+    """Makes the user data of a machine."""
+
+    async def user_data(self, machine: Machine) -> str:
+        """Stage 1 for this machine: with the auth key and its join token.
+
+        Raises:
+            TailnetError: there is no auth key to be had.
+            ConfigError: its file cannot be read.
+        """
+        ...
+
+
+def new_unique() -> str:
+    """The part of a machine's name that makes it unique for ever."""
+    return "".join(choice(UNIQUE_ALPHABET) for _ in range(UNIQUE_LENGTH))
+
+
+class CloudSteps:
+    """Carries out the steps about rented machines. Every method leaves the journal saying what is known."""
+
+    def __init__(
+        self,
+        cluster: str,
+        records: Records,
+        providers: Mapping[str, Provider],
+        stage1: Stage1Source,
+        timing: TimingSettings,
+        list_again: Callable[[str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._records = records
+        self._providers = providers
+        self._stage1 = stage1
+        self._timing = timing
+        self._list_again = list_again
+
+    async def request(self, step: RequestMachine) -> None:
+        """Write a new machine down."""
+        now = self._records.now()
+        name = machine_name(self._cluster, step.subject, new_unique())
+        self._records.new(
+            Machine(
+                name=name, pool=PoolName(step.pool), slot=SlotName(step.subject), provider=step.offer.provider,
+                offer=step.offer, phase=Phase.REQUESTED, phase_since=now, created_at=now, reason=step.reason,
+                region=step.offer.region, marks={"requested": now},
+            ),
+            step.reason,
+        )  # fmt: skip
+
+    async def launch(self, step: Launch) -> None:
+        """Rent the machine. The journal says LAUNCHING before the call goes out."""
+        machine = self._records.get(step.subject)
+        provider = self._provider(machine)
+        try:
+            user_data = await self._stage1.user_data(machine)
+        except (TailnetError, ConfigError) as error:
+            self._records.block(f"pool:{machine.pool}", RETRY_TRANSIENT_S, f"no auth key for new machines: {error}")
+            self._records.move(machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error))
+            return
+        machine = self._records.move(
+            machine.name, Phase.LAUNCHING, f"asking {machine.provider} for {machine.offer.instance_type}",
+            launch_attempts=machine.launch_attempts + 1, launch_called_at=self._records.now(),
+        )  # fmt: skip
+        request = LaunchRequest(
+            token=machine.name, cluster=self._cluster, offer=machine.offer, user_data=user_data,
+            tags={"meshd-cluster": self._cluster, "meshd-machine": machine.name, "meshd-slot": machine.slot},
+        )  # fmt: skip
+        try:
+            instance = await self._deadline(provider.launch(request), machine.provider, "launch", unclear=True)
+        except ProviderError as error:
+            self._launch_failed(machine, error)
+            return
+        finally:
+            self._list_again(machine.provider)
+        self._launched(machine, instance, f"{machine.provider} accepted it")
+
+    def _launched(self, machine: Machine, instance: Instance, reason: str) -> None:
+        self._records.move(
+            machine.name, Phase.BOOTING, reason, instance_id=instance.id, region=instance.region or machine.region,
+            public_ip=instance.public_ip, launched_at=instance.launched_at or machine.launch_called_at,
+        )  # fmt: skip
+
+    def _launch_failed(self, machine: Machine, error: ProviderError) -> None:
+        """One way out for each kind of refusal."""
+        offer, words = f"offer:{machine.offer.key}", error.vendor_text
+        records, timing = self._records, self._timing
+        match error:
+            case Uncertain():
+                records.change(machine.name, "unclear", f"the create call's outcome is unclear: {words}")
+                return
+            case RateLimited() | Transient():
+                wait_s = error.retry_after_s if isinstance(error, RateLimited) and error.retry_after_s else RETRY_TRANSIENT_S
+                records.block(f"provider:{machine.provider}", wait_s, words)
+            case NoCapacity() | NotFound():
+                records.block(offer, timing.no_capacity_cooldown_s, words)
+            case QuotaExceeded():
+                records.block(offer, BLOCK_QUOTA_S, words)
+            case AuthFailed():
+                records.block(f"provider:{machine.provider}", BLOCK_AUTH_S, words)
+            case InvalidRequest() | _:
+                records.block(offer, timing.breaker_cooldown_s, words)
+        records.move(machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error))
+
+    async def adopt(self, step: Adopt) -> None:
+        """The instance is what our unclear create call made."""
+        machine = self._records.get(step.subject)
+        if machine.phase is Phase.LAUNCHING:
+            self._launched(machine, step.instance, step.reason)
+        else:
+            self._records.change(machine.name, "adopted", step.reason, instance_id=step.instance.id)
+
+    async def terminate(self, step: Terminate) -> None:
+        """Ask for the machine's end; the listing will say when it came."""
+        machine = self._records.get(step.subject)
+        await self._terminate(machine.provider, _handle(machine))
+        self._records.mark(
+            machine.name, "terminate_called", f"{machine.provider} was asked to end it: {step.reason}",
+            terminate_calls=machine.terminate_calls + 1,
+        )  # fmt: skip
+        self._list_again(machine.provider)
+
+    async def adopt_orphan(self, step: AdoptOrphan) -> None:
+        """Write down a machine that the journal had lost."""
+        now, instance = self._records.now(), step.instance
+        self._records.new(
+            Machine(
+                name=MachineName(instance.token), pool=PoolName(step.pool), slot=SlotName(step.slot),
+                provider=instance.provider, offer=step.offer, phase=Phase.BOOTING, phase_since=now,
+                created_at=now, instance_id=instance.id, region=instance.region, launched_at=instance.launched_at or now,
+                launch_called_at=instance.launched_at or now, reason=step.reason, marks={"booting": now},
+            ),
+            step.reason,
+        )  # fmt: skip
+
+    async def terminate_orphan(self, step: TerminateOrphan) -> None:
+        """End a machine that nobody wants; checked once more against the journal."""
+        instance = step.instance
+        if self._records.journal.knows_instance(instance.provider, instance.id):
+            return
+        self._records.journal.event(
+            self._records.now(), "orphan", f"{instance.provider} {instance.id} ({instance.token or 'no name'}): "
+            f"{step.reason}; it is ended", instance.token,
+        )  # fmt: skip
+        await self._terminate(instance.provider, instance)
+        self._list_again(instance.provider)
+
+    async def _terminate(self, name: str, instance: Instance) -> None:
+        provider = self._providers.get(name)
+        if provider is None:
+            raise AuthFailed(f"providers.{name} is not enabled any more: enable it, or end {instance.id} by hand", provider=name)
+        try:
+            await self._deadline(provider.terminate(instance), name, "terminate", unclear=False)
+        except NotFound:
+            return  # the listing confirms it
+
+    def _provider(self, machine: Machine) -> Provider:
+        try:
+            return self._providers[machine.provider]
+        except KeyError:
+            raise AuthFailed(f"providers.{machine.provider} is not enabled any more", provider=machine.provider) from None
+
+    async def _deadline(self, call: Awaitable[T], provider: str, operation: str, *, unclear: bool) -> T:
+        try:
+            async with asyncio.timeout(self._timing.provider_timeout_s):
+                return await call
+        except TimeoutError as error:
+            text = f"no answer within {self._timing.provider_timeout_s:g} s"
+            kind = Uncertain if unclear else Transient
+            raise kind(text, provider=provider, operation=operation) from error
+
+
+def _handle(machine: Machine) -> Instance:
+    return Instance(
+        provider=ProviderName(machine.provider), id=InstanceId(machine.instance_id), token=machine.name,
+        state=InstanceState.UNKNOWN, region=machine.region, launched_at=machine.launched_at,
+    )  # fmt: skip
+

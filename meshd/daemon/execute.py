@@ -1,0 +1,137 @@
+"""Carries out the steps of a plan: bounded, one at a time for each machine, and always back to the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from meshd.daemon.cloud_steps import CloudSteps
+from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.records import Records
+from meshd.errors import MeshdError
+from meshd.model import plan as p
+from meshd.model.machine import Phase
+from meshd.runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+BACKOFF_MAX_S = 60.0
+
+
+class Executor:
+    """Begins steps and keeps account of which are in flight.
+
+    Steps that only change the journal are done before `begin` returns. The others run as tasks, at most
+    `max_concurrent` for each provider (and for Slurm); while one runs, its machine is in `busy` and the planner leaves
+    it alone. A step that fails is not repeated here: the next tick plans again, after a growing pause for its subject.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        cloud: CloudSteps,
+        nodes: NodeSteps,
+        clock: Clock,
+        wake: Callable[[], None],
+        *,
+        max_concurrent: Callable[[str], int],
+    ) -> None:
+        self._records = records
+        self._clock = clock
+        self._wake = wake
+        self._max_concurrent = max_concurrent
+        self._limits: dict[str, asyncio.Semaphore] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._pauses: dict[str, tuple[int, float]] = {}
+        self._problems: dict[str, str] = {}
+        self._handlers: dict[type[p.Step], Callable[[Any], Awaitable[None]]] = {
+            p.RequestMachine: cloud.request,
+            p.Launch: cloud.launch,
+            p.Adopt: cloud.adopt,
+            p.Terminate: cloud.terminate,
+            p.AdoptOrphan: cloud.adopt_orphan,
+            p.TerminateOrphan: cloud.terminate_orphan,
+            p.StartSlurmd: nodes.start_slurmd,
+            p.Accept: nodes.accept,
+            p.KeepAfterAll: nodes.keep_after_all,
+            p.Drain: nodes.drain,
+            p.Leave: nodes.leave,
+            p.RemoveDevice: nodes.remove_device,
+        }
+
+    @property
+    def busy(self) -> frozenset[str]:
+        """Subjects with a step in flight, or resting after a failed one."""
+        now_s = self._clock.monotonic_s()
+        resting = {subject for subject, (_, until_s) in self._pauses.items() if until_s > now_s}
+        return frozenset(self._tasks) | resting
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """By subject: why its last step failed; cleared by the next one that succeeds."""
+        return dict(self._problems)
+
+    def begin(self, step: p.Step) -> None:
+        """Begin a step. Raises StoreError when the journal cannot be written; the step is then not begun."""
+        match step:
+            case p.Move():
+                self._records.move(step.subject, step.to, step.reason, failure=step.failure)
+            case p.NotePeer():
+                self._note_peer(step)
+            case p.NotePublished():
+                self._records.change(step.subject, "published", step.reason, line_published=True)
+            case p.Remove():
+                self._records.change(step.subject, "remove", step.reason, removal="wanted", reason=step.reason)
+            case _:
+                task = asyncio.create_task(self._carry_out(step), name=f"{step.action} {step.subject}")
+                self._tasks[step.subject] = task
+                task.add_done_callback(self._ended)
+
+    def _note_peer(self, step: p.NotePeer) -> None:
+        machine = self._records.get(step.subject)
+        facts = {"tailnet_ip": step.tailnet_ip, "tailnet_id": step.tailnet_id, "path": step.path}
+        if machine.phase is Phase.BOOTING:
+            self._records.move(machine.name, Phase.JOINING, step.reason, **facts)
+        else:
+            self._records.change(machine.name, "path", f"reached {step.path}", **facts)
+
+    async def _carry_out(self, step: p.Step) -> None:
+        machine = self._records.journal.machine(step.subject)
+        lane = machine.provider if machine and isinstance(step, p.Launch | p.Terminate) else "slurm"
+        limit = self._limits.setdefault(lane, asyncio.Semaphore(self._max_concurrent(lane)))
+        try:
+            async with limit:
+                await self._handlers[type(step)](step)
+        except MeshdError as error:
+            self._failed(step, error)
+        else:
+            self._pauses.pop(step.subject, None)
+            self._problems.pop(step.subject, None)
+        finally:
+            self._tasks.pop(step.subject, None)
+            self._wake()
+
+    def _failed(self, step: p.Step, error: MeshdError) -> None:
+        failures = self._pauses.get(step.subject, (0, 0.0))[0] + 1
+        pause_s = min(2.0 ** min(failures, 6), BACKOFF_MAX_S)
+        self._pauses[step.subject] = (failures, self._clock.monotonic_s() + pause_s)
+        text = f"{step.action}: {error}"
+        if self._problems.get(step.subject) != text:
+            log.warning("step_failed", step=step.action, subject=step.subject, reason=str(error), again_in_s=pause_s)
+        self._problems[step.subject] = text
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Tell of a fault of our own in a step: the machine is planned for again, the fault must not stay unseen."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("step_broke", step=task.get_name(), exc_info=error)
+
+    async def aclose(self, grace_s: float) -> None:
+        """Let the steps in flight end, for at most `grace_s` seconds; the journal knows about the rest."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=grace_s)
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*list(self._tasks.values()), return_exceptions=True)

@@ -1,0 +1,141 @@
+"""The steps that speak with Slurm, the node agents and the tailnet: start, drain, leave, forget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
+
+from meshd.config import TimingSettings
+from meshd.daemon.records import Records
+from meshd.errors import MeshdError, TailnetError
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import SlurmView
+from meshd.model.plan import Accept, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
+
+log = structlog.get_logger(__name__)
+
+MARK = "meshd:"
+"""Drain reasons of ours begin so; a node drained with another reason is never resumed by meshd."""
+
+
+class SlurmControl(Protocol):
+    """What is asked of Slurm."""
+
+    async def view(self) -> SlurmView:
+        """Nodes and jobs now. Raises SlurmError."""
+        ...
+
+    async def drain(self, slot: str, reason: str) -> None:
+        """No new jobs on the slot. Raises SlurmError."""
+        ...
+
+    async def resume(self, slot: str) -> None:
+        """Jobs may come again. Raises SlurmError."""
+        ...
+
+    async def set_down(self, slot: str, reason: str) -> None:
+        """The node is dead: its jobs are requeued. Raises SlurmError."""
+        ...
+
+
+class Agents(Protocol):
+    """What is asked of the node agents."""
+
+    async def command(self, machine: str, verb: str, args: Mapping[str, object], timeout_s: float) -> str:
+        """Have the agent carry out a verb; returns "" or why it failed (also when it did not answer in time)."""
+        ...
+
+
+class DeviceRemover(Protocol):
+    """Deletes tailnet devices."""
+
+    async def delete_device(self, device_id: str) -> None:
+        """Delete a device; one that does not exist is no error. Raises TailnetError."""
+        ...
+
+
+class NodeSteps:
+    """Carries out the steps about nodes."""
+
+    def __init__(
+        self, records: Records, slurm: SlurmControl, agents: Agents, devices: DeviceRemover | None, timing: TimingSettings
+    ) -> None:
+        self._records = records
+        self._slurm = slurm
+        self._agents = agents
+        self._devices = devices
+        self._timing = timing
+
+    async def start_slurmd(self, step: StartSlurmd) -> None:
+        """Have slurmd started; the machine is then tested."""
+        why = await self._agents.command(step.subject, "start_slurmd", {}, self._timing.configure_timeout_s)
+        if why:
+            text = f"its agent could not start slurmd: {why}"
+            self._records.move(step.subject, Phase.DRAINING, text, failure=text)
+            return
+        self._records.move(step.subject, Phase.TESTING, "slurmd was started", slurmd_started=True)
+
+    async def accept(self, step: Accept) -> None:
+        """Resume a node that meshd had drained, and call it READY."""
+        machine = self._records.get(step.subject)
+        node = (await self._slurm.view()).nodes.get(machine.slot)
+        if node is None or not node.up:
+            return
+        if node.drained and node.reason.startswith(MARK):
+            await self._slurm.resume(machine.slot)
+        self._records.move(machine.name, Phase.READY, step.reason, ready_at=self._records.now())
+
+    async def keep_after_all(self, step: KeepAfterAll) -> None:
+        """Undo a drain of ours."""
+        machine = self._records.get(step.subject)
+        node = (await self._slurm.view()).nodes.get(machine.slot)
+        if node is not None and node.drained and node.reason.startswith(MARK):
+            await self._slurm.resume(machine.slot)
+        self._records.move(machine.name, Phase.READY, step.reason, removal="")
+
+    async def drain(self, step: Drain) -> None:
+        """Let no new jobs onto the slot."""
+        await self._slurm.drain(step.slot, f"{MARK} {step.reason}"[:250])
+        self._records.change(step.subject, "drain", f"no new jobs: {step.reason}")
+
+    async def leave(self, step: Leave) -> None:
+        """Take the machine out of Slurm, after one more look that no job is on it."""
+        machine = self._records.get(step.subject)
+        view = await self._slurm.view()
+        jobs = view.jobs_on(step.slot)
+        node = view.nodes.get(step.slot)
+        busy = bool(jobs) or (node is not None and node.busy)
+        if busy and not step.forced and not step.dead:
+            log.info("leave_waits_for_jobs", machine=machine.name, jobs=jobs)
+            return
+        if busy and step.forced:
+            self._records.journal.event(
+                self._records.now(), "force", f"job {', '.join(jobs)} loses {step.slot}: removed by force", machine.name
+            )
+        if not step.dead and machine.facts is not None:
+            why = await self._agents.command(machine.name, "leave", {}, self._timing.leave_timeout_s)
+            if why:
+                log.warning("agent_did_not_leave", machine=machine.name, reason=why)
+        if machine.line_published or busy:
+            await self._slurm.set_down(step.slot, f"{MARK} {machine.failure or step.reason}"[:250])
+        self._records.change(machine.name, "left", f"out of Slurm: {step.reason}", left_slurm=True)
+
+    async def remove_device(self, step: RemoveDevice) -> None:
+        """Delete the tailnet device of a machine that is gone."""
+        if self._devices is None:
+            return
+        try:
+            await self._devices.delete_device(step.device_id)
+        except TailnetError as error:
+            log.warning("device_not_removed", machine=step.subject, reason=str(error))
+            return
+        self._records.change(step.subject, "device_removed", "its tailnet device was deleted", device_removed=True)
+
+    async def refuse(self, machine: Machine, error: MeshdError) -> None:
+        """Give up a machine that may not join."""
+        to = Phase.DRAINING if machine.phase is Phase.CONFIGURING else Phase.TERMINATING
+        self._records.move(machine.name, to, str(error), failure=str(error))
+
+

@@ -1,0 +1,99 @@
+"""Reads the clouds and Slurm, each at its own pace, and keeps the newest word of each.
+
+Nothing here decides. A source that fails becomes Unavailable and keeps the time since when; it is read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
+
+import structlog
+
+from meshd.errors import MeshdError
+from meshd.model.observed import Fresh, Observation, Unavailable
+from meshd.runtime.clock import Clock
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+
+class Source(Generic[T]):
+    """One thing that is read again and again.
+
+    Args:
+        name: for status and logs, e.g. "provider:aws".
+        read: reads it once; raises a leaf of MeshdError.
+        timeout_s: after this the read counts as failed.
+        interval_s: how long to wait between two reads, asked anew each time: short while somebody waits for news.
+        changed: called after each read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], Awaitable[T]],
+        clock: Clock,
+        *,
+        timeout_s: float,
+        interval_s: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self._read = read
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._interval_s = interval_s
+        self._changed = changed
+        self._soon = asyncio.Event()
+        self.current: Observation[T] = Unavailable("not read yet", clock.now())
+
+    def hurry(self) -> None:
+        """Read again now rather than later."""
+        self._soon.set()
+
+    async def read_once(self) -> Observation[T]:
+        """Read now; the value is stamped with the time at which the reading began."""
+        at = self._clock.now()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                value = await self._read()
+        except (MeshdError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {self._timeout_s:g} s"
+            since = self.current.since if isinstance(self.current, Unavailable) else at
+            if isinstance(self.current, Fresh) or self.current.reason != reason:
+                log.warning("source_unavailable", source=self.name, reason=reason)
+            self.current = Unavailable(reason, since)
+        else:
+            if isinstance(self.current, Unavailable):
+                log.info("source_available", source=self.name)
+            self.current = Fresh(value, at)
+        self._changed()
+        return self.current
+
+    async def run(self) -> None:
+        """Read for ever."""
+        while True:
+            await self.read_once()
+            self._soon.clear()
+            waited_s = 0.0
+            while waited_s < self._interval_s() and not self._soon.is_set():
+                # The interval may shrink while we wait: somebody began to wait for news.
+                nap_s = min(self._interval_s() - waited_s, 0.25)
+                await self._nap(nap_s)
+                waited_s += nap_s
+
+    async def _nap(self, nap_s: float) -> None:
+        nap = asyncio.ensure_future(self._clock.sleep(nap_s))
+        soon = asyncio.ensure_future(self._soon.wait())
+        try:
+            await asyncio.wait({nap, soon}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            nap.cancel()
+            soon.cancel()
+
+
+def sources_of(table: Mapping[str, Source[T]]) -> dict[str, Observation[T]]:
+    """The newest word of each source."""
+    return {name: source.current for name, source in table.items()}

@@ -1,0 +1,139 @@
+"""The loop: observe, plan, begin. It is woken by whatever changed; a timer is only the belt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from meshd.daemon.execute import Executor
+from meshd.daemon.records import Records
+from meshd.errors import IllegalMove, StoreError
+from meshd.model.desired import Desired
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Fresh, Snapshot
+from meshd.model.plan import Plan
+from meshd.plan.planner import plan
+from meshd.runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+TICK_SPACING_S = 0.02
+"""The least time between two ticks: a burst of events is one tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What the last tick saw and decided."""
+
+    at: datetime
+    plan: Plan
+    snapshot: Snapshot
+    took_s: float
+
+
+class Reconciler:
+    """See the module.
+
+    Args:
+        desired: made anew for each tick: targets and blocks change.
+        snapshot: the newest word of every source.
+        after_tick: called with each tick: publishes Slurm's files, feeds the watchdog, writes the status line.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        executor: Executor,
+        clock: Clock,
+        *,
+        desired: Callable[[], Desired],
+        snapshot: Callable[[], Snapshot],
+        after_tick: Callable[[Tick], None],
+        interval_s: Callable[[], float],
+        breaker: Callable[[str], None],
+    ) -> None:
+        self._records = records
+        self._executor = executor
+        self._clock = clock
+        self._desired = desired
+        self._snapshot = snapshot
+        self._after_tick = after_tick
+        self._interval_s = interval_s
+        self._breaker = breaker
+        self._awake = asyncio.Event()
+        self._first_seen: dict[tuple[str, str], datetime] = {}
+        self.last: Tick | None = None
+        self.problem = ""
+
+    def wake(self) -> None:
+        """Have a tick soon."""
+        self._awake.set()
+
+    async def run(self) -> None:
+        """Tick for ever."""
+        while True:
+            self.tick()
+            await asyncio.sleep(TICK_SPACING_S)
+            try:
+                async with asyncio.timeout(self._interval_s()):
+                    await self._awake.wait()
+            except TimeoutError:
+                pass
+            self._awake.clear()
+
+    def tick(self) -> Tick:
+        """Look, decide, begin. Reads memory only, so it is quick and can be measured."""
+        started_s = self._clock.monotonic_s()
+        now = self._clock.now()
+        snapshot = self._snapshot()
+        decided = self.decide(snapshot, now)
+        try:
+            for step in decided.steps:
+                self._executor.begin(step)
+            self.problem = ""
+        except (StoreError, IllegalMove) as error:
+            # Nothing is done that is not in the journal: the rest of the plan waits for the next tick.
+            self.problem = str(error)
+            log.error("tick_stopped", reason=str(error))
+        for pool in {m.pool for m in self._records.journal.machines() if m.failure and m.phase is not Phase.GONE}:
+            self._breaker(pool)
+        self.last = Tick(now, decided, snapshot, self._clock.monotonic_s() - started_s)
+        self._after_tick(self.last)
+        return self.last
+
+    def decide(self, snapshot: Snapshot, now: datetime, desired: Desired | None = None) -> Plan:
+        """The plan from this snapshot, for `meshctl plan` as for the tick."""
+        desired = desired or self._desired()
+        machines = self._machines(desired)
+        return plan(
+            desired,
+            machines,
+            snapshot,
+            now,
+            busy=self._executor.busy,
+            known_ids=self._known(machines, snapshot, now),
+            first_seen=self._first_seen,
+        )
+
+    def _machines(self, desired: Desired) -> list[Machine]:
+        machines = self._records.journal.machines()
+        if desired.policy.may_remove_devices:
+            machines += self._records.journal.gone_with_device()
+        return machines
+
+    def _known(self, machines: list[Machine], snapshot: Snapshot, now: datetime) -> set[tuple[str, str]]:
+        """Of the instances that no live machine claims: those that the journal knows from before."""
+        claimed = {(m.provider, m.instance_id) for m in machines}
+        strangers = {
+            (provider, instance.id)
+            for provider, listing in snapshot.instances.items()
+            if isinstance(listing, Fresh)
+            for instance in listing.value
+            if (provider, instance.id) not in claimed
+        }
+        self._first_seen = {key: self._first_seen.get(key, now) for key in strangers}
+        return {key for key in strangers if self._records.journal.knows_instance(*key)}

@@ -1,0 +1,87 @@
+"""Changes of machines' records: always made to the newest record, journaled with their reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from meshd.errors import StoreError
+from meshd.model.desired import Block
+from meshd.model.machine import Machine, Phase
+from meshd.runtime.clock import Clock
+from meshd.store.journal import Journal
+
+log = structlog.get_logger(__name__)
+
+
+class Records:
+    """The journal, with the clock at hand. Every method raises StoreError when it cannot be written."""
+
+    def __init__(self, journal: Journal, clock: Clock, changed: Callable[[], None]) -> None:
+        self.journal = journal
+        self._clock = clock
+        self._changed = changed
+
+    def now(self) -> datetime:
+        """UTC."""
+        return self._clock.now()
+
+    def get(self, name: str) -> Machine:
+        """The newest record.
+
+        Raises:
+            StoreError: there is none.
+        """
+        machine = self.journal.machine(name)
+        if machine is None:
+            raise StoreError(f"{name} is not in the journal")
+        return machine
+
+    def new(self, machine: Machine, reason: str) -> Machine:
+        """Write a new machine down, before anything is done for it."""
+        log.info("machine_requested", machine=machine.name, offer=machine.offer.key, reason=reason)
+        self._changed()
+        return self.journal.put(machine, "phase", f"requested: {reason}", machine.created_at, offer=machine.offer.key)
+
+    def move(self, name: str, to: Phase, reason: str, *, failure: str = "", **changes: Any) -> Machine:
+        """Put a machine into another phase.
+
+        Raises:
+            IllegalMove: it may not go there from where it is.
+        """
+        now = self.now()
+        old = self.get(name)
+        machine = replace(old.moved(to, now, reason), **changes)
+        if failure and not machine.failure:
+            machine = replace(machine, failure=failure)
+        if to is Phase.GONE:
+            machine = replace(machine, gone_at=now)
+        kind = "failure" if failure else "phase"
+        (log.warning if failure else log.info)(
+            "machine_moved", machine=name, phase=to.value, was=old.phase.value, reason=reason
+        )
+        self._changed()
+        return self.journal.put(machine, kind, f"{to.value}: {reason}", now, phase=to.value, was=old.phase.value)
+
+    def change(self, name: str, kind: str, text: str, **changes: Any) -> Machine:
+        """Change a record without another phase."""
+        machine = replace(self.get(name), **changes)
+        log.info("machine_changed", machine=name, kind=kind, text=text)
+        self._changed()
+        return self.journal.put(machine, kind, text, self.now())
+
+    def mark(self, name: str, mark: str, text: str, **changes: Any) -> Machine:
+        """Change a record and note the time under `mark`."""
+        old = self.get(name)
+        return self.change(name, mark, text, marks={**old.marks, mark: self.now()}, **changes)
+
+    def block(self, key: str, for_s: float, reason: str) -> None:
+        """Leave something alone for a while."""
+        now = self.now()
+        log.warning("blocked", key=key, for_s=for_s, reason=reason)
+        self.journal.block(Block(key, now + timedelta(seconds=for_s), reason), now)
+        self._changed()

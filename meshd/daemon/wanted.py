@@ -1,0 +1,45 @@
+"""From settings to what the planner is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from meshd.config import PoolSettings, Settings, TimingSettings
+from meshd.model.desired import Policy, Pool
+
+
+def pools(settings: Settings, enabled: Iterable[str]) -> Mapping[str, Pool]:
+    """The pools as the planner knows them. A pool that names no provider takes every enabled one."""
+    providers = tuple(enabled)
+    return {name: _pool(name, pool, providers) for name, pool in settings.pools.items()}
+
+
+def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...]) -> Pool:
+    return Pool(
+        name=name,
+        gpu=pool.gpu,
+        gpus_per_node=pool.gpus_per_node,
+        max_nodes=pool.max_nodes,
+        providers=tuple(p for p in pool.providers or enabled if p in enabled),
+        max_usd_per_gpu_hour=pool.max_usd_per_gpu_hour,
+        spot=pool.spot,
+        cpus_min=pool.cpus_min,
+        memory_min_mib=pool.memory_min_mib,
+    )
+
+
+def policy(timing: TimingSettings, *, may_remove_devices: bool) -> Policy:
+    """The deadlines as the planner knows them."""
+    return Policy(
+        launch_settle_s=timing.launch_settle_s,
+        boot_timeout_s=timing.boot_timeout_s,
+        join_timeout_s=timing.join_timeout_s,
+        configure_timeout_s=timing.configure_timeout_s,
+        test_timeout_s=timing.test_timeout_s,
+        heartbeat_lost_s=timing.heartbeat_lost_s,
+        listing_lag_s=timing.listing_lag_s,
+        orphan_grace_s=timing.orphan_grace_s,
+        terminate_again_s=timing.terminate_again_s,
+        lost_after_s=timing.lost_after_s,
+        may_remove_devices=may_remove_devices,
+    )
