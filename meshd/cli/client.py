@@ -1,0 +1,194 @@
+"""The client of the unix-socket API: every call has a deadline and ends in a document or a CliError."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import aiohttp
+from pydantic import BaseModel, ValidationError
+
+from meshd.api.schema import (
+    CallerView,
+    DoctorView,
+    DrainRequest,
+    ErrorView,
+    EventsView,
+    MachineAnswer,
+    NodesView,
+    PlanView,
+    RemoveRequest,
+    Request,
+    ScaleAnswer,
+    ScaleRequest,
+    StatusView,
+    VersionView,
+)
+from meshd.cli.exits import CliError, Exit, UnreachableError
+
+D = TypeVar("D", bound=BaseModel)
+
+TIMEOUT_S = 60.0
+_CONNECT_TIMEOUT_S = 5.0
+_CODES = {400: Exit.USAGE, 403: Exit.DENIED, 504: Exit.TIMED_OUT}
+
+
+class Head:
+    """A conversation with the daemon. Use as an async context manager."""
+
+    def __init__(self, socket: Path, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.socket = socket
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Head:
+        self._session = aiohttp.ClientSession("http://meshd", connector=aiohttp.UnixConnector(path=str(self.socket)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def status(self) -> StatusView:
+        """How the whole stands."""
+        return await self._get("/v1/status", StatusView)
+
+    async def nodes(self) -> NodesView:
+        """All machines."""
+        return await self._get("/v1/nodes", NodesView)
+
+    async def plan(self, request: ScaleRequest | None = None) -> PlanView:
+        """What would be done now, or after a request."""
+        if request is None:
+            return await self._get("/v1/plan", PlanView)
+        return await self._post("/v1/plan", request, PlanView)
+
+    async def scale(self, request: ScaleRequest) -> ScaleAnswer:
+        """Set a pool's target."""
+        return await self._post("/v1/scale", request, ScaleAnswer)
+
+    async def drain(self, request: DrainRequest) -> MachineAnswer:
+        """No new jobs on a node."""
+        return await self._post("/v1/drain", request, MachineAnswer)
+
+    async def undrain(self, request: DrainRequest) -> MachineAnswer:
+        """Jobs again on a node."""
+        return await self._post("/v1/undrain", request, MachineAnswer)
+
+    async def remove(self, request: RemoveRequest) -> MachineAnswer:
+        """Give a machine back."""
+        return await self._post("/v1/remove", request, MachineAnswer)
+
+    async def events(
+        self, *, after_id: int | None = None, limit: int = 100, wait_s: float = 0.0, machine: str = ""
+    ) -> EventsView:
+        """Events after an id, or the latest."""
+        query = {"limit": str(limit), "wait_s": str(wait_s), "machine": machine}
+        if after_id is not None:
+            query["after_id"] = str(after_id)
+        return await self._get("/v1/events", EventsView, query=query, extra_s=wait_s)
+
+    async def doctor(self) -> DoctorView:
+        """All checks."""
+        return await self._get("/v1/doctor", DoctorView)
+
+    async def version(self) -> VersionView:
+        """What runs on the head."""
+        return await self._get("/v1/version", VersionView)
+
+    async def caller(self) -> CallerView:
+        """Who meshd takes us for."""
+        return await self._get("/v1/caller", CallerView)
+
+    async def _get(self, path: str, kind: type[D], *, query: dict[str, str] | None = None, extra_s: float = 0.0) -> D:
+        return await self._ask("GET", path, kind, query=query, timeout_s=self._timeout_s + extra_s)
+
+    async def _post(self, path: str, request: Request, kind: type[D]) -> D:
+        return await self._ask("POST", path, kind, body=request.model_dump_json(), timeout_s=self._timeout_s)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[D],
+        *,
+        timeout_s: float,
+        query: dict[str, str] | None = None,
+        body: str | None = None,
+    ) -> D:
+        assert self._session is not None
+        timeout = aiohttp.ClientTimeout(total=timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s))
+        headers = {"Content-Type": "application/json"} if body is not None else None
+        try:
+            async with self._session.request(
+                method, path, params=query, data=body, headers=headers, timeout=timeout
+            ) as response:
+                text = await response.text()
+                status = response.status
+        except aiohttp.ClientConnectorError as error:
+            raise _cannot_connect(self.socket, error.os_error) from error
+        except TimeoutError as error:
+            raise UnreachableError(
+                f"meshd did not answer on {self.socket} within {timeout_s:g} s" + _may_have_happened(body),
+                "see `systemctl status meshd` and `journalctl -u meshd`",
+                sent=True,
+            ) from error
+        except aiohttp.ClientError as error:
+            raise UnreachableError(
+                f"meshd ended the connection on {self.socket} before it answered" + _may_have_happened(body),
+                "it may be restarting: see `systemctl status meshd`, then try again",
+                sent=True,
+            ) from error
+        if status != 200:
+            raise _refused(status, text)
+        return self._read(text, kind)
+
+    def _read(self, text: str, kind: type[D]) -> D:
+        try:
+            return kind.model_validate_json(text)
+        except ValidationError as error:
+            raise CliError(
+                f"what meshd answered on {self.socket} is no {kind.__name__} that this meshctl understands",
+                "install the same version on both sides: compare `meshctl version`",
+                kind="unreadable",
+            ) from error
+
+
+def _may_have_happened(body: str | None) -> str:
+    return "; the request may have been carried out" if body is not None else ""
+
+
+def _refused(status: int, text: str) -> CliError:
+    code = _CODES.get(status, Exit.FAILED)
+    try:
+        view = ErrorView.model_validate_json(text)
+    except ValidationError:
+        return CliError(f"meshd answered HTTP {status} without a reason", "see `journalctl -u meshd`", code=code)
+    return CliError(view.error, view.cure, code=code, kind=view.kind)
+
+
+def _cannot_connect(socket: Path, error: OSError) -> UnreachableError:
+    if error.errno == errno.ENOENT:
+        return UnreachableError(
+            f"meshd is not running: there is no socket {socket}",
+            "start it: `systemctl start meshd`; if it runs elsewhere, give its socket with --socket",
+        )
+    if error.errno == errno.ECONNREFUSED:
+        return UnreachableError(
+            f"meshd is not running: nobody listens on {socket}",
+            "see `systemctl status meshd` and `journalctl -u meshd`, then `systemctl restart meshd`",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return UnreachableError(
+            f"{socket} may not be opened by this user",
+            f"check with `ls -ld {socket.parent} {socket}`: everybody must be able to reach it "
+            "(who may change things is decided by the group)",
+        )
+    return UnreachableError(
+        f"meshd cannot be reached on {socket}: {error.strerror or error}",
+        "see `systemctl status meshd`; give another socket with --socket",
+    )

@@ -1,0 +1,59 @@
+"""`meshctl config`: the settings file."""
+
+from __future__ import annotations
+
+import click
+
+from meshd.api.schema import CheckRow, DoctorView
+from meshd.cli import render
+from meshd.cli.adapters import check_providers
+from meshd.cli.exits import EXIT_CODES_HELP, CliError
+from meshd.cli.session import Session, output_option, print_json
+from meshd.config import load
+from meshd.errors import ConfigError
+
+
+@click.group("config")
+def command() -> None:
+    """Work with meshd's settings."""
+
+
+@command.command("check", epilog=EXIT_CODES_HELP)
+@output_option
+@click.pass_obj
+def check(session: Session, *, as_json: bool) -> None:
+    """Check the settings: the file and each provider's table. Speaks with no cloud and not with the daemon."""
+    rows = _check(session)
+    if as_json:
+        print_json(DoctorView(checks=rows, source="local"))
+    else:
+        render.show(*render.checks(rows))
+    faults = sum(row.status == "fail" for row in rows)
+    if faults:
+        raise CliError(
+            f"{faults} fault{'s' if faults > 1 else ''} in {session.config}",
+            "mend them; a running meshd keeps what it has until it is restarted",
+            kind="config",
+        )
+
+
+def _check(session: Session) -> list[CheckRow]:
+    try:
+        settings = load(session.config)
+    except ConfigError as error:
+        return [CheckRow(name=error.source, status="fail", text=problem) for problem in error.problems]
+    enabled = [name for name, table in settings.providers.items() if table.enabled]
+    rows = [
+        CheckRow(
+            name=str(session.config),
+            status="ok",
+            text=f"cluster {settings.cluster.name}, {len(settings.pools)} pools, {len(enabled)} providers",
+        )
+    ]
+    if not settings.pools:
+        rows.append(CheckRow(name="pools", status="warn", text="there are none", cure="add a [pools.NAME] table"))
+    if not enabled:
+        rows.append(
+            CheckRow(name="providers", status="warn", text="none is enabled", cure="add a [providers.NAME] table")
+        )
+    return rows + check_providers(settings)

@@ -1,0 +1,55 @@
+"""`meshctl doctor`: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from meshd.api.schema import CallerView, CheckRow, DoctorView
+from meshd.cli import render
+from meshd.cli.client import Head
+from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit, UnreachableError
+from meshd.cli.local_checks import run_checks
+from meshd.cli.session import Session, output_option, print_json
+from meshd.runtime.run import run
+
+
+@click.command("doctor", epilog=EXIT_CODES_HELP)
+@output_option
+@click.pass_obj
+def command(session: Session, *, as_json: bool) -> None:
+    """Check everything that meshd depends on. When the daemon is down, check what can be checked without it."""
+    unreachable: UnreachableError | None = None
+    try:
+        view = session.ask(_ask)
+    except UnreachableError as error:
+        unreachable = error
+        first = CheckRow(name="daemon", status="fail", text=error.message, cure=error.cure)
+        rest = asyncio.run(run_checks(session.config, run))
+        view = DoctorView(checks=[first, *rest], source="local")
+    if as_json:
+        print_json(view)
+    else:
+        render.show(*render.checks(view.checks))
+    if unreachable is not None:
+        raise CliError("the daemon cannot be reached", code=Exit.UNREACHABLE, kind="unreachable")
+    faults = sum(row.status == "fail" for row in view.checks)
+    if faults:
+        raise CliError(f"{faults} check{'s' if faults > 1 else ''} failed", kind="unhealthy")
+
+
+async def _ask(head: Head) -> DoctorView:
+    view = await head.doctor()
+    return view.model_copy(update={"checks": [*view.checks, _access(await head.caller())]})
+
+
+def _access(caller: CallerView) -> CheckRow:
+    if caller.may_write:
+        return CheckRow(name="access", status="ok", text=f"{caller.user} may change things")
+    return CheckRow(
+        name="access",
+        status="warn",
+        text=f"{caller.user} may look but not change anything",
+        cure=f"use root, or `usermod -aG {caller.group} {caller.user}` and log in again",
+    )

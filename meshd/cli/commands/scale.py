@@ -1,0 +1,140 @@
+"""`meshctl scale`: how many GPUs a pool shall have."""
+
+from __future__ import annotations
+
+import click
+
+from meshd.api.schema import PlanView, ScaleAnswer, ScaleOutcome, ScaleRequest
+from meshd.cli import render
+from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit, QuietError, interrupted
+from meshd.cli.params import duration, pool_option
+from meshd.cli.session import Session, confirm, output_option, print_json, say
+
+
+@click.command("scale", epilog=EXIT_CODES_HELP)
+@click.option("--gpus", type=click.IntRange(min=0), required=True, help="How many GPUs the pool shall have in all.")
+@pool_option("Which pool; needed where there are several.")
+@click.option("--provider", help="Rent from this provider only.")
+@click.option("--max-price", type=click.FloatRange(min=0, min_open=True), help="The most USD per GPU and hour.")
+@click.option("--wait", is_flag=True, help="Stay until the target is reached. Ctrl-C ends the waiting, not the work.")
+@click.option("--timeout", metavar="TIME", callback=duration, default="30m", show_default=True, help="For --wait.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@output_option
+@click.pass_obj
+def command(
+    session: Session,
+    *,
+    gpus: int,
+    pool: str | None,
+    provider: str | None,
+    max_price: float | None,
+    wait: bool,
+    timeout: float,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Set how many GPUs a pool has. Shows the steps and the price first.
+
+    Fewer GPUs never end a job: a node that works is given back when its jobs have ended.
+    """
+    request = ScaleRequest(gpus=gpus, pool=pool, provider=provider, max_usd_per_gpu_hour=max_price, dry_run=True)
+    preview = session.ask(lambda head: head.scale(request))
+    if dry_run:
+        if as_json:
+            print_json(ScaleOutcome(outcome="planned", answer=preview))
+        else:
+            render.show(*render.scale(preview))
+        return
+    render.show(*render.scale(preview), err=True)
+    question, why = _stakes(preview.plan)
+    if why:
+        try:
+            confirm(question, yes=yes, why=why)
+        except QuietError as ended:
+            if as_json:
+                print_json(ScaleOutcome(outcome="declined", reason=ended.message, answer=preview))
+            raise
+    answer = session.ask(lambda head: head.scale(request.model_copy(update={"dry_run": False})))
+    _tell_changes(preview, answer)
+    if wait:
+        _wait(session, answer, timeout, as_json=as_json)
+        return
+    changes = answer.gpus != answer.gpus_before or bool(answer.plan.steps)
+    if as_json:
+        print_json(ScaleOutcome(outcome="accepted" if changes else "unchanged", answer=answer))
+    say(f"accepted: pool {answer.pool} shall have {answer.gpus} GPUs" if changes else "nothing to do")
+    if changes:
+        say("  follow it with `meshctl events --follow` or `meshctl status`")
+
+
+def _stakes(plan: PlanView) -> tuple[str, str]:
+    """The question to ask and what the change does; empty when it neither costs nor removes."""
+    stakes = []
+    more = plan.usd_per_hour_after - plan.usd_per_hour_before
+    if plan.adds or more > 0:
+        stakes.append(f"costs {render.usd(max(more, 0))} more per hour")
+    if plan.removes:
+        count = len(plan.removes)
+        stakes.append(f"gives {count} machine{'s' if count > 1 else ''} back")
+    if not stakes:
+        return "", ""
+    why = f"this {' and '.join(stakes)}"
+    return f"{why[0].upper()}{why[1:]}. Go on?", why
+
+
+def _tell_changes(preview: ScaleAnswer, answer: ScaleAnswer) -> None:
+    """The world may have moved between the question and the answer."""
+    if abs(preview.plan.usd_per_hour_after - answer.plan.usd_per_hour_after) > 0.005:
+        say(f"the price changed meanwhile: {render.price(answer.plan)}")
+    for warning in answer.warnings:
+        if warning not in preview.warnings:
+            say(f"warning: {warning}")
+
+
+def _wait(session: Session, answer: ScaleAnswer, timeout_s: float, *, as_json: bool) -> None:
+    from meshd.cli.progress import shown
+    from meshd.cli.watch import Outcome, watch
+    from meshd.runtime.clock import SystemClock
+
+    try:
+        with shown(answer) as progress:
+            seen = session.ask(lambda head: watch(head, answer, progress, timeout_s=timeout_s, clock=SystemClock()))
+    except CliError as error:
+        if error.exit_code != Exit.INTERRUPTED:
+            raise
+        if as_json:
+            print_json(ScaleOutcome(outcome="interrupted", answer=answer))
+        raise interrupted(
+            f"stopped watching; meshd goes on towards {answer.gpus} GPUs in pool {answer.pool}",
+            f"see `meshctl status`; take it back with `meshctl scale --pool {answer.pool} --gpus {answer.gpus_before}`",
+        ) from None
+    verdict = seen.verdict
+    if as_json:
+        print_json(
+            ScaleOutcome(
+                outcome=verdict.outcome,
+                reason=verdict.reason,
+                elapsed_s=seen.elapsed_s,
+                answer=answer,
+                nodes=seen.nodes,
+            )
+        )
+    spent = render.age(seen.elapsed_s)
+    if verdict.outcome is Outcome.REACHED:
+        say(f"done: pool {answer.pool} has {answer.gpus} GPUs, after {spent}")
+        return
+    if verdict.outcome is Outcome.TIMED_OUT:
+        raise CliError(
+            f"not done after {spent}: {verdict.reason}",
+            "meshd goes on: see `meshctl status`, or wait longer with --timeout",
+            code=Exit.TIMED_OUT,
+            kind="timed_out",
+        )
+    raise CliError(
+        f"pool {answer.pool} did not get to {answer.gpus} GPUs: {verdict.reason}",
+        verdict.cure or "see `meshctl status` and `meshctl events`",
+        code=Exit.PARTLY if seen.gained else Exit.FAILED,
+        kind=verdict.outcome,
+    )

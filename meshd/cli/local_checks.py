@@ -1,0 +1,101 @@
+"""What can be checked on the head without the daemon. Each check ends within its deadline and none raises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from meshd.api.schema import CheckRow
+from meshd.config import Settings, load
+from meshd.errors import CommandError, CommandNotFound, CommandTimeout, ConfigError
+from meshd.runtime.run import Result, Runner
+
+_TIMEOUT_S = 5.0
+
+
+async def run_checks(config: Path, run: Runner) -> list[CheckRow]:
+    """All of them, at once."""
+    settings, config_rows = _settings(config)
+    rows = await asyncio.gather(
+        _unit("meshd.service", run),
+        _unit(settings.slurm.slurmctld_unit if settings else "slurmctld.service", run),
+        _slurm(run),
+        _munge(run),
+        _tailscale(settings.tailnet.socket if settings else None, run),
+    )
+    return [*config_rows, *rows]
+
+
+def _settings(config: Path) -> tuple[Settings | None, list[CheckRow]]:
+    try:
+        settings = load(config)
+    except ConfigError as error:
+        cure = "mend it; `meshctl config check` checks it again"
+        return None, [CheckRow(name=error.source, status="fail", text=p, cure=cure) for p in error.problems]
+    return settings, [CheckRow(name=str(config), status="ok", text=f"cluster {settings.cluster.name}")]
+
+
+async def _unit(unit: str, run: Runner) -> CheckRow:
+    try:
+        found = await run(["systemctl", "is-active", unit], timeout_s=_TIMEOUT_S, check=False)
+    except (CommandNotFound, CommandTimeout) as error:
+        return CheckRow(name=unit, status="warn", text=str(error))
+    state = (found.stdout.strip() or found.stderr.strip() or "unknown").splitlines()[0]
+    if state == "active":
+        return CheckRow(name=unit, status="ok", text="active")
+    return CheckRow(
+        name=unit,
+        status="fail",
+        text=state,
+        cure=f"`systemctl start {unit}`; when it does not stay: `journalctl -u {unit}`",
+    )
+
+
+async def _slurm(run: Runner) -> CheckRow:
+    cure = "`systemctl status slurmctld`; `journalctl -u slurmctld`"
+    try:
+        found = await run(["scontrol", "ping"], timeout_s=_TIMEOUT_S)
+    except CommandNotFound as error:
+        return CheckRow(name="slurm", status="fail", text=str(error), cure="install Slurm's commands on the head")
+    except (CommandError, CommandTimeout) as error:
+        return CheckRow(name="slurm", status="fail", text=str(error), cure=cure)
+    line = found.stdout.strip().splitlines()[0] if found.stdout.strip() else "no answer"
+    up = " UP" in line.upper()
+    return CheckRow(name="slurm", status="ok" if up else "fail", text=line, cure="" if up else cure)
+
+
+async def _munge(run: Runner) -> CheckRow:
+    cure = "`systemctl status munge`; is there an /etc/munge/munge.key? (`meshctl init` makes one)"
+    try:
+        made = await run(["munge", "-n"], timeout_s=_TIMEOUT_S)
+        await run(["unmunge", "-n"], timeout_s=_TIMEOUT_S, stdin=made.stdout.encode())
+    except CommandNotFound as error:
+        return CheckRow(name="munge", status="fail", text=str(error), cure="install munge on the head")
+    except (CommandError, CommandTimeout) as error:
+        return CheckRow(name="munge", status="fail", text=str(error), cure=cure)
+    return CheckRow(name="munge", status="ok", text="encodes and decodes")
+
+
+async def _tailscale(socket: Path | None, run: Runner) -> CheckRow:
+    at = [] if socket is None else [f"--socket={socket}"]
+    try:
+        found = await run(["tailscale", *at, "status", "--json", "--peers=false"], timeout_s=_TIMEOUT_S)
+    except CommandNotFound as error:
+        return CheckRow(name="tailscale", status="fail", text=str(error), cure="install tailscale on the head")
+    except (CommandError, CommandTimeout) as error:
+        return CheckRow(name="tailscale", status="fail", text=str(error), cure="`systemctl status tailscaled`")
+    return _tailscale_row(found)
+
+
+def _tailscale_row(found: Result) -> CheckRow:
+    try:
+        status = json.loads(found.stdout)
+        state, online = status.get("BackendState", ""), bool((status.get("Self") or {}).get("Online"))
+        health = [str(line) for line in status.get("Health") or []]
+    except (ValueError, AttributeError) as error:
+        return CheckRow(name="tailscale", status="fail", text=f"its status cannot be read: {error}")
+    if state == "Running" and online:
+        return CheckRow(name="tailscale", status="ok", text="online")
+    why = "; ".join(health) or f"state {state or 'unknown'}, {'online' if online else 'not online'}"
+    return CheckRow(name="tailscale", status="fail", text=why, cure="`tailscale up`, then `tailscale status`")

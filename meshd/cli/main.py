@@ -1,0 +1,95 @@
+"""meshctl: the group of commands. Each command lies in a file of its own and is loaded when it is called."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from meshd import __version__
+from meshd.cli.exits import EXIT_CODES_HELP, CliError
+from meshd.cli.session import Session, find_socket, print_json, wants_error_document
+from meshd.config import DEFAULT_PATH
+
+COMMANDS = (
+    "scale",
+    "plan",
+    "status",
+    "nodes",
+    "events",
+    "drain",
+    "undrain",
+    "remove",
+    "doctor",
+    "init",
+    "config",
+    "version",
+    "completion",
+)
+
+
+class CommandGroup(click.Group):
+    """Commands by name, in the order in which people need them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"meshd.cli.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run it; with `-o json` an error is a document on stdout too."""
+        try:
+            return super().invoke(ctx)
+        except CliError as error:
+            if wants_error_document(ctx):
+                print_json(error.view())
+            raise
+
+
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EXIT_CODES_HELP,
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=DEFAULT_PATH,
+    show_default=True,
+    envvar="MESHD_CONFIG",
+    help="meshd's settings.",
+)
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The daemon's socket; else $MESHD_CLUSTER__SOCKET, else what the settings say.",
+)
+@click.version_option(__version__, prog_name="meshctl")
+@click.pass_context
+def cli(ctx: click.Context, config: Path, socket: Path | None) -> None:
+    """Rent GPU machines anywhere and use them as nodes of one Slurm cluster.
+
+    Everybody may look; root and the members of meshd's group may change things.
+    """
+    ctx.obj = Session(config=config, socket=find_socket(socket, config))
+
+
+def main() -> None:
+    """The program."""
+    try:
+        cli.main(prog_name="meshctl")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

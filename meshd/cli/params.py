@@ -1,0 +1,80 @@
+"""Options that several commands share, durations, and completion of names from the running daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from meshd.cli.exits import CliError
+from meshd.cli.session import session_of
+
+if TYPE_CHECKING:
+    from meshd.cli.client import Head
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMPLETION_TIMEOUT_S = 0.2
+_DURATION = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
+    """Callback of an option: seconds, out of a number with ms, s, m, h, d or nothing behind it."""
+    match = _DURATION.fullmatch(value)
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no duration: say 90, 90s, 30m or 2h")
+    return float(match["number"]) * _UNITS[match["unit"]]
+
+
+def pool_option(help_text: str) -> Callable[[F], F]:
+    """`--pool`, completed."""
+    return click.option("--pool", metavar="NAME", shell_complete=_complete(_pools), help=help_text)
+
+
+def machine_option(help_text: str) -> Callable[[F], F]:
+    """`--machine`, completed."""
+    return click.option("--machine", metavar="NAME", default="", shell_complete=_complete(_machines), help=help_text)
+
+
+def machines_argument(command: F) -> F:
+    """One or more machines or slots, completed."""
+    return click.argument(
+        "machines", metavar="MACHINE...", nargs=-1, required=True, shell_complete=_complete(_machines)
+    )(command)
+
+
+def _complete(
+    ask: Callable[[Head], Awaitable[list[tuple[str, str]]]],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """What the daemon knows, or nothing when it does not answer at once."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from meshd.cli.client import Head
+
+        socket = session_of(ctx).socket
+
+        async def body() -> list[tuple[str, str]]:
+            async with Head(socket, timeout_s=COMPLETION_TIMEOUT_S) as head:
+                return await ask(head)
+
+        try:
+            found = asyncio.run(body())
+        except CliError:
+            return []
+        return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
+
+    return complete
+
+
+async def _pools(head: Head) -> list[tuple[str, str]]:
+    return [(p.name, f"{p.ready_gpus} of {p.target_gpus} GPUs") for p in (await head.status()).pools]
+
+
+async def _machines(head: Head) -> list[tuple[str, str]]:
+    nodes = (await head.nodes()).nodes
+    return [(n.machine, f"{n.slot} {n.phase}") for n in nodes] + [(n.slot, n.phase) for n in nodes]

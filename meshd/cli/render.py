@@ -1,0 +1,245 @@
+"""Documents as text: tables for people. Everything that comes from outside is cleaned first."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshd.api.schema import (
+    CheckRow,
+    EventRow,
+    MachineAnswer,
+    NodeRow,
+    PlanView,
+    ScaleAnswer,
+    StatusView,
+    VersionView,
+    WaitingFor,
+)
+from meshd.cli.exits import clean
+
+_PIPE_WIDTH = 10_000
+_NODE_HEADERS = (
+    "MACHINE", "SLOT", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "ADDRESS", "PATH", "SLURM", "JOBS", "BEAT", "USD/H",
+    "WHY",
+)  # fmt: skip
+_PHASE_STYLES = {"ready": "green", "draining": "yellow", "terminating": "yellow", "lost": "bold red"}
+_SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "fail": "bold red", "warn": "yellow", "ok": "green"}
+
+
+def show(*parts: RenderableType, err: bool = False) -> None:
+    """Print on a terminal in its width and colours; into a pipe as plain lines that are never cut."""
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty():
+        Console(file=stream).print(*parts, sep="\n")
+        return
+    stream.write(plain(*parts))
+
+
+def plain(*parts: RenderableType) -> str:
+    """Text without colours, line breaks of its own, or blanks at line ends."""
+    buffer = io.StringIO()
+    Console(file=buffer, width=_PIPE_WIDTH, color_system=None, force_terminal=False).print(*parts, sep="\n")
+    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
+
+
+def text(value: object, style: str = "") -> Text:
+    """Foreign text, cleaned, never read as markup."""
+    return Text(clean(str(value)), style=style)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Text | str]]) -> Table:
+    """A borderless table."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:
+        made.add_column(header, overflow="fold")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else text(cell) for cell in row))
+    return made
+
+
+def usd(amount: float) -> str:
+    """Money."""
+    return f"${amount:,.2f}"
+
+
+def age(seconds: float | None) -> str:
+    """A span of time in at most two units: 7s, 3m20s, 2h05m, 4d3h."""
+    if seconds is None:
+        return "-"
+    whole = max(int(seconds), 0)
+    minutes, s = divmod(whole, 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days}d{h}h"
+    if hours:
+        return f"{hours}h{m:02d}m"
+    return f"{minutes}m{s:02d}s" if minutes else f"{s}s"
+
+
+def phase(name: str) -> Text:
+    """A phase in its colour."""
+    return text(name, _PHASE_STYLES.get(name, "cyan"))
+
+
+def severity(name: str) -> Text:
+    """A severity or a check's status in its colour."""
+    return text(name, _SEVERITY_STYLES.get(name, ""))
+
+
+def status(view: StatusView) -> list[RenderableType]:
+    """The whole."""
+    tick = "no tick finished yet" if view.tick_age_s is None else f"last look {age(view.tick_age_s)} ago"
+    parts: list[RenderableType] = [
+        text(f"cluster {view.cluster}   meshd {view.version}   up {age(view.uptime_s)}   {tick}"),
+        text(f"spending {usd(view.spend.usd_per_hour)} per hour, {usd(view.spend.usd_so_far)} so far"),
+    ]
+    if view.slurm.error:
+        parts.append(text(f"Slurm has not taken the last change: {view.slurm.error}", "bold red"))
+    for source in view.sources:
+        if not source.ok:
+            for_s = age((view.at - source.since).total_seconds()) if source.since else "?"
+            parts.append(text(f"{source.name} cannot be read for {for_s}: {source.reason}", "yellow"))
+    parts.append("")
+    if view.pools:
+        parts.append(
+            table(
+                ("POOL", "PARTITION", "TARGET", "READY", "MACHINES", "RUNNING", "PENDING", "USD/H"),
+                [
+                    (
+                        pool.name,
+                        pool.partition,
+                        f"{pool.target_gpus}",
+                        f"{pool.ready_gpus}",
+                        ", ".join(f"{count} {name}" for name, count in sorted(pool.machines.items())) or "-",
+                        f"{pool.queue.running}",
+                        f"{pool.queue.pending}",
+                        f"{pool.usd_per_hour:.2f}",
+                    )
+                    for pool in view.pools
+                ],
+            )
+        )
+    else:
+        parts.append("no pools: add a [pools.NAME] table to the settings")
+    for problem in view.problems:
+        about = f"{problem.machine or problem.pool}: " if problem.machine or problem.pool else ""
+        since = f" (for {age((view.at - problem.since).total_seconds())})" if problem.since else ""
+        parts.append(Text.assemble("\n", severity(problem.severity), text(f": {about}{problem.text}{since}")))
+        if problem.cure:
+            parts.append(text(f"  do: {problem.cure}"))
+    return parts
+
+
+def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
+    """Machines; `now` is the time of the answer."""
+    return table(
+        _NODE_HEADERS,
+        [
+            (
+                row.machine,
+                row.slot,
+                phase(row.phase),
+                age((now - row.since).total_seconds()),
+                f"{row.provider}/{row.region}" if row.region else row.provider,
+                row.instance_type or "-",
+                f"{row.gpus} {row.gpu}".strip(),
+                row.address or "-",
+                row.path or "-",
+                row.slurm_state or "-",
+                ",".join(row.jobs) or "-",
+                age(row.heartbeat_age_s),
+                f"{row.usd_per_hour:.2f}",
+                text(row.failure, "red") if row.failure else row.reason,
+            )
+            for row in rows
+        ],
+    )
+
+
+def plan(view: PlanView) -> list[RenderableType]:
+    """Steps, price and alternatives."""
+    if not view.steps:
+        parts: list[RenderableType] = ["nothing to do"]
+    else:
+        parts = [table(("STEP", "WHAT", "WHY"), [(s.action, s.subject, s.reason) for s in view.steps])]
+    parts.append(price(view))
+    if view.alternatives:
+        parts.append("")
+        parts.append(
+            table(
+                ("OFFER", "GPUS", "USD/H", "USD/GPU/H", "NOTE"),
+                [
+                    (
+                        text(f"{'*' if a.chosen else ' '} {a.offer}"),
+                        f"{a.gpus} {a.gpu}".strip(),
+                        f"{a.usd_per_hour:.2f}",
+                        f"{a.usd_per_gpu_hour:.2f}",
+                        a.note,
+                    )
+                    for a in view.alternatives
+                ],
+            )
+        )
+    parts += [text(f"warning: {warning}", "yellow") for warning in view.warnings]
+    return parts
+
+
+def price(view: PlanView) -> Text:
+    """What it costs before and after."""
+    before, after = view.usd_per_hour_before, view.usd_per_hour_after
+    change = after - before
+    sign = "+" if change >= 0 else "-"
+    return text(f"price: {usd(before)} -> {usd(after)} per hour ({sign}{usd(abs(change))})")
+
+
+def scale(answer: ScaleAnswer) -> list[RenderableType]:
+    """What a new target means."""
+    head = text(f"pool {answer.pool}: {answer.gpus_before} -> {answer.gpus} GPUs", "bold")
+    parts: list[RenderableType] = [head, *plan(answer.plan)]
+    parts += [text(f"warning: {w}", "yellow") for w in answer.warnings if w not in answer.plan.warnings]
+    return parts + waiting(answer.waiting_for_jobs)
+
+
+def waiting(rows: Sequence[WaitingFor]) -> list[RenderableType]:
+    """Who is given back only after whose jobs."""
+    return [text(f"{row.slot} waits for job {', '.join(row.jobs)} to end") for row in rows]
+
+
+def machines(answers: Sequence[MachineAnswer]) -> Table:
+    """Answers about single machines."""
+    return table(
+        ("MACHINE", "SLOT", "PHASE", "JOBS", "WHAT"),
+        [(a.machine, a.slot, phase(a.phase), ",".join(a.jobs) or "-", a.text) for a in answers],
+    )
+
+
+def checks(rows: Sequence[CheckRow]) -> list[RenderableType]:
+    """Checks, each with its cure below."""
+    parts: list[RenderableType] = []
+    for row in rows:
+        parts.append(Text.assemble(severity(f"{row.status:<4}"), "  ", text(f"{row.name}: {row.text}")))
+        if row.cure and row.status != "ok":
+            parts.append(text(f"      do: {row.cure}"))
+    return parts
+
+
+def event(row: EventRow) -> str:
+    """One line."""
+    about = row.machine or row.pool
+    return f"{row.at.astimezone():%Y-%m-%d %H:%M:%S}  {row.kind:<10}  {about + ': ' if about else ''}{row.text}"
+
+
+def version(meshctl: str, view: VersionView) -> Table:
+    """What runs."""
+    rows = [("meshctl", meshctl), ("meshd", view.meshd), ("cluster", view.cluster), ("python", view.python)]
+    rows += [("slurm", view.slurm), ("tailscale", view.tailscale)]
+    rows += [(f"provider {name}", found) for name, found in sorted(view.providers.items())]
+    return table(("WHAT", "VERSION"), [(name, found or "not known") for name, found in rows])
