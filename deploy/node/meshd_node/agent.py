@@ -1,0 +1,145 @@
+"""The loop: join once, configure after each start, then one outbound long poll for ever."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from . import commands, heartbeat
+from .backoff import Backoff
+from .console import say
+from .deadman import DeadMan
+from .errors import HeadRefused, HeadUnreachable, NodeError, NotPossible
+from .headlink import HeadLink
+from .join import configure, join
+from .node import Node
+from .processes import look
+from .tools import run
+
+POLL_SLACK_S = 15.0
+REFUSED_PAUSE_S = 30.0
+PROBLEM_HOLD_S = 2.0
+EXIT_DEAD_MAN = 75
+
+
+class Agent:
+    """Everything between the machine and the head.
+
+    Args:
+        node: the machine.
+        link: the line to the head.
+        token: join token, used while the head has not accepted this machine.
+        dead_man_s: until the head tells its own.
+        refused_pause_s: between two tries after a refusal.
+    """
+
+    def __init__(
+        self, node: Node, link: HeadLink, token: str, dead_man_s: float, refused_pause_s: float = REFUSED_PAUSE_S
+    ) -> None:
+        self._node = node
+        self._link = link
+        self._token = token
+        self._refused_pause_s = refused_pause_s
+        self._dead_man = DeadMan(node.state.dead_man_s if node.state.joined else dead_man_s)
+        self._configured = False
+        self._rejoin = not node.state.joined
+        self._results: list[dict[str, Any]] = []
+        self._problem = ""
+        self._told = ""
+
+    def run(self) -> int:
+        """Serve until the dead-man switch ends the machine; the process's exit code."""
+        self._node.load.start()
+        backoff = Backoff()
+        while True:
+            pause_s = 0.0
+            try:
+                self._step()
+                backoff.reset()
+                self._told = ""
+            except HeadRefused as error:
+                if error.status == 401 and self._node.state.joined:
+                    # the head does not know our node token: perhaps its journal is older than our joining
+                    self._rejoin = bool(self._token)
+                pause_s = self._refused_pause_s if error.fatal else min(self._refused_pause_s, 1 + backoff.next_s())
+                self._tell(f"the head refused: {error}", urgent=True)
+            except HeadUnreachable as error:
+                pause_s = backoff.next_s()
+                self._tell(str(error))
+            except (NodeError, OSError) as error:
+                pause_s = backoff.next_s()
+                self._problem = str(error)
+                self._tell(str(error), urgent=isinstance(error, NotPossible))
+                self._report_problem()
+            if self._dead_man.left_s() <= 0 and not look(self._node.paths.proc).jobs:
+                return self._end()
+            time.sleep(min(pause_s, max(self._dead_man.left_s(), 0.05)))
+
+    def _step(self) -> None:
+        node = self._node
+        if self._rejoin:
+            join(node, self._link, self._token)
+            self._dead_man.limit_s = node.state.dead_man_s
+            self._dead_man.contact()
+            self._rejoin = False
+            self._configured = False
+        if not self._configured:
+            configure(node, self._link)
+            self._configured = True
+            self._problem = ""
+            say("munge is proved both ways with the head")
+            if node.state.slurmd_wanted and not node.slurmd.alive():
+                node.slurmd.start()
+        self._poll(node.state.poll_hold_s)
+
+    def _poll(self, hold_s: float) -> None:
+        node = self._node
+        body = {
+            "phase": self._phase(),
+            "munge_ok": self._configured,
+            "problem": self._problem[:1000],
+            "roster_version": node.state.roster_version,
+            "hold_s": hold_s,
+            "heartbeat": heartbeat.take(node.paths, node.load),
+            "results": self._results,
+        }
+        answer = self._link.call("POST", "/v1/poll", node.state.node_token, body, hold_s + POLL_SLACK_S)
+        self._dead_man.contact()
+        self._results = []
+        found = answer.get("commands") if isinstance(answer, dict) else None
+        for command in found if isinstance(found, list) else ():
+            if isinstance(command, dict):
+                self._results.append(commands.carry_out(node, command))
+
+    def _phase(self) -> str:
+        state = self._node.state
+        if state.left:
+            return "left"
+        if not self._configured:
+            return "configuring"
+        return "serving" if state.slurmd_wanted else "ready"
+
+    def _report_problem(self) -> None:
+        """Let the head know why it does not go on, and take commands meanwhile: a new munge key may be the cure."""
+        if not self._node.state.joined or self._rejoin:
+            return
+        try:
+            self._poll(PROBLEM_HOLD_S)
+        except (HeadUnreachable, HeadRefused) as error:
+            self._tell(str(error))
+
+    def _tell(self, text: str, urgent: bool = False) -> None:
+        """Say it once, not at each try."""
+        if text != self._told:
+            self._told = text
+            say(text, urgent)
+
+    def _end(self) -> int:
+        minutes = self._dead_man.limit_s / 60
+        say(f"no contact with the head for {minutes:.0f} min and no job runs: powering off", urgent=True)
+        if self._node.systemd:
+            try:
+                run([self._node.systemctl, "poweroff"], 60.0)
+            except NodeError as error:
+                say(f"cannot power off: {error}", urgent=True)
+        return EXIT_DEAD_MAN

@@ -1,0 +1,152 @@
+"""The closed set of things that the head may ask for. Nothing else is done for anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import munge
+from .console import say
+from .errors import NodeError, NotPossible, ToolMissing
+from .files import write_atomic
+from .node import Node, write_hosts
+from .tools import run
+
+LOG_LINES_MAX = 2000
+LOG_CHARS_MAX = 200_000
+
+Args = dict[str, Any]
+Data = dict[str, Any]
+
+
+def carry_out(node: Node, command: dict[str, Any]) -> dict[str, Any]:
+    """Carry a command out, or give the result that it had when it was carried out before.
+
+    Args:
+        node: this machine.
+        command: {"id", "verb", "args"}.
+
+    Returns:
+        {"id", "ok", "detail", "data"}: `detail` says why not.
+    """
+    command_id, verb = str(command.get("id", "")), str(command.get("verb", ""))
+    if command_id in node.state.done:
+        return {"data": {}, **node.state.done[command_id], "id": command_id}
+    args = command.get("args")
+    work = VERBS.get(verb)
+    result: dict[str, Any] = {"id": command_id, "ok": False, "detail": "", "data": {}}
+    if work is None:
+        result["detail"] = f"this agent does not know the verb {verb[:40]!r}"
+    else:
+        say(f"carrying out {verb}")
+        try:
+            result["data"] = work(node, args if isinstance(args, dict) else {})
+            result["ok"] = True
+        except (NodeError, OSError) as error:
+            result["detail"] = str(error)
+        except (KeyError, TypeError, ValueError) as error:
+            result["detail"] = f"the arguments of {verb} cannot be used ({type(error).__name__})"
+        if not result["ok"]:
+            say(f"{verb} failed: {result['detail']}")
+    node.state.remember(command_id, {name: result[name] for name in ("ok", "detail")})
+    node.save()
+    return result
+
+
+def _roster(node: Node, args: Args) -> Data:
+    roster = {str(name): str(address) for name, address in dict(args["roster"]).items()}
+    changed = write_hosts(node.paths, roster)
+    node.state.roster_version = int(args["version"])
+    return {"changed": changed}
+
+
+def _munge_key(node: Node, args: Args) -> Data:
+    action = str(args.get("action", "put"))
+    if action == "switch":
+        munge.switch_key(node.paths, str(args["fingerprint"]))
+    elif action in ("put", "stage"):
+        key = munge.decode_key(str(args["key_b64"]))
+        if action == "stage":
+            munge.stage_key(node.paths, key, node.munge)
+            return {"fingerprint": munge.fingerprint(key)}
+        munge.put_key(node.paths, key, node.munge)
+    else:
+        raise NotPossible(f"munge_key has no action {action[:20]!r}", "use put, stage or switch")
+    node.munged.restart()
+    munge.wait_until_up(node.paths, node.munged)
+    return {"fingerprint": munge.fingerprint(node.paths.munge_key.read_bytes())}
+
+
+def _auth_key(node: Node, args: Args) -> Data:
+    key = str(args["key"]).strip()
+    if not key or any(not 33 <= ord(char) <= 126 for char in key):
+        raise NotPossible("the auth key is empty or has characters that no key has", "send a real one")
+    write_atomic(node.paths.auth_key, key.encode() + b"\n", 0o600)
+    return {"fingerprint": munge.fingerprint(node.paths.auth_key.read_bytes().strip())}
+
+
+def _start_slurmd(node: Node, args: Args) -> Data:
+    _take_slurmd_args(node, args)
+    node.prepare_slurmd()
+    node.slurmd.start()
+    node.state.slurmd_wanted = True
+    return {"alive": node.slurmd.alive()}
+
+
+def _restart_slurmd(node: Node, args: Args) -> Data:
+    _take_slurmd_args(node, args)
+    node.prepare_slurmd()
+    node.slurmd.restart()
+    node.state.slurmd_wanted = True
+    return {"alive": node.slurmd.alive()}
+
+
+def _stop_slurmd(node: Node, _args: Args) -> Data:
+    node.state.slurmd_wanted = False
+    node.slurmd.stop()
+    return {"alive": node.slurmd.alive()}
+
+
+def _collect_logs(node: Node, args: Args) -> Data:
+    lines = max(1, min(int(args.get("lines", 200)), LOG_LINES_MAX))
+    found: Data = {}
+    units = ("meshd-node.service", "meshd-slurmd.service", "munge.service", "tailscaled.service")
+    for unit in units if node.systemd else ():
+        try:
+            argv = ["journalctl", "--no-pager", "-q", "-o", "short-iso", "-n", str(lines), "-u", unit]
+            found[unit] = run(argv, 30.0, check=False).stdout[-LOG_CHARS_MAX:]
+        except ToolMissing:
+            break
+    for path in (node.paths.munge_log / "munged.log", node.paths.slurm_log / "slurmd.log"):
+        try:
+            text = path.read_text("utf-8", "replace")
+        except OSError:
+            continue
+        found[path.name] = "\n".join(text.splitlines()[-lines:])[-LOG_CHARS_MAX:]
+    return {"logs": found}
+
+
+def _leave(node: Node, _args: Args) -> Data:
+    node.state.slurmd_wanted = False
+    node.state.left = True
+    node.slurmd.stop()
+    return {"alive": node.slurmd.alive()}
+
+
+def _take_slurmd_args(node: Node, args: Args) -> None:
+    if "conf_server" in args:
+        node.state.conf_server = str(args["conf_server"])
+    if "slurmd_args" in args:
+        node.state.slurmd_args = [str(word) for word in args["slurmd_args"]]
+
+
+VERBS: dict[str, Callable[[Node, Args], Data]] = {
+    "roster": _roster,
+    "munge_key": _munge_key,
+    "auth_key": _auth_key,
+    "start_slurmd": _start_slurmd,
+    "restart_slurmd": _restart_slurmd,
+    "stop_slurmd": _stop_slurmd,
+    "collect_logs": _collect_logs,
+    "leave": _leave,
+}

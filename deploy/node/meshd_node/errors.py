@@ -1,0 +1,64 @@
+"""What can go wrong on a node. Texts name what happened and what to do; none carries a secret."""
+
+from __future__ import annotations
+
+
+class NodeError(Exception):
+    """Root of all that the agent raises on purpose."""
+
+
+class ToolMissing(NodeError):
+    """A program is not installed."""
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+        super().__init__(f"{program} is not installed or not on PATH")
+
+
+class ToolFailed(NodeError):
+    """A program ended badly."""
+
+    def __init__(self, program: str, returncode: int, text: str) -> None:
+        self.program = program
+        self.returncode = returncode
+        super().__init__(f"{program} exited with {returncode}: {text.strip()[-400:] or 'no message'}")
+
+
+class ToolTimeout(NodeError):
+    """A program did not end in time and was killed."""
+
+    def __init__(self, program: str, timeout_s: float) -> None:
+        super().__init__(f"{program} did not finish within {timeout_s:g} s")
+
+
+class NotPossible(NodeError):
+    """This machine cannot be made a node as it is. `cure` says what would help."""
+
+    def __init__(self, reason: str, cure: str) -> None:
+        self.reason = reason
+        self.cure = cure
+        super().__init__(f"{reason} ({cure})")
+
+
+class MungeFault(NodeError):
+    """munge does not work, or not with the head."""
+
+
+class HeadUnreachable(NodeError):
+    """No answer from the head: it restarts, or the tailnet does not carry."""
+
+
+class HeadRefused(NodeError):
+    """The head answered no.
+
+    Attributes:
+        status: HTTP status.
+        fatal: the head says that trying again cannot help.
+    """
+
+    def __init__(self, status: int, reason: str, cure: str, fatal: bool) -> None:
+        self.status = status
+        self.reason = reason
+        self.cure = cure
+        self.fatal = fatal
+        super().__init__(f"{reason} ({cure})" if cure else reason)

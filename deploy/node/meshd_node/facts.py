@@ -1,0 +1,102 @@
+"""What this machine is made of."""
+
+from __future__ import annotations
+
+import platform
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from . import VERSION, parse
+from .errors import NodeError, ToolMissing
+from .paths import Paths
+from .tools import find, run
+
+NVIDIA_TIMEOUT_S = 60.0
+"""The first call after boot may load the driver for each GPU."""
+
+
+def gather(paths: Paths, clock_skew_s: float) -> dict[str, Any]:
+    """All facts for the join, in the shape that the head's API takes.
+
+    Missing programs are facts too: without slurmd its version is "" and the shape is all zero; without nvidia-smi
+    there are no GPUs.
+
+    Raises:
+        ToolTimeout, ToolFailed: slurmd or nvidia-smi is there and broken.
+        NotPossible: slurmd -C printed something else than its usual line.
+    """
+    with ThreadPoolExecutor(4) as pool:
+        shape = pool.submit(_shape)
+        found = pool.submit(gpus, paths)
+        slurmd = pool.submit(_version, "slurmd", "-V")
+        tailscale = pool.submit(_version, "tailscale", "version")
+        return {
+            "shape": shape.result(),
+            "gpus": found.result(),
+            "slurmd_version": slurmd.result(),
+            "tailscale_version": tailscale.result(),
+            "agent_version": VERSION,
+            "os": parse.os_name(_text(paths.os_release))[:200],
+            "arch": platform.machine(),
+            "clock_skew_s": round(clock_skew_s, 3),
+            "ssh_host_key": " ".join(_text(paths.ssh_host_key).split()[:2])[:1000],
+        }
+
+
+def gpus(paths: Paths) -> list[dict[str, Any]]:
+    """The GPUs that nvidia-smi lists, each with its device file ("" when there is none)."""
+    try:
+        argv = ["nvidia-smi", f"--query-gpu={parse.GPU_QUERY}", "--format=csv,noheader,nounits"]
+        found = parse.gpus(run(argv, NVIDIA_TIMEOUT_S, check=False).stdout)
+    except ToolMissing:
+        return []
+    files = device_files(paths.dev)
+    minors = _minors(paths.proc / "driver/nvidia/gpus")
+    for place, gpu in enumerate(found):
+        minor = minors.get(gpu["uuid"])
+        if minor is None and len(files) == len(found):
+            minor = files[place]
+        if minor is None:
+            minor = gpu["index"]
+        gpu["device"] = f"/dev/nvidia{minor}" if minor in files else ""
+    return found
+
+
+def device_files(dev: Path) -> list[int]:
+    """Minor numbers of the /dev/nvidiaN files, ascending."""
+    names = [entry.name[len("nvidia") :] for entry in dev.glob("nvidia[0-9]*")]
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def missing_programs() -> list[str]:
+    """Which of the programs that a node cannot do without are not installed."""
+    return [program for program in ("slurmd", "munged", "munge", "unmunge") if not find(program)]
+
+
+def _minors(directory: Path) -> dict[str, int]:
+    pairs = [parse.gpu_minor(_text(entry)) for entry in directory.glob("*/information")]
+    return dict(pair for pair in pairs if pair is not None)
+
+
+def _shape() -> dict[str, int]:
+    try:
+        return parse.slurmd_c(run(["slurmd", "-C"], 15.0).stdout)
+    except ToolMissing:
+        return dict.fromkeys(
+            ("cpus", "boards", "sockets_per_board", "cores_per_socket", "threads_per_core", "memory_mib"), 0
+        )
+
+
+def _version(*argv: str) -> str:
+    try:
+        return parse.version(run(argv, 15.0).stdout)
+    except NodeError:
+        return ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,62 @@
+"""Files that are either the old one or the new one, never half of each."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+    """Put `data` in place of `path`, whole and durable.
+
+    Args:
+        path: the file; missing directories are made.
+        data: all of its new content.
+        mode: permission bits.
+        owner: (uid, gid) given to the file before it appears; None leaves the caller's.
+
+    Raises:
+        OSError: the old content is still there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=str(path.parent))
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            if owner is not None and os.geteuid() == 0:
+                os.fchown(file.fileno(), *owner)
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
+    directory = os.open(str(path.parent), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def write_if_changed(path: Path, data: bytes, mode: int = 0o644) -> bool:
+    """Write only when the content differs; True when it was written."""
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == data:
+            return False
+    write_atomic(path, data, mode)
+    return True
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} when the file is missing or cannot be understood."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,71 @@
+"""GPU device files that jobs may open, and the GPUs' load."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from . import parse
+from .errors import NodeError, ToolMissing
+from .facts import NVIDIA_TIMEOUT_S
+from .tools import run
+
+LOAD_INTERVAL_S = 15.0
+
+
+def open_devices(dev: Path) -> list[str]:
+    """Let everybody open the GPUs: Slurm's device cgroup, not file modes, says which job gets which.
+
+    Returns:
+        The names of the files whose mode was changed.
+    """
+    changed = []
+    names = [f"nvidia{entry.name[6:]}" for entry in dev.glob("nvidia[0-9]*") if entry.name[6:].isdigit()]
+    for name in [*sorted(names), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]:
+        path = dev / name
+        with suppress(FileNotFoundError, PermissionError):
+            if path.stat().st_mode & 0o666 != 0o666:
+                path.chmod(0o666)
+                changed.append(name)
+    return changed
+
+
+class LoadWatch:
+    """Reads the GPUs' load from time to time, beside the poll loop: nvidia-smi hangs when a GPU is ill."""
+
+    def __init__(self) -> None:
+        self._seen: list[dict[str, Any]] = []
+        self._fault = ""
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="gpu load", daemon=True)
+
+    def start(self) -> None:
+        """Begin; once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the present look."""
+        self._stop.set()
+
+    def last(self) -> tuple[list[dict[str, Any]], str]:
+        """The last load of each GPU, and why it could not be read ("" when it could)."""
+        with self._lock:
+            return list(self._seen), self._fault
+
+    def _watch(self) -> None:
+        argv = ["nvidia-smi", f"--query-gpu={parse.LOAD_QUERY}", "--format=csv,noheader,nounits"]
+        while not self._stop.is_set():
+            seen: list[dict[str, Any]] = []
+            fault = ""
+            try:
+                seen = list(parse.gpu_load(run(argv, NVIDIA_TIMEOUT_S).stdout))
+            except ToolMissing:
+                return
+            except NodeError as error:
+                fault = str(error)
+            with self._lock:
+                self._seen, self._fault = seen, fault
+            self._stop.wait(LOAD_INTERVAL_S)

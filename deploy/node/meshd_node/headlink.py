@@ -1,0 +1,122 @@
+"""The line to the head: plain HTTP inside the tailnet, one kept connection, JSON both ways."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import HeadRefused, HeadUnreachable
+
+ANSWER_MAX = 8 * 1024 * 1024
+_AGAIN = (429, 500, 502, 503, 504)
+
+
+class HeadLink:
+    """Calls to the head. Every call may be repeated without harm; that is part of the protocol."""
+
+    def __init__(self, heads: Sequence[str], port: int, connect_timeout_s: float = 10.0) -> None:
+        self._heads = list(heads)
+        self._port = port
+        self._connect_timeout_s = connect_timeout_s
+        self._connection: http.client.HTTPConnection | None = None
+
+    def call(self, method: str, path: str, token: str = "", body: Any = None, timeout_s: float = 15.0) -> Any:
+        """One call; the decoded JSON answer.
+
+        Args:
+            method: GET or POST.
+            path: e.g. /v1/join.
+            token: bearer token, "" for none.
+            body: sent as JSON; None sends nothing.
+            timeout_s: for the answer; longer than the head holds a poll.
+
+        Raises:
+            HeadUnreachable: no usable answer (refused, timed out, cut, 5xx, not JSON).
+            HeadRefused: a 4xx with the head's reason.
+        """
+        headers = {"Accept": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        fresh = self._connection is None
+        try:
+            status, answer = self._exchange(method, path, data, headers, timeout_s)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if fresh:
+                raise HeadUnreachable(f"the head does not answer: {error or type(error).__name__}") from None
+            # a kept connection may have been closed by the head meanwhile: once more on a new one
+            try:
+                status, answer = self._exchange(method, path, data, headers, timeout_s)
+            except (OSError, http.client.HTTPException) as second:
+                self.close()
+                raise HeadUnreachable(f"the head does not answer: {second or type(second).__name__}") from None
+        return self._judge(status, answer)
+
+    def clock_skew_s(self) -> float:
+        """This clock minus the head's, in seconds, half the round trip taken off.
+
+        Raises:
+            HeadUnreachable: no usable answer.
+        """
+        if self._connection is None:
+            self._open()  # so that the round trip measured is one, not the connection's too
+        before, started = time.time(), time.monotonic()
+        answer = self.call("GET", "/v1/time")
+        round_trip_s = time.monotonic() - started
+        unix = answer.get("unix") if isinstance(answer, dict) else None
+        if not isinstance(unix, (int, float)):
+            raise HeadUnreachable("the head told no time")
+        return before + round_trip_s / 2 - float(unix)
+
+    def close(self) -> None:
+        """Drop the connection; the next call opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> http.client.HTTPConnection:
+        failure: OSError = OSError("no address of the head is known")
+        for head in self._heads:
+            connection = http.client.HTTPConnection(head, self._port, timeout=self._connect_timeout_s)
+            try:
+                connection.connect()
+            except OSError as error:
+                failure = error
+                continue
+            self._connection = connection
+            return connection
+        raise HeadUnreachable(f"the head does not answer: {failure}")
+
+    def _exchange(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout_s: float
+    ) -> tuple[int, bytes]:
+        connection = self._connection or self._open()
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
+        connection.request(method, path, body=data, headers=headers)
+        response = connection.getresponse()
+        answer = response.read(ANSWER_MAX)
+        if response.will_close:
+            self.close()
+        return response.status, answer
+
+    def _judge(self, status: int, answer: bytes) -> Any:
+        try:
+            value = json.loads(answer) if answer else {}
+        except ValueError:
+            self.close()
+            raise HeadUnreachable(f"the head answered {status} with something that is not JSON") from None
+        if status < 400:
+            return value
+        told = value if isinstance(value, dict) else {}
+        reason = str(told.get("reason") or f"the head answered {status}")
+        if status in _AGAIN:
+            raise HeadUnreachable(reason)
+        raise HeadRefused(status, reason, str(told.get("cure") or ""), bool(told.get("fatal", False)))

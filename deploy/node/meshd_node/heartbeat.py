@@ -1,0 +1,33 @@
+"""What a poll tells the head about this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import VERSION, munge
+from .gpu import LoadWatch
+from .paths import Paths
+from .processes import load1, look, uptime_s
+
+
+def take(paths: Paths, load: LoadWatch) -> dict[str, Any]:
+    """One heartbeat. Costs one pass over /proc."""
+    running = look(paths.proc)
+    gpus, fault = load.last()
+    try:
+        boot_id = (paths.proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot_id = ""
+    return {
+        "agent_version": VERSION,
+        "agent_pid": os.getpid(),
+        "boot_id": boot_id,
+        "uptime_s": uptime_s(paths.proc),
+        "load1": load1(paths.proc),
+        "slurmd_alive": running.slurmd,
+        "munged_alive": munge.answers(paths),
+        "jobs": len(running.jobs),
+        "gpus": gpus,
+        "gpu_fault": fault,
+    }

@@ -1,0 +1,41 @@
+"""Make the agent a service of this machine and start it. May be repeated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from . import units
+from .files import write_atomic
+from .node import Node
+from .tools import run
+
+
+def install(node: Node, options: list[str]) -> None:
+    """Units, start at boot, start now.
+
+    Args:
+        node: this machine.
+        options: the global options that `run` must get too where there is no systemd.
+
+    Raises:
+        OSError, ToolFailed: it is not installed.
+    """
+    paths = node.paths
+    if not node.systemd:
+        paths.run_dir.mkdir(parents=True, exist_ok=True)
+        subprocess.Popen(
+            [sys.executable, str(paths.agent), *options, "run"],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return
+    if not paths.slurmd_env.exists():
+        write_atomic(paths.slurmd_env, b"SLURMD_ARGS=\n", 0o600)
+    node.install_units(True)
+    wants = paths.units / "multi-user.target.wants"
+    wants.mkdir(parents=True, exist_ok=True)
+    link = wants / units.NODE_UNIT
+    if not link.is_symlink():
+        link.symlink_to(f"/etc/systemd/system/{units.NODE_UNIT}")
+    run([node.systemctl, "--no-block", "restart", units.NODE_UNIT], 60.0)

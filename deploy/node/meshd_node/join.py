@@ -1,0 +1,110 @@
+"""From a bare machine to one that shares the cluster's munge key: everything before slurmd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import facts, munge
+from .console import say
+from .errors import HeadRefused, HeadUnreachable, MungeFault, NotPossible
+from .gpu import open_devices
+from .headlink import HeadLink
+from .node import Node, write_hosts
+from .packages import ensure
+from .users import Account, align, matches
+
+JOIN_TIMEOUT_S = 60.0
+
+
+def join(node: Node, link: HeadLink, token: str) -> None:
+    """Ask the head to accept this machine, and keep its answer before anything is done with it.
+
+    Repeating it is harmless: the head gives the same machine a new node token.
+
+    Raises:
+        HeadUnreachable: try again.
+        HeadRefused: the head says why not.
+        NotPossible, ToolFailed: what is needed is not here and cannot be installed.
+    """
+    if not token:
+        raise NotPossible("there is no join token on this machine", "rent it anew")
+    skew_s = link.clock_skew_s()
+    if facts.missing_programs():
+        _install(node, link, token)
+    answer = link.call("POST", "/v1/join", token, {"facts": facts.gather(node.paths, skew_s)}, JOIN_TIMEOUT_S)
+    key = munge.decode_key(str(answer.get("munge_key_b64", "")))
+    _take(node, answer)
+    node.save()
+    say(f"accepted as {node.state.slot} of {node.state.cluster}", urgent=True)
+    ensure(node.paths, [str(name) for name in answer.get("packages") or []])
+    _align(node)
+    if munge.put_key(node.paths, key, node.munge) and munge.answers(node.paths):
+        node.munged.restart()
+    write_hosts(node.paths, _roster(answer))
+
+
+def configure(node: Node, link: HeadLink) -> None:
+    """munged up and proved with the head, GPUs usable, slurmd ready to be started. May be repeated.
+
+    Raises:
+        MungeFault: no common key, no common time, or no munged.
+        HeadUnreachable, HeadRefused: the head did not take part.
+    """
+    open_devices(node.paths.dev)
+    node.prepare_slurmd()
+    if not munge.answers(node.paths):
+        munge.put_dirs(node.paths, node.munge)
+        node.munged.start()
+    munge.wait_until_up(node.paths, node.munged)
+    try:
+        munge.prove(link, node.state.node_token)
+    except (MungeFault, HeadRefused) as error:
+        if isinstance(error, HeadRefused) and error.status == 401:
+            raise
+        # munged may have been started with another key than the one that is in place now
+        node.munged.restart()
+        munge.wait_until_up(node.paths, node.munged)
+        munge.prove(link, node.state.node_token)
+
+
+def _install(node: Node, link: HeadLink, token: str) -> None:
+    lacking = facts.missing_programs()
+    needs = link.call("GET", "/v1/needs", token)
+    if not isinstance(needs, dict):
+        raise HeadUnreachable("the head did not say what is needed")
+    names = [str(name) for name in needs.get("packages") or []]
+    if not names:
+        raise NotPossible(f"this image lacks {', '.join(lacking)}", "use an image with Slurm and munge")
+    for name in ("slurm", "munge"):
+        align(node.paths, Account(name, int(needs[f"{name}_uid"]), int(needs[f"{name}_gid"])), [])
+    ensure(node.paths, names)
+
+
+def _take(node: Node, answer: dict[str, Any]) -> None:
+    state = node.state
+    state.node_token = str(answer["node_token"])
+    state.slot = str(answer["slot"])
+    state.cluster = str(answer["cluster"])
+    state.conf_server = str(answer["conf_server"])
+    state.slurmd_args = [str(word) for word in answer.get("slurmd_args") or []]
+    state.slurm_uid, state.slurm_gid = int(answer["slurm_uid"]), int(answer["slurm_gid"])
+    state.munge_uid, state.munge_gid = int(answer["munge_uid"]), int(answer["munge_gid"])
+    state.poll_hold_s = float(answer.get("poll_hold_s") or state.poll_hold_s)
+    state.dead_man_s = float(answer.get("dead_man_s") or 0.0)
+    state.roster_version = int(answer.get("roster_version") or 0)
+    state.left = False
+    node.accounts_known()
+
+
+def _align(node: Node) -> None:
+    paths = node.paths
+    if not matches(paths, node.munge):
+        node.munged.stop()
+        align(paths, node.munge, [paths.munge_etc, paths.munge_lib, paths.munge_log, paths.munge_run])
+    if not matches(paths, node.slurm):
+        align(paths, node.slurm, [paths.slurm_log])
+
+
+def _roster(answer: dict[str, Any]) -> dict[str, str]:
+    roster = answer.get("roster") or {}
+    return {str(name): str(address) for name, address in roster.items()}

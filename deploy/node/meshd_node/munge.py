@@ -1,0 +1,141 @@
+"""munge on this machine: its key, its daemon, and the proof that head and node share the key and the time."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import socket
+import time
+from contextlib import suppress
+
+from .errors import MungeFault, NotPossible, ToolFailed, ToolMissing
+from .files import write_atomic
+from .headlink import HeadLink
+from .paths import Paths
+from .services import Service
+from .tools import run
+from .users import Account, make_dir
+
+SOCKET_WAIT_S = 20.0
+STEP_S = 0.05
+_KINDS = {
+    15: "expired: this machine's clock is ahead of the head's by more than munge allows; set the clock (NTP)",
+    16: "rewound: this machine's clock is behind the head's by more than munge allows; set the clock (NTP)",
+    14: "invalid: the two sides do not have the same munge key",
+    17: "replayed: the same credential was shown twice",
+}
+
+
+def put_key(paths: Paths, key: bytes, account: Account) -> bool:
+    """The cluster's key in place: 0400, munge's, whole or not at all. True when it was another one before.
+
+    Raises:
+        NotPossible: munged would refuse a key of this length.
+    """
+    if not 32 <= len(key) <= 1024:
+        raise NotPossible(f"a munge key of {len(key)} bytes is of no use", "make a new key on the head")
+    put_dirs(paths, account)
+    with suppress(OSError):
+        if paths.munge_key.read_bytes() == key and (paths.munge_key.stat().st_mode & 0o777) == 0o400:
+            return False
+    write_atomic(paths.munge_key, key, 0o400, (account.uid, account.gid))
+    return True
+
+
+def put_dirs(paths: Paths, account: Account) -> None:
+    """munged's directories with the owners and modes that it insists on. /run is empty after each boot."""
+    make_dir(paths.munge_etc, account, 0o700)
+    make_dir(paths.munge_lib, account, 0o711)
+    make_dir(paths.munge_log, account, 0o700)
+    make_dir(paths.munge_run, account, 0o755)
+
+
+def stage_key(paths: Paths, key: bytes, account: Account) -> None:
+    """The next key beside the present one, for `switch_key`."""
+    if not 32 <= len(key) <= 1024:
+        raise NotPossible(f"a munge key of {len(key)} bytes is of no use", "make a new key on the head")
+    write_atomic(paths.munge_key_staged, key, 0o400, (account.uid, account.gid))
+
+
+def switch_key(paths: Paths, digest: str) -> None:
+    """The staged key becomes the key; nothing to do when the key in place has this digest already.
+
+    Raises:
+        NotPossible: neither the staged key nor the present one has the digest.
+    """
+    if _digest(paths.munge_key) == digest:
+        return
+    if _digest(paths.munge_key_staged) != digest:
+        raise NotPossible("the munge key to switch to is not staged here", "send it first")
+    paths.munge_key_staged.replace(paths.munge_key)
+
+
+def fingerprint(key: bytes) -> str:
+    """What may be shown of a key: the first 16 hex digits of its sha256."""
+    return hashlib.sha256(key).hexdigest()[:16]
+
+
+def answers(paths: Paths) -> bool:
+    """Whether munged takes connections on its socket."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        probe.connect(str(paths.munge_socket))
+        return True
+    return False
+
+
+def wait_until_up(paths: Paths, service: Service) -> None:
+    """Wait for munged's socket.
+
+    Raises:
+        MungeFault: it did not come within 20 s.
+    """
+    deadline = time.monotonic() + SOCKET_WAIT_S
+    while not answers(paths):
+        if time.monotonic() > deadline:
+            state = "runs" if service.alive() else "does not run"
+            raise MungeFault(f"munged {state} but its socket takes no connection: see its log in /var/log/munge")
+        time.sleep(STEP_S)
+
+
+def prove(link: HeadLink, token: str) -> None:
+    """Both ways: the head decodes a credential of ours, and we decode one of the head's.
+
+    Raises:
+        MungeFault: it says which way fails and why.
+        HeadUnreachable, HeadRefused: the head did not take part, or could not decode ours (its reason says why).
+    """
+    try:
+        ours = run(["munge", "-n"], 10.0).stdout.strip()
+    except ToolFailed as error:
+        raise MungeFault(f"munged does not encode: {error}") from error
+    except ToolMissing as error:
+        raise MungeFault(str(error)) from error
+    answer = link.call("POST", "/v1/munge", token, {"credential": ours})
+    theirs = str(answer.get("credential", "")) if isinstance(answer, dict) else ""
+    if not theirs.startswith("MUNGE:"):
+        raise MungeFault("the head sent no credential of its own")
+    result = run(["unmunge", "-n"], 10.0, stdin=theirs.encode(), check=False)
+    if result.returncode != 0:
+        kind = _KINDS.get(result.returncode, result.stderr.strip()[-200:] or f"unmunge says {result.returncode}")
+        raise MungeFault(f"the head's credential is not accepted here: {kind}")
+
+
+def decode_key(text: str) -> bytes:
+    """The key from its base64 form.
+
+    Raises:
+        NotPossible: it is not base64.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise NotPossible("the munge key is not base64", "this is a fault of meshd: report it") from None
+
+
+def _digest(path: object) -> str:
+    try:
+        with open(str(path), "rb") as file:  # noqa: PTH123
+            return fingerprint(file.read())
+    except OSError:
+        return ""

@@ -1,0 +1,124 @@
+"""The machine as the agent handles it: its files, its services, its state."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from . import state as states
+from . import units
+from .files import write_atomic, write_if_changed
+from .gpu import LoadWatch
+from .hosts import with_block
+from .paths import Paths
+from .services import ChildService, Service, SystemdService
+from .state import State
+from .tools import find, run
+from .users import Account
+
+SLURMD_DEFAULT = "/usr/sbin/slurmd"
+
+
+class Node:
+    """What the steps share.
+
+    Args:
+        paths: where the files are.
+        systemctl: the program; used only where systemd runs.
+    """
+
+    def __init__(self, paths: Paths, systemctl: str = "systemctl") -> None:
+        self.paths = paths
+        self.systemctl = systemctl
+        self.state: State = states.load(paths.state_file)
+        self.load = LoadWatch()
+        self.systemd = paths.systemd_marker.is_dir()
+        self.munged: Service
+        self.slurmd: Service
+        if self.systemd:
+            self.munged = SystemdService("munge.service", systemctl)
+            self.slurmd = SystemdService(units.SLURMD_UNIT, systemctl)
+        else:
+            self.munged = ChildService(self._munged_argv, paths.run_dir / "munged.pid", paths.proc, self._munge_ids())
+            self.slurmd = ChildService(self._slurmd_argv, paths.run_dir / "slurmd.pid", paths.proc)
+
+    def save(self) -> None:
+        """Keep the state."""
+        states.save(self.paths.state_file, self.state)
+
+    @property
+    def slurm(self) -> Account:
+        """slurm as the head has it."""
+        return Account("slurm", self.state.slurm_uid, self.state.slurm_gid)
+
+    @property
+    def munge(self) -> Account:
+        """munge as the head has it."""
+        return Account("munge", self.state.munge_uid, self.state.munge_gid)
+
+    def accounts_known(self) -> None:
+        """The head's numbers have come: daemons started as children from now on run under them."""
+        if isinstance(self.munged, ChildService):
+            self.munged = ChildService(
+                self._munged_argv, self.paths.run_dir / "munged.pid", self.paths.proc, self._munge_ids()
+            )
+
+    def slurmd_command(self) -> list[str]:
+        """slurmd's arguments for this slot."""
+        return ["--conf-server", self.state.conf_server, "-N", self.state.slot, *self.state.slurmd_args]
+
+    def prepare_slurmd(self) -> None:
+        """Put slurmd's arguments and unit in place, so that starting it later is one call."""
+        line = " ".join(shlex.quote(word) for word in self.slurmd_command())
+        write_atomic(self.paths.slurmd_env, f"SLURMD_ARGS={line}\n".encode(), 0o600)
+        for directory in (self.paths.slurm_log, self.paths.slurmd_spool):
+            directory.mkdir(parents=True, exist_ok=True)
+        if self.systemd:
+            self.install_units(False)
+
+    def install_units(self, with_agent: bool) -> bool:
+        """Write the units; systemd reads them again only when one changed. True when it did."""
+        slurmd = units.slurmd_unit(find("slurmd") or SLURMD_DEFAULT, str(self.paths.slurmd_env))
+        changed = write_if_changed(self.paths.units / units.SLURMD_UNIT, slurmd.encode())
+        if with_agent:
+            text = units.node_unit(sys.executable or "/usr/bin/python3", str(self.paths.agent))
+            changed |= write_if_changed(self.paths.units / units.NODE_UNIT, text.encode())
+        masked = self.paths.units / "munge.service"
+        if masked.is_symlink() and str(masked.readlink()) == "/dev/null":
+            masked.unlink()
+            changed = True
+        if changed:
+            run([self.systemctl, "daemon-reload"], 60.0)
+        return changed
+
+    def _munge_ids(self) -> tuple[int, int] | None:
+        return (self.state.munge_uid, self.state.munge_gid) if self.state.munge_uid >= 0 else None
+
+    def _munged_argv(self) -> list[str]:
+        paths = self.paths
+        return [
+            "munged", "-F",
+            "--key-file", str(paths.munge_key),
+            "--socket", str(paths.munge_socket),
+            "--pid-file", str(paths.munge_run / "munged.pid"),
+            "--log-file", str(paths.munge_log / "munged.log"),
+            "--seed-file", str(paths.munge_lib / "munged.seed"),
+        ]  # fmt: skip
+
+    def _slurmd_argv(self) -> list[str]:
+        return ["slurmd", "-D", *self.slurmd_command()]
+
+
+def write_hosts(paths: Paths, roster: dict[str, str]) -> bool:
+    """Put the roster into /etc/hosts; True when the file changed. Its mode stays 0644."""
+    path = Path(str(paths.hosts.resolve()))
+    try:
+        old = path.read_text("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        old = ""
+    new = with_block(old, roster)
+    if new == old:
+        return False
+    write_atomic(path, new.encode("utf-8", "surrogateescape"), 0o644)
+    return True

@@ -1,0 +1,58 @@
+"""What runs on the machine, read from /proc in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .parse import step_job
+
+
+@dataclass
+class Running:
+    """The processes that matter here.
+
+    Attributes:
+        jobs: ids of the jobs that have a slurmstepd; a step whose title tells no id counts under its pid.
+    """
+
+    slurmd: bool = False
+    munged: bool = False
+    jobs: set[str] = field(default_factory=set)
+
+
+def look(proc: Path) -> Running:
+    """Look once. A process that ends meanwhile is passed over."""
+    running = Running()
+    for entry in proc.iterdir() if proc.is_dir() else ():
+        if not entry.name.isdigit():
+            continue
+        try:
+            comm = (entry / "comm").read_text().strip()
+            if comm == "slurmd":
+                running.slurmd = True
+            elif comm == "munged":
+                running.munged = True
+            elif comm.startswith("slurmstepd"):
+                title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                if "infinity" not in title:
+                    running.jobs.add(step_job(title) or f"pid{entry.name}")
+        except OSError:
+            continue
+    return running
+
+
+def uptime_s(proc: Path) -> float:
+    """Seconds since boot; 0 when not known."""
+    try:
+        return float((proc / "uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def load1(proc: Path) -> float:
+    """The one-minute load average; 0 when not known."""
+    try:
+        return float((proc / "loadavg").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0

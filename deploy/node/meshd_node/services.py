@@ -1,0 +1,160 @@
+"""Starting and stopping daemons: by systemd where it runs, else as children that are started again when they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from .console import say
+from .errors import ToolMissing
+from .tools import find, run, search_path
+
+RESTART_S = 2.0
+STOP_S = 20.0
+
+
+class Service(Protocol):
+    """One daemon. Each verb may be repeated."""
+
+    def start(self) -> None:
+        """Have it run."""
+
+    def stop(self) -> None:
+        """Have it not run; returns when it has ended."""
+
+    def restart(self) -> None:
+        """Stop and start."""
+
+    def alive(self) -> bool:
+        """Whether it runs now."""
+
+
+class SystemdService:
+    """A unit."""
+
+    def __init__(self, unit: str, systemctl: str) -> None:
+        self._unit = unit
+        self._systemctl = systemctl
+
+    def start(self) -> None:
+        """Have it run."""
+        run([self._systemctl, "start", self._unit], 90.0)
+
+    def stop(self) -> None:
+        """Have it not run."""
+        run([self._systemctl, "stop", self._unit], 90.0)
+
+    def restart(self) -> None:
+        """Stop and start."""
+        run([self._systemctl, "restart", self._unit], 90.0)
+
+    def alive(self) -> bool:
+        """Whether systemd calls it active."""
+        return run([self._systemctl, "is-active", "--quiet", self._unit], 15.0, check=False).returncode == 0
+
+
+class ChildService:
+    """A daemon in the foreground of its own session; it outlives the agent, which finds it again by its pid file.
+
+    Args:
+        argv: builds the command line at each start.
+        pid_file: where its pid is kept.
+        proc: /proc.
+        owner: (uid, gid) to run as; None: as the agent.
+    """
+
+    def __init__(
+        self, argv: Callable[[], Sequence[str]], pid_file: Path, proc: Path, owner: tuple[int, int] | None = None
+    ) -> None:
+        self._argv = argv
+        self._pid_file = pid_file
+        self._proc = proc
+        self._owner = owner
+        self._wanted = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._watcher: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Have it run, and start it again 2 s after it ended."""
+        with self._lock:
+            self._wanted = True
+            if self._pid() == 0:
+                self._spawn()
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name=f"watch {self._pid_file.stem}", daemon=True)
+            self._watcher.start()
+
+    def stop(self) -> None:
+        """Ask it to end, and end it when it does not."""
+        with self._lock:
+            self._wanted = False
+            pid = self._pid()
+            if pid == 0:
+                return
+            deadline = time.monotonic() + STOP_S
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            while self._pid() == pid and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if self._pid() == pid:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop and start."""
+        self.stop()
+        self.start()
+
+    def alive(self) -> bool:
+        """Whether its process is there."""
+        return self._pid() != 0
+
+    def _pid(self) -> int:
+        """Its pid, 0 when it does not run; the process must bear the program's name, for pids are used again."""
+        if self._child is not None and self._child.poll() is not None:
+            self._child = None
+            return 0
+        try:
+            pid = int(self._pid_file.read_text())
+            comm = (self._proc / str(pid) / "comm").read_text().strip()
+        except (OSError, ValueError):
+            return 0
+        return pid if comm == self._pid_file.stem[:15] else 0
+
+    def _spawn(self) -> None:
+        argv = list(self._argv())
+        program = find(argv[0])
+        if not program:
+            raise ToolMissing(argv[0])
+        uid, gid = self._owner or (-1, -1)
+        drop = os.geteuid() == 0 and uid > 0
+        self._child = subprocess.Popen(
+            [program, *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "PATH": search_path()},
+            user=uid if drop else None,
+            group=gid if drop else None,
+            extra_groups=[] if drop else None,
+        )
+        self._pid_file.parent.mkdir(parents=True, exist_ok=True)
+        self._pid_file.write_text(str(self._child.pid))
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(RESTART_S)
+            with self._lock:
+                if self._wanted and self._pid() == 0:
+                    say(f"{self._pid_file.stem} ended: starting it again")
+                    try:
+                        self._spawn()
+                    except (OSError, ToolMissing) as error:
+                        say(f"{self._pid_file.stem} cannot be started: {error}")

@@ -1,0 +1,66 @@
+"""What the agent must know after a restart or a reboot. One small file, 0600, written whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from .files import read_json, write_atomic
+
+KEPT_RESULTS = 64
+
+
+@dataclass
+class State:
+    """Attributes:
+    slurmd_wanted: the head told to start slurmd: after a reboot the agent starts it by itself.
+    done: results of the last commands by id, so that a command delivered twice is carried out once.
+    """
+
+    node_token: str = ""
+    slot: str = ""
+    cluster: str = ""
+    conf_server: str = ""
+    slurmd_args: list[str] = field(default_factory=list)
+    slurm_uid: int = -1
+    slurm_gid: int = -1
+    munge_uid: int = -1
+    munge_gid: int = -1
+    poll_hold_s: float = 25.0
+    dead_man_s: float = 3600.0
+    roster_version: int = 0
+    slurmd_wanted: bool = False
+    left: bool = False
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def joined(self) -> bool:
+        """The head has accepted this machine."""
+        return bool(self.node_token)
+
+    def remember(self, command_id: str, result: dict[str, Any]) -> None:
+        """Keep a command's result; the oldest go."""
+        self.done[command_id] = result
+        while len(self.done) > KEPT_RESULTS:
+            del self.done[next(iter(self.done))]
+
+
+def load(path: Path) -> State:
+    """The state as it was saved; a new one when there is none."""
+    saved = read_json(path)
+    known = {one.name for one in fields(State)}
+    try:
+        return State(**{name: value for name, value in saved.items() if name in known})
+    except TypeError:
+        return State()
+
+
+def save(path: Path, state: State) -> None:
+    """Keep it, durably.
+
+    Raises:
+        OSError: it could not be written; the old one is still there.
+    """
+    write_atomic(path, json.dumps(asdict(state), separators=(",", ":")).encode(), 0o600)

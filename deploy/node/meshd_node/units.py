@@ -1,0 +1,59 @@
+"""PURE: the systemd units of a node."""
+
+from __future__ import annotations
+
+NODE_UNIT = "meshd-node.service"
+SLURMD_UNIT = "meshd-slurmd.service"
+
+
+def node_unit(python: str, agent: str) -> str:
+    """The agent's own unit. It outlives everything: it is how the head reaches the machine."""
+    return f"""[Unit]
+Description=meshd node agent
+Documentation=man:meshd(8)
+Wants=network-online.target
+After=network-online.target tailscaled.service
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={python} {agent} run
+Restart=always
+RestartSec=1
+KillMode=process
+UMask=0077
+OOMScoreAdjust=-900
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def slurmd_unit(slurmd: str, env_file: str) -> str:
+    """slurmd of the slot. Never enabled: the agent starts it, last of all.
+
+    KillMode=process as in Slurm's own unit: a restart of slurmd must not end the running steps.
+    """
+    return f"""[Unit]
+Description=Slurm node daemon, started by meshd
+After=network-online.target munge.service tailscaled.service
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+EnvironmentFile={env_file}
+RuntimeDirectory=slurm
+RuntimeDirectoryMode=0755
+RuntimeDirectoryPreserve=yes
+ExecStart={slurmd} -D $SLURMD_ARGS
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=2
+KillMode=process
+Delegate=yes
+LimitNOFILE=131072
+LimitMEMLOCK=infinity
+LimitSTACK=infinity
+TasksMax=infinity
+OOMScoreAdjust=-1000
+"""
