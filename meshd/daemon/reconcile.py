@@ -17,6 +17,7 @@ from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import Plan
 from meshd.plan.planner import plan
+from meshd.provider_api import InstanceState
 from meshd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -133,7 +134,7 @@ class Reconciler:
             for provider, listing in snapshot.instances.items()
             if isinstance(listing, Fresh)
             for instance in listing.value
-            if (provider, instance.id) not in claimed
+            if (provider, instance.id) not in claimed and instance.state is not InstanceState.GONE
         }
         self._first_seen = {key: self._first_seen.get(key, now) for key in strangers}
         return {key for key in strangers if self._records.journal.knows_instance(*key)}

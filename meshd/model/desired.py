@@ -36,6 +36,7 @@ class Target:
     Attributes:
         provider: only from this one; "" for any.
         max_usd_per_gpu_hour: over the pool's own limit the lower of both holds.
+        id: grows with every target that is set.
     """
 
     pool: str
@@ -44,6 +45,7 @@ class Target:
     max_usd_per_gpu_hour: float | None = None
     at: datetime | None = None
     by: str = ""
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from typing import Generic, TypeAlias, TypeVar
 
 from meshd.provider_api import Instance, Offer
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh(Generic[T]):
+class Fresh(Generic[T_co]):
     """A value that was read at `at`."""
 
-    value: T
+    value: T_co
     at: datetime
 
 
@@ -28,7 +28,7 @@ class Unavailable:
     since: datetime
 
 
-Observation: TypeAlias = Fresh[T] | Unavailable
+Observation: TypeAlias = Fresh[T_co] | Unavailable
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from meshd.errors import StoreError
 from meshd.model.desired import Block, Target
 from meshd.model.machine import Machine, Phase
 from meshd.store.migrations import migrate
+
+GONE_KEPT = 1000
+"""So many machines that are gone are kept in mind for their tailnet device's sake."""
 
 _MACHINE = TypeAdapter(Machine)
 _TARGET = TypeAdapter(Target)
@@ -59,6 +62,8 @@ class Journal:
             self._db.execute("PRAGMA foreign_keys = ON")
             migrate(self._db)
             self._live = {m.name: m for m in self._read_machines("phase <> 'gone'")}
+            gone = "phase = 'gone' AND json_extract(record, '$.device_removed') = 0 ORDER BY rowid DESC LIMIT ?"
+            self._gone = {m.name: m for m in reversed(list(self._read_machines(gone, GONE_KEPT)))}
             self._targets = {t.pool: t for t in (_TARGET.validate_json(r[0]) for r in self._rows("SELECT record FROM targets"))}
             self._blocks = {
                 key: Block(key, datetime.fromisoformat(until), reason)
@@ -78,8 +83,8 @@ class Journal:
         return list(self._live.values())
 
     def gone_with_device(self) -> list[Machine]:
-        """Machines that are GONE and whose tailnet device was not removed yet."""
-        return [m for m in self._read_machines("phase = 'gone' AND json_extract(record, '$.device_removed') = 0")]
+        """The newest machines that are GONE and whose tailnet device was not removed yet, at most 1,000."""
+        return list(self._gone.values())
 
     def machine(self, name: str) -> Machine | None:
         """The record of a machine, gone or not; None when it was never ours."""
@@ -118,10 +123,7 @@ class Journal:
                 ),
             )
             self._event(at, machine.name, kind, text, fields)
-        if machine.phase is Phase.GONE:
-            self._live.pop(machine.name, None)
-        else:
-            self._live[machine.name] = machine
+        self._keep(machine)
         self.revision += 1
         return machine
 
@@ -148,15 +150,17 @@ class Journal:
         """By pool."""
         return self._targets
 
-    def set_target(self, target: Target, text: str, at: datetime) -> None:
-        """Remember what a pool shall have."""
+    def set_target(self, target: Target, text: str, at: datetime) -> Target:
+        """Remember what a pool shall have; returns it with its id, which is that of its event."""
         with self._transaction():
+            event_id = self._event(at, "", "target", text, {"pool": target.pool, "gpus": target.gpus, "by": target.by})
+            target = replace(target, id=event_id, at=at)
             self._db.execute(
                 "INSERT INTO targets (pool, record) VALUES (?,?) ON CONFLICT (pool) DO UPDATE SET record=excluded.record",
                 (target.pool, _TARGET.dump_json(target).decode()),
             )
-            self._event(at, "", "target", text, {"pool": target.pool, "gpus": target.gpus, "by": target.by})
         self._targets = {**self._targets, target.pool: target}
+        return target
 
     def blocks(self, now: datetime) -> Mapping[str, Block]:
         """What is left alone now, by key."""
@@ -195,6 +199,10 @@ class Journal:
             rows = self._rows(f"SELECT * FROM events WHERE {where} id > ? ORDER BY id LIMIT ?", *args, after_id, limit)
         return [Event(r[0], datetime.fromisoformat(r[1]), r[2], r[3], r[4], json.loads(r[5])) for r in rows]
 
+    def last_event_id(self) -> int:
+        """The id of the newest event, 0 when there is none."""
+        return int(self._rows("SELECT coalesce(max(id), 0) FROM events")[0][0])
+
     def on_event(self, listener: Any) -> None:
         """Call `listener()` after each event, to wake those who follow."""
         self._listeners.append(listener)
@@ -204,13 +212,26 @@ class Journal:
         self._db.close()
         os.close(self._lock)
 
+    def _keep(self, machine: Machine) -> None:
+        if machine.phase is not Phase.GONE:
+            self._live[machine.name] = machine
+            return
+        self._live.pop(machine.name, None)
+        if machine.device_removed:
+            self._gone.pop(machine.name, None)
+        else:
+            self._gone[machine.name] = machine
+            if len(self._gone) > GONE_KEPT:
+                self._gone.pop(next(iter(self._gone)))
+
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _event(self, at: datetime, machine: str, kind: str, text: str, fields: Mapping[str, Any]) -> None:
-        self._db.execute(
+    def _event(self, at: datetime, machine: str, kind: str, text: str, fields: Mapping[str, Any]) -> int:
+        cursor = self._db.execute(
             "INSERT INTO events (at, machine, kind, text, fields) VALUES (?,?,?,?,?)",
             (at.isoformat(), machine, kind, text, json.dumps(fields, default=str)),
         )
+        return int(cursor.lastrowid or 0)
 
     def _rows(self, sql: str, *args: Any) -> list[Any]:
         try:

@@ -1,0 +1,332 @@
+"""What is done for people: the HeadDesk of the unix-socket API."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from meshd import __version__
+from meshd.api import schema as s
+from meshd.api.auth import Actor
+from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
+from meshd.daemon import problems, views
+from meshd.daemon.execute import Executor
+from meshd.daemon.node_steps import SlurmControl
+from meshd.daemon.reconcile import Reconciler, Tick
+from meshd.daemon.records import Records
+from meshd.model.desired import Block, Desired, Pool, Target
+from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
+from meshd.plan.scale import supply_gpus
+from meshd.runtime.clock import Clock
+from meshd.store.journal import Event
+
+DRAIN_AGAIN_CURE = "see `meshctl nodes`"
+
+
+class PublishState(Protocol):
+    """How Slurm's files stand."""
+
+    def view(self) -> s.PublishView:
+        """For `meshctl status`."""
+        ...
+
+
+class DoctorChecks(Protocol):
+    """All checks."""
+
+    async def __call__(self) -> list[s.CheckRow]:
+        """Run them; none raises."""
+        ...
+
+
+class Desk:
+    """See meshd.api.desk.HeadDesk for what each method promises."""
+
+    def __init__(
+        self,
+        *,
+        records: Records,
+        reconciler: Reconciler,
+        executor: Executor,
+        slurm: SlurmControl,
+        published: PublishState,
+        doctor: DoctorChecks,
+        desired: Callable[[], Desired],
+        partitions: Callable[[], dict[str, str]],
+        clock: Clock,
+        cluster: str,
+        config_problem: Callable[[], str],
+        tailscale_version: Callable[[], str],
+    ) -> None:
+        self._records = records
+        self._journal = records.journal
+        self._reconciler = reconciler
+        self._executor = executor
+        self._slurm = slurm
+        self._published = published
+        self._doctor = doctor
+        self._desired = desired
+        self._partitions = partitions
+        self._clock = clock
+        self._cluster = cluster
+        self._config_problem = config_problem
+        self._tailscale_version = tailscale_version
+        self._started_at = clock.now()
+        self._news = asyncio.Condition()
+        self._loop = asyncio.get_running_loop()
+        self._tell_tasks: set[asyncio.Task[None]] = set()
+        self._journal.on_event(self._tell)
+
+    def _tick(self) -> Tick:
+        if self._reconciler.last is None:
+            raise NotReady("meshd has just started and not looked around yet", "try again in a second")
+        return self._reconciler.last
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def status(self) -> s.StatusView:
+        """How the whole stands."""
+        now, desired, machines = self._clock.now(), self._desired(), self._journal.machines()
+        tick = self._reconciler.last
+        slurm = views.slurm_of(tick.snapshot if tick else None)
+        partitions = self._partitions()
+        by_pool: dict[str, list[Machine]] = {}
+        for machine in machines:
+            by_pool.setdefault(machine.pool, []).append(machine)
+        return s.StatusView(
+            cluster=self._cluster,
+            version=__version__,
+            at=now,
+            uptime_s=round((now - self._started_at).total_seconds(), 1),
+            tick_at=tick.at if tick else None,
+            tick_age_s=round((now - tick.at).total_seconds(), 3) if tick else None,
+            sources=views.sources(tick.snapshot) if tick else [],
+            pools=[
+                views.pool_view(pool, partitions.get(pool.name, pool.name), by_pool.get(pool.name, []), desired, slurm)
+                for pool in desired.pools.values()
+            ],
+            problems=self.problems(),
+            slurm=self._published.view(),
+            spend=s.SpendView(
+                usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
+                usd_so_far=views.usd_so_far([*machines, *self._journal.history()], now),
+            ),
+        )
+
+    def problems(self) -> list[s.ProblemView]:
+        """Everything that is not as it should be, worst first."""
+        tick, now, desired, machines = self._reconciler.last, self._clock.now(), self._desired(), self._journal.machines()
+        found = [
+            *problems.of_text(self._reconciler.problem, "check the disk that holds meshd's state"),
+            *problems.of_text(self._config_problem(), "mend it, then `systemctl reload meshd`", "warning"),
+            *problems.of_text(self._published.view().error, "slurmctld runs on the last good files; see `meshctl doctor`"),
+            *problems.of_machines(machines, self._executor.problems, now),
+        ]
+        if tick is not None:
+            found += problems.of_sources(tick.snapshot)
+            found += problems.of_plan(desired, machines, tick.plan.warnings, tick.snapshot)
+        return problems.ordered(found)
+
+    async def nodes(self) -> s.NodesView:
+        """All machines that are not GONE."""
+        now, tick = self._clock.now(), self._reconciler.last
+        slurm = views.slurm_of(tick.snapshot if tick else None)
+        machines = sorted(self._journal.machines(), key=lambda m: (m.pool, _index(m.slot), m.name))
+        return s.NodesView(at=now, nodes=[views.node_row(machine, slurm, now) for machine in machines])
+
+    async def events(self, *, after_id: int | None, limit: int, wait_s: float, machine: str = "") -> s.EventsView:
+        """Events, waited for when there are none."""
+        deadline_s = self._clock.monotonic_s() + wait_s
+        name = self._name_of(machine) if machine else ""
+        while True:
+            found = self._journal.events(-1 if after_id is None else after_id, limit, name)
+            left_s = deadline_s - self._clock.monotonic_s()
+            if found or after_id is None or left_s <= 0:
+                last_id = found[-1].id if found else max(after_id or 0, self._journal.last_event_id())
+                return s.EventsView(events=[_event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id)
+            async with self._news:
+                try:
+                    async with asyncio.timeout(left_s):
+                        await self._news.wait()
+                except TimeoutError:
+                    continue
+
+    async def plan(self, request: s.ScaleRequest | None) -> s.PlanView:
+        """What would be done."""
+        desired = self._desired()
+        if request is not None:
+            pool = self._pool(desired, request)
+            desired = self._with_target(desired, self._target(pool, request, "plan"))
+        return self._plan_view(desired)
+
+    def _plan_view(self, desired: Desired) -> s.PlanView:
+        now, tick = self._clock.now(), self._tick()
+        decided = self._reconciler.decide(tick.snapshot, now, desired)
+        return views.plan_view(decided, self._journal.machines(), tick.snapshot, desired, now)
+
+    async def doctor(self) -> s.DoctorView:
+        """All checks."""
+        return s.DoctorView(checks=await self._doctor())
+
+    async def version(self) -> s.VersionView:
+        """What runs here."""
+        slurm = views.slurm_of(self._reconciler.last.snapshot if self._reconciler.last else None)
+        return s.VersionView(
+            meshd=__version__, cluster=self._cluster, python=platform.python_version(),
+            slurm=slurm.version if slurm else "", tailscale=self._tailscale_version(),
+        )  # fmt: skip
+
+    # -- changing -------------------------------------------------------------------------------------------------
+
+    async def scale(self, request: s.ScaleRequest, actor: Actor) -> s.ScaleAnswer:
+        """Set a pool's target."""
+        desired, tick, now = self._desired(), self._tick(), self._clock.now()
+        pool = self._pool(desired, request)
+        old = desired.targets.get(pool.name)
+        target = self._target(pool, request, str(actor.user))
+        # A breaker or a cool-down must not silence an explicit wish: the plan is made as if they were lifted.
+        lifted = replace(self._with_target(desired, target), blocks=_without(desired, pool))
+        view = self._plan_view(lifted)
+        machines = [m for m in self._journal.machines() if m.pool == pool.name]
+        if request.gpus > pool.max_nodes * max(pool.gpus_per_node, 1):
+            raise Refused(
+                f"{pool.name} has room for {pool.max_nodes * max(pool.gpus_per_node, 1)} GPUs, not for {request.gpus}",
+                f"raise pools.{pool.name}.max_nodes and reload meshd",
+            )
+        last_event_id = self._journal.last_event_id()
+        target_id = None
+        if not request.dry_run:
+            for key in ("pool:" + pool.name, "offer:", "provider:"):
+                self._journal.unblock(key)
+            target_id = self._journal.set_target(
+                target, f"{pool.name} shall have {request.gpus} GPUs, said {actor.user}", now
+            ).id
+            self._reconciler.wake()
+        slurm = views.slurm_of(tick.snapshot)
+        leaving = {row.subject for row in view.steps if row.action == "remove"}
+        leaving |= {m.name for m in machines if m.phase is Phase.DRAINING}
+        waiting = [
+            s.WaitingFor(slot=m.slot, machine=m.name, jobs=list(slurm.jobs_on(m.slot)))
+            for m in machines
+            if slurm and m.name in leaving and slurm.jobs_on(m.slot)
+        ]
+        return s.ScaleAnswer(
+            pool=pool.name, gpus_before=old.gpus if old else supply_gpus(machines), gpus=request.gpus, target_id=target_id,
+            at=now, last_event_id=last_event_id, plan=view, warnings=view.warnings, waiting_for_jobs=waiting,
+        )  # fmt: skip
+
+    async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
+        """Let the node take no new jobs."""
+        machine = self._in_slurm(request.machine)
+        await self._slurm.drain(machine.slot, request.reason or f"drained by {actor.user}")
+        return self._done(machine, "drain", f"takes no new jobs, said {actor.user}: {request.reason}".rstrip(": "))
+
+    async def undrain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
+        """Let the node take jobs again."""
+        machine = self._in_slurm(request.machine)
+        if machine.phase is Phase.DRAINING:
+            raise Refused(f"{machine.name} is on its way out: {machine.reason}", "scale the pool up to keep it")
+        await self._slurm.resume(machine.slot)
+        return self._done(machine, "undrain", f"takes jobs again, said {actor.user}: {request.reason}".rstrip(": "))
+
+    async def remove(self, request: s.RemoveRequest, actor: Actor) -> s.MachineAnswer:
+        """Give a machine back."""
+        machine = self._machine(request.machine)
+        if machine.phase in {Phase.TERMINATING, Phase.LOST}:
+            return self._answer(machine, "is already being given back")
+        jobs = self._jobs(machine)
+        removal = "forced" if request.force else machine.removal or "wanted"
+        how = "at once, by force" if request.force else "after its jobs"
+        reason = f"removed {how}, said {actor.user}"
+        self._records.change(machine.name, "remove", reason, removal=removal, reason=reason)
+        self._reconciler.wake()
+        warnings = [f"job {', '.join(jobs)} loses the node"] if jobs and request.force else []
+        return self._answer(self._machine(machine.name), f"will be given back {how}", warnings)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        task = self._loop.create_task(self._notify_all())
+        self._tell_tasks.add(task)
+        task.add_done_callback(self._tell_tasks.discard)
+
+    async def _notify_all(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    def _pool(self, desired: Desired, request: s.ScaleRequest) -> Pool:
+        names = ", ".join(desired.pools) or "none: write a [pools.NAME] table into meshd.toml"
+        if request.pool is None:
+            if len(desired.pools) != 1:
+                raise BadRequest("say which pool to scale", f"--pool, one of: {names}")
+            return next(iter(desired.pools.values()))
+        if request.pool not in desired.pools:
+            raise Unknown(f"there is no pool {request.pool}", f"pools are: {names}")
+        return desired.pools[request.pool]
+
+    def _target(self, pool: Pool, request: s.ScaleRequest, by: str) -> Target:
+        if request.provider and request.provider not in pool.providers:
+            raise BadRequest(
+                f"{pool.name} does not rent from {request.provider}", f"its providers are: {', '.join(pool.providers)}"
+            )
+        return Target(pool.name, request.gpus, request.provider or "", request.max_usd_per_gpu_hour, self._clock.now(), by)
+
+    @staticmethod
+    def _with_target(desired: Desired, target: Target) -> Desired:
+        return replace(desired, targets={**desired.targets, target.pool: target})
+
+    def _name_of(self, machine_or_slot: str) -> str:
+        live = [m for m in self._journal.machines() if machine_or_slot in {m.name, m.slot}]
+        if live:
+            return max(live, key=lambda m: m.created_at).name
+        if self._journal.machine(machine_or_slot) is None:
+            raise Unknown(f"there is no machine or slot {machine_or_slot}", "see `meshctl nodes`")
+        return machine_or_slot
+
+    def _machine(self, machine_or_slot: str) -> Machine:
+        machine = self._records.get(self._name_of(machine_or_slot))
+        if machine.phase is Phase.GONE:
+            raise Refused(f"{machine.name} is gone since {machine.gone_at:%Y-%m-%d %H:%M:%S} UTC", "see `meshctl nodes`")
+        return machine
+
+    def _in_slurm(self, machine_or_slot: str) -> Machine:
+        machine = self._machine(machine_or_slot)
+        if machine.phase not in IN_SLURM:
+            raise Refused(f"{machine.name} is {machine.phase.value}: it is not in Slurm", DRAIN_AGAIN_CURE)
+        return machine
+
+    def _jobs(self, machine: Machine) -> list[str]:
+        slurm = views.slurm_of(self._reconciler.last.snapshot if self._reconciler.last else None)
+        return list(slurm.jobs_on(machine.slot)) if slurm else []
+
+    def _done(self, machine: Machine, kind: str, text: str) -> s.MachineAnswer:
+        self._journal.event(self._clock.now(), kind, text, machine.name)
+        self._reconciler.wake()
+        return self._answer(machine, text)
+
+    def _answer(self, machine: Machine, text: str, warnings: list[str] | None = None) -> s.MachineAnswer:
+        return s.MachineAnswer(
+            machine=machine.name, slot=machine.slot, phase=machine.phase.value, text=text, jobs=self._jobs(machine),
+            warnings=warnings or [],
+        )  # fmt: skip
+
+
+def _without(desired: Desired, pool: Pool) -> dict[str, Block]:
+    return {key: block for key, block in desired.blocks.items() if key.startswith("pool:") and key != f"pool:{pool.name}"}
+
+
+def _index(slot: str) -> tuple[str, int]:
+    pool, _, number = slot.rpartition("-")
+    return pool, int(number) if number.isdigit() else 0
+
+
+def _event_row(event: Event, machine: Machine | None) -> s.EventRow:
+    fields = {k: v if isinstance(v, str | int | float | bool | None) else str(v) for k, v in event.fields.items()}
+    pool = machine.pool if machine else str(event.fields.get("pool", ""))
+    return s.EventRow(
+        id=event.id, at=event.at, kind=event.kind, text=event.text, machine=event.machine, pool=pool, fields=fields
+    )
+

@@ -1,0 +1,103 @@
+"""Everything that is not as it should be, in one list, worst first. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from meshd.api.schema import ProblemView
+from meshd.model.desired import Desired
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Fresh, Snapshot, Unavailable
+from meshd.plan.scale import supply_gpus
+from meshd.model.plan import Warn
+
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+
+_CURES = {
+    "tailnet": "check `tailscale status` on the head; nothing is destroyed while it cannot be read",
+    "slurm": "check `scontrol ping` and `systemctl status slurmctld`; no node leaves while Slurm cannot be read",
+    "provider": "check the credential and the cloud's status page; `meshctl doctor` tells more",
+    "offers": "nothing can be rented from it until its offers can be read",
+}
+
+
+def of_sources(snapshot: Snapshot) -> Iterable[ProblemView]:
+    """Sources that cannot be read, and a tailnet that cannot be believed."""
+    named = {"tailnet": snapshot.tailnet, "slurm": snapshot.slurm}
+    for name, seen in named.items():
+        if isinstance(seen, Unavailable):
+            yield _problem("error", f"{name} cannot be read: {seen.reason}", _CURES[name], since=seen.since)
+    for kind, table in (("provider", snapshot.instances), ("offers", snapshot.offers)):
+        for name, listing in table.items():
+            if isinstance(listing, Unavailable):
+                text = f"{name}: {kind} cannot be read: {listing.reason}"
+                yield _problem("error", text, _CURES[kind], since=listing.since)
+    if isinstance(snapshot.tailnet, Fresh) and not snapshot.tailnet.value.healthy:
+        words = "; ".join(snapshot.tailnet.value.problems) or "the head is not online"
+        yield _problem("error", f"the head's tailnet is not well: {words}", "run `tailscale status` on the head")
+
+
+def of_machines(machines: Iterable[Machine], steps_failed: Mapping[str, str], now: datetime) -> Iterable[ProblemView]:
+    """Machines that were given up, that do not die, or whose last step failed."""
+    for machine in machines:
+        if machine.phase is Phase.LOST:
+            yield _problem(
+                "error",
+                f"{machine.name} costs {machine.usd_per_hour:.2f} USD/h and {machine.provider} does not end it: "
+                f"asked {machine.terminate_calls} times",
+                f"end {machine.instance_id} in {machine.provider}'s console; meshd goes on asking",
+                since=machine.phase_since, machine=machine.name, pool=machine.pool,
+            )  # fmt: skip
+        elif machine.failure:
+            yield _problem(
+                "warning", f"{machine.name} was given up: {machine.failure}", "see `meshctl events`",
+                since=machine.phase_since, machine=machine.name, pool=machine.pool,
+            )  # fmt: skip
+        if machine.name in steps_failed:
+            yield _problem(
+                "warning", f"{machine.name}: {steps_failed[machine.name]}", "meshd tries again",
+                machine=machine.name, pool=machine.pool,
+            )  # fmt: skip
+
+
+def of_plan(
+    desired: Desired, machines: Iterable[Machine], warnings: Iterable[Warn], snapshot: Snapshot
+) -> Iterable[ProblemView]:
+    """What keeps a pool from its target. It is blocking when no time will mend it and nothing is on its way."""
+    machines = list(machines)
+    offers_known = any(isinstance(listing, Fresh) for listing in snapshot.offers.values())
+    for warn in warnings:
+        pool = desired.pools.get(warn.subject)
+        coming = [m for m in machines if pool and m.pool == pool.name and m.phase is not Phase.READY and not m.removal]
+        yield _problem(
+            "error" if pool else "warning",
+            f"{warn.subject}: {warn.reason}",
+            warn.cure or "allow another provider, region or price, or wait: meshd tries again",
+            pool=warn.subject if pool else "",
+            blocking=bool(pool) and offers_known and not coming,
+        )
+    for pool in desired.pools.values():
+        block = desired.blocks.get(f"pool:{pool.name}")
+        target = desired.targets.get(pool.name)
+        short = target is not None and supply_gpus([m for m in machines if m.pool == pool.name]) < target.gpus
+        if block is not None and not short:
+            yield _problem("warning", f"{pool.name}: {block.reason}", "see `meshctl events`", pool=pool.name)
+
+
+def ordered(problems: Iterable[ProblemView]) -> list[ProblemView]:
+    """Worst first."""
+    return sorted(problems, key=lambda p: (_ORDER.get(p.severity, 9), p.pool, p.text))
+
+
+def of_text(text: str, cure: str, severity: str = "error") -> Iterable[ProblemView]:
+    """A problem that somebody else worded; nothing for an empty text."""
+    if text:
+        yield _problem(severity, text, cure)
+
+
+def _problem(severity: str, text: str, cure: str, *, since: datetime | None = None, pool: str = "", machine: str = "",
+             blocking: bool = False) -> ProblemView:  # fmt: skip
+    return ProblemView(
+        severity=severity, text=text, cure=cure, since=since, pool=pool, machine=machine, blocking=blocking
+    )

@@ -1,0 +1,136 @@
+"""The documents that people see, made from the journal and the last tick. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from meshd.api import schema as s
+from meshd.model.desired import Desired, Pool
+from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
+from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot
+from meshd.model.plan import Plan, Remove, RequestMachine, TerminateOrphan
+from meshd.plan.placement import ranked, suits
+from meshd.plan.scale import units
+
+ALTERNATIVES_MAX = 8
+
+
+def slurm_of(snapshot: Snapshot | None) -> SlurmView | None:
+    """Slurm's newest word, None when it cannot be read."""
+    return snapshot.slurm.value if snapshot and isinstance(snapshot.slurm, Fresh) else None
+
+
+def sources(snapshot: Snapshot) -> list[s.SourceView]:
+    """Every source and whether it can be read."""
+    named: list[tuple[str, Observation[object]]] = [("tailnet", snapshot.tailnet), ("slurm", snapshot.slurm)]
+    named += [(f"provider:{name}", seen) for name, seen in sorted(snapshot.instances.items())]
+    named += [(f"offers:{name}", seen) for name, seen in sorted(snapshot.offers.items())]
+    return [
+        s.SourceView(name=name, ok=True, at=seen.at)
+        if isinstance(seen, Fresh)
+        else s.SourceView(name=name, ok=False, reason=seen.reason, since=seen.since)
+        for name, seen in named
+    ]
+
+
+def pool_view(pool: Pool, partition: str, machines: Sequence[Machine], desired: Desired, slurm: SlurmView | None) -> s.PoolView:
+    """A pool and how far it is."""
+    target = desired.targets.get(pool.name)
+    jobs = [job for job in slurm.jobs if job.partition == partition] if slurm else []
+    pending = [job for job in jobs if job.state == "PENDING"]
+    return s.PoolView(
+        name=pool.name,
+        partition=partition,
+        target_id=target.id if target else None,
+        target_gpus=target.gpus if target else 0,
+        ready_gpus=sum(units(m) for m in machines if m.phase is Phase.READY and not m.removal),
+        machines=dict(Counter(m.phase.value for m in machines)),
+        usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
+        queue=s.QueueView(
+            running=sum(bool(job.nodes) for job in jobs), pending=len(pending), pending_gpus=sum(j.gpus for j in pending)
+        ),
+    )
+
+
+def node_row(machine: Machine, slurm: SlurmView | None, now: datetime) -> s.NodeRow:
+    """One machine."""
+    node = slurm.nodes.get(machine.slot) if slurm and machine.line_published else None
+    return s.NodeRow(
+        machine=machine.name, slot=machine.slot, pool=machine.pool, provider=machine.provider,
+        phase=machine.phase.value, since=machine.phase_since, region=machine.offer.zone or machine.region,
+        instance_type=machine.offer.instance_type, gpu=machine.offer.gpu, gpus=machine.gpus,
+        address=machine.tailnet_ip, path=machine.path,
+        slurm_state="+".join(sorted(node.states, key=_base_first)) if node else "",
+        jobs=list(slurm.jobs_on(machine.slot)) if slurm and node else [],
+        heartbeat_age_s=round((now - machine.heartbeat_at).total_seconds(), 1) if machine.heartbeat_at else None,
+        usd_per_hour=machine.usd_per_hour, reason=machine.reason, failure=machine.failure,
+    )  # fmt: skip
+
+
+def _base_first(state: str) -> tuple[bool, str]:
+    return state not in {"IDLE", "ALLOCATED", "MIXED", "DOWN", "UNKNOWN", "ERROR", "FUTURE"}, state
+
+
+def usd_so_far(machines: Iterable[Machine], now: datetime) -> float:
+    """What these machines have cost by their prices."""
+    total = 0.0
+    for machine in machines:
+        if machine.launched_at is not None:
+            hours = ((machine.gone_at or now) - machine.launched_at).total_seconds() / 3600
+            total += max(hours, 0.0) * machine.usd_per_hour
+    return round(total, 4)
+
+
+def plan_view(plan: Plan, machines: Sequence[Machine], snapshot: Snapshot, desired: Desired, now: datetime) -> s.PlanView:
+    """A plan for people: its steps, its price, and the offers that were looked at."""
+    before = sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY)
+    requests = [step for step in plan.steps if isinstance(step, RequestMachine)]
+    removes = [str(step.subject) for step in plan.steps if isinstance(step, Remove | TerminateOrphan)]
+    by_name: Mapping[str, Machine] = {m.name: m for m in machines}
+    saved = sum(by_name[name].usd_per_hour for name in removes if name in by_name)
+    added = sum(step.offer.usd_per_hour for step in requests)
+    chosen = {step.offer.key for step in requests}
+    return s.PlanView(
+        steps=[s.StepRow(action=step.action, subject=step.subject, reason=step.reason) for step in plan.steps],
+        usd_per_hour_before=round(before, 4),
+        usd_per_hour_after=round(before + added - saved, 4),
+        adds=len(requests),
+        removes=removes,
+        alternatives=alternatives({step.pool for step in requests}, chosen, snapshot, desired, now),
+        warnings=[f"{warn.subject}: {warn.reason}" + (f" ({warn.cure})" if warn.cure else "") for warn in plan.warnings],
+    )
+
+
+def alternatives(
+    pools: Iterable[str], chosen: Iterable[str], snapshot: Snapshot, desired: Desired, now: datetime
+) -> list[s.AlternativeRow]:
+    """The offers that would do, cheapest first, and why the rest of the same GPU would not."""
+    offers = [o for listing in snapshot.offers.values() if isinstance(listing, Fresh) for o in listing.value]
+    rows: list[s.AlternativeRow] = []
+    for name in sorted(pools):
+        pool, target = desired.pools[name], desired.targets[name]
+        good = ranked(offers, pool, target, desired.blocks, now)
+        near = [o for o in offers if o not in good and pool.gpu and o.gpu.startswith(pool.gpu)]
+        for offer in [*good, *sorted(near, key=lambda o: o.usd_per_gpu_hour)][:ALTERNATIVES_MAX]:
+            note = "" if offer in good else suits(offer, pool, target) or "left alone for a while"
+            rows.append(
+                s.AlternativeRow(
+                    offer=offer.key, provider=offer.provider, region=offer.zone or offer.region,
+                    instance_type=offer.instance_type, gpu=offer.gpu, gpus=offer.gpus, usd_per_hour=offer.usd_per_hour,
+                    usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4), chosen=offer.key in chosen, note=note,
+                )  # fmt: skip
+            )
+    return rows
+
+
+def status_line(machines: Sequence[Machine], problems: Sequence[s.ProblemView]) -> str:
+    """One line for `systemctl status`."""
+    ready = sum(m.gpus for m in machines if m.phase is Phase.READY)
+    coming = sum(m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY for m in machines)
+    leaving = sum(m.phase in {Phase.DRAINING, Phase.TERMINATING, Phase.LOST} for m in machines)
+    usd = sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY)
+    worst = [p.text for p in problems if p.severity == "error"]
+    text = f"{ready} GPUs ready, {coming} machines coming, {leaving} leaving, {usd:.2f} USD/h"
+    return f"{text}; {worst[0]}" if worst else text
