@@ -265,12 +265,13 @@ class Ledger:
             machine.powered_off = True
             if self.rules.ends_itself:
                 self._end(machine, End.ASKED if machine.life is Life.ENDING else End.POWERED_OFF)
-        if machine.life is Life.PENDING and machine.address:
-            if now >= machine.created_at + timedelta(seconds=self.rules.boot_s):
-                machine.life = Life.RUNNING
-        elif machine.life is Life.ENDING and not fate.never_ends and machine.end_asked_at is not None:
-            if now >= machine.end_asked_at + timedelta(seconds=self.rules.end_s):
-                self._end(machine, End.ASKED)
+        if machine.life is Life.PENDING and machine.address and self._due(machine.created_at, self.rules.boot_s):
+            machine.life = Life.RUNNING
+        if machine.life is Life.ENDING and not fate.never_ends and self._due(machine.end_asked_at, self.rules.end_s):
+            self._end(machine, End.ASKED)
+
+    def _due(self, since: datetime | None, after_s: float) -> bool:
+        return since is not None and self.now() >= since + timedelta(seconds=after_s)
 
     def _end(self, machine: Machine, end: End) -> None:
         if machine.life is not Life.ENDED:

@@ -1,0 +1,281 @@
+"""A stand-in for EC2: moto, made to behave like the real thing where it matters.
+
+Added around moto: idempotent client tokens, states that take time, the machine's real address, eventual consistency,
+capacity, quotas, throttling and every fault of the fault engine. Each RunInstances boots a machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+from deploy.sandbox.clouds.ec2_backend import Backend, Reply
+from deploy.sandbox.clouds.faults import CUTS, Fault, FaultEngine, Kind, Struck
+from deploy.sandbox.clouds.ledger import Birth, Ledger, Life
+from providers.aws.prices import shipped
+
+Form = dict[str, str]
+StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+
+_SCOPE = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/([a-z0-9-]+)/")
+_INSTANCE_ID = re.compile(rb"<instanceId>(i-[0-9a-f]+)</instanceId>")
+_ITEM = re.compile(rb"<item>\s*<reservationId>.*?</instancesSet>\s*.*?</item>|<item>\s*<ownerId>.*?</item>", re.DOTALL)
+_FALLBACK_USD_PER_HOUR = 1.0
+_SLOTS = {
+    "RunInstances": "launch",
+    "TerminateInstances": "terminate",
+    "DescribeInstanceTypes": "offers",
+    "DescribeInstanceTypeOfferings": "offers",
+    "GetCallerIdentity": "check",
+}
+_REFUSALS = {
+    Kind.NO_CAPACITY: (
+        500,
+        "InsufficientInstanceCapacity",
+        "We currently do not have sufficient capacity in the zone.",
+    ),
+    Kind.QUOTA: (400, "VcpuLimitExceeded", "You have requested more vCPU capacity than your current limit allows."),
+    Kind.THROTTLED: (503, "RequestLimitExceeded", "Request limit exceeded."),
+    Kind.AUTH: (401, "AuthFailure", "AWS was not able to validate the provided access credentials"),
+    Kind.INVALID: (400, "InvalidParameterValue", "Value for a parameter is invalid."),
+}
+_PHRASES = {400: "BAD REQUEST", 401: "UNAUTHORIZED", 500: "INTERNAL SERVER ERROR", 503: "SERVICE UNAVAILABLE"}
+HTML = b"<html><head><title>502 Bad Gateway</title></head><body>gateway</body></html>"
+
+
+class Refused(Exception):  # noqa: N818  an answer, not a failure
+    """EC2's own kind of no."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        self.reply = _error(status, code, message)
+        super().__init__(code)
+
+
+class Ec2Cloud:
+    """The stand-in as a WSGI application, for a threaded server.
+
+    Args:
+        ledger: the machines.
+        faults: what goes wrong.
+        account_id: twelve digits; a number of its own keeps it apart from other stand-ins in this process.
+    """
+
+    def __init__(self, ledger: Ledger, faults: FaultEngine, account_id: str) -> None:
+        self.ledger = ledger
+        self.faults = faults
+        self._backend = Backend(account_id)
+        self._prices = shipped()
+        self._tokens: dict[tuple[str, str], tuple[str, str, Reply]] = {}
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request; a fault may cut the connection, by raising ConnectionResetError."""
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        form = dict(parse_qsl(body.decode(), keep_blank_values=True))
+        action = form.get("Action", "")
+        struck = self.faults.take(_operation(action, form))
+        if struck.before is not None:
+            reply = _spoiled(struck.before)
+        else:
+            region, service = _scope(environ)
+            try:
+                with self._lock:
+                    reply = self._answer(action, form, environ, region if service == "ec2" else "", struck)
+            except Refused as refused:
+                reply = refused.reply
+            if struck.after is not None:
+                reply = self._after(struck.after, reply)
+        start_response(reply.status, [*reply.headers, ("Content-Length", str(len(reply.body)))])
+        return [reply.body]
+
+    def close(self) -> None:
+        """Let slow answers go and forget all instances."""
+        self._closing.set()
+        self._backend.close()
+
+    def _answer(self, action: str, form: Form, environ: Mapping[str, Any], region: str, struck: Struck) -> Reply:
+        if region and action == "RunInstances":
+            return self._run(form, environ, region, struck)
+        if region and action == "DescribeInstances":
+            return self._describe(form, environ, struck)
+        if region and action == "TerminateInstances":
+            return self._terminate(form, environ)
+        if region and action == "DescribeImages":
+            self._backend.ensure_images(region)
+        return self._backend.forward(environ, form)
+
+    def _after(self, fault: Fault, reply: Reply) -> Reply:
+        if fault.kind is Kind.SLOW:
+            self._closing.wait(fault.seconds)
+            return reply
+        return _spoiled(fault)
+
+    def _run(self, form: Form, environ: Mapping[str, Any], region: str, struck: Struck) -> Reply:
+        token = form.get("ClientToken", "")
+        shape = _fingerprint(form)
+        known = self._tokens.get((region, token)) if token else None
+        if known is not None:
+            return self._replay(known, shape)
+        kind = form.get("InstanceType", "")
+        self._check(form, region, kind)
+        reply = self._backend.forward(environ, form)
+        found = _INSTANCE_ID.search(reply.body)
+        if found is None:
+            return reply
+        instance_id = found[1].decode()
+        self._born(form, region, kind, instance_id, struck)
+        if token:
+            self._tokens[region, token] = (shape, instance_id, reply)
+        return reply
+
+    def _replay(self, known: tuple[str, str, Reply], shape: str) -> Reply:
+        old_shape, instance_id, reply = known
+        if shape != old_shape:
+            raise Refused(
+                400,
+                "IdempotentParameterMismatch",
+                "Arguments on this idempotent request are inconsistent with arguments",
+            )
+        machine = self.ledger.find(instance_id)
+        if machine is None or machine.life is Life.ENDED:
+            raise Refused(400, "IdempotentInstanceTerminated", "The instance of this token is terminated.")
+        return reply
+
+    def _check(self, form: Form, region: str, kind: str) -> None:
+        if not self._backend.knows_type(region, kind):
+            raise Refused(400, "InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
+        if len(base64.b64decode(form.get("UserData", ""))) > 16384:
+            raise Refused(400, "InvalidParameterValue", "User data is limited to 16384 bytes")
+        if not self.ledger.has_room(kind, region, form.get("Placement.AvailabilityZone", region)):
+            raise Refused(*_REFUSALS[Kind.NO_CAPACITY])
+
+    def _born(self, form: Form, region: str, kind: str, instance_id: str, struck: Struck) -> None:
+        tags = _tags(form)
+        gpus, gpu_name = self._backend.gpus(region, kind)
+        self.ledger.add(
+            Birth(
+                id=instance_id,
+                token=tags.get("Name", ""),
+                region=region,
+                zone=self._backend.zone_of(region, instance_id),
+                instance_type=kind,
+                gpus=gpus,
+                gpu_name=gpu_name,
+                usd_per_hour=self._prices.find(region, kind) or _FALLBACK_USD_PER_HOUR,
+                user_data=base64.b64decode(form.get("UserData", "")).decode("utf-8", "replace"),
+                spot=form.get("InstanceMarketOptions.MarketType") == "spot",
+                tags=tags,
+            ),
+            struck,
+        )
+
+    def _describe(self, form: Form, environ: Mapping[str, Any], struck: Struck) -> Reply:
+        for asked in _ids(form):
+            self._must_know(asked)
+        shown = {m.id for m in self.ledger.listed()}
+        for machine in self.ledger.everything():
+            self._backend.show(machine, unknown_state=Kind.UNKNOWN_STATE in struck.looks)
+        reply = self._backend.forward(environ, self._without_token_filter(form))
+        body = reply.body
+        if not _ids(form):
+            body = _ITEM.sub(lambda item: item[0] if _shown(item[0], shown) else b"", body)
+        if Kind.UNKNOWN_FIELDS in struck.looks:
+            body = body.replace(b"</instanceId>", b"</instanceId><noveltySet><item>1</item></noveltySet>")
+        return Reply(reply.status, reply.headers, body)
+
+    def _terminate(self, form: Form, environ: Mapping[str, Any]) -> Reply:
+        asked = _ids(form)
+        for instance_id in asked:
+            self._must_know(instance_id)
+        reply = self._backend.forward(environ, form)
+        for instance_id in asked:
+            self.ledger.ask_end(instance_id)
+        return reply
+
+    def _must_know(self, instance_id: str) -> None:
+        if not re.fullmatch(r"i-[0-9a-f]{8,17}", instance_id):
+            raise Refused(400, "InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
+        if self.ledger.find(instance_id) is None:
+            raise Refused(400, "InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
+
+    def _without_token_filter(self, form: Form) -> Form:
+        """Ask for ids in place of the filter `client-token`, on which moto fails."""
+        for key, value in form.items():
+            if value != "client-token" or not re.fullmatch(r"Filter\.\d+\.Name", key):
+                continue
+            stem = key.removesuffix(".Name")
+            wanted = {v for k, v in form.items() if k.startswith(f"{stem}.Value.")}
+            ids = [entry[1] for (_, token), entry in self._tokens.items() if token in wanted]
+            kept = {k: v for k, v in form.items() if not k.startswith(f"{stem}.")}
+            values = {f"{stem}.Value.{n}": i for n, i in enumerate(ids or ["i-00000000000000000"], 1)}
+            return {**kept, key: "instance-id", **values}
+        return form
+
+
+def _operation(action: str, form: Mapping[str, str]) -> str:
+    if action == "DescribeInstances":
+        return "get" if _ids(form) else "list"
+    return _SLOTS.get(action, "other")
+
+
+def _ids(form: Mapping[str, str]) -> list[str]:
+    return [value for key, value in form.items() if re.fullmatch(r"InstanceId\.\d+", key)]
+
+
+def _tags(form: Mapping[str, str]) -> dict[str, str]:
+    stems = [
+        key.removesuffix("ResourceType")
+        for key, value in form.items()
+        if re.fullmatch(r"TagSpecification\.\d+\.ResourceType", key) and value == "instance"
+    ]
+    return {
+        form[key]: form.get(key.removesuffix(".Key") + ".Value", "")
+        for stem in stems
+        for key in form
+        if key.startswith(f"{stem}Tag.") and key.endswith(".Key")
+    }
+
+
+def _fingerprint(form: Mapping[str, str]) -> str:
+    return hashlib.sha256(repr(sorted(form.items())).encode()).hexdigest()
+
+
+def _scope(environ: Mapping[str, Any]) -> tuple[str, str]:
+    found = _SCOPE.search(str(environ.get("HTTP_AUTHORIZATION", "")))
+    return (found[1], found[2]) if found else ("us-east-1", "ec2")
+
+
+def _shown(item: bytes, shown: set[str]) -> bool:
+    found = _INSTANCE_ID.search(item)
+    return found is None or found[1].decode() in shown
+
+
+def _error(status: int, code: str, message: str, headers: Iterable[tuple[str, str]] = ()) -> Reply:
+    body = (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'
+        f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message>"
+        "</Error></Errors><RequestID>00000000-0000-0000-0000-000000000000</RequestID></Response>"
+    )
+    return Reply(f"{status} {_PHRASES.get(status, 'ERROR')}", [("Content-Type", "text/xml"), *headers], body.encode())
+
+
+def _spoiled(fault: Fault) -> Reply:
+    if fault.kind in CUTS:
+        raise ConnectionResetError("a fault cuts the connection")
+    if fault.kind is Kind.HTML:
+        return Reply("502 BAD GATEWAY", [("Content-Type", "text/html")], HTML)
+    if fault.kind is Kind.HTML_AFTER:
+        return Reply("200 OK", [("Content-Type", "text/html")], HTML)
+    if fault.kind in _REFUSALS:
+        status, code, message = _REFUSALS[fault.kind]
+        headers = [("Retry-After", f"{fault.seconds:g}")] if fault.kind is Kind.THROTTLED and fault.seconds else []
+        return _error(status, code, message, headers)
+    code = "Unavailable" if fault.status == 503 else "InternalError"
+    return _error(fault.status, code, "An internal error has occurred")

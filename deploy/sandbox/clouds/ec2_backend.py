@@ -1,0 +1,143 @@
+"""What the EC2 stand-in takes from moto: requests answered, instances altered, images and types known.
+
+moto answers most of EC2's calls well, but changes states at once and knows nothing of real addresses. So before each
+look at instances their state, reason, address and time are set to what the ledger says.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.amis import Ami
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+from deploy.sandbox.clouds.gpu_names import nvidia_smi_name
+from deploy.sandbox.clouds.ledger import End, Life, Machine
+from providers.aws.settings import DLAMI, DLAMI_ARM
+
+_STATES = {
+    Life.PENDING: ("pending", 0),
+    Life.RUNNING: ("running", 16),
+    Life.ENDING: ("shutting-down", 32),
+    Life.ENDED: ("terminated", 48),
+}
+_REASONS = {
+    End.ASKED: ("Client.UserInitiatedShutdown", "User initiated shutdown"),
+    End.POWERED_OFF: ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown"),
+    End.DIED: ("Server.InternalError", "Internal error on launch"),
+    End.BOOT_FAILED: ("Server.InternalError", "Internal error on launch"),
+}
+_SPOT_TAKEN = ("Server.SpotInstanceTermination", "Spot instance termination")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An HTTP answer."""
+
+    status: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class Backend:
+    """moto's EC2 for one account.
+
+    Args:
+        account_id: twelve digits; stand-ins with different ones do not see each other's instances.
+    """
+
+    def __init__(self, account_id: str) -> None:
+        self.account_id = account_id
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self._pictured: set[str] = set()
+
+    def forward(self, environ: Mapping[str, Any], form: Mapping[str, str] | None) -> Reply:
+        """Let moto answer, with `form` in place of the request's own body when given."""
+        inner: dict[str, Any] = {**environ, "HTTP_X_MOTO_ACCOUNT_ID": self.account_id}
+        if form is not None:
+            body = urlencode(form).encode()
+            inner |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        seen: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[..., None]:
+            seen.append((status, headers))
+            return lambda _data: None
+
+        chunks: Iterable[bytes] = self._app(inner, start_response)
+        body = b"".join(chunks)
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            close()
+        status, headers = seen[-1]
+        return Reply(status, [h for h in headers if h[0].lower() != "content-length"], body)
+
+    def ensure_images(self, region: str) -> None:
+        """Publish the images that the adapter looks for by default."""
+        if region in self._pictured:
+            return
+        self._pictured.add(region)
+        backend = self._region(region)
+        for index, (pattern, arch) in enumerate(((DLAMI, "x86_64"), (DLAMI_ARM, "arm64"))):
+            image = Ami(
+                backend,
+                f"ami-0123456789abcdef{index}",
+                name=pattern.replace("*", "20260101"),
+                owner_id="898082745236",
+                owner_alias="amazon",
+                public=True,
+                virtualization_type="hvm",
+                architecture=arch,
+                root_device_type="ebs",
+                root_device_name="/dev/sda1",
+            )
+            backend.amis[image.id] = image
+
+    def gpus(self, region: str, instance_type: str) -> tuple[int, str]:
+        """How many GPUs a type has and what nvidia-smi calls them; (0, "") for none or an unknown type."""
+        row = self._type(region, instance_type)
+        gpus = row.get("GpuInfo", {}).get("Gpus", []) if row else []
+        if not gpus:
+            return 0, ""
+        memory_gib = round(gpus[0]["MemoryInfo"]["SizeInMiB"] / 1024)
+        return int(gpus[0]["Count"]), nvidia_smi_name(str(gpus[0]["Name"]), memory_gib)
+
+    def knows_type(self, region: str, instance_type: str) -> bool:
+        """Whether EC2 has such a type."""
+        return self._type(region, instance_type) is not None
+
+    def _type(self, region: str, instance_type: str) -> Mapping[str, Any] | None:
+        rows = self._region(region).instance_types
+        return next((row for row in rows if row.get("InstanceType") == instance_type), None)
+
+    def zone_of(self, region: str, instance_id: str) -> str:
+        """The zone that moto put an instance in."""
+        return str(self._region(region).get_instance(instance_id).placement.zone)
+
+    def show(self, machine: Machine, *, unknown_state: bool) -> None:
+        """Make moto tell what the ledger says of a machine."""
+        instance = self._region(machine.region).get_instance(machine.id)
+        name, code = _STATES[machine.life]
+        instance._state.name, instance._state.code = ("quiescing", 96) if unknown_state else (name, code)
+        instance.launch_time = machine.created_at.replace(tzinfo=None)
+        reason, words = ("", "")
+        if machine.life in (Life.ENDING, Life.ENDED):
+            reason, words = _REASONS[machine.end or End.ASKED]
+            if machine.end is End.DIED and machine.spot:
+                reason, words = _SPOT_TAKEN
+        instance.state_reason.code, instance.state_reason.message = reason, f"{reason}: {words}" if reason else ""
+        instance._reason = words
+        visible = machine.life in (Life.RUNNING, Life.ENDING) and not machine.fate.no_address
+        for interface in instance.nics.values():
+            interface.public_ip = machine.address if visible else None
+
+    def close(self) -> None:
+        """Forget the account's instances."""
+        ec2_backends[self.account_id].reset()
+
+    def _region(self, region: str) -> Any:
+        return ec2_backends[self.account_id][region]

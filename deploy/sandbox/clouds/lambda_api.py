@@ -1,0 +1,334 @@
+"""A stand-in for Lambda Cloud's API 1.10: stateful, with its rate limits as real behaviour and faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from deploy.sandbox.clouds.faults import AFTER, CUTS, Fault, FaultEngine, Kind, Struck
+from deploy.sandbox.clouds.lambda_types import REGIONS, TYPES, LambdaType
+from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
+
+HTML = "<html><head><title>502 Bad Gateway</title></head><body>gateway</body></html>"
+_HOSTNAME = re.compile(r"[a-z0-9][0-9a-z-]{0,62}")
+_TAG_KEY = re.compile(r"[a-z][a-z0-9-:]{1,54}")
+_STATUS = {
+    Life.PENDING: "booting",
+    Life.RUNNING: "active",
+    Life.ENDING: "terminating",
+    Life.ENDED: "terminated",
+}
+_SLOTS = {
+    ("GET", "/instance-types"): "offers",
+    ("POST", "/instance-operations/launch"): "launch",
+    ("POST", "/instance-operations/terminate"): "terminate",
+    ("GET", "/instances"): "list",
+}
+
+
+class Refused(Exception):  # noqa: N818  an answer, not a failure
+    """Lambda's own kind of no."""
+
+    def __init__(self, status: int, code: str, message: str, suggestion: str = "", retry_after_s: float = 0) -> None:
+        self.status = status
+        self.headers = {"Retry-After": f"{retry_after_s:g}"} if retry_after_s else {}
+        error = {"code": code, "message": message, **({"suggestion": suggestion} if suggestion else {})}
+        self.body = {"error": error}
+        super().__init__(code)
+
+
+def _refusal(fault: Fault) -> Refused:
+    table: dict[Kind, tuple[int, str, str, str]] = {
+        Kind.NO_CAPACITY: _NO_ROOM,
+        Kind.QUOTA: (400, "global/quota-exceeded", "Quota exceeded.", "Contact Support to increase your quota."),
+        Kind.AUTH: (401, "global/invalid-api-key", "API key was invalid, expired, or deleted.", "Check your API key."),
+        Kind.INVALID: (400, "global/invalid-parameters", "Invalid request data.", ""),
+        Kind.THROTTLED: (429, "global/rate-limited", "Too many requests.", ""),
+    }
+    internal = (fault.status, "global/internal-error", "An internal server error occurred.", "Try again later.")
+    return Refused(*table.get(fault.kind, internal), retry_after_s=fault.seconds if fault.kind in table else 0)
+
+
+_NO_ROOM = (
+    400,
+    "instance-operations/launch/insufficient-capacity",
+    "Not enough capacity to fulfill launch request.",
+    "Choose another region or instance type.",
+)
+
+
+@dataclass(slots=True)
+class RateLimits:
+    """Lambda's limits: one call per second, one launch per 12 s. 0 switches a limit off."""
+
+    call_spacing_s: float = 1.0
+    launch_spacing_s: float = 12.0
+
+
+class LambdaCloud:
+    """The stand-in as an aiohttp application.
+
+    Args:
+        ledger: the machines.
+        faults: what goes wrong.
+        api_key: the only key that is let in.
+        limits: shared and changeable while it runs.
+    """
+
+    def __init__(self, ledger: Ledger, faults: FaultEngine, api_key: str, limits: RateLimits) -> None:
+        self.ledger = ledger
+        self.faults = faults
+        self.limits = limits
+        self.types: dict[str, LambdaType] = {kind.name: kind for kind in TYPES}
+        self.ssh_keys = ["meshd"]
+        self._api_key = api_key
+        self._last: dict[str, float] = {}
+        self._closing = asyncio.Event()
+
+    def app(self) -> web.Application:
+        """The application, with all routes under /api/v1."""
+        app = web.Application(middlewares=[self._middleware])
+        app.add_routes(
+            [
+                web.get("/api/v1/instance-types", self._instance_types),
+                web.get("/api/v1/regions", self._regions),
+                web.get("/api/v1/ssh-keys", self._ssh_keys),
+                web.get("/api/v1/instances", self._list),
+                web.get("/api/v1/instances/{id}", self._get),
+                web.post("/api/v1/instance-operations/launch", self._launch),
+                web.post("/api/v1/instance-operations/terminate", self._terminate),
+            ]
+        )
+        return app
+
+    def close(self) -> None:
+        """Let slow answers go."""
+        self._closing.set()
+
+    @web.middleware
+    async def _middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        operation = _operation(request)
+        struck = self.faults.take(operation)
+        request["struck"] = struck
+        try:
+            self._admit(request, operation)
+            if struck.before is not None:
+                return _spoiled(request, struck.before)
+            response = await handler(request)
+        except Refused as refused:
+            response = web.json_response(refused.body, status=refused.status, headers=refused.headers)
+        except web.HTTPNotFound:
+            body = {"error": {"code": "global/not-found", "message": "The requested resource was not found."}}
+            response = web.json_response(body, status=404)
+        if struck.after is None:
+            return response
+        if struck.after.kind is not Kind.SLOW:
+            return _spoiled(request, struck.after)
+        try:
+            await asyncio.wait_for(self._closing.wait(), struck.after.seconds)
+        except TimeoutError:
+            pass
+        return response
+
+    def _admit(self, request: web.Request, operation: str) -> None:
+        if request.headers.get("Authorization") != f"Bearer {self._api_key}":
+            raise Refused(
+                401,
+                "global/invalid-api-key",
+                "API key was invalid, expired, or deleted.",
+                "Check your API key or create a new one, then try again.",
+            )
+        self._space("call", self.limits.call_spacing_s)
+        if operation == "launch":
+            self._space("launch", self.limits.launch_spacing_s)
+
+    def _space(self, name: str, spacing_s: float) -> None:
+        now_s = self.ledger.now().timestamp()
+        last_s = self._last.get(name)
+        if spacing_s and last_s is not None and now_s - last_s < spacing_s:
+            raise Refused(429, "global/rate-limited", "Too many requests.")
+        self._last[name] = now_s
+
+    async def _instance_types(self, request: web.Request) -> web.Response:
+        items = {
+            kind.name: {
+                "instance_type": kind.body(),
+                "regions_with_capacity_available": [
+                    _region(region) for region in kind.regions if self.ledger.has_room(kind.name, region)
+                ],
+            }
+            for kind in self.types.values()
+        }
+        return _data(items)
+
+    async def _regions(self, request: web.Request) -> web.Response:
+        return _data([_region(name) for name in REGIONS])
+
+    async def _ssh_keys(self, request: web.Request) -> web.Response:
+        key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA sandbox"
+        rows = [{"id": uuid.uuid5(uuid.NAMESPACE_OID, n).hex, "name": n, "public_key": key} for n in self.ssh_keys]
+        return _data(rows)
+
+    async def _list(self, request: web.Request) -> web.Response:
+        looks = _struck(request).looks
+        return _data([self._body(machine, looks) for machine in self.ledger.listed()])
+
+    async def _get(self, request: web.Request) -> web.Response:
+        machine = self._known(request.match_info["id"])
+        return _data(self._body(machine, _struck(request).looks))
+
+    def _known(self, machine_id: str) -> Machine:
+        machine = self.ledger.find(machine_id)
+        if machine is None:
+            raise Refused(404, "global/object-does-not-exist", "Specified instance does not exist.")
+        return machine
+
+    async def _launch(self, request: web.Request) -> web.Response:
+        body = await _json(request)
+        kind, region = self._checked(body)
+        struck = _struck(request)
+        copies = 2 if struck.fate(Kind.DUPLICATE) else 1
+        ids = [uuid.uuid4().hex for _ in range(copies)]
+        for machine_id in ids:
+            self.ledger.add(
+                Birth(
+                    id=machine_id,
+                    token=str(body.get("name", "")),
+                    region=region,
+                    zone="",
+                    instance_type=kind.name,
+                    gpus=kind.gpus,
+                    gpu_name=kind.gpu_name,
+                    usd_per_hour=kind.cents_per_hour / 100,
+                    user_data=str(body.get("user_data", "")),
+                    tags={tag["key"]: tag["value"] for tag in body.get("tags", [])},
+                ),
+                struck,
+            )
+        return _data({"instance_ids": ids[:1]})
+
+    def _checked(self, body: dict[str, Any]) -> tuple[LambdaType, str]:
+        kind = self.types.get(str(body.get("instance_type_name")))
+        region = str(body.get("region_name"))
+        keys = body.get("ssh_key_names")
+        if kind is None or region not in REGIONS:
+            raise Refused(404, "global/object-does-not-exist", "No such instance type or region.", "Check the names.")
+        problem = _problem(body)
+        if problem:
+            raise Refused(400, "global/invalid-parameters", problem)
+        if not isinstance(keys, list) or len(keys) != 1:
+            raise Refused(400, "global/invalid-parameters", "Exactly one SSH key must be specified.")
+        if keys[0] not in self.ssh_keys:
+            raise Refused(400, "global/object-does-not-exist", "SSH key does not exist.", "Add the key first.")
+        if region not in kind.regions or not self.ledger.has_room(kind.name, region):
+            raise Refused(*_NO_ROOM)
+        return kind, region
+
+    async def _terminate(self, request: web.Request) -> web.Response:
+        body = await _json(request)
+        machines = [self._known(str(machine_id)) for machine_id in body.get("instance_ids", [])]
+        if any(machine.life in (Life.ENDING, Life.ENDED) for machine in machines):
+            raise Refused(400, "global/unknown", "An unknown error occurred.")
+        for machine in machines:
+            self.ledger.ask_end(machine.id)
+        return _data({"terminated_instances": [self._body(m, frozenset(), "terminating") for m in machines]})
+
+    def _body(self, machine: Machine, looks: frozenset[Kind], status: str = "") -> dict[str, Any]:
+        status = status or _STATUS[machine.life]
+        if machine.life is Life.RUNNING and machine.powered_off:
+            status = "unhealthy"
+        if Kind.UNKNOWN_STATE in looks:
+            status = "hibernating"
+        body: dict[str, Any] = {
+            "id": machine.id,
+            "name": machine.token,
+            "status": status,
+            "ssh_key_names": self.ssh_keys[:1],
+            "file_system_names": [],
+            "region": _region(machine.region),
+            "instance_type": self.types[machine.instance_type].body(),
+            "hostname": machine.token,
+            "actions": _actions(machine.life),
+            "tags": [{"key": key, "value": value} for key, value in machine.tags.items()],
+        }
+        if machine.life is Life.RUNNING and machine.address and not machine.fate.no_address:
+            body |= {"ip": machine.address, "private_ip": machine.address}
+        if Kind.UNKNOWN_FIELDS in looks:
+            body |= {"novelty": {"depth": 1}, "zz_list": [1, 2]}
+        return body
+
+
+def _actions(life: Life) -> dict[str, Any]:
+    ending = life in (Life.ENDING, Life.ENDED)
+    no: dict[str, Any] = {"available": False, "reason_code": "vm-has-not-launched", "reason_description": "Booting."}
+    if ending:
+        no = {"available": False, "reason_code": "vm-is-terminating", "reason_description": "Instance is terminating."}
+    others = {"available": True} if life is Life.RUNNING else no
+    actions = dict.fromkeys(("migrate", "rebuild", "restart", "cold_reboot"), others)
+    return {**actions, "terminate": no if ending else {"available": True}}
+
+
+def _problem(body: dict[str, Any]) -> str:
+    if "quantity" in body and body["quantity"] != 1:
+        return "Requested too many instances."
+    if "hostname" in body and not _HOSTNAME.fullmatch(str(body["hostname"])):
+        return "hostname is invalid"
+    if len(str(body.get("name", ""))) > 64:
+        return "name is too long"
+    if len(str(body.get("user_data", "")).encode()) > 1_000_000:
+        return "user_data exceeds 1MB"
+    tags = body.get("tags", [])
+    if any(not _TAG_KEY.fullmatch(str(tag.get("key"))) or len(str(tag.get("value"))) > 128 for tag in tags):
+        return "a tag is invalid"
+    return ""
+
+
+def _operation(request: web.Request) -> str:
+    path = request.path.removeprefix("/api/v1")
+    if request.method == "GET" and path.startswith("/instances/"):
+        return "get"
+    return _SLOTS.get((request.method, path), "other")
+
+
+def _struck(request: web.Request) -> Struck:
+    struck = request["struck"]
+    assert isinstance(struck, Struck)
+    return struck
+
+
+async def _json(request: web.Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise Refused(400, "global/invalid-parameters", "Invalid request data.")
+    return body
+
+
+def _region(name: str) -> dict[str, str]:
+    return {"name": name, "description": REGIONS.get(name, name)}
+
+
+def _data(data: Any) -> web.Response:
+    return web.json_response({"data": data})
+
+
+def _spoiled(request: web.Request, fault: Fault) -> web.StreamResponse:
+    if fault.kind in CUTS:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("a fault cuts the connection")
+    if fault.kind in (Kind.HTML, Kind.HTML_AFTER):
+        status = 200 if fault.kind in AFTER else 502
+        return web.Response(text=HTML, content_type="text/html", status=status)
+    refused = _refusal(fault)
+    return web.json_response(refused.body, status=refused.status, headers=refused.headers)

@@ -1,0 +1,212 @@
+"""All stand-ins on one address: EC2, Lambda, and the admin API.
+
+In a program: `async with CloudServer(hypervisor) as clouds: ...`. From a shell:
+`python -m deploy.sandbox.clouds.server --ip 192.0.2.1`, which prints the three URLs as JSON and runs until a signal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import secrets
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from aiohttp import web
+from moto.moto_server.werkzeug_app import MotoRequestHandler
+from werkzeug.serving import make_server
+
+from deploy.sandbox.clouds.admin import Admin, Cloud
+from deploy.sandbox.clouds.ec2 import Ec2Cloud
+from deploy.sandbox.clouds.faults import FaultEngine
+from deploy.sandbox.clouds.host import Host
+from deploy.sandbox.clouds.lambda_api import LambdaCloud, RateLimits
+from deploy.sandbox.clouds.ledger import Ledger, Rules
+from deploy.sandbox.hypervisor import HollowHypervisor, Hypervisor
+
+DEFAULT_LAMBDA_KEY = "sandbox-lambda-key"
+
+
+def utc_now() -> datetime:
+    """The real time."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where and how the stand-ins run.
+
+    Attributes:
+        ip: the address to listen on.
+        ec2_port: 0 for any free one; so are the others.
+        boot_s: the least seconds from launch to running.
+        end_s: seconds from the request to end until ended.
+        keep_s: how long ended machines are still shown.
+        lambda_api_key: the only key that Lambda lets in. EC2 lets in any.
+        lambda_limits: Lambda's spacing of calls and launches.
+        seed: of the faults that strike by chance.
+        watch_s: how often machines are looked at for having powered themselves off; 0: only when somebody asks.
+    """
+
+    ip: str = "127.0.0.1"
+    ec2_port: int = 0
+    lambda_port: int = 0
+    admin_port: int = 0
+    boot_s: float = 0.0
+    end_s: float = 0.0
+    keep_s: float = 3600.0
+    lambda_api_key: str = DEFAULT_LAMBDA_KEY
+    lambda_limits: tuple[float, float] = (1.0, 12.0)
+    seed: int = 0
+    watch_s: float = 2.0
+
+
+class _QuietHandler(MotoRequestHandler):  # type: ignore[misc]
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Say nothing of each request."""
+
+
+class CloudServer:
+    """The stand-ins, as an async context manager.
+
+    Args:
+        hypervisor: boots the machines.
+        options: where and how.
+        now: UTC clock that the machines live by.
+    """
+
+    def __init__(
+        self,
+        hypervisor: Hypervisor,
+        options: ServerOptions | None = None,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.options = options or ServerOptions()
+        self.hypervisor = hypervisor
+        self.now = now
+        self.ec2_url = ""
+        self.lambda_url = ""
+        self.admin_url = ""
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> CloudServer:
+        """Start listening."""
+        options = self.options
+        self.host = Host(self.hypervisor)
+        self.clouds = {
+            "aws": self._cloud("aws", ends_itself=True),
+            "lambda": self._cloud("lambda", ends_itself=False),
+        }
+        aws, lambda_ = self.clouds["aws"], self.clouds["lambda"]
+        account_id = f"{secrets.randbelow(10**12):012d}"
+        self.ec2 = Ec2Cloud(aws.ledger, aws.faults, account_id)
+        limits = RateLimits(*options.lambda_limits)
+        self.lambda_cloud = LambdaCloud(lambda_.ledger, lambda_.faults, options.lambda_api_key, limits)
+        admin = Admin(self.clouds, self.lambda_cloud, self.host)
+        self.ec2_url = self._serve_ec2()
+        self.lambda_url = await self._serve(self.lambda_cloud.app(), options.lambda_port)
+        self.admin_url = await self._serve(admin.app(), options.admin_port)
+        self._stack.callback(self.lambda_cloud.close)
+        if options.watch_s:
+            watch = asyncio.create_task(self._watch(), name="cloud watch")
+            self._stack.callback(watch.cancel)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop listening and destroy what still runs."""
+        await self._stack.aclose()
+        for cloud in self.clouds.values():
+            for machine in cloud.ledger.everything():
+                self.host.destroy(machine.name)
+        await self.host.settle()
+
+    def urls(self) -> dict[str, str]:
+        """Where each API listens."""
+        return {"ec2": self.ec2_url, "lambda": self.lambda_url, "admin": self.admin_url}
+
+    def _cloud(self, name: str, *, ends_itself: bool) -> Cloud:
+        options = self.options
+        rules = Rules(options.boot_s, options.end_s, options.keep_s, ends_itself)
+        return Cloud(Ledger(name, self.host, self.now, rules), FaultEngine(options.seed))
+
+    def _serve_ec2(self) -> str:
+        server = make_server(
+            self.options.ip, self.options.ec2_port, self.ec2, threaded=True, request_handler=_QuietHandler
+        )
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="ec2", daemon=True)
+        thread.start()
+
+        async def stop() -> None:
+            self.ec2.close()
+            await asyncio.to_thread(server.shutdown)
+            server.server_close()
+            await asyncio.to_thread(thread.join, 5.0)
+
+        self._stack.push_async_callback(stop)
+        return f"http://{self.options.ip}:{server.server_port}"
+
+    async def _serve(self, app: web.Application, port: int) -> str:
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        site = web.TCPSite(runner, self.options.ip, port)
+        await site.start()
+        bound: Any = runner.addresses[0]
+        return f"http://{self.options.ip}:{bound[1]}"
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.watch_s)
+            for cloud in self.clouds.values():
+                cloud.ledger.observe()
+
+
+async def _main(arguments: argparse.Namespace) -> None:
+    hypervisor: Hypervisor = HollowHypervisor()
+    if arguments.hypervisor != "hollow":
+        module, _, factory = arguments.hypervisor.partition(":")
+        hypervisor = getattr(importlib.import_module(module), factory)()
+    options = ServerOptions(
+        ip=arguments.ip,
+        ec2_port=arguments.ec2_port,
+        lambda_port=arguments.lambda_port,
+        admin_port=arguments.admin_port,
+        boot_s=arguments.boot_s,
+        end_s=arguments.end_s,
+        lambda_limits=(0.0, 0.0) if arguments.no_limits else (1.0, 12.0),
+    )
+    done = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, done.set)
+    async with CloudServer(hypervisor, options) as server:
+        print(json.dumps(server.urls()), flush=True)
+        await done.wait()
+
+
+def main() -> None:
+    """Run until SIGINT or SIGTERM."""
+    parser = argparse.ArgumentParser(description="Stand-ins for EC2 and Lambda")
+    parser.add_argument("--ip", default="127.0.0.1")
+    parser.add_argument("--ec2-port", type=int, default=0)
+    parser.add_argument("--lambda-port", type=int, default=0)
+    parser.add_argument("--admin-port", type=int, default=0)
+    parser.add_argument("--boot-s", type=float, default=5.0)
+    parser.add_argument("--end-s", type=float, default=3.0)
+    parser.add_argument("--no-limits", action="store_true", help="switch Lambda's rate limits off")
+    parser.add_argument("--hypervisor", default="hollow", help="hollow, or module:factory")
+    asyncio.run(_main(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

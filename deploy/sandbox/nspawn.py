@@ -1,0 +1,274 @@
+"""Machines by systemd-nspawn: a booted systemd and cloud-init, an own network, a TUN device, GPUs as device files."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.sandbox import hardware, proc
+from deploy.sandbox.cgroup import MachineGroups
+from deploy.sandbox.hypervisor import MachineSpec
+from deploy.sandbox.images import MachineImage
+from deploy.sandbox.network import Network, Port
+from deploy.sandbox.processes import PidFolder, ProcessId, children, innermost_pid, wait_gone
+
+_LAUNCHER = Path(__file__).resolve().parent / "launch.sh"
+_KILL_TIMEOUT_S = 10.0
+_POLL_S = 0.02
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+    "TERM": "xterm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A file or directory of the host that a machine sees too.
+
+    Attributes:
+        source: path on the host.
+        target: path inside the machine.
+        writable: whether the machine may change it.
+    """
+
+    source: Path
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    spec: MachineSpec
+    port: Port
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+
+class NspawnHypervisor:
+    """Boots machines on this host.
+
+    Args:
+        network: the sandbox's network, which is up.
+        groups: the sandbox's control groups, which are up.
+        state: an existing directory for the machines' files; nothing in it outlives `destroy` but consoles.
+        image: finds (or builds) an image by the name that a spec gives.
+        disk: the most that one machine may write, as tmpfs takes it: it is memory.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        groups: MachineGroups,
+        state: Path,
+        image: Callable[[str], Awaitable[MachineImage]],
+        disk: str = "4g",
+    ) -> None:
+        self._network = network
+        self._groups = groups
+        self._state = state
+        self._image = image
+        self._disk = disk
+        self._images: dict[str, MachineImage] = {}
+        self._machines: dict[str, _Machine] = {}
+        self._pids = PidFolder(state / "pids")
+
+    async def boot(self, spec: MachineSpec, binds: Sequence[Bind] = ()) -> str:
+        """Start a machine and return its IPv4 address at once, while it still boots.
+
+        Args:
+            spec: the machine.
+            binds: what it shares with the host, besides.
+
+        Raises:
+            RuntimeError: the machine could not be started; nothing of it is left.
+        """
+        if spec.name in self._machines:
+            raise RuntimeError(f"machine {spec.name!r} exists already")
+        if spec.image not in self._images:
+            self._images[spec.image] = await self._image(spec.image)
+        folder = self._state / "machines" / spec.name
+        port = await self._network.attach()
+        try:
+            (folder / "disk").mkdir(parents=True)
+            hardware.lay_out(spec, port.address, folder / "skeleton")
+            process = self._start(spec, port, folder, binds)
+        except BaseException as error:
+            await self._network.detach(port)
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise RuntimeError(f"machine {spec.name!r} could not be started: {error}") from error
+            raise
+        self._machines[spec.name] = _Machine(spec, port, folder, process)
+        return port.address
+
+    async def destroy(self, name: str) -> None:
+        """Pull the plug and remove every trace but the console's text. Unknown names are ignored."""
+        machine = self._machines.pop(name, None)
+        if machine is None:
+            return
+        await self._kill(machine)
+        await self._network.detach(machine.port)
+        self._groups.remove(name)
+        self._pids.forget(name)
+        await asyncio.to_thread(shutil.rmtree, machine.folder, ignore_errors=True)
+
+    def alive(self, name: str) -> bool:
+        """True while the machine runs; False once it has powered itself off or never was."""
+        machine = self._machines.get(name)
+        return machine is not None and machine.process.poll() is None
+
+    def names(self) -> list[str]:
+        """The machines that were booted and not destroyed, running or not."""
+        return list(self._machines)
+
+    def address(self, name: str) -> str:
+        """A machine's IPv4 address in the sandbox's network.
+
+        Raises:
+            KeyError: there is no such machine.
+        """
+        return self._machines[name].port.address
+
+    async def run(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 30.0,
+        check: bool = True,
+    ) -> proc.Result:
+        """Run a program inside a machine, as its root, and return what it printed.
+
+        A machine that only just starts is waited for until its first process is there (not until it has booted).
+
+        Raises:
+            KeyError: there is no such machine.
+            RuntimeError: it does not run.
+            CommandError: the program failed and `check` is set, or ran out of time.
+        """
+        leader = await self._leader(self._machines[name], timeout_s)
+        words = self._inside(leader, argv)
+        return await proc.run(words, stdin=stdin, timeout_s=timeout_s, check=check, cwd=Path("/"))
+
+    async def shell_command(self, name: str) -> list[str]:
+        """The command line that gives a person on the host a root shell inside a machine."""
+        leader = await self._leader(self._machines[name], 10.0)
+        return self._inside(leader, ["/bin/bash", "--login"])
+
+    def logs(self, name: str) -> str:
+        """What a machine printed on its console so far; also of machines that are gone, until the sandbox is."""
+        path = self._console(name)
+        return path.read_text(errors="replace").replace("\r\n", "\n") if path.exists() else ""
+
+    def pause(self, name: str) -> None:
+        """Stop a machine where it is: it answers nothing and knows nothing of it.
+
+        Raises:
+            KeyError: there is no such machine.
+        """
+        self._groups.freeze(self._machines[name].spec.name, frozen=True)
+
+    def resume(self, name: str) -> None:
+        """Let a paused machine go on.
+
+        Raises:
+            KeyError: there is no such machine.
+        """
+        self._groups.freeze(self._machines[name].spec.name, frozen=False)
+
+    async def crash(self, name: str) -> None:
+        """Cut a machine's power: its peers are not told. Its record stays until `destroy`.
+
+        Raises:
+            KeyError: there is no such machine.
+        """
+        machine = self._machines[name]
+        await self._network.set_link(machine.port, up=False)
+        await self._kill(machine)
+
+    async def set_link(self, name: str, *, up: bool) -> None:
+        """Cut a machine's network cable without telling either side, or mend it.
+
+        Raises:
+            KeyError: there is no such machine.
+        """
+        await self._network.set_link(self._machines[name].port, up=up)
+
+    async def aclose(self) -> None:
+        """Destroy all machines."""
+        await asyncio.gather(*(self.destroy(name) for name in self.names()))
+
+    def _start(self, spec: MachineSpec, port: Port, folder: Path, binds: Sequence[Bind]) -> subprocess.Popen[bytes]:
+        gpus = hardware.visible_gpus(spec)
+        devices = [f"nvidia{index}" for index in range(gpus)] + (["nvidiactl"] if gpus else [])
+        nspawn = [
+            *("systemd-nspawn", "--quiet", "--boot", f"--machine={spec.name}", f"--directory={folder}/disk/root"),
+            *("--register=no", "--keep-unit", "--settings=no", "--link-journal=no", "--suppress-sync=yes"),
+            *("--resolv-conf=off", "--timezone=off", "--console=read-only"),
+            *(f"--network-namespace-path={port.namespace}", "--capability=CAP_NET_ADMIN", "--bind=/dev/net/tun"),
+            *(f"--bind={folder}/disk/dev/{device}:/dev/{device}" for device in devices),
+            *(f"--bind{'' if bind.writable else '-ro'}={bind.source}:{bind.target}" for bind in binds),
+        ]
+        launcher = [
+            *("unshare", "--mount", "--propagation", "private", "sh", str(_LAUNCHER), str(folder)),
+            *(self._images[spec.image].lowerdir, self._disk, self._groups.path_of(spec.name), str(gpus)),
+        ]
+        self._console(spec.name).parent.mkdir(parents=True, exist_ok=True)
+        with self._console(spec.name).open("wb") as console:
+            # Not asyncio's subprocess: `alive` has to answer without waiting, and no thread should watch each machine.
+            process = subprocess.Popen(
+                [*launcher, *nspawn],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env=_ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,
+            )
+        self._pids.record(spec.name, process.pid)
+        return process
+
+    async def _leader(self, machine: _Machine, timeout_s: float) -> int:
+        """Pid, on the host, of a machine's first process."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while machine.process.poll() is None:
+            leader = _leader_now(machine.process.pid)
+            if leader:
+                return leader
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            await asyncio.sleep(_POLL_S)
+        raise RuntimeError(f"machine {machine.spec.name!r} does not run: {self.logs(machine.spec.name)[-500:]}")
+
+    async def _kill(self, machine: _Machine) -> None:
+        leader = _leader_now(machine.process.pid) if machine.process.poll() is None else None
+        process = ProcessId.of(leader) if leader else None
+        if process:
+            # With the first process of its PID namespace, all others of the machine die at once.
+            process.kill(signal.SIGKILL)
+            await wait_gone(process, _KILL_TIMEOUT_S)
+        self._groups.kill(machine.spec.name)
+        machine.process.kill()
+        deadline = asyncio.get_running_loop().time() + _KILL_TIMEOUT_S
+        while machine.process.poll() is None and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_POLL_S)
+
+    def _console(self, name: str) -> Path:
+        return self._state / "consoles" / f"{name}.log"
+
+    @staticmethod
+    def _inside(leader: int, argv: Sequence[str]) -> list[str]:
+        environment = [f"{key}={value}" for key, value in _ENVIRONMENT.items()]
+        return ["nsenter", f"--target={leader}", "--all", "--", "/usr/bin/env", "-i", *environment, *argv]
+
+
+def _leader_now(supervisor: int) -> int | None:
+    return next((pid for pid in children(supervisor) if innermost_pid(pid) == 1), None)
