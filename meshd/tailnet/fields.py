@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, ip_address
 from typing import Any, TypeAlias
 
@@ -43,14 +43,18 @@ def flag(source: Json, key: str) -> bool:
 
 
 def moment(source: Json, key: str) -> datetime | None:
-    """An RFC 3339 member as UTC; None when absent, unreadable, or Go's zero time (year 1: never)."""
+    """An RFC 3339 member as UTC; None when absent, unreadable, or Go's zero time (year 1: never).
+
+    Rounded to the second: a status tells times so, the bus tells the same ones to the nanosecond.
+    """
     try:
         at = datetime.fromisoformat(text(source, key))
     except ValueError:
         return None
     if at.year <= 1:
         return None
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    return at.replace(microsecond=0) + timedelta(seconds=at.microsecond >= 500_000)
 
 
 def first_ipv4(addresses: Iterable[str]) -> str:

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshd.errors import TailnetError
+from meshd.tailnet.localapi import BUS_MASK, LocalApi
+
+
+@pytest.fixture
+async def api(tailscaled: Any) -> AsyncIterator[LocalApi]:
+    api = LocalApi(tailscaled.socket, timeout_s=0.5)
+    yield api
+    await api.aclose()
+
+
+async def test_status_and_whois(api: LocalApi, tailscaled: Any, recording: Callable[[str], str]) -> None:
+    assert (await api.status()).self_ipv4 == "100.64.0.1"
+    assert tailscaled.hosts == ["local-tailscaled.sock"]
+    tailscaled.answers["whois"] = (200, recording("whois.json"))
+    assert (await api.whois("100.64.0.2:6818")).id == "nMINI00002"
+    tailscaled.answers["prefs"] = (200, recording("prefs.json"))
+    assert (await api.prefs())["Hostname"] == "gpu-a"
+
+
+async def test_pings(api: LocalApi, tailscaled: Any, recording: Callable[[str], str]) -> None:
+    tailscaled.answers["ping"] = (200, recording("ping-disco.json"))
+    pong = await api.ping("100.64.0.2")
+    assert pong.direct and pong.path == "direct 10.78.0.3:41641" and 0 < pong.latency_s < 1
+    tailscaled.answers["ping"] = (200, recording("ping-TSMP.json"))
+    assert (await api.ping("100.64.0.2", "TSMP")).path == ""
+    relayed = json.loads(recording("ping-disco.json")) | {"Endpoint": "", "DERPRegionID": 4, "DERPRegionCode": "fra"}
+    tailscaled.answers["ping"] = (200, json.dumps(relayed))
+    pong = await api.ping("100.64.0.2")
+    assert pong.path == "relay fra" and not pong.direct
+    tailscaled.answers["ping"] = (200, recording("ping-unknown.json"))
+    with pytest.raises(TailnetError, match="no matching peer"):
+        await api.ping("100.99.9.9")
+
+
+async def test_a_refusal_says_what_to_do(api: LocalApi, tailscaled: Any) -> None:
+    tailscaled.answers["prefs"] = (403, "prefs access denied")
+    with pytest.raises(TailnetError, match="--operator"):
+        await api.prefs()
+    with pytest.raises(TailnetError, match="404"):
+        await api.whois("100.99.9.9")
+
+
+async def test_no_tailscaled(tmp_path: Path) -> None:
+    api = LocalApi(tmp_path / "none.sock")
+    with pytest.raises(TailnetError, match="systemctl start tailscaled"):
+        await api.status()
+    with pytest.raises(TailnetError, match="systemctl start tailscaled"):
+        async for _ in api.watch():
+            pass
+    await api.aclose()
+
+
+async def test_a_silent_tailscaled(tmp_path: Path) -> None:
+    async def listen_and_say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(listen_and_say_nothing, path=tmp_path / "s.sock")
+    api = LocalApi(tmp_path / "s.sock", timeout_s=0.05)
+    with pytest.raises(TailnetError, match="did not answer"):
+        await api.status()
+    with pytest.raises(TailnetError, match="did not answer"):
+        async for _ in api.watch():
+            pass
+    await api.aclose()
+    server.close()
+    await asyncio.sleep(0.05)
+
+
+async def test_the_bus_outlives_the_deadline_and_ends_with_the_connection(api: LocalApi, tailscaled: Any) -> None:
+    seen = []
+    async with aclosing(api.watch()) as bus:
+        async for delta in bus:
+            seen.append(delta)
+            if len(seen) == 1:
+                assert delta.status is not None
+                await asyncio.sleep(0.7)
+                tailscaled.say(PeersRemoved=[2])
+            else:
+                tailscaled.hang_up()
+    assert tailscaled.masks == [str(BUS_MASK)] == ["53378"]
+    assert seen[1].removed == (2,)
+
+
+async def test_a_first_message_of_ten_thousand_peers(api: LocalApi, tailscaled: Any) -> None:
+    entry = next(iter(tailscaled.status["Peer"].values()))
+    tailscaled.status["Peer"] = {str(n): entry | {"ID": f"n{n}", "NodeID": n} for n in range(1, 10_001)}
+    async with aclosing(api.watch()) as bus:
+        first = await anext(bus)
+    assert first.status is not None and len(first.status.peers) == 10_000
