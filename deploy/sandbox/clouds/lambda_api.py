@@ -6,6 +6,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,10 +133,8 @@ class LambdaCloud:
             return response
         if struck.after.kind is not Kind.SLOW:
             return _spoiled(request, struck.after)
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), struck.after.seconds)
-        except TimeoutError:
-            pass
         return response
 
     def _admit(self, request: web.Request, operation: str) -> None:

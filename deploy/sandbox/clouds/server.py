@@ -69,7 +69,7 @@ class ServerOptions:
     watch_s: float = 2.0
 
 
-class _QuietHandler(MotoRequestHandler):  # type: ignore[misc]
+class _QuietHandler(MotoRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         """Say nothing of each request."""
 
@@ -143,7 +143,6 @@ class CloudServer:
         server = make_server(
             self.options.ip, self.options.ec2_port, self.ec2, threaded=True, request_handler=_QuietHandler
         )
-        server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="ec2", daemon=True)
         thread.start()
 
