@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from meshd.errors import (
@@ -220,6 +220,7 @@ def to_instance(raw: Mapping[str, Any], region: str, usd_per_hour: float | None 
     code = str(reason.get("Code", ""))
     words = str(reason.get("Message", "")) or str(raw.get("StateTransitionReason", ""))
     tags = tags_of(raw)
+    launched_at: datetime | None = raw.get("LaunchTime")
     return Instance(
         provider=AWS,
         id=InstanceId(str(raw["InstanceId"])),
@@ -230,7 +231,7 @@ def to_instance(raw: Mapping[str, Any], region: str, usd_per_hour: float | None 
         public_ip=str(raw.get("PublicIpAddress") or ""),
         private_ip=str(raw.get("PrivateIpAddress") or ""),
         spot=raw.get("InstanceLifecycle") == "spot",
-        launched_at=raw.get("LaunchTime"),
+        launched_at=launched_at.astimezone(UTC) if launched_at else None,
         usd_per_hour=usd_per_hour,
         reason=words if not code or words.startswith(code) else f"{code}: {words}".rstrip(": "),
         vendor_state=vendor_state,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 
-from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Uncertain
+from meshd.errors import InvalidRequest, NotFound, ProviderError, Uncertain
 from meshd.provider_api import (
     Capabilities,
     Instance,
-    InstanceId,
     InstanceState,
     LaunchRequest,
     Offer,
@@ -18,6 +16,7 @@ from meshd.provider_api import (
     ProviderContext,
     ProviderName,
 )
+from providers._fresh import Freshness
 from providers._offers import matches
 from providers._settings import parse
 from providers.aws.catalogue import Catalogue
@@ -35,7 +34,6 @@ from providers.aws.prices import shipped
 from providers.aws.settings import AwsSettings
 
 USER_DATA_MAX_B = 16384
-REMEMBERED = 10_000
 
 
 class AwsProvider:
@@ -45,10 +43,8 @@ class AwsProvider:
         self._cluster = context.cluster
         self._settings = settings
         self._ec2 = ec2
-        self._now = context.now
+        self._fresh = Freshness(context.now, settings.fresh_s)
         self._catalogue = Catalogue(ec2, settings, shipped(), context.now)
-        self._started_at = context.now()
-        self._first_seen: dict[InstanceId, datetime] = {}
 
     @property
     def name(self) -> ProviderName:
@@ -89,7 +85,7 @@ class AwsProvider:
                 raise
             return await self._holder_of(request.token, region, error)
         instance = to_instance(raw, region, request.offer.usd_per_hour)
-        self._see(instance.id)
+        self._fresh.see(instance.id)
         return instance
 
     async def _holder_of(self, token: str, region: str, error: ProviderError) -> Instance:
@@ -116,9 +112,9 @@ class AwsProvider:
         try:
             raw = await self._ec2.instance(region, instance.id)
         except NotFound as error:
-            raise self._not_found(instance, error) from error
+            raise self._fresh.judge(instance, error) from error
         if raw is None:
-            raise self._not_found(instance, NotFound("not in the answer", provider=AWS, operation="get"))
+            raise self._fresh.judge(instance, NotFound("not in the answer", provider=AWS, operation="get"))
         return self._instance(raw, region)
 
     async def list(self) -> Sequence[Instance]:
@@ -129,7 +125,7 @@ class AwsProvider:
         rows = zip(regions, parts, strict=True)
         instances = [self._instance(row, region) for region, part in rows for row in part]
         for instance in instances:
-            self._see(instance.id)
+            self._fresh.see(instance.id)
         return instances
 
     async def terminate(self, instance: Instance) -> None:
@@ -138,7 +134,7 @@ class AwsProvider:
         try:
             await self._ec2.terminate(region, instance.id)
         except NotFound as error:
-            raise self._not_found(instance, error) from error
+            raise self._fresh.judge(instance, error) from error
 
     async def check(self) -> str:
         """The account and the identity of the credentials."""
@@ -157,20 +153,6 @@ class AwsProvider:
         if not instance.region:
             raise InvalidRequest(f"{instance.id} has no region", provider=AWS, operation=operation)
         return instance.region
-
-    def _see(self, instance_id: InstanceId) -> None:
-        if instance_id not in self._first_seen:
-            while len(self._first_seen) >= REMEMBERED:
-                del self._first_seen[next(iter(self._first_seen))]
-            self._first_seen[instance_id] = self._now()
-
-    def _not_found(self, instance: Instance, error: ProviderError) -> ProviderError:
-        """A machine of unknown age counts as born when this adapter started: a crash may lie just behind it."""
-        born_at = instance.launched_at or self._first_seen.get(instance.id) or self._started_at
-        if self._now() - born_at < timedelta(seconds=self._settings.fresh_s):
-            text = "EC2 does not know this new machine yet"
-            return Transient(text, provider=AWS, operation=error.operation, vendor_text=error.vendor_text)
-        return error
 
 
 def create(context: ProviderContext) -> AwsProvider:

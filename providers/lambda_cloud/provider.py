@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from meshd.errors import InvalidRequest, Transient
+from meshd.errors import InvalidRequest, NotFound, Transient
 from meshd.provider_api import (
     Capabilities,
     Instance,
@@ -16,6 +17,7 @@ from meshd.provider_api import (
     ProviderContext,
     ProviderName,
 )
+from providers._fresh import Freshness
 from providers._offers import matches
 from providers._settings import parse
 from providers.lambda_cloud.client import LambdaApi
@@ -44,6 +46,7 @@ class LambdaProvider:
         self._api = api
         self._now = context.now
         self._ssh_key_name = settings.ssh_key_name
+        self._fresh = Freshness(context.now, settings.fresh_s)
 
     @property
     def name(self) -> ProviderName:
@@ -75,6 +78,7 @@ class LambdaProvider:
         ssh_key_name = self._ssh_key_name or only_key(await self._api.ssh_keys())
         instance_id = await self._api.launch(launch_body(request, self._settings, ssh_key_name))
         self._ssh_key_name = ssh_key_name
+        self._fresh.see(InstanceId(instance_id))
         return Instance(
             provider=LAMBDA,
             id=InstanceId(instance_id),
@@ -87,12 +91,26 @@ class LambdaProvider:
         )
 
     async def get(self, instance: Instance) -> Instance:
-        """The machine by its id."""
-        return to_instance(await self._api.instance(instance.id))
+        """The machine by its id.
+
+        Raises:
+            NotFound: Lambda does not know it and it is not fresh.
+            Transient: Lambda does not know it, but may not know it yet.
+        """
+        return to_instance(await self._raw(instance, "get"))
+
+    async def _raw(self, instance: Instance, operation: str) -> Mapping[str, Any]:
+        try:
+            return await self._api.instance(instance.id, operation)
+        except NotFound as error:
+            raise self._fresh.judge(instance, error) from error
 
     async def list(self) -> Sequence[Instance]:
         """The account's machines that carry this cluster's tag."""
-        return [to_instance(raw) for raw in await self._api.instances() if is_ours(raw, self._cluster)]
+        instances = [to_instance(raw) for raw in await self._api.instances() if is_ours(raw, self._cluster)]
+        for instance in instances:
+            self._fresh.see(instance.id)
+        return instances
 
     async def terminate(self, instance: Instance) -> None:
         """Ask for the end, unless it is already coming: Lambda answers a second request with an unknown error.
@@ -100,7 +118,7 @@ class LambdaProvider:
         Raises:
             Transient: the machine cannot be ended now, e.g. because it has not launched yet.
         """
-        raw = await self._api.instance(instance.id, "terminate")
+        raw = await self._raw(instance, "terminate")
         if to_state(str(raw.get("status", ""))) in ENDING:
             return
         blocked = terminate_blocked(raw)

@@ -29,6 +29,7 @@ class LambdaSettings(AdapterSettings):
     call_spacing_s: NotNegative = Field(1.1, description="Lambda takes one call per second and account")
     launch_spacing_s: NotNegative = Field(12.5, description="Lambda takes one launch per 12 s and account")
     max_wait_s: NotNegative = Field(30.0, description="a call that would wait longer for its turn is put off instead")
+    fresh_s: NotNegative = Field(120.0, description="how long Lambda may deny knowing a machine just made")
     call_timeout_s: Positive = 30.0
     launch_timeout_s: Positive = 60.0
 

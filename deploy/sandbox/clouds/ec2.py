@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 
 from deploy.sandbox.clouds.ec2_backend import Backend, Reply
 from deploy.sandbox.clouds.faults import CUTS, Fault, FaultEngine, Kind, Struck
-from deploy.sandbox.clouds.ledger import Birth, Ledger, Life
+from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
 from providers.aws.prices import shipped
 
 Form = dict[str, str]
@@ -26,6 +26,8 @@ StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/([a-z0-9-]+)/")
 _INSTANCE_ID = re.compile(rb"<instanceId>(i-[0-9a-f]+)</instanceId>")
 _ITEM = re.compile(rb"<item>\s*<reservationId>.*?</instancesSet>\s*.*?</item>|<item>\s*<ownerId>.*?</item>", re.DOTALL)
+_ADDRESS = re.compile(rb"<(ipAddress|dnsName)>[^<]*</\1>|<association>.*?</association>", re.DOTALL)
+_LAUNCH_TIME = re.compile(rb"<launchTime>[^<]*</launchTime>")
 _FALLBACK_USD_PER_HOUR = 1.0
 _SLOTS = {
     "RunInstances": "launch",
@@ -130,7 +132,8 @@ class Ec2Cloud:
         if found is None:
             return reply
         instance_id = found[1].decode()
-        self._born(form, region, kind, instance_id, struck)
+        machine = self._born(form, region, kind, instance_id, struck)
+        reply = Reply(reply.status, reply.headers, _newborn(reply.body, machine))
         if token:
             self._tokens[region, token] = (shape, instance_id, reply)
         return reply
@@ -156,10 +159,10 @@ class Ec2Cloud:
         if not self.ledger.has_room(kind, region, form.get("Placement.AvailabilityZone", region)):
             raise Refused(*_REFUSALS[Kind.NO_CAPACITY])
 
-    def _born(self, form: Form, region: str, kind: str, instance_id: str, struck: Struck) -> None:
+    def _born(self, form: Form, region: str, kind: str, instance_id: str, struck: Struck) -> Machine:
         tags = _tags(form)
         gpus, gpu_name = self._backend.gpus(region, kind)
-        self.ledger.add(
+        return self.ledger.add(
             Birth(
                 id=instance_id,
                 token=tags.get("Name", ""),
@@ -255,6 +258,12 @@ def _scope(environ: Mapping[str, Any]) -> tuple[str, str]:
 def _shown(item: bytes, shown: set[str]) -> bool:
     found = _INSTANCE_ID.search(item)
     return found is None or found[1].decode() in shown
+
+
+def _newborn(body: bytes, machine: Machine) -> bytes:
+    """RunInstances tells no public address yet, and the time is the ledger's."""
+    at = machine.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()
+    return _LAUNCH_TIME.sub(b"<launchTime>" + at + b"</launchTime>", _ADDRESS.sub(b"", body))
 
 
 def _error(status: int, code: str, message: str, headers: Iterable[tuple[str, str]] = ()) -> Reply:

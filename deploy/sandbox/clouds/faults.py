@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -116,6 +117,7 @@ class FaultEngine:
     def __init__(self, seed: int = 0) -> None:
         self._dice = random.Random(seed)  # noqa: S311  no secret
         self._faults: list[Fault] = []
+        self._seen: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def inject(self, fault: Fault) -> None:
@@ -133,9 +135,15 @@ class FaultEngine:
         with self._lock:
             return list(self._faults)
 
+    def seen(self, operation: str) -> int:
+        """How many calls of this operation have come so far."""
+        with self._lock:
+            return self._seen[operation]
+
     def take(self, operation: str) -> Struck:
         """What strikes this call; uses up the faults of `When.NEXT`."""
         with self._lock:
+            self._seen[operation] += 1
             answer: Fault | None = None
             looks: set[Kind] = set()
             fates: list[Fault] = []
