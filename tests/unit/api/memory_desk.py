@@ -1,0 +1,400 @@
+"""A HeadDesk that behaves: pools, machines that go through their phases tick by tick, jobs, prices, events."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from meshd.api.auth import Accounts, Actor, Gate
+from meshd.api.faults import BadRequest, Refused, Unknown
+from meshd.api.schema import (
+    CheckRow,
+    DoctorView,
+    DrainRequest,
+    EventRow,
+    EventsView,
+    MachineAnswer,
+    NodeRow,
+    NodesView,
+    PlanView,
+    PoolView,
+    ProblemView,
+    QueueView,
+    RemoveRequest,
+    ScaleAnswer,
+    ScaleRequest,
+    SourceView,
+    SpendView,
+    StatusView,
+    StepRow,
+    VersionView,
+    WaitingFor,
+)
+from meshd.api.server import ApiServer
+
+WAY = ("requested", "launching", "booting", "joining", "configuring", "testing", "ready")
+SUPPLY = frozenset(WAY)
+
+
+@dataclass
+class Box:
+    name: str
+    slot: str
+    pool: str
+    gpus: int
+    phase: str
+    since: datetime
+    reason: str = ""
+    failure: str = ""
+    drained: bool = False
+
+
+@dataclass
+class Pool:
+    gpus_per_node: int = 4
+    max_nodes: int = 8
+    usd_per_hour: float = 10.0
+    target: int = 0
+    target_id: int | None = None
+
+
+@dataclass
+class MemoryDesk:
+    pools: dict[str, Pool] = field(default_factory=lambda: {"a100": Pool()})
+    boxes: list[Box] = field(default_factory=list)
+    jobs: dict[str, list[str]] = field(default_factory=dict)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    no_capacity: bool = False
+    frozen: bool = False
+    error: Exception | None = None
+    actors: list[Actor] = field(default_factory=list)
+    checks: list[CheckRow] = field(default_factory=lambda: [CheckRow(name="slurm", status="ok", text="24.11.5 answers")])
+
+    def __post_init__(self) -> None:
+        self._log: list[EventRow] = []
+        self._changed = asyncio.Condition()
+        self._made = 0
+        self._targets = 0
+        self._tick_at: datetime | None = None
+        self._problems: list[ProblemView] = []
+
+    # the world
+
+    async def tick(self) -> None:
+        began = self.now()
+        if not self.frozen:
+            for box in list(self.boxes):
+                self._step(box)
+            for name, pool in self.pools.items():
+                self._fill(name, pool)
+        self._tick_at = began
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _step(self, box: Box) -> None:
+        if box.phase in WAY[:-1]:
+            self._move(box, WAY[WAY.index(box.phase) + 1])
+        elif box.phase == "draining" and not self.jobs.get(box.slot):
+            self._move(box, "terminating")
+        elif box.phase == "terminating":
+            self._move(box, "gone")
+            self.boxes.remove(box)
+
+    def _fill(self, name: str, pool: Pool) -> None:
+        if pool.target_id is None:
+            return
+        mine = [b for b in self.boxes if b.pool == name and b.phase in SUPPLY]
+        missing = pool.target - sum(b.gpus for b in mine)
+        self._problems = [p for p in self._problems if p.pool != name]
+        if missing > 0 and self.no_capacity:
+            text = "no offer will do: aws has no capacity for a100 in any region"
+            self._problems.append(
+                ProblemView(
+                    severity="error", text=text, cure="allow another provider", pool=name, blocking=True, since=self.now()
+                )
+            )
+            self.event("problem", text, pool=name)
+            return
+        for index in self._free(name, pool):
+            if missing <= 0:
+                break
+            self._made += 1
+            box = Box(
+                f"lab-{name}-{index}-aaaaa{self._made % 10}", f"{name}-{index}", name, pool.gpus_per_node, "requested", self.now()
+            )
+            self.boxes.append(box)
+            self.event("phase", "requested", machine=box.name, pool=name)
+            missing -= pool.gpus_per_node
+        for box in self._surplus(name, pool.target):
+            self._move(box, "draining", f"{pool.target} GPUs are wanted")
+
+    def _free(self, name: str, pool: Pool) -> list[int]:
+        taken = {b.slot for b in self.boxes}
+        return [i for i in range(1, pool.max_nodes + 1) if f"{name}-{i}" not in taken]
+
+    def _surplus(self, name: str, target: int) -> list[Box]:
+        mine = [b for b in self.boxes if b.pool == name and b.phase in SUPPLY]
+        surplus = sum(b.gpus for b in mine) - target
+        leave = []
+        for box in sorted(mine, key=lambda b: (bool(self.jobs.get(b.slot)), b.slot)):
+            if box.gpus <= surplus:
+                surplus -= box.gpus
+                leave.append(box)
+        return leave
+
+    def _move(self, box: Box, phase: str, reason: str = "") -> None:
+        box.phase, box.since, box.reason = phase, self.now(), reason
+        self.event("phase", f"{phase} {reason}".strip(), machine=box.name, pool=box.pool)
+
+    def event(self, kind: str, text: str, *, machine: str = "", pool: str = "") -> None:
+        self._log.append(
+            EventRow(id=len(self._log) + 1, at=self.now(), kind=kind, text=text, machine=machine, pool=pool)
+        )
+
+    def add_ready(self, pool: str, index: int, **changes: Any) -> Box:
+        box = Box(f"lab-{pool}-{index}-k7q2m{index}", f"{pool}-{index}", pool, self.pools[pool].gpus_per_node, "ready", self.now())
+        box = replace(box, **changes)
+        self.boxes.append(box)
+        return box
+
+    # the desk
+
+    async def status(self) -> StatusView:
+        self._fault()
+        now = self.now()
+        return StatusView(
+            cluster="lab",
+            version="0.1.0",
+            at=now,
+            uptime_s=7384,
+            tick_at=self._tick_at,
+            tick_age_s=2.0,
+            sources=[SourceView(name="slurm", ok=True, at=now)],
+            pools=[self._pool_view(name, pool) for name, pool in self.pools.items()],
+            problems=list(self._problems),
+            spend=SpendView(usd_per_hour=self._usd(), usd_so_far=12.5),
+        )
+
+    def _pool_view(self, name: str, pool: Pool) -> PoolView:
+        mine = [b for b in self.boxes if b.pool == name]
+        phases = {phase: sum(b.phase == phase for b in mine) for phase in {b.phase for b in mine}}
+        return PoolView(
+            name=name,
+            partition=name,
+            target_id=pool.target_id,
+            target_gpus=pool.target,
+            ready_gpus=sum(b.gpus for b in mine if b.phase == "ready"),
+            machines=phases,
+            usd_per_hour=pool.usd_per_hour * len(mine),
+            queue=QueueView(running=len(self.jobs), pending=1),
+        )
+
+    def _usd(self) -> float:
+        return sum(self.pools[b.pool].usd_per_hour for b in self.boxes)
+
+    async def nodes(self) -> NodesView:
+        self._fault()
+        return NodesView(at=self.now(), nodes=[self._row(b) for b in self.boxes])
+
+    def _row(self, box: Box) -> NodeRow:
+        up = box.phase in ("ready", "draining")
+        return NodeRow(
+            machine=box.name,
+            slot=box.slot,
+            pool=box.pool,
+            provider="aws",
+            region="eu-west-1",
+            instance_type="p4d.24xlarge",
+            gpu="a100",
+            gpus=box.gpus,
+            phase=box.phase,
+            since=box.since,
+            address="100.64.0.7" if up else "",
+            path="direct 198.51.100.7:41641" if up else "",
+            slurm_state="IDLE+DRAIN" if box.drained else "IDLE" if up else "DOWN",
+            jobs=self.jobs.get(box.slot, []),
+            heartbeat_age_s=1.0 if up else None,
+            usd_per_hour=self.pools[box.pool].usd_per_hour,
+            reason=box.reason,
+            failure=box.failure,
+        )
+
+    async def plan(self, request: ScaleRequest | None) -> PlanView:
+        self._fault()
+        if request is None:
+            return PlanView(usd_per_hour_before=self._usd(), usd_per_hour_after=self._usd())
+        return self._plan_for(*self._find(request), request.gpus)
+
+    def _find(self, request: ScaleRequest) -> tuple[str, Pool]:
+        if request.pool is None and len(self.pools) != 1:
+            raise BadRequest("say which pool", f"--pool {' or '.join(self.pools)}")
+        name = request.pool or next(iter(self.pools))
+        if name not in self.pools:
+            raise BadRequest(f"there is no pool {name}", f"there are: {', '.join(self.pools)}")
+        return name, self.pools[name]
+
+    def _plan_for(self, name: str, pool: Pool, gpus: int) -> PlanView:
+        mine = [b for b in self.boxes if b.pool == name and b.phase in SUPPLY]
+        missing = max(gpus - sum(b.gpus for b in mine), 0)
+        adds = -(-missing // pool.gpus_per_node)
+        leave = self._surplus(name, gpus)
+        free = self._free(name, pool)
+        steps = [StepRow(action="request_machine", subject=f"{name}-{i}", reason=f"{gpus} GPUs are wanted") for i in free[:adds]]
+        steps += [StepRow(action="remove", subject=b.name, reason=f"{gpus} GPUs are wanted") for b in leave]
+        return PlanView(
+            steps=steps,
+            usd_per_hour_before=self._usd(),
+            usd_per_hour_after=self._usd() + pool.usd_per_hour * (adds - len(leave)),
+            adds=adds,
+            removes=[b.name for b in leave],
+        )
+
+    async def scale(self, request: ScaleRequest, actor: Actor) -> ScaleAnswer:
+        self._fault()
+        name, pool = self._find(request)
+        if request.gpus > pool.gpus_per_node * pool.max_nodes:
+            raise Refused(f"pool {name} has at most {pool.max_nodes} nodes", f"raise pools.{name}.max_nodes")
+        plan = self._plan_for(name, pool, request.gpus)
+        before = pool.target
+        if not request.dry_run:
+            self.actors.append(actor)
+            self._targets += 1
+            pool.target, pool.target_id = request.gpus, self._targets
+        return ScaleAnswer(
+            pool=name,
+            gpus_before=before,
+            gpus=request.gpus,
+            target_id=None if request.dry_run else pool.target_id,
+            at=self.now(),
+            last_event_id=len(self._log),
+            plan=plan,
+            waiting_for_jobs=[
+                WaitingFor(slot=b.slot, machine=b.name, jobs=self.jobs[b.slot])
+                for b in self._surplus(name, request.gpus)
+                if self.jobs.get(b.slot)
+            ],
+        )
+
+    def _box(self, name: str) -> Box:
+        for box in self.boxes:
+            if name in (box.name, box.slot):
+                return box
+        raise Unknown(f"there is no machine or slot {name}", "see `meshctl nodes`")
+
+    async def drain(self, request: DrainRequest, actor: Actor) -> MachineAnswer:
+        return self._drain(request, actor, drained=True)
+
+    async def undrain(self, request: DrainRequest, actor: Actor) -> MachineAnswer:
+        return self._drain(request, actor, drained=False)
+
+    def _drain(self, request: DrainRequest, actor: Actor, *, drained: bool) -> MachineAnswer:
+        box = self._box(request.machine)
+        self.actors.append(actor)
+        box.drained = drained
+        return self._answer(box, "takes no new jobs" if drained else "takes jobs again")
+
+    async def remove(self, request: RemoveRequest, actor: Actor) -> MachineAnswer:
+        box = self._box(request.machine)
+        self.actors.append(actor)
+        if request.force:
+            self.jobs.pop(box.slot, None)
+        self._move(box, "draining", f"removed by {actor.user}")
+        jobs = self.jobs.get(box.slot, [])
+        return self._answer(box, f"given back when job {', '.join(jobs)} ends" if jobs else "given back")
+
+    def _answer(self, box: Box, text: str) -> MachineAnswer:
+        return MachineAnswer(
+            machine=box.name, slot=box.slot, phase=box.phase, text=text, jobs=self.jobs.get(box.slot, [])
+        )
+
+    async def events(self, *, after_id: int | None, limit: int, wait_s: float, machine: str = "") -> EventsView:
+        def found() -> list[EventRow]:
+            slots = {b.name: b.slot for b in self.boxes}
+            rows = [e for e in self._log if not machine or machine in (e.machine, slots.get(e.machine))]
+            return rows[-limit:] if after_id is None else [e for e in rows if e.id > after_id][:limit]
+
+        rows = found()
+        if not rows and wait_s:
+            try:
+                async with asyncio.timeout(wait_s), self._changed:
+                    while not (rows := found()):
+                        await self._changed.wait()
+            except TimeoutError:
+                pass
+        return EventsView(events=rows, last_id=rows[-1].id if rows else max(after_id or 0, len(self._log)))
+
+    async def doctor(self) -> DoctorView:
+        return DoctorView(checks=self.checks)
+
+    async def version(self) -> VersionView:
+        return VersionView(meshd="0.1.0", cluster="lab", slurm="24.11.5", providers={"aws": "boto3 1.44"})
+
+    def _fault(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class Served:
+    """A desk behind a real server on a real socket, in a thread of its own."""
+
+    desk: MemoryDesk
+    socket: Path
+    loop: asyncio.AbstractEventLoop
+
+    def do(self, coroutine: Any) -> Any:
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        return future.result(5)
+
+
+@contextmanager
+def serve(
+    desk: MemoryDesk, socket: Path, *, group: str = "no-such-group", own_uid: int = 0, tick_s: float = 0.02,
+    accounts: Accounts | None = None,
+) -> Iterator[Served]:
+    started = threading.Event()
+    state: dict[str, Any] = {}
+
+    async def body() -> None:
+        server = ApiServer(desk, path=socket, gate=Gate(group, own_uid=own_uid, accounts=accounts))
+        await server.start()
+        stop = asyncio.Event()
+        state.update(loop=asyncio.get_running_loop(), stop=stop)
+        started.set()
+        while not stop.is_set():
+            await desk.tick()
+            try:
+                async with asyncio.timeout(tick_s):
+                    await stop.wait()
+            except TimeoutError:
+                pass
+        await server.stop()
+
+    def thread() -> None:
+        try:
+            asyncio.run(body())
+        except Exception as error:
+            state["error"] = error
+        finally:
+            started.set()
+
+    worker = threading.Thread(target=thread, daemon=True)
+    worker.start()
+    assert started.wait(5)
+    if "error" in state:
+        raise state["error"]
+    try:
+        yield Served(desk, socket, state["loop"])
+    finally:
+        state["loop"].call_soon_threadsafe(state["stop"].set)
+        worker.join(10)
+        assert not worker.is_alive()
+        if "error" in state:
+            raise state["error"]

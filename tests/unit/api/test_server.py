@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from meshd import errors
+from meshd.api.listen import SocketError, clear_stale
+from meshd.api.schema import ErrorView, EventsView, ScaleAnswer, StatusView
+from tests.unit.api.memory_desk import MemoryDesk, serve
+
+
+@pytest.fixture
+def desk() -> MemoryDesk:
+    return MemoryDesk()
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """A directory that every user may enter; a short path, for sun_path."""
+    directory = Path(tempfile.mkdtemp(prefix="desk"))
+    directory.chmod(0o755)
+    yield directory / "meshd.sock"
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+async def http(path: Path) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession("http://meshd", connector=aiohttp.UnixConnector(path=str(path))) as session:
+        yield session
+
+
+async def test_status_is_a_versioned_document(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
+    with serve(desk, path):
+        async with http.get("/v1/status") as answer:
+            assert answer.status == 200
+            assert answer.content_type == "application/json"
+            body = await answer.text()
+    assert json.loads(body)["schema_version"] == 1
+    assert StatusView.model_validate_json(body).cluster == "lab"
+
+
+@pytest.mark.parametrize(
+    ("method", "page", "headers", "body", "status", "kind"),
+    [
+        ("GET", "/v1/status", {"Origin": "http://evil.example"}, None, 403, "denied"),
+        ("GET", "/v1/status", {"Referer": "http://evil.example/x"}, None, 403, "denied"),
+        ("GET", "/v1/nothing", {}, None, 404, "unknown"),
+        ("DELETE", "/v1/status", {}, None, 405, "http"),
+        ("POST", "/v1/scale", {"Content-Type": "text/plain"}, b'{"gpus": 1}', 415, "not_json"),
+        ("POST", "/v1/scale", {"Content-Type": "application/json"}, b"{", 400, "bad_request"),
+        ("POST", "/v1/scale", {"Content-Type": "application/json"}, b'{"gpus": -1}', 400, "bad_request"),
+        ("POST", "/v1/scale", {"Content-Type": "application/json"}, b'{"gpus": 1, "gpu": 2}', 400, "bad_request"),
+        ("POST", "/v1/scale", {"Content-Type": "application/json"}, b'{"gpus": 1, "pool": "x"}', 400, "bad_request"),
+        ("POST", "/v1/scale", {"Content-Type": "application/json"}, b'{"gpus": 999}', 409, "refused"),
+        ("POST", "/v1/scale", {"Content-Type": "application/json"}, b" " * 70_000, 413, "too_large"),
+        ("POST", "/v1/remove", {"Content-Type": "application/json"}, b'{"machine": "x"}', 404, "unknown"),
+        ("GET", "/v1/events?wait_s=1e9", {}, None, 400, "bad_request"),
+        ("GET", "/v1/events?limit=x", {}, None, 400, "bad_request"),
+    ],
+)
+async def test_refusals(
+    desk: MemoryDesk, path: Path, http: aiohttp.ClientSession, method: str, page: str, headers: dict[str, str],
+    body: bytes | None, status: int, kind: str,
+) -> None:
+    with serve(desk, path):
+        async with http.request(method, page, headers=headers, data=body) as answer:
+            view = ErrorView.model_validate_json(await answer.text())
+            assert (answer.status, view.kind) == (status, kind)
+            assert view.error
+    assert desk.actors == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (errors.SlurmError("scontrol says no"), 502, "slurm"),
+        (errors.StoreError("disk is full"), 500, "store"),
+        (errors.NoCapacity("none left", provider="aws"), 409, "no_capacity"),
+        (errors.AuthFailed("key is wrong", provider="lambda"), 502, "auth_failed"),
+        (errors.CommandTimeout(["scontrol"], 5), 504, "too_slow"),
+        (errors.IllegalMove("gone cannot become ready"), 409, "refused"),
+        (errors.MeshdError("something"), 500, "error"),
+        (TimeoutError(), 504, "too_slow"),
+    ],
+)
+async def test_errors_become_documents(
+    desk: MemoryDesk, path: Path, http: aiohttp.ClientSession, error: Exception, status: int, kind: str
+) -> None:
+    desk.error = error
+    with serve(desk, path):
+        async with http.get("/v1/nodes") as answer:
+            view = ErrorView.model_validate_json(await answer.text())
+    assert (answer.status, view.kind) == (status, kind)
+    assert view.cure
+
+
+async def test_a_fault_shows_no_inside(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
+    desk.error = KeyError("secret-detail")
+    with capture_logs() as lines, serve(desk, path):
+        async with http.get("/v1/nodes") as answer:
+            text = await answer.text()
+        assert answer.status == 500
+        assert "secret-detail" not in text
+        assert ErrorView.model_validate_json(text).kind == "internal"
+        desk.error = None
+        async with http.get("/v1/nodes") as answer:
+            assert answer.status == 200
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["api_fault"]
+
+
+async def test_a_write_is_audited(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
+    with capture_logs() as lines, serve(desk, path, own_uid=os.getuid()):
+        async with http.post("/v1/scale", json={"gpus": 4}) as answer:
+            assert ScaleAnswer.model_validate_json(await answer.text()).target_id == 1
+        async with http.post("/v1/scale", json={"gpus": 8, "dry_run": True}) as answer:
+            assert ScaleAnswer.model_validate_json(await answer.text()).target_id is None
+    writes = [line for line in lines if line["event"] == "api_write"]
+    assert len(writes) == 1
+    assert writes[0]["uid"] == os.getuid()
+    assert writes[0]["pid"] == os.getpid()
+    assert writes[0]["outcome"] == "accepted"
+    assert writes[0]["request"] == {"gpus": 4, "dry_run": False}
+
+
+async def test_events_wait(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
+    with serve(desk, path) as served:
+        async def later() -> None:
+            await asyncio.sleep(0.2)
+            desk.event("note", "hello", machine="m-1")
+
+        began = time.monotonic()
+        waiting = asyncio.run_coroutine_threadsafe(later(), served.loop)
+        async with http.get("/v1/events?after_id=0&wait_s=10") as answer:
+            view = EventsView.model_validate_json(await answer.text())
+        await asyncio.wrap_future(waiting)
+        assert 0.15 < time.monotonic() - began < 5
+        assert [e.text for e in view.events] == ["hello"]
+        async with http.get(f"/v1/events?after_id={view.last_id}") as answer:
+            assert EventsView.model_validate_json(await answer.text()).events == []
+
+
+async def test_a_stop_sends_waiters_away(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
+    desk.frozen = True
+    with serve(desk, path):
+        waiting = asyncio.create_task(http.get("/v1/events?after_id=0&wait_s=30").__aenter__())
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+    answer = await waiting
+    assert time.monotonic() - began < 3
+    assert answer.status == 503
+    assert ErrorView.model_validate_json(await answer.text()).kind == "not_ready"
+    answer.release()
+    assert not path.exists()
+
+
+async def test_one_user_cannot_take_all_waits(desk: MemoryDesk, path: Path) -> None:
+    desk.frozen = True
+    connector = aiohttp.UnixConnector(path=str(path), limit=0)
+    async with aiohttp.ClientSession("http://meshd", connector=connector) as http:
+        with serve(desk, path):
+            async def poll() -> int:
+                async with http.get("/v1/events?after_id=0&wait_s=0.5") as answer:
+                    return answer.status
+
+            statuses = await asyncio.gather(*(poll() for _ in range(40)))
+            assert statuses.count(429) == 8
+            assert await poll() == 200
+
+
+def test_everybody_may_connect(desk: MemoryDesk, path: Path) -> None:
+    with serve(desk, path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    assert not path.exists()
+
+
+def test_a_stale_socket_is_taken_over(desk: MemoryDesk, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    assert path.is_socket()
+    with serve(desk, path):
+        assert path.is_socket()
+
+
+def test_a_live_socket_is_not(desk: MemoryDesk, path: Path) -> None:
+    with serve(desk, path):
+        with pytest.raises(SocketError, match="another meshd"), serve(MemoryDesk(), path):
+            pass
+        with socket.socket(socket.AF_UNIX) as alive:
+            alive.connect(str(path))
+            time.sleep(0.05)  # until it is accepted
+
+
+def test_a_file_is_never_removed(path: Path) -> None:
+    path.write_text("precious")
+    with pytest.raises(SocketError, match="not a socket"):
+        clear_stale(path)
+    assert path.read_text() == "precious"
+
+
+AS_SOMEBODY = """
+import http.client, json, os, socket, sys
+uid, gid, *extra = map(int, sys.argv[2:])
+os.setgroups(extra); os.setgid(gid); os.setuid(uid)
+class Conn(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(5); self.sock.connect(sys.argv[1])
+out = []
+for method, page, body in (("GET", "/v1/status", None), ("GET", "/v1/caller", None), ("POST", "/v1/scale", '{"gpus": 4}'),
+                           ("POST", "/v1/scale", '{"gpus": 4, "dry_run": true}')):
+    c = Conn("meshd"); c.request(method, page, body, {"Content-Type": "application/json"} if body else {})
+    r = c.getresponse(); out.append([r.status, json.loads(r.read())]); c.close()
+print(json.dumps(out))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("case", ["stranger", "primary group", "supplementary group", "own uid", "no such account"])
+def test_roles_of_other_users(desk: MemoryDesk, path: Path, case: str) -> None:
+    nobody = pwd.getpwnam("nobody")
+    uid, gid, extra, group, own = nobody.pw_uid, nobody.pw_gid, [], "no-such-group", 0
+    if case == "primary group":
+        gid, group = 7, _group_name(7)
+    elif case == "supplementary group":  # of the process only: the account database does not know it
+        extra, group = [7], _group_name(7)
+    elif case == "own uid":
+        own = uid
+    elif case == "no such account":
+        uid, gid = 54321, 54321
+    argv = [sys.executable, "-I", "-c", AS_SOMEBODY, str(path), str(uid), str(gid), *map(str, extra)]
+    with serve(desk, path, group=group, own_uid=own):
+        done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=10, check=False)
+    assert done.returncode == 0, done.stderr
+    status, caller, scale, dry_run = json.loads(done.stdout)
+    may_write = case in ("primary group", "own uid")
+    assert status[0] == 200
+    assert caller[1]["uid"] == uid
+    assert caller[1]["may_write"] is may_write
+    assert dry_run[0] == 200
+    assert scale[0] == (200 if may_write else 403)
+    assert [actor.uid for actor in desk.actors] == ([uid] if may_write else [])
+    if not may_write:
+        assert scale[1]["kind"] == "denied"
+        assert group in scale[1]["cure"]
+
+
+def _group_name(gid: int) -> str:
+    import grp
+
+    return grp.getgrgid(gid).gr_name
