@@ -24,11 +24,16 @@ def install(node: Node, options: list[str]) -> None:
     paths = node.paths
     if not node.systemd:
         paths.run_dir.mkdir(parents=True, exist_ok=True)
-        subprocess.Popen(
-            [sys.executable, str(paths.agent), *options, "run"],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        paths.agent_log.parent.mkdir(parents=True, exist_ok=True)
+        with paths.agent_log.open("ab") as log:
+            # our own output may be a pipe that somebody reads to its end
+            subprocess.Popen(
+                [sys.executable, str(paths.agent), *options, "run"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         return
     if not paths.slurmd_env.exists():
         write_atomic(paths.slurmd_env, b"SLURMD_ARGS=\n", 0o600)

@@ -16,6 +16,7 @@ class Paths:
         self.state_file = root / "var/lib/meshd-node/state.json"
         self.slurmd_env = root / "var/lib/meshd-node/slurmd.env"
         self.agent = root / "opt/meshd-node/meshd-node.pyz"
+        self.agent_log = root / "var/log/meshd-node.log"
         self.run_dir = root / "run/meshd-node"
         self.units = root / "etc/systemd/system"
         self.systemd_marker = root / "run/systemd/system"

@@ -1,0 +1,196 @@
+#!/bin/sh
+# meshd stage 1: cloud-init runs this as root. It joins the tailnet, fetches the node agent from the head and starts it.
+# Some clouds run it at every boot: each step looks first whether its work is done. No secret is ever an argument.
+# Rendered by meshd/bootstrap/stage1.py, which quotes the @VALUES@ and drops comment lines.
+set -u
+umask 077
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:${PATH:-}
+export PATH
+MACHINE=@MACHINE@
+LOGIN=@LOGIN_SERVER@
+ETC=/etc/meshd-node
+KEY=$ETC/tailscale.key
+STATE=/var/lib/meshd-node/state.json
+TRIES=@TRIES@
+
+say() {
+  printf 'meshd: %s\n' "$*"
+  { printf 'meshd: %s\r\n' "$*" >/dev/console; } 2>/dev/null
+  logger -t meshd "stage 1: $*" 2>/dev/null
+  :
+}
+
+nap() { sleep 0.05 2>/dev/null || sleep 1; }
+
+booted() { [ -d /run/systemd/system ]; }
+
+# The machine cannot become a node. Nothing can be lost: no job has ever run on it, unless it had joined before.
+give_up() {
+  say "$*"
+  if [ -e "$STATE" ]; then say "it was a node before: left as it is"; exit 1; fi
+  if [ -n @POWER_OFF@ ]; then
+    say "giving up: powering off in 10 s"
+    sleep 10
+    systemctl poweroff 2>/dev/null || poweroff -f
+  fi
+  exit 1
+}
+
+get() {
+  curl -fsSL --retry 3 -m 120 -o "$2" "$1" 2>/dev/null || wget -q -T 120 -O "$2" "$1" 2>/dev/null
+}
+
+# 1.90 renews keys without a gap; older ones drop the link.
+tailscale_ok() {
+  v=$(tailscale version 2>/dev/null | head -n 1)
+  major=${v%%.*} minor=${v#*.} minor=${minor%%.*}
+  case "$major$minor" in ''|*[!0-9]*) return 1;; esac
+  [ "$major" -gt 1 ] || [ "$minor" -ge 90 ]
+}
+
+install_tailscale() {
+  say "installing tailscale"
+  ID='' VERSION_CODENAME=''
+  [ -r /etc/os-release ] && . /etc/os-release
+  case "$ID" in debian|ubuntu) ;; *) give_up "no tailscale 1.90 here and no way to install it on '$ID': use an image with it";; esac
+  base=@PACKAGES@/$ID/$VERSION_CODENAME
+  keyring=/usr/share/keyrings/tailscale-archive-keyring.gpg
+  get "$base.noarmor.gpg" "$keyring" && get "$base.tailscale-keyring.list" /etc/apt/sources.list.d/tailscale.list ||
+    give_up "cannot fetch tailscale's package list from $base"
+  chmod 0644 "$keyring" /etc/apt/sources.list.d/tailscale.list
+  DEBIAN_FRONTEND=noninteractive
+  export DEBIAN_FRONTEND
+  apt-get -q update >/dev/null 2>&1
+  apt-get -q -y -o DPkg::Lock::Timeout=300 install tailscale >/dev/null 2>&1
+  tailscale_ok || give_up "apt-get could not install tailscale 1.90 or newer"
+}
+
+start_tailscaled() {
+  [ -S /run/tailscale/tailscaled.sock ] && tailscale status --json --peers=false >/dev/null 2>&1 && return
+  if booted; then
+    systemctl --no-block enable --now tailscaled >/dev/null 2>&1
+  else
+    mkdir -p /run/tailscale /var/lib/tailscale
+    set -- --statedir=/var/lib/tailscale --socket=/run/tailscale/tailscaled.sock
+    [ -c /dev/net/tun ] || set -- "$@" --tun=userspace-networking --socks5-server=localhost:1055
+    setsid tailscaled "$@" </dev/null >/var/log/tailscaled.log 2>&1 &
+  fi
+  n=0
+  until tailscale status --json --peers=false >/dev/null 2>&1; do
+    n=$((n + 1))
+    [ "$n" -lt 600 ] || give_up "tailscaled does not start"
+    nap
+  done
+}
+
+status() { tailscale status --json --peers=false 2>/dev/null; }
+
+has() { printf '%s' "$S" | grep -q "$1"; }
+
+# Neither rc 0 of `up` nor Running prove anything: control must show us online, without a login error.
+online() {
+  S=$(status)
+  has '"BackendState": "Running"' && has '"Online": true' && ! has 'login error'
+}
+
+up() {
+  set -- up "$@" "--hostname=$MACHINE" --accept-dns=@ACCEPT_DNS@ --timeout=30s
+  [ -z "$LOGIN" ] || set -- "$@" "--login-server=$LOGIN"
+  tailscale "$@" 2>&1
+}
+
+wait_online() {
+  n=0
+  until online; do
+    n=$((n + 1))
+    [ "$n" -lt "$1" ] || return 1
+    nap
+  done
+}
+
+join_tailnet() {
+  n=0
+  S=$(status)
+  while has '"BackendState": "NoState"' && [ "$n" -lt 200 ]; do n=$((n + 1)); nap; S=$(status); done
+  try=1
+  while :; do
+    said=''
+    if ! has '"HaveNodeKey": true' || has '"BackendState": "NeedsLogin"'; then
+      [ -s "$KEY" ] || printf '%s\n' @AUTH_KEY@ >"$KEY"
+      said=$(up "--auth-key=file:$KEY")
+    elif ! has '"BackendState": "Running"'; then
+      said=$(up)
+    fi
+    wait_online 300 && return
+    why=$(printf '%s' "$S" | grep -i 'login error' | head -n 1)
+    say "not on the tailnet (try $try of $TRIES): ${why:-$(printf '%s' "$said" | tail -n 1)}"
+    [ "$try" -lt "$TRIES" ] || give_up "the tailnet does not take this machine: is the auth key expired, revoked or used up?"
+    try=$((try + 1))
+    sleep $((try * 2))
+    S=$(status)
+  done
+}
+
+# Gets the agent over the tailnet, checks its digest and lets it install itself.
+fetch_agent() {
+  python3 - <<'PY'
+import hashlib, json, os, runpy, sys, urllib.request
+c = json.load(open("/etc/meshd-node/join.json"))
+why = "no head"
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+for head in c["heads"]:
+    url = "http://%s:%d/v1/agent" % ("[" + head + "]" if ":" in head else head, c["port"])
+    try:
+        ask = urllib.request.Request(url, headers={"Authorization": "Bearer " + c["token"]})
+        data = opener.open(ask, timeout=20).read(4194304)
+    except (OSError, ValueError) as error:
+        why = "%s: %s" % (url, error)
+        continue
+    if hashlib.sha256(data).hexdigest() != c["sha256"]:
+        why = url + ": the agent is not the one this machine was told of (meshd was upgraded meanwhile?)"
+        continue
+    path = "/opt/meshd-node/meshd-node.pyz"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".new", "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.chmod(path + ".new", 0o755)
+    os.rename(path + ".new", path)
+    sys.argv = [path, "install"]
+    runpy.run_path(path, run_name="__main__")
+sys.exit(why)
+PY
+}
+
+main() {
+  say "stage 1 on $MACHINE"
+  # wakes the GPU driver while the rest goes on
+  nvidia-smi -L >/dev/null 2>&1 &
+  mkdir -p "$ETC"
+  chmod 0700 "$ETC"
+  if [ ! -e "$STATE" ]; then
+    printf '%s\n' @JOIN@ >"$ETC/join.json.new" && mv "$ETC/join.json.new" "$ETC/join.json"
+  fi
+  tailscale_ok || install_tailscale
+  start_tailscaled
+  join_tailnet
+  [ -n @KEEP_KEY@ ] || rm -f "$KEY"
+  say "on the tailnet as $MACHINE"
+  if [ -e "$STATE" ] && [ -s /opt/meshd-node/meshd-node.pyz ]; then
+    say "a node already: starting its agent"
+    if booted; then systemctl --no-block start meshd-node; else python3 /opt/meshd-node/meshd-node.pyz install; fi
+    return
+  fi
+  command -v python3 >/dev/null 2>&1 || give_up "no python3 here, which the node agent needs: use an image with it"
+  try=1
+  until why=$(fetch_agent 2>&1); do
+    say "cannot get the node agent (try $try of $TRIES): $(printf '%s' "$why" | tail -n 1)"
+    [ "$try" -lt "$TRIES" ] || give_up "the head does not give the node agent"
+    try=$((try + 1))
+    sleep $((try * 2))
+  done
+  say "the node agent is started"
+}
+
+main

@@ -1,0 +1,54 @@
+"""The files that machines get: stage 1's template and the node agent, packed the same way each time."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from functools import lru_cache
+from pathlib import Path
+
+from meshd.errors import MeshdError
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_PLACES = (_PACKAGE / "_assets" / "node", _PACKAGE.parent / "deploy" / "node")
+_MAIN = b"from meshd_node.main import main\n\nraise SystemExit(main())\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def node_dir() -> Path:
+    """Where they lie: inside an installed meshd, or in a checkout.
+
+    Raises:
+        MeshdError: neither is there; meshd is not installed whole.
+    """
+    for place in _PLACES:
+        if (place / "stage1.sh").is_file():
+            return place
+    raise MeshdError("the node agent's files are missing from this installation: install meshd again")
+
+
+def stage1_template() -> str:
+    """The text of deploy/node/stage1.sh."""
+    return (node_dir() / "stage1.sh").read_text("utf-8")
+
+
+@lru_cache(maxsize=1)
+def agent_zipapp() -> bytes:
+    """The node agent as one file that python3 runs. The same sources give the same bytes on every head."""
+    sources = {f"meshd_node/{path.name}": path.read_bytes() for path in (node_dir() / "meshd_node").glob("*.py")}
+    buffer = io.BytesIO(b"#!/usr/bin/env python3\n")
+    buffer.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in sorted({**sources, "__main__.py": _MAIN}.items()):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            entry.create_system = 3
+            archive.writestr(entry, data)
+    return buffer.getvalue()
+
+
+def agent_sha256() -> str:
+    """The digest that stage 1 checks the agent against."""
+    return hashlib.sha256(agent_zipapp()).hexdigest()

@@ -1,0 +1,107 @@
+"""PURE: stage 1, the script that a cloud runs once as root. POSIX sh, under 8 KB so that every cloud takes it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass, field
+
+from pydantic import SecretStr
+
+SIZE_MAX_B = 8191
+_MACHINE = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
+_HEAD = re.compile(r"^[0-9a-zA-Z.:-]{1,253}$")
+_SHA256 = re.compile(r"^[0-9a-f]{64}$")
+_PLACE = re.compile(r"@([A-Z_]+)@")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage1:
+    """All that a machine is told at birth.
+
+    Attributes:
+        machine: its name, which becomes its tailnet hostname.
+        heads: the head's tailnet addresses, tried in this order.
+        port: of the head's node API.
+        auth_key: tailnet auth key; goes into a 0600 file.
+        join_token: good for this machine only, once.
+        agent_sha256: of the node agent that the head serves (`assets.agent_sha256()`).
+        login_server: control server, "" for Tailscale's own.
+        accept_dns: let tailscale write resolv.conf.
+        keep_auth_key: leave the key file for a later restart without state; False removes it after the join.
+        dead_man_s: for the agent, until the head tells its own.
+        power_off: power the machine off when it cannot be joined; set it where that ends the machine
+            (`Capabilities.ends_itself`), else it is only told on the console.
+        packages_url: where tailscale's packages come from when the image has none, or one older than 1.90.
+        tries: attempts at the tailnet, and at the head, before giving up.
+    """
+
+    machine: str
+    heads: tuple[str, ...]
+    port: int
+    auth_key: SecretStr = field(repr=False)
+    join_token: SecretStr = field(repr=False)
+    agent_sha256: str
+    login_server: str = ""
+    accept_dns: bool = False
+    keep_auth_key: bool = True
+    dead_man_s: float = 3600.0
+    power_off: bool = False
+    packages_url: str = "https://pkgs.tailscale.com/stable"
+    tries: int = 5
+
+
+def render(stage: Stage1, template: str) -> str:
+    """The script. The same input gives the same bytes, so that a repeated create call repeats its request.
+
+    Comment lines of the template are left out. Every value is quoted for the shell.
+
+    Args:
+        stage: the values.
+        template: the text of deploy/node/stage1.sh (`assets.stage1_template()`).
+
+    Raises:
+        ValueError: a value cannot be right (name, address, digest), or the script is over 8 KB.
+    """
+    _check(stage)
+    join = {
+        "machine": stage.machine,
+        "heads": list(stage.heads),
+        "port": stage.port,
+        "token": stage.join_token.get_secret_value(),
+        "sha256": stage.agent_sha256,
+        "dead_man_s": stage.dead_man_s,
+    }
+    values = {
+        "MACHINE": stage.machine,
+        "LOGIN_SERVER": stage.login_server,
+        "ACCEPT_DNS": "true" if stage.accept_dns else "false",
+        "AUTH_KEY": stage.auth_key.get_secret_value(),
+        "JOIN": json.dumps(join, separators=(",", ":")),
+        "KEEP_KEY": "1" if stage.keep_auth_key else "",
+        "POWER_OFF": "1" if stage.power_off else "",
+        "PACKAGES": stage.packages_url.rstrip("/"),
+        "TRIES": str(stage.tries),
+    }
+    first, *rest = template.splitlines()
+    lines = [first, *(line for line in rest if line.strip() and not line.lstrip().startswith("#"))]
+    text = _PLACE.sub(lambda match: shlex.quote(values[match[1]]), "\n".join(lines)) + "\n"
+    if len(text.encode()) > SIZE_MAX_B:
+        raise ValueError(f"stage 1 has {len(text.encode())} bytes, and not every cloud takes more than {SIZE_MAX_B}")
+    return text
+
+
+def _check(stage: Stage1) -> None:
+    if not _MACHINE.match(stage.machine):
+        raise ValueError(f"{stage.machine!r} is no machine name")
+    if not stage.heads or not all(_HEAD.match(head) for head in stage.heads):
+        raise ValueError("the head's addresses are missing or cannot be right")
+    if not _SHA256.match(stage.agent_sha256):
+        raise ValueError("agent_sha256 is no sha256 digest")
+    for secret, name in ((stage.auth_key, "auth_key"), (stage.join_token, "join_token")):
+        if not re.match(r"^[!-~]+$", secret.get_secret_value()):
+            raise ValueError(f"{name} is empty or has characters that no key has")
+    for url in (stage.login_server, stage.packages_url):
+        if url and not re.match(r"^https?://[!-~]+$", url):
+            raise ValueError("login_server and packages_url must be http(s) addresses")

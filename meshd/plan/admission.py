@@ -1,0 +1,122 @@
+"""PURE: whether a machine that asks to join is the one that was rented, and can be a node of this Slurm."""
+
+from __future__ import annotations
+
+import re
+
+from meshd.errors import JoinRefused
+from meshd.model.hardware import NodeFacts
+
+_QUALIFIERS = re.compile(r"^(sxm\d?|pcie|nvl|hbm\d+e?|\d+gb|\d+gib)$")
+_FORMS = ("sxm", "pcie")
+
+
+def release(version: str) -> tuple[int, int] | None:
+    """The major release of a Slurm version: "24.11.5" -> (24, 11); None when it tells none."""
+    match = re.match(r"^(\d{2})\.(\d{2})(?:\D|$)", version)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _releases() -> tuple[tuple[int, int], ...]:
+    """Slurm's major releases in order: every nine months until 23.11, then every May and November."""
+    early = ((20, 2), (20, 11), (21, 8), (22, 5), (23, 2), (23, 11))
+    return early + tuple((year, month) for year in range(24, 40) for month in (5, 11))
+
+
+RELEASES = _releases()
+
+
+def slurmd_window(slurmctld_version: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """The oldest and newest slurmd releases that a slurmctld serves; None when its version is not understood.
+
+    Never newer than slurmctld; two major releases older, three from 24.11 on.
+    """
+    newest = release(slurmctld_version)
+    if newest is None or newest not in RELEASES:
+        return None
+    back = 3 if newest >= (24, 11) else 2
+    return RELEASES[max(RELEASES.index(newest) - back, 0)], newest
+
+
+def check_facts(
+    facts: NodeFacts, *, gpus_rented: int, gpu_model: str, slurmctld_version: str, clock_skew_max_s: float
+) -> None:
+    """Accept or refuse, for the first fault found.
+
+    Args:
+        facts: what the machine says of itself.
+        gpus_rented: as the offer promised; 0 for a machine without.
+        gpu_model: the offer's normalised model, e.g. "h100-sxm"; "" is not checked.
+        slurmctld_version: of the head, "" when it is not known (then slurmd's is not compared).
+        clock_skew_max_s: more than this either way is refused.
+
+    Raises:
+        JoinRefused: reason and cure. Only a wrong clock is not fatal: time synchronisation may still be at work.
+    """
+    _check_clock(facts.clock_skew_s, clock_skew_max_s)
+    _check_slurmd(facts.slurmd_version, slurmctld_version)
+    if facts.shape.cpus < 1 or facts.shape.memory_mib < 1:
+        raise JoinRefused("slurmd -C told no CPUs or no memory", "run slurmd -C on the machine and see why")
+    _check_gpus(facts, gpus_rented, gpu_model)
+
+
+def _check_clock(skew_s: float, max_s: float) -> None:
+    if abs(skew_s) <= max_s:
+        return
+    side = "ahead of" if skew_s > 0 else "behind"
+    raise JoinRefused(
+        f"the machine's clock is {abs(skew_s):.0f} s {side} the head's; at most {max_s:.0f} s is accepted, "
+        "for munge refuses credentials that are 300 s off",
+        "let NTP run on both (timedatectl set-ntp true; chronyc makestep)",
+        fatal=False,
+    )
+
+
+def _check_slurmd(slurmd: str, slurmctld: str) -> None:
+    if not slurmd:
+        raise JoinRefused("slurmd is not installed on the machine", "use an image with slurmd, or let it be installed")
+    own, window = release(slurmd), slurmd_window(slurmctld)
+    if own is None:
+        raise JoinRefused(f"slurmd's version {slurmd!r} is not understood", "use a released Slurm on the machine")
+    if window is None or window[0] <= own <= window[1]:
+        return
+    oldest, newest = ("{:02d}.{:02d}".format(*one) for one in window)
+    relation = "newer than" if own > window[1] else "too old for"
+    raise JoinRefused(
+        f"slurmd {slurmd} is {relation} slurmctld {slurmctld}, which serves {oldest} to {newest}",
+        f"use an image with slurmd {newest}",
+    )
+
+
+def _check_gpus(facts: NodeFacts, rented: int, model: str) -> None:
+    if len(facts.gpus) < rented:
+        raise JoinRefused(
+            f"{rented} GPUs were rented and nvidia-smi shows {len(facts.gpus)}",
+            "look for a missing driver or a broken GPU (dmesg); the machine is given back",
+        )
+    for gpu in facts.gpus[:rented] if rented else ():
+        if not gpu.device:
+            raise JoinRefused(
+                f"GPU {gpu.index} ({gpu.name}) has no device file", "load the driver (nvidia-modprobe -c 0 -u)"
+            )
+        if model and not same_model(model, gpu.name):
+            raise JoinRefused(
+                f"GPU {gpu.index} is a {gpu.name}, and {model} was rented",
+                "the cloud gave another model: the machine is given back",
+            )
+
+
+def same_model(model: str, name: str) -> bool:
+    """Whether nvidia-smi's name of a GPU is of the normalised model.
+
+    "h100-sxm" is "NVIDIA H100 80GB HBM3" but not "NVIDIA H100 PCIe"; "l4" is not "NVIDIA L40S".
+    """
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    parts = re.findall(r"[a-z0-9]+", model.lower())
+    core = "".join(part for part in parts if not _QUALIFIERS.match(part))
+    runs = {"".join(words[a:b]) for a in range(len(words)) for b in range(a + 1, len(words) + 1)}
+    if core not in runs:
+        return False
+    wanted = {form for form in _FORMS if any(part.startswith(form) for part in parts)}
+    shown = {form for form in _FORMS if any(word.startswith(form) for word in words)}
+    return not wanted or not shown or bool(wanted & shown)
