@@ -1,0 +1,1 @@
+"""How a machine becomes a node: stage 1, join tokens, the node agent that is served."""

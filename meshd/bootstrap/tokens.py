@@ -67,7 +67,7 @@ def check_join(ticket: JoinTicket, hostname: str, device_id: str, now: datetime)
     """
     if hostname != ticket.machine:
         raise JoinRefused(
-            f"this join token was made for {ticket.machine}, and the caller is {hostname or 'not known to the tailnet'}",
+            f"this join token was made for {ticket.machine}, and the caller is {hostname or 'without a name'}",
             "each machine has its own token: rent the machine anew",
         )
     if ticket.bound_to:

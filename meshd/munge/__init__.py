@@ -1,0 +1,1 @@
+"""The munge key and credentials made with it."""

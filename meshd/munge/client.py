@@ -11,7 +11,7 @@ CREDENTIAL_MAX_CHARS = 8192
 _CREDENTIAL = re.compile(r"^MUNGE:[A-Za-z0-9+/=:]+:$")
 _STATUS = {
     14: "the credential is invalid: the two sides do not have the same munge key",
-    15: "the credential is expired: it was made over 300 s ago by our clock, so the clocks differ or it lay about (NTP)",
+    15: "the credential is expired: it was made over 300 s ago by our clock: the clocks differ (NTP)",
     16: "the credential is rewound: it comes from over 300 s in our future, so the clocks differ (NTP)",
     17: "the credential is replayed: it was already used here",
     18: "the credential is not for this user",

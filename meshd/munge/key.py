@@ -38,7 +38,7 @@ def write_key(path: Path, key: SecretBytes) -> None:
 
 
 def check_permissions(path: Path) -> None:
-    """munged refuses a key that group or others can reach, and so does this.
+    """As munged does, refuse a key that group or others can reach.
 
     Raises:
         MungeError: missing, not a regular file, or too open: with the cure.

@@ -1,0 +1,225 @@
+"""The API that machines call, on the head's tailnet address only."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import structlog
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from meshd.api.node_desk import NodeDesk
+from meshd.api.node_schema import JoinIn, MungeIn, PollIn
+from meshd.api.node_throttle import Throttle
+from meshd.bootstrap import tokens
+from meshd.bootstrap.assets import agent_zipapp
+from meshd.errors import JoinRefused, MeshdError, MungeError
+from meshd.model.observed import TailnetPeer
+from meshd.runtime.clock import Clock, SystemClock
+
+log = structlog.get_logger(__name__)
+
+BODY_MAX_B = 4 * 1024 * 1024
+"""Logs that an agent was asked for come as a result in a poll's body."""
+CALL_TIMEOUT_S = 60.0
+RETRY = "the agent tries again by itself"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+M = TypeVar("M", bound=BaseModel)
+
+
+class NodeApi:
+    """The server.
+
+    Args:
+        desk: the daemon's side.
+        poll_hold_s: a poll is held this long at most.
+        clock: time of day for tickets and for GET /v1/time.
+        agent: gives the node agent's bytes.
+        throttle: limits wrong tokens by address.
+    """
+
+    def __init__(
+        self,
+        desk: NodeDesk,
+        *,
+        poll_hold_s: float,
+        clock: Clock | None = None,
+        agent: Callable[[], bytes] = agent_zipapp,
+        throttle: Throttle | None = None,
+    ) -> None:
+        self._desk = desk
+        self._hold_s = poll_hold_s
+        self._clock = clock or SystemClock()
+        self._agent = agent
+        self._throttle = throttle or Throttle()
+        self._runner: web.AppRunner | None = None
+
+    def app(self) -> web.Application:
+        """The routes; anything else is 404."""
+        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[self._boundary])
+        app.router.add_get("/v1/time", self._time)
+        app.router.add_get("/v1/agent", self._get_agent)
+        app.router.add_get("/v1/needs", self._needs)
+        app.router.add_post("/v1/join", self._join)
+        app.router.add_post("/v1/munge", self._munge)
+        app.router.add_post("/v1/poll", self._poll)
+        return app
+
+    async def start(self, address: str, port: int) -> int:
+        """Listen; returns the port, which the system chooses when `port` is 0.
+
+        Raises:
+            OSError: the address is not this machine's (yet), or the port is taken.
+        """
+        runner = web.AppRunner(self.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, address, port, reuse_address=True)
+            await site.start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        bound: int = runner.addresses[0][1]
+        log.info("node_api_listens", address=address, port=bound)
+        return bound
+
+    async def stop(self) -> None:
+        """Stop listening; held polls are cut, and their agents come again."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _time(self, _request: web.Request) -> web.Response:
+        return web.json_response({"unix": self._clock.now().timestamp()})
+
+    async def _get_agent(self, request: web.Request) -> web.Response:
+        token = self._bearer(request)
+        hashed = tokens.hash_token(token)
+        ticket = await self._desk.machine_for_join(hashed)
+        if ticket is not None and tokens.verify(token, ticket.token_hash):
+            peer = await self._caller(request)
+            tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
+        else:
+            await self._node(request)
+        self._throttle.right(_address(request))
+        return web.Response(body=self._agent(), content_type="application/zip")
+
+    async def _needs(self, request: web.Request) -> web.Response:
+        machine, _ = await self._joining(request)
+        return web.json_response((await self._desk.needs(machine)).to_wire())
+
+    async def _join(self, request: web.Request) -> web.Response:
+        machine, peer = await self._joining(request)
+        body = await self._body(request, JoinIn)
+        answer = await self._desk.join(machine, peer, body.facts.to_model())
+        log.info("machine_joined", machine=machine, slot=answer.slot, address=peer.ipv4)
+        return web.json_response(answer.to_wire())
+
+    async def _munge(self, request: web.Request) -> web.Response:
+        machine = await self._node(request)
+        body = await self._body(request, MungeIn)
+        credential = await self._desk.munge_exchange(machine, body.credential)
+        return web.json_response({"decoded": True, "credential": credential})
+
+    async def _poll(self, request: web.Request) -> web.Response:
+        machine = await self._node(request)
+        report = await self._body(request, PollIn)
+        hold_s = self._hold_s if report.hold_s is None else min(report.hold_s, self._hold_s)
+        commands = await self._desk.poll(machine, report, hold_s)
+        return web.json_response({"commands": [command.to_wire() for command in commands]})
+
+    async def _joining(self, request: web.Request) -> tuple[str, TailnetPeer]:
+        """The machine that a join token was made for, when the caller is that machine."""
+        token = self._bearer(request)
+        ticket = await self._desk.machine_for_join(tokens.hash_token(token))
+        if ticket is None or not tokens.verify(token, ticket.token_hash):
+            raise self._wrong_token(request)
+        peer = await self._caller(request)
+        tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
+        self._throttle.right(_address(request))
+        return ticket.machine, peer
+
+    async def _node(self, request: web.Request) -> str:
+        """The machine that a node token was given to, when the caller is the device that joined with it."""
+        found = await self._desk.machine_for_node(tokens.hash_token(self._bearer(request)))
+        if found is None:
+            raise self._wrong_token(request)
+        machine, device_id = found
+        peer = await self._caller(request)
+        if device_id and peer.id != device_id:
+            raise _Denied(403, f"the node token of {machine} was given to another device", "rent the machine anew")
+        self._throttle.right(_address(request))
+        return machine
+
+    async def _caller(self, request: web.Request) -> TailnetPeer:
+        peer = await self._desk.whois(_address(request))
+        if peer is None:
+            raise _Denied(403, "the tailnet does not know the caller", "only machines of the tailnet are served here")
+        return peer
+
+    def _bearer(self, request: web.Request) -> str:
+        wait_s = self._throttle.wait_s(_address(request), time.monotonic())
+        if wait_s > 0:
+            raise _Denied(429, "too many wrong tokens from this address", f"wait {math.ceil(wait_s)} s")
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not 16 <= len(token) <= tokens.TOKEN_MAX_CHARS:
+            raise self._wrong_token(request)
+        return token
+
+    def _wrong_token(self, request: web.Request) -> _Denied:
+        self._throttle.wrong(_address(request), time.monotonic())
+        log.warning("node_token_refused", address=_address(request), path=request.path)
+        return _Denied(401, "the token is not known here", "it is used up, of another cluster, or the machine is gone")
+
+    async def _body(self, request: web.Request, model: type[M]) -> M:
+        return model.model_validate_json(await request.read())
+
+    @web.middleware
+    async def _boundary(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Every failure becomes an answer with reason and cure; none shows what was sent."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S + self._hold_s):
+                return await handler(request)
+        except _Denied as error:
+            return _no(error.status, error.reason, error.cure, fatal=False)
+        except JoinRefused as error:
+            log.warning("join_refused", address=_address(request), reason=error.reason, fatal=error.fatal)
+            return _no(403, error.reason, error.cure, fatal=error.fatal)
+        except ValidationError as error:
+            where = sorted({".".join(str(part) for part in one["loc"]) for one in error.errors(include_input=False)})
+            return _no(400, f"the body cannot be used: {', '.join(where)[:400] or 'not JSON'}", "", fatal=False)
+        except web.HTTPException as error:
+            return _no(error.status, error.reason, "", fatal=False)
+        except MungeError as error:
+            return _no(409, f"the head's munge: {error}", RETRY, fatal=False)
+        except (MeshdError, TimeoutError) as error:
+            log.warning("node_call_failed", path=request.path, error=str(error) or "timed out")
+            return _no(503, f"the head cannot answer now: {error or 'timed out'}", RETRY, fatal=False)
+        except Exception:  # the API boundary: a fault in one call must not reach another
+            log.exception("node_call_broke", path=request.path)
+            return _no(500, "a fault inside meshd; see the head's log", RETRY, fatal=False)
+
+
+class _Denied(MeshdError):
+    """An answer that is no."""
+
+    def __init__(self, status: int, reason: str, cure: str) -> None:
+        self.status = status
+        self.reason = reason
+        self.cure = cure
+        super().__init__(reason)
+
+
+def _no(status: int, reason: str, cure: str, *, fatal: bool) -> web.Response:
+    body: dict[str, Any] = {"reason": reason, "cure": cure, "fatal": fatal}
+    return web.json_response(body, status=status)
+
+
+def _address(request: web.Request) -> str:
+    return request.remote or ""

@@ -1,0 +1,165 @@
+"""Commands on their way to node agents: one queue for each machine, in memory.
+
+A lost queue is no harm: the planner sees what is not as it should be and orders it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import SecretStr
+
+from meshd.api.node_schema import ResultIn, Verb
+
+REDELIVER_S = 2.0
+KEPT_OUTCOMES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One order to an agent. Its arguments may hold keys, so they are in no repr."""
+
+    id: str
+    verb: Verb
+    args: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def to_wire(self) -> dict[str, Any]:
+        """JSON-ready, with secrets in the clear: for the answer's body and nothing else."""
+        return {"id": self.id, "verb": self.verb, "args": _reveal(self.args)}
+
+
+@dataclass(slots=True)
+class _Pending:
+    command: Command
+    key: str
+    delivered_at: float | None = None
+
+
+class CommandQueue:
+    """What one machine's agent is still to do.
+
+    A command is delivered again with each poll until a result with its id arrives. The agent carries out an id once.
+
+    Args:
+        new_id: makes command ids.
+        redeliver_s: a delivered command without a result is not given again sooner than this.
+    """
+
+    def __init__(
+        self, new_id: Callable[[], str] = lambda: secrets.token_hex(8), redeliver_s: float = REDELIVER_S
+    ) -> None:
+        self._new_id = new_id
+        self._redeliver_s = redeliver_s
+        self._pending: dict[str, _Pending] = {}
+        self._outcomes: deque[tuple[Command, ResultIn]] = deque(maxlen=KEPT_OUTCOMES)
+        self._waiters: dict[str, list[asyncio.Future[ResultIn]]] = {}
+        self._wake = asyncio.Event()
+        self._turn = 0
+
+    def put(self, verb: Verb, args: Mapping[str, Any] | None = None) -> str:
+        """Order something; wakes a held poll. The same verb with the same arguments is pending once.
+
+        Returns:
+            The command's id: the new one's, or that of the equal one which is pending.
+        """
+        args = dict(args or {})
+        key = f"{verb} {json.dumps(_reveal(args), sort_keys=True)}"
+        for pending in self._pending.values():
+            if pending.key == key:
+                return pending.command.id
+        command = Command(self._new_id(), verb, args)
+        self._pending[command.id] = _Pending(command, key)
+        self._wake.set()
+        return command.id
+
+    def settle(self, results: Iterable[ResultIn]) -> list[tuple[Command, ResultIn]]:
+        """Take results. Those of unknown ids (told twice, or from before a restart of the head) are passed over.
+
+        Returns:
+            The commands that these results end, in their order.
+        """
+        ended = []
+        for result in results:
+            pending = self._pending.pop(result.id, None)
+            if pending is None:
+                continue
+            ended.append((pending.command, result))
+            for waiter in self._waiters.pop(result.id, ()):
+                if not waiter.done():
+                    waiter.set_result(result)
+        self._outcomes.extend(ended)
+        return ended
+
+    async def take(self, hold_s: float) -> list[Command]:
+        """What is to be delivered now; waits up to `hold_s` seconds for something.
+
+        A newer call ends an older one with an empty list: only the newest poll has an agent behind it.
+        """
+        loop = asyncio.get_running_loop()
+        self._turn += 1
+        turn = self._turn
+        self._wake.set()  # an older call looks up and sees that it is not the newest
+        deadline = loop.time() + hold_s
+        while turn == self._turn:
+            due, next_due = self._due(loop.time())
+            if due:
+                return due
+            wait_s = min(deadline, next_due) - loop.time()
+            if deadline <= loop.time():
+                return []
+            self._wake = asyncio.Event()
+            try:
+                async with asyncio.timeout(max(wait_s, 0.0)):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+        return []
+
+    async def result(self, command_id: str, timeout_s: float) -> ResultIn | None:
+        """Wait for a command's result; None when it did not come in time or the id is not known."""
+        for command, result in self._outcomes:
+            if command.id == command_id:
+                return result
+        if command_id not in self._pending:
+            return None
+        waiter: asyncio.Future[ResultIn] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(command_id, []).append(waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await waiter
+        except TimeoutError:
+            return None
+
+    def pending(self) -> tuple[Command, ...]:
+        """What has no result yet, oldest first."""
+        return tuple(one.command for one in self._pending.values())
+
+    def drop(self, command_id: str) -> None:
+        """Do not deliver it any more. The agent may have carried it out already."""
+        self._pending.pop(command_id, None)
+
+    def _due(self, now: float) -> tuple[list[Command], float]:
+        due, next_due = [], float("inf")
+        for one in self._pending.values():
+            if one.delivered_at is not None and now < one.delivered_at + self._redeliver_s:
+                next_due = min(next_due, one.delivered_at + self._redeliver_s)
+                continue
+            one.delivered_at = now
+            due.append(one.command)
+        return due, next_due
+
+
+def _reveal(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, Mapping):
+        return {name: _reveal(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_reveal(one) for one in value]
+    return value

@@ -1,0 +1,63 @@
+"""What the node API asks of the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from meshd.api.node_commands import Command
+from meshd.api.node_schema import JoinAnswer, Needs, PollIn
+from meshd.bootstrap.tokens import JoinTicket
+from meshd.model.hardware import NodeFacts
+from meshd.model.observed import TailnetPeer
+
+
+class NodeDesk(Protocol):
+    """The daemon's side. Every call may come again: an answer may be lost on its way to the machine.
+
+    Any call may raise TailnetError, SlurmError, StoreError or MungeError: the agent is told to try again.
+    """
+
+    async def whois(self, ip: str) -> TailnetPeer | None:
+        """The tailnet device that has this address; None when the tailnet knows none.
+
+        Raises:
+            TailnetError: tailscaled cannot be asked: nobody is let in or out for that.
+        """
+        ...
+
+    async def machine_for_join(self, token_hash: str) -> JoinTicket | None:
+        """The ticket with this hash; None when there is none, or its machine is no longer wanted."""
+        ...
+
+    async def needs(self, machine: str) -> Needs:
+        """What an image without Slurm must be given."""
+        ...
+
+    async def join(self, machine: str, peer: TailnetPeer, facts: NodeFacts) -> JoinAnswer:
+        """Accept the machine: bind its ticket to `peer.id`, keep its facts and the hash of a new node token.
+
+        Ticket and caller were checked by `tokens.check_join`; the binding must be one step in the store, so that two
+        devices cannot both be first.
+
+        Raises:
+            JoinRefused: `admission.check_facts` says no, another device was first, or the head is not ready
+                (`fatal=False`).
+        """
+        ...
+
+    async def machine_for_node(self, token_hash: str) -> tuple[str, str] | None:
+        """(machine, tailnet id that it joined with) of a node token's hash; None when there is none."""
+        ...
+
+    async def munge_exchange(self, machine: str, credential: str) -> str:
+        """Check the machine's credential and answer with one of the head's.
+
+        Raises:
+            MungeError: the text goes to the agent: which kind of failure it is.
+        """
+        ...
+
+    async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
+        """Take heartbeat and results; what the agent shall do, at once or within `hold_s` seconds."""
+        ...

@@ -1,0 +1,195 @@
+"""What node agents and the head say to each other, as JSON.
+
+Lenient towards fields that are not known (an agent may be newer than the head), strict on those that are: they end up
+in Slurm's files.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
+
+Verb = Literal[
+    "roster", "munge_key", "auth_key", "start_slurmd", "restart_slurmd", "stop_slurmd", "collect_logs", "leave"
+]
+
+_Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
+_Text = Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")]
+_Version = Annotated[str, Field(max_length=40, pattern=r"^[0-9A-Za-z.+~-]*$")]
+
+
+class _FromAgent(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+
+
+class ShapeIn(_FromAgent):
+    """`slurmd -C`; all 0 when slurmd is missing."""
+
+    cpus: _Count
+    boards: _Count
+    sockets_per_board: _Count
+    cores_per_socket: _Count
+    threads_per_core: _Count
+    memory_mib: _Count
+
+
+class GpuIn(_FromAgent):
+    """A GPU and its device file, "" when it has none."""
+
+    index: Annotated[int, Field(ge=0, le=1023)]
+    name: _Text
+    uuid: Annotated[str, Field(max_length=80, pattern=r"^[0-9A-Za-z-]*$")]
+    memory_mib: _Count
+    device: Annotated[str, Field(pattern=r"^(/dev/nvidia[0-9]{1,4})?$")]
+
+
+class FactsIn(_FromAgent):
+    """What the agent found on its machine."""
+
+    shape: ShapeIn
+    gpus: Annotated[tuple[GpuIn, ...], Field(max_length=64)] = ()
+    slurmd_version: _Version = ""
+    tailscale_version: _Version = ""
+    agent_version: _Version = ""
+    os: Annotated[str, Field(max_length=200)] = ""
+    arch: Annotated[str, Field(max_length=40, pattern=r"^[0-9A-Za-z_-]*$")] = ""
+    clock_skew_s: Annotated[float, Field(ge=-1e11, le=1e11)]
+    ssh_host_key: Annotated[str, Field(max_length=1000, pattern=r"^[!-~]* ?[!-~]*$")] = ""
+
+    def to_model(self) -> NodeFacts:
+        """The facts as the rest of meshd knows them."""
+        return NodeFacts(
+            shape=NodeShape(**self.shape.model_dump()),
+            gpus=tuple(GpuFact(**gpu.model_dump()) for gpu in self.gpus),
+            **self.model_dump(exclude={"shape", "gpus"}),
+        )
+
+
+class JoinIn(_FromAgent):
+    """POST /v1/join."""
+
+    facts: FactsIn
+
+
+class MungeIn(_FromAgent):
+    """POST /v1/munge."""
+
+    credential: Annotated[str, Field(max_length=8192, pattern=r"^MUNGE:[A-Za-z0-9+/=:]+$")]
+
+
+class GpuLoadIn(_FromAgent):
+    """One GPU's load."""
+
+    index: Annotated[int, Field(ge=0, le=1023)]
+    utilization_percent: Annotated[int, Field(ge=0, le=100)] = 0
+    memory_used_mib: _Count = 0
+
+
+class HeartbeatIn(_FromAgent):
+    """How the machine is.
+
+    Attributes:
+        jobs: jobs with a slurmstepd running, Slurm's view notwithstanding.
+        gpu_fault: why nvidia-smi could not be read; "" when it could or there is none.
+    """
+
+    agent_version: _Version = ""
+    boot_id: Annotated[str, Field(max_length=64)] = ""
+    uptime_s: float = 0.0
+    load1: float = 0.0
+    slurmd_alive: bool = False
+    munged_alive: bool = False
+    jobs: _Count = 0
+    gpus: Annotated[tuple[GpuLoadIn, ...], Field(max_length=64)] = ()
+    gpu_fault: Annotated[str, Field(max_length=1000)] = ""
+
+
+class ResultIn(_FromAgent):
+    """How a command ended. `detail` says why not; `data` is the verb's own."""
+
+    id: Annotated[str, Field(max_length=64)]
+    ok: bool
+    detail: Annotated[str, Field(max_length=4000)] = ""
+    data: dict[str, Any] = {}
+
+
+class PollIn(_FromAgent):
+    """POST /v1/poll.
+
+    Attributes:
+        phase: "configuring" (munge is not proved), "ready" (proved, slurmd not asked for), "serving", "left".
+        munge_ok: the agent saw both ways of the proof succeed since it started.
+        problem: why it does not get on, for people; "" when all is well.
+        hold_s: the agent wants an answer within this many seconds; None: the head's own.
+    """
+
+    phase: Annotated[str, Field(max_length=40, pattern=r"^[a-z_]*$")] = ""
+    munge_ok: bool = False
+    problem: Annotated[str, Field(max_length=1000)] = ""
+    roster_version: int = 0
+    hold_s: Annotated[float, Field(ge=0, le=600)] | None = None
+    heartbeat: HeartbeatIn = HeartbeatIn()
+    results: Annotated[tuple[ResultIn, ...], Field(max_length=256)] = ()
+
+
+class _FromHead(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def to_wire(self) -> dict[str, Any]:
+        """JSON-ready, with secrets in the clear: for the answer's body and nothing else."""
+        return {name: _reveal(value) for name, value in self.model_dump().items()}
+
+
+class Needs(_FromHead):
+    """What an image without Slurm or munge must be given before it can tell its facts (GET /v1/needs).
+
+    Attributes:
+        packages: names for apt; empty: nothing may be installed, and the agent refuses by itself.
+    """
+
+    packages: tuple[str, ...] = ()
+    slurm_uid: int
+    slurm_gid: int
+    munge_uid: int
+    munge_gid: int
+
+
+class JoinAnswer(_FromHead):
+    """All that an accepted machine needs.
+
+    Attributes:
+        node_token: opens everything but the join from now on; the head keeps its hash.
+        conf_server: "HEAD:6817".
+        roster: slot name to tailnet address, for /etc/hosts.
+        packages: apt packages to install where missing, besides slurmd and munge.
+        slurmd_args: further arguments, e.g. ("-b",) in containers.
+    """
+
+    node_token: SecretStr
+    slot: str
+    cluster: str
+    conf_server: str
+    munge_key_b64: SecretStr
+    slurm_uid: int
+    slurm_gid: int
+    munge_uid: int
+    munge_gid: int
+    roster: dict[str, str] = {}
+    roster_version: int = 0
+    packages: tuple[str, ...] = ()
+    poll_hold_s: float = 25.0
+    dead_man_s: float = 3600.0
+    slurmd_args: tuple[str, ...] = ()
+
+
+def key_b64(key: bytes) -> SecretStr:
+    """A munge key as JoinAnswer and the verb munge_key carry it."""
+    return SecretStr(base64.b64encode(key).decode())
+
+
+def _reveal(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
