@@ -25,7 +25,7 @@ StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/([a-z0-9-]+)/")
 _INSTANCE_ID = re.compile(rb"<instanceId>(i-[0-9a-f]+)</instanceId>")
-_ITEM = re.compile(rb"<item>\s*<reservationId>.*?</instancesSet>\s*.*?</item>|<item>\s*<ownerId>.*?</item>", re.DOTALL)
+_ITEM = re.compile(rb"<item><reservationId>.*?</instancesSet></item>", re.DOTALL)
 _ADDRESS = re.compile(rb"<(ipAddress|dnsName)>[^<]*</\1>|<association>.*?</association>", re.DOTALL)
 _LAUNCH_TIME = re.compile(rb"<launchTime>[^<]*</launchTime>")
 _FALLBACK_USD_PER_HOUR = 1.0
@@ -154,6 +154,8 @@ class Ec2Cloud:
     def _check(self, form: Form, region: str, kind: str) -> None:
         if not self._backend.knows_type(region, kind):
             raise Refused(400, "InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
+        if form.get("MaxCount", "1") != "1":
+            raise Refused(400, "InvalidParameterValue", "This stand-in launches one instance per call.")
         if len(base64.b64decode(form.get("UserData", ""))) > 16384:
             raise Refused(400, "InvalidParameterValue", "User data is limited to 16384 bytes")
         if not self.ledger.has_room(kind, region, form.get("Placement.AvailabilityZone", region)):

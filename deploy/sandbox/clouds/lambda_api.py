@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ _STATUS = {
     Life.ENDING: "terminating",
     Life.ENDED: "terminated",
 }
+#: The faults of the request that this task answers.
+_STRUCK: ContextVar[Struck] = ContextVar("struck")
 _SLOTS = {
     ("GET", "/instance-types"): "offers",
     ("POST", "/instance-operations/launch"): "launch",
@@ -118,7 +121,7 @@ class LambdaCloud:
     ) -> web.StreamResponse:
         operation = _operation(request)
         struck = self.faults.take(operation)
-        request["struck"] = struck
+        _STRUCK.set(struck)
         try:
             self._admit(request, operation)
             if struck.before is not None:
@@ -177,12 +180,12 @@ class LambdaCloud:
         return _data(rows)
 
     async def _list(self, request: web.Request) -> web.Response:
-        looks = _struck(request).looks
+        looks = _STRUCK.get().looks
         return _data([self._body(machine, looks) for machine in self.ledger.listed()])
 
     async def _get(self, request: web.Request) -> web.Response:
         machine = self._known(request.match_info["id"])
-        return _data(self._body(machine, _struck(request).looks))
+        return _data(self._body(machine, _STRUCK.get().looks))
 
     def _known(self, machine_id: str) -> Machine:
         machine = self.ledger.find(machine_id)
@@ -193,7 +196,7 @@ class LambdaCloud:
     async def _launch(self, request: web.Request) -> web.Response:
         body = await _json(request)
         kind, region = self._checked(body)
-        struck = _struck(request)
+        struck = _STRUCK.get()
         copies = 2 if struck.fate(Kind.DUPLICATE) else 1
         ids = [uuid.uuid4().hex for _ in range(copies)]
         for machine_id in ids:
@@ -295,12 +298,6 @@ def _operation(request: web.Request) -> str:
     if request.method == "GET" and path.startswith("/instances/"):
         return "get"
     return _SLOTS.get((request.method, path), "other")
-
-
-def _struck(request: web.Request) -> Struck:
-    struck = request["struck"]
-    assert isinstance(struck, Struck)
-    return struck
 
 
 async def _json(request: web.Request) -> dict[str, Any]:

@@ -1,0 +1,159 @@
+"""What the contract suite needs of each adapter: the adapter, its stand-in, and what its cloud cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from deploy.sandbox.clouds.faults import Fault, FaultEngine, Kind
+from deploy.sandbox.clouds.ledger import Ledger
+from deploy.sandbox.clouds.server import CloudServer, ServerOptions
+from deploy.sandbox.hypervisor import HollowHypervisor
+from meshd.provider_api import Instance, LaunchRequest, Offer, OfferQuery, Provider, ProviderContext
+from providers.aws.provider import create as create_aws
+from providers.lambda_cloud.provider import create as create_lambda
+
+CLUSTER = "lab"
+SECRET = "s3cr3t-key-that-must-never-show"
+USER_DATA = "#!/bin/sh\n# join-token-that-must-never-show\necho 'grüß dich' > /run/meshd\n"
+GPU = OfferQuery(gpu="h100", gpus=1)
+
+
+class ManualClock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += timedelta(seconds=seconds)
+
+
+class Rig(Protocol):
+    """One adapter with its cloud. A new adapter is one more class like those below, and a line in RIGS."""
+
+    name: str
+    clock: ManualClock
+    hypervisor: HollowHypervisor
+    ledger: Ledger
+    faults: FaultEngine
+    server: CloudServer
+    cannot: Mapping[Kind, str]
+    secrets: tuple[str, ...]
+
+    def make(self, cluster: str = CLUSTER, **settings: Any) -> Provider:
+        """A new adapter, as after a restart of the daemon; closed by the rig."""
+        ...
+
+    def unreachable(self) -> Provider:
+        """An adapter whose cloud does not listen."""
+        ...
+
+
+@dataclass
+class _Rig:
+    server: CloudServer
+    clock: ManualClock
+    hypervisor: HollowHypervisor
+    stack: AsyncExitStack
+    name: str = ""
+    secrets: tuple[str, ...] = (SECRET, "join-token-that-must-never-show")
+    cannot: Mapping[Kind, str] = field(default_factory=dict)
+    factory: Callable[[ProviderContext], Provider] = create_aws
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.server.clouds[self.name].ledger
+
+    @property
+    def faults(self) -> FaultEngine:
+        return self.server.clouds[self.name].faults
+
+    def table(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def make(self, cluster: str = CLUSTER, **settings: Any) -> Provider:
+        table = {**self.table(), **settings}
+        provider = self.factory(ProviderContext(cluster, table, self.clock.now))
+        self.stack.push_async_callback(provider.aclose)
+        return provider
+
+
+@dataclass
+class AwsRig(_Rig):
+    name: str = "aws"
+    cannot: Mapping[Kind, str] = field(
+        default_factory=lambda: {Kind.DUPLICATE: "a client token never makes two instances"}
+    )
+
+    def table(self) -> dict[str, Any]:
+        return {
+            "regions": ["us-east-1", "us-west-2"],
+            "instance_types": ["p5.*", "g5.xlarge"],
+            "endpoint_url": self.server.ec2_url,
+            "access_key_id": "AKIASANDBOX",
+            "secret_access_key": SECRET,
+            "read_attempts": 1,
+        }
+
+    def unreachable(self) -> Provider:
+        return self.make(endpoint_url="http://127.0.0.1:9", images={})
+
+
+@dataclass
+class LambdaRig(_Rig):
+    name: str = "lambda"
+    factory: Callable[[ProviderContext], Provider] = create_lambda
+
+    def table(self) -> dict[str, Any]:
+        return {"base_url": self.server.lambda_url, "api_key": SECRET, "call_spacing_s": 0, "launch_spacing_s": 0}
+
+    def unreachable(self) -> Provider:
+        return self.make(base_url="http://127.0.0.1:9", ssh_key_name="meshd")
+
+
+RIGS: dict[str, type[_Rig]] = {"aws": AwsRig, "lambda": LambdaRig}
+
+
+async def build(name: str, stack: AsyncExitStack) -> Rig:
+    """The rig called `name`, on a server of its own."""
+    clock = ManualClock()
+    hypervisor = HollowHypervisor()
+    options = ServerOptions(boot_s=30, end_s=20, keep_s=3600, lambda_api_key=SECRET, lambda_limits=(0, 0), watch_s=0)
+    server = await stack.enter_async_context(CloudServer(hypervisor, options, clock.now))
+    return RIGS[name](server, clock, hypervisor, stack)
+
+
+def request(offer: Offer, token: str = "lab-h100-1-k7q2mz", user_data: str = USER_DATA) -> LaunchRequest:
+    """A launch request with a tag of the user's."""
+    return LaunchRequest(token, CLUSTER, offer, user_data, {"meshd-cluster": CLUSTER, "meshd-pool": "h100"})
+
+
+async def launched(rig: Rig, provider: Provider, token: str = "lab-h100-1-k7q2mz") -> Instance:
+    """Launch one machine and wait until the hypervisor has it."""
+    offers = await provider.offers(GPU)
+    instance = await provider.launch(request(offers[0], token))
+    await rig.server.host.settle()
+    return instance
+
+
+async def running(rig: Rig, provider: Provider, token: str = "lab-h100-1-k7q2mz") -> Instance:
+    """Launch one machine and let the time pass that it takes to boot."""
+    instance = await launched(rig, provider, token)
+    rig.clock.advance(31)
+    return await provider.get(instance)
+
+
+def strike(rig: Rig, kind: Kind, operation: str = "*", **more: Any) -> None:
+    """Inject a fault, or skip the test where this cloud cannot have it."""
+    import pytest
+
+    if kind in rig.cannot:
+        pytest.skip(f"{rig.name}: {rig.cannot[kind]}")
+    rig.faults.inject(Fault(kind, operation, **more))
