@@ -1,0 +1,359 @@
+"""A whole world in memory around the real planner, executor and journal: clouds that lie, machines that die, kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import ClassVar
+
+from meshd.config import TimingSettings
+from meshd.daemon.cloud_steps import CloudSteps
+from meshd.daemon.execute import Executor
+from meshd.daemon.joining import accept_join
+from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.reconcile import Reconciler
+from meshd.daemon.records import Records
+from meshd.errors import JoinRefused, NoCapacity, NotFound, SlurmError, Transient, Uncertain
+from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.hardware import NodeFacts, NodeShape
+from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
+from meshd.provider_api import Capabilities, Instance, InstanceId, InstanceState, Offer, ProviderName
+from meshd.store.journal import Journal
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+CLOUD = ProviderName("cloud")
+OFFERS = tuple(
+    Offer(CLOUD, "r1", zone, "gpu.1", "h100-sxm", 1, 80, 8, 65536, price)
+    for zone, price in (("r1a", 2.0), ("r1b", 2.5))
+)
+FACTS = NodeFacts(NodeShape(8, 1, 1, 8, 1, 65536), (), "24.11.5", "1.102.5", "0.1.0", "debian 13", "x86_64", 0.0)
+LAG_MAX_S = 50.0
+
+
+class Crash(BaseException):
+    """kill -9 of the daemon, at this very point."""
+
+
+class Violation(AssertionError):
+    """meshd broke a promise. Kept in a list, since a task's exception is only logged."""
+
+    seen: ClassVar[list[str]] = []
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.seen.append(text)
+
+
+class SimClock:
+    """Time that moves only when the simulation says so."""
+
+    def __init__(self) -> None:
+        self.t_s = 0.0
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.t_s)
+
+    def monotonic_s(self) -> float:
+        return self.t_s
+
+    async def sleep(self, delay_s: float) -> None:
+        await asyncio.sleep(0)
+
+
+@dataclass
+class SimMachine:
+    id: str
+    token: str
+    born_s: float
+    lag_s: float
+    boots: bool
+    boot_s: float
+    dies_s: float
+    ended_s: float | None = None
+    ended_listed_until_s: float = 0.0
+    slurmd: bool = False
+    ip: str = ""
+
+
+@dataclass
+class World:
+    """Everything outside meshd."""
+
+    rng: random.Random
+    clock: SimClock
+    faults: bool = True
+    machines: dict[str, SimMachine] = field(default_factory=dict)
+    nodes: dict[str, SlurmNode] = field(default_factory=dict)
+    jobs: dict[str, tuple[str, float]] = field(default_factory=dict)  # slot -> (job id, ends at)
+    published: dict[str, str] = field(default_factory=dict)
+    slurm_down: bool = False
+    crashed: bool = False
+    creates: int = 0
+    next_ip: int = 1
+
+    def chance(self, p: float) -> bool:
+        return self.faults and self.rng.random() < p
+
+    def maybe_crash(self, p: float = 0.02) -> None:
+        if self.chance(p):
+            self.crashed = True
+            raise Crash
+
+    # -- the cloud (Provider) -------------------------------------------------------------------------------------
+
+    name = CLOUD
+    capabilities = Capabilities()
+
+    async def launch(self, request: object) -> Instance:
+        token: str = request.token  # type: ignore[attr-defined]
+        self.maybe_crash()
+        if self.chance(0.1):
+            raise NoCapacity("sold out")
+        if self.chance(0.05):
+            raise Transient("try again")
+        if self.chance(0.05):
+            raise Uncertain("cut before the effect")
+        alive = [m for m in self.machines.values() if m.token == token and m.ended_s is None]
+        if alive:
+            raise Violation(f"{token} was rented twice")
+        self.creates += 1
+        t = self.clock.t_s
+        machine = SimMachine(
+            id=f"i-{self.creates}", token=token, born_s=t, lag_s=self.rng.uniform(0, LAG_MAX_S) if self.faults else 0,
+            boots=not self.chance(0.1), boot_s=self.rng.uniform(5, 90),
+            dies_s=t + (self.rng.uniform(60, 600) if self.chance(0.1) else 1e9),
+        )  # fmt: skip
+        self.machines[machine.id] = machine
+        self.maybe_crash()
+        if self.chance(0.1):
+            raise Uncertain("cut after the effect")
+        return self._instance(machine)
+
+    def _instance(self, m: SimMachine) -> Instance:
+        state = InstanceState.RUNNING if m.ended_s is None else InstanceState.GONE
+        return Instance(
+            CLOUD, InstanceId(m.id), m.token, state, "r1", "gpu.1", launched_at=START + timedelta(seconds=m.born_s)
+        )
+
+    async def terminate(self, instance: Instance) -> None:
+        self.maybe_crash()
+        machine = self.machines.get(instance.id)
+        if machine is None:
+            raise NotFound("no such machine")
+        if self.chance(0.1):
+            raise Transient("busy")
+        if machine.ended_s is None:
+            self._end(machine, by_meshd=True)
+        self.maybe_crash()
+
+    def _end(self, machine: SimMachine, *, by_meshd: bool) -> None:
+        for slot, node in self.nodes.items():
+            if node.address == machine.ip and machine.slurmd and slot in self.jobs:
+                if by_meshd:
+                    raise Violation(f"{machine.token} was ended under job {self.jobs[slot][0]}")
+                del self.jobs[slot]
+        machine.ended_s = self.clock.t_s
+        machine.ended_listed_until_s = self.clock.t_s + self.rng.uniform(0, 100)
+        machine.slurmd = False
+
+    def listing(self) -> tuple[Instance, ...]:
+        t = self.clock.t_s
+        return tuple(
+            self._instance(m)
+            for m in self.machines.values()
+            if t >= m.born_s + m.lag_s and (m.ended_s is None or t < m.ended_listed_until_s)
+        )
+
+    # -- Slurm (SlurmControl) -------------------------------------------------------------------------------------
+
+    async def view(self) -> SlurmView:
+        if self.slurm_down:
+            raise SlurmError("slurmctld does not answer")
+        jobs = tuple(SlurmJob(job, "u", "h100", "RUNNING", (slot,)) for slot, (job, _) in self.jobs.items())
+        return SlurmView("24.11.5", dict(self.nodes), jobs)
+
+    async def drain(self, slot: str, reason: str) -> None:
+        self.maybe_crash()
+        node = self.nodes[slot]
+        self.nodes[slot] = replace(node, states=node.states | {"DRAIN"}, reason=reason)
+
+    async def resume(self, slot: str) -> None:
+        node = self.nodes[slot]
+        self.nodes[slot] = replace(node, states=node.states - {"DRAIN"}, reason="")
+
+    async def set_down(self, slot: str, reason: str) -> None:
+        self.maybe_crash()
+        if slot in self.jobs:
+            raise Violation(f"job {self.jobs[slot][0]} was killed: {slot} set down")
+        node = self.nodes[slot]
+        self.nodes[slot] = replace(node, states=frozenset({"DOWN"}) | (node.states & {"DRAIN"}), reason=reason)
+
+    # -- the agents -----------------------------------------------------------------------------------------------
+
+    async def command(self, machine: str, verb: str, args: object, timeout_s: float) -> str:
+        self.maybe_crash()
+        if self.chance(0.05):
+            return "no answer"
+        found = next((m for m in self.machines.values() if m.token == machine and m.ended_s is None), None)
+        if found is None:
+            return "no answer"
+        slot = next((s for s, n in self.nodes.items() if n.address == found.ip), "")
+        if verb == "leave" and slot in self.jobs:
+            raise Violation(f"slurmd stopped under job {self.jobs[slot][0]}")
+        found.slurmd = verb == "start_slurmd"
+        self.maybe_crash()
+        return ""
+
+    async def user_data(self, machine: Machine) -> str:
+        return "#!/bin/sh\n"
+
+    async def delete_device(self, device_id: str) -> None:
+        return None
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def move_on(self, delay_s: float) -> None:
+        self.clock.t_s += delay_s
+        t = self.clock.t_s
+        for machine in self.machines.values():
+            if machine.ended_s is None and t >= machine.dies_s:
+                self._end(machine, by_meshd=False)
+        for slot, (_, ends_s) in list(self.jobs.items()):
+            if t >= ends_s:
+                del self.jobs[slot]
+        for slot, node in list(self.nodes.items()):
+            behind = next((m for m in self.machines.values() if m.ip and m.ip == node.address and m.ended_s is None), None)
+            base = "DOWN"
+            if behind is not None and behind.slurmd:
+                base = "ALLOCATED" if slot in self.jobs else "IDLE"
+                if base == "IDLE" and "DRAIN" not in node.states and self.rng.random() < 0.4:
+                    self.jobs[slot] = (str(self.rng.randrange(10**6)), t + self.rng.uniform(5, 300))
+                    base = "ALLOCATED"
+            self.nodes[slot] = replace(node, states=frozenset({base}) | (node.states & {"DRAIN"}))
+        self.slurm_down = self.chance(0.1)
+
+
+class Daemon:
+    """One life of meshd, from start to kill -9."""
+
+    def __init__(self, world: World, path: Path, pool: Pool, policy: Policy) -> None:
+        self.world = world
+        self.journal = Journal(path)
+        self.records = Records(self.journal, world.clock, lambda: None)
+        timing = TimingSettings(no_capacity_cooldown_s=30, breaker_cooldown_s=60)
+        cloud = CloudSteps("lab", self.records, {"cloud": world}, world, timing, lambda _: None)  # type: ignore[dict-item]
+        nodes = NodeSteps(self.records, world, world, world, timing)
+        self.executor = Executor(self.records, cloud, nodes, world.clock, lambda: None, max_concurrent=lambda _: 8)
+        self.reconciler = Reconciler(
+            self.records, self.executor, world.clock,
+            desired=lambda: Desired(
+                "lab", {pool.name: pool}, self.journal.targets(), policy, self.journal.blocks(world.clock.now())
+            ),
+            snapshot=self.snapshot, after_tick=lambda _: None, interval_s=lambda: 5.0, breaker=lambda _: None,
+        )  # fmt: skip
+
+    def snapshot(self) -> Snapshot:
+        world, now = self.world, self.world.clock.now()
+        gone = Unavailable("fault", now)
+        peers = {
+            m.id: TailnetPeer(m.id, m.token, m.token, m.ip, online=m.ended_s is None)
+            for m in world.machines.values()
+            if m.ip
+        }
+        slurm = SlurmView(
+            "24.11.5", dict(world.nodes),
+            tuple(SlurmJob(job, "u", "h100", "RUNNING", (slot,)) for slot, (job, _) in world.jobs.items()),
+        )  # fmt: skip
+        return Snapshot(
+            instances={"cloud": gone if world.chance(0.1) else Fresh(world.listing(), now)},
+            offers={"cloud": gone if world.chance(0.1) else Fresh(OFFERS, now)},
+            tailnet=gone if world.chance(0.1) else Fresh(TailnetView("100.64.0.1", "head", True, (), peers), now),
+            slurm=gone if world.slurm_down else Fresh(slurm, now),
+            published=dict(world.published),
+        )
+
+    def agents_act(self) -> None:
+        """What machines do by themselves: appear on the tailnet, ask to join, prove munge, have their line published."""
+        world = self.world
+        for m in world.machines.values():
+            if m.ended_s is not None or not m.boots or world.clock.t_s < m.born_s + m.boot_s:
+                continue
+            if not m.ip:
+                m.ip = f"100.64.{world.next_ip // 250}.{world.next_ip % 250 + 1}"
+                world.next_ip += 1
+            record = self.journal.machine(m.token)
+            if record is None or record.facts is not None or world.chance(0.2):
+                continue
+            try:
+                accept_join(self.records, record, TailnetPeer(m.id, m.token, m.token, m.ip, online=True), FACTS)
+                self.records.change(record.name, "munge", "proved", munge_ok=True)
+            except JoinRefused:
+                continue
+        if world.chance(0.3):
+            return
+        wanted = {x.slot: x.tailnet_ip for x in self.journal.machines() if x.phase in IN_SLURM and x.tailnet_ip and not x.left_slurm}
+        for slot in {*wanted, *world.published}:
+            node = world.nodes.get(slot, SlurmNode(slot, "192.0.2.1", frozenset({"DOWN"})))
+            if slot not in wanted and slot in world.jobs:
+                raise Violation(f"{slot} became a free slot under job {world.jobs[slot][0]}")
+            world.nodes[slot] = replace(node, address=wanted.get(slot, "192.0.2.1"))
+        world.published = wanted
+
+    async def settle(self) -> None:
+        """Let every step in flight end, or the daemon die."""
+        for _ in range(200):
+            await asyncio.sleep(0)
+            if self.world.crashed or not self.executor._tasks:
+                return
+
+    async def kill(self) -> None:
+        """kill -9: nothing is written any more."""
+        tasks = list(self.executor._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.journal.close()
+        self.world.crashed = False
+
+
+async def live_through(seed: int, directory: Path, rounds: int = 60) -> World:
+    """One history: chaos, then calm; every promise is checked on the way and at the end."""
+    Violation.seen.clear()
+    rng = random.Random(seed)
+    world = World(rng, SimClock())
+    pool = Pool("h100", "h100", 1, 6, ("cloud",))
+    policy = Policy(boot_timeout_s=200, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
+                    listing_lag_s=LAG_MAX_S + 5, launch_settle_s=LAG_MAX_S + 5, orphan_grace_s=120)  # fmt: skip
+    path = directory / f"{seed}.db"
+    daemon = Daemon(world, path, pool, policy)
+    target = 0
+    for round_ in range(rounds + 200):
+        if round_ == rounds:
+            world.faults = False
+            target = rng.randrange(0, 7)
+            daemon.journal.set_target(Target("h100", target), "calm", world.clock.now())
+        elif round_ < rounds and rng.random() < 0.15:
+            daemon.journal.set_target(Target("h100", rng.randrange(0, 7)), "chaos", world.clock.now())
+        world.move_on(rng.uniform(1, 25))
+        daemon.agents_act()
+        daemon.reconciler.tick()
+        await daemon.settle()
+        assert not Violation.seen, (seed, round_, Violation.seen)
+        done = sum(m.phase is Phase.READY for m in daemon.journal.machines()) == target == len(daemon.journal.machines())
+        if round_ > rounds + 30 and done and sum(m.ended_s is None for m in world.machines.values()) == target:
+            break
+        if world.crashed or world.chance(0.05):
+            await daemon.kill()
+            daemon = Daemon(world, path, pool, policy)
+    alive = [m for m in world.machines.values() if m.ended_s is None]
+    known = {m.instance_id: m for m in daemon.journal.machines()}
+    await daemon.kill()
+    assert {m.id for m in alive} <= set(known), "a machine runs that the journal does not know"
+    ready = [m for m in known.values() if m.phase is Phase.READY]
+    assert len(ready) == target, (seed, target, [(m.name, m.phase, m.reason) for m in known.values()])
+    assert len(alive) == target, (seed, target, alive)
+    return world

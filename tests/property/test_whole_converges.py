@@ -1,0 +1,15 @@
+"""From any history of faults and kills the whole comes to what is wanted: nothing leaked, nothing doubled, no job killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.property.sim import live_through
+
+
+@pytest.mark.parametrize("block", range(10))
+async def test_every_history_ends_well(block: int, tmp_path: Path) -> None:
+    for seed in range(block * 10, block * 10 + 10):
+        await live_through(seed, tmp_path)
