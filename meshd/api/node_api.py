@@ -153,29 +153,29 @@ class NodeApi:
         machine, device_id = found
         peer = await self._caller(request)
         if device_id and peer.id != device_id:
-            raise _Denied(403, f"the node token of {machine} was given to another device", "rent the machine anew")
+            raise _NodeCallError(403, f"the node token of {machine} was given to another device", "rent the machine anew")
         self._throttle.right(_address(request))
         return machine
 
     async def _caller(self, request: web.Request) -> TailnetPeer:
         peer = await self._desk.whois(_address(request))
         if peer is None:
-            raise _Denied(403, "the tailnet does not know the caller", "only machines of the tailnet are served here")
+            raise _NodeCallError(403, "the tailnet does not know the caller", "only machines of the tailnet are served here")
         return peer
 
     def _bearer(self, request: web.Request) -> str:
         wait_s = self._throttle.wait_s(_address(request), time.monotonic())
         if wait_s > 0:
-            raise _Denied(429, "too many wrong tokens from this address", f"wait {math.ceil(wait_s)} s")
+            raise _NodeCallError(429, "too many wrong tokens from this address", f"wait {math.ceil(wait_s)} s")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not 16 <= len(token) <= tokens.TOKEN_MAX_CHARS:
             raise self._wrong_token(request)
         return token
 
-    def _wrong_token(self, request: web.Request) -> _Denied:
+    def _wrong_token(self, request: web.Request) -> _NodeCallError:
         self._throttle.wrong(_address(request), time.monotonic())
         log.warning("node_token_refused", address=_address(request), path=request.path)
-        return _Denied(401, "the token is not known here", "it is used up, of another cluster, or the machine is gone")
+        return _NodeCallError(401, "the token is not known here", "it is used up, of another cluster, or the machine is gone")
 
     async def _body(self, request: web.Request, model: type[M]) -> M:
         return model.model_validate_json(await request.read())
@@ -186,7 +186,7 @@ class NodeApi:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S + self._hold_s):
                 return await handler(request)
-        except _Denied as error:
+        except _NodeCallError as error:
             return _no(error.status, error.reason, error.cure, fatal=False)
         except JoinRefused as error:
             log.warning("join_refused", address=_address(request), reason=error.reason, fatal=error.fatal)
@@ -206,7 +206,7 @@ class NodeApi:
             return _no(500, "a fault inside meshd; see the head's log", RETRY, fatal=False)
 
 
-class _Denied(MeshdError):
+class _NodeCallError(MeshdError):
     """An answer that is no."""
 
     def __init__(self, status: int, reason: str, cure: str) -> None:

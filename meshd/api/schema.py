@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 class Part(BaseModel):
     """A piece of an answer."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
 class Document(Part):
@@ -29,7 +29,7 @@ class Document(Part):
 class Request(BaseModel):
     """What a client asks for."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     schema_version: Literal[1] = 1
 

@@ -135,13 +135,11 @@ class Head:
             raise UnreachableError(
                 f"meshd did not answer on {self.socket} within {timeout_s:g} s" + _may_have_happened(body),
                 "see `systemctl status meshd` and `journalctl -u meshd`",
-                sent=True,
             ) from error
         except aiohttp.ClientError as error:
             raise UnreachableError(
                 f"meshd ended the connection on {self.socket} before it answered" + _may_have_happened(body),
                 "it may be restarting: see `systemctl status meshd`, then try again",
-                sent=True,
             ) from error
         if status != 200:
             raise _refused(status, text)
@@ -168,6 +166,8 @@ def _refused(status: int, text: str) -> CliError:
         view = ErrorView.model_validate_json(text)
     except ValidationError:
         return CliError(f"meshd answered HTTP {status} without a reason", "see `journalctl -u meshd`", code=code)
+    if view.kind == "not_ready":
+        return UnreachableError(view.error, view.cure)
     return CliError(view.error, view.cure, code=code, kind=view.kind)
 
 

@@ -61,9 +61,8 @@ class CliError(click.ClickException):
 class UnreachableError(CliError):
     """Nobody answers on the socket."""
 
-    def __init__(self, text: str, cure: str, *, sent: bool = False) -> None:
+    def __init__(self, text: str, cure: str) -> None:
         super().__init__(text, cure, code=Exit.UNREACHABLE, kind="unreachable")
-        self.sent = sent
 
 
 class QuietError(CliError):

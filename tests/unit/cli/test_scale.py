@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from meshd import errors
+from tests.unit.api.memory_desk import MemoryDesk, Pool, Served, serve
+from tests.unit.cli.conftest import Meshctl
+
+
+def test_up_and_wait(meshctl: Meshctl, served: Served) -> None:
+    ran = meshctl("scale", "--gpus", "8", "--wait", "--yes", "--timeout", "20s")
+    assert ran.code == 0, ran.err
+    assert ran.out == ""
+    assert "pool a100: 0 -> 8 GPUs" in ran.err
+    assert "price: $0.00 -> $20.00 per hour (+$20.00)" in ran.err
+    assert re.search(r"lab-a100-1-aaaaa1: .*ready", ran.err)
+    assert "done: pool a100 has 8 GPUs" in ran.err
+    assert "\x1b" not in ran.err
+    assert [b.phase for b in served.desk.boxes] == ["ready", "ready"]
+
+
+def test_wait_in_json_prints_one_document(meshctl: Meshctl, served: Served) -> None:
+    ran = meshctl("scale", "--gpus", "5", "--wait", "--yes", "-o", "json")
+    document = ran.json()
+    assert ran.code == 0
+    assert document["schema_version"] == 1
+    assert document["outcome"] == "reached"
+    assert document["answer"]["schema_version"] == 1
+    assert sorted(n["slot"] for n in document["nodes"]) == ["a100-1", "a100-2"]
+
+
+def test_down_names_the_jobs_and_waits_for_them(meshctl: Meshctl, served: Served) -> None:
+    served.desk.pools["a100"].target = 8
+    for index in (1, 2):
+        served.desk.add_ready("a100", index)
+    served.desk.jobs = {"a100-1": ["4711"], "a100-2": ["4712", "4713"]}
+    ran = meshctl("scale", "--gpus", "0", "--wait", "--yes", "--timeout", "1s")
+    assert ran.code == 7
+    assert "a100-1 waits for job 4711 to end" in ran.err
+    assert "a100-2 waits for job 4712, 4713 to end" in ran.err
+    assert "draining (waits for job 4711)" in ran.err
+    assert "error: not done after 1s" in ran.err
+    served.desk.jobs.clear()
+    ran = meshctl("scale", "--gpus", "0", "--wait", "--yes")
+    assert ran.code == 0, ran.err
+    assert served.desk.boxes == []
+
+
+def test_dry_run_changes_nothing(meshctl: Meshctl, served: Served) -> None:
+    ran = meshctl("scale", "--gpus", "8", "--dry-run", "-o", "json")
+    assert (ran.code, ran.json()["outcome"], ran.err) == (0, "planned", "")
+    assert served.desk.actors == []
+    assert meshctl("scale", "--gpus", "8", "--dry-run").out.startswith("pool a100: 0 -> 8 GPUs\n")
+
+
+def test_without_a_terminal_yes_is_needed(meshctl: Meshctl, served: Served) -> None:
+    ran = meshctl("scale", "--gpus", "8")
+    assert ran.code == 2
+    assert "this costs $20.00 more per hour, and nobody can be asked" in ran.err
+    assert "--yes" in ran.err
+    assert served.desk.actors == []
+    served.desk.pools["a100"].target = 4
+    served.desk.add_ready("a100", 1)
+    assert meshctl("scale", "--gpus", "4").code == 0  # neither costs nor removes
+    ran = meshctl("scale", "--gpus", "0", "-o", "json")
+    assert ran.code == 2
+    assert ran.json()["kind"] == "needs_yes"
+
+
+def test_gives_up_early(meshctl: Meshctl, served: Served) -> None:
+    served.desk.no_capacity = True
+    began = time.monotonic()
+    ran = meshctl("scale", "--gpus", "8", "--wait", "--yes", "--timeout", "60s", "-o", "json")
+    assert time.monotonic() - began < 5
+    assert ran.code == 1
+    assert ran.json()["outcome"] == "gave_up"
+    assert "no capacity" in ran.json()["reason"]
+    assert "do: allow another provider" in ran.err
+
+
+def test_a_part_is_there(meshctl: Meshctl, served: Served) -> None:
+    desk = served.desk
+    desk.add_ready("a100", 1)
+    desk.no_capacity = True
+    assert meshctl("scale", "--gpus", "8", "--wait", "--yes", "--timeout", "60s").code == 6
+
+
+def test_a_refused_target(meshctl: Meshctl, served: Served) -> None:
+    ran = meshctl("scale", "--gpus", "999", "--yes")
+    assert ran.code == 1
+    assert ran.err == "error: pool a100 has at most 8 nodes\n  do: raise pools.a100.max_nodes\n"
+
+
+def test_which_pool(meshctl: Meshctl, served: Served) -> None:
+    served.desk.pools["h100"] = Pool()
+    ran = meshctl("scale", "--gpus", "1", "--yes", "-o", "json")
+    assert (ran.code, ran.json()["kind"]) == (2, "bad_request")
+    assert meshctl("scale", "--gpus", "4", "--pool", "h100", "--yes", "--wait").code == 0
+
+
+AS_NOBODY = """
+import os, sys
+from meshd.cli.main import cli
+for output in "json", "table":  # loads what this user could not
+    cli(["--socket", *sys.argv[1:], "--dry-run", "-o", output], standalone_mode=False)
+print("now as nobody", flush=True)
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+cli(["--socket", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_a_reader_is_told_how_to_become_a_writer(socket_path: Path, served: Served) -> None:
+    socket_path.parent.chmod(0o755)
+    argv = [sys.executable, "-c", AS_NOBODY, str(socket_path), "scale", "--gpus", "0", "-o", "json"]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=15, check=False, env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
+    assert done.returncode == 5, done.stderr
+    assert json.loads(done.stdout.split("now as nobody")[1])["kind"] == "denied"
+    assert "usermod -aG no-such-group" in done.stderr
+    assert served.desk.actors == []
+
+
+def test_somebody_else_sets_another_target(socket_path: Path, served: Served) -> None:
+    served.desk.frozen = True
+    process = _start(socket_path, "scale", "--gpus", "8", "--wait", "--yes", "-o", "json")
+    _until(lambda: served.desk.pools["a100"].target_id is not None)
+    served.desk.pools["a100"].target_id, served.desk.pools["a100"].target = 99, 4
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert json.loads(out)["outcome"] == "superseded"
+    assert "somebody set another target for pool a100: 4 GPUs" in err
+
+
+def test_ctrl_c_ends_the_watching_not_the_work(socket_path: Path, served: Served) -> None:
+    served.desk.frozen = True
+    process = _start(socket_path, "scale", "--gpus", "8", "--wait", "--yes", "-o", "json")
+    _until(lambda: bool(served.desk.actors))
+    time.sleep(0.4)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 130, err
+    assert json.loads(out)["outcome"] == "interrupted"
+    assert "stopped watching; meshd goes on towards 8 GPUs in pool a100" in err
+    assert "Traceback" not in err
+    served.desk.frozen = False
+    _until(lambda: [b.phase for b in served.desk.boxes] == ["ready", "ready"])
+
+
+def test_the_daemon_restarts_while_somebody_waits(desk: MemoryDesk, socket_path: Path) -> None:
+    desk.frozen = True
+    with serve(desk, socket_path, own_uid=os.getuid()):
+        process = _start(socket_path, "scale", "--gpus", "4", "--wait", "--yes")
+        _until(lambda: bool(desk.actors))
+        time.sleep(0.3)
+    after = MemoryDesk(pools=desk.pools)
+    time.sleep(0.2)
+    with serve(after, socket_path, own_uid=os.getuid()):
+        _, err = process.communicate(timeout=15)
+    assert process.returncode == 0, err
+    assert "it may be restarting" in err
+
+
+def test_on_a_terminal_it_asks_and_draws(socket_path: Path, served: Served) -> None:
+    code, shown = _on_terminal(socket_path, ["scale", "--gpus", "4", "--wait"], "y\n")
+    assert code == 0, shown
+    assert "This costs $10.00 more per hour. Go on? [y/N]" in shown
+    assert "1 of 1" not in shown
+    assert "of 4 GPUs ready" in shown
+    assert "done: pool a100 has 4 GPUs" in shown
+    code, shown = _on_terminal(socket_path, ["scale", "--gpus", "0"], "n\n")
+    assert code == 1
+    assert "nothing was changed" in shown
+    assert served.desk.pools["a100"].target == 4
+    code, shown = _on_terminal(socket_path, ["scale", "--gpus", "0"], "\x03")
+    assert code == 130, shown
+    assert served.desk.pools["a100"].target == 4
+
+
+def test_no_color(socket_path: Path, served: Served) -> None:
+    served.desk.add_ready("a100", 1)
+    _, coloured = _on_terminal(socket_path, ["nodes"], "")
+    _, plain = _on_terminal(socket_path, ["nodes"], "", NO_COLOR="1")
+    assert "\x1b[32m" in coloured
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", plain)
+
+
+def test_a_slurm_error_reaches_people(meshctl: Meshctl, served: Served) -> None:
+    served.desk.error = errors.SlurmError("scontrol: unable to contact slurm controller")
+    ran = meshctl("scale", "--gpus", "4", "--yes")
+    assert ran.code == 1
+    assert "unable to contact slurm controller" in ran.err
+    assert "do: check `scontrol ping`" in ran.err
+
+
+def _start(socket: Path, *argv: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "meshd.cli.main", "--socket", str(socket), *argv],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+
+
+def _until(true: object, timeout_s: float = 10.0) -> None:
+    assert callable(true)
+    end = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def _on_terminal(socket: Path, argv: list[str], typed: str, **env: str) -> tuple[int, str]:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "meshd.cli.main", "--socket", str(socket), *argv],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, close_fds=True,
+        preexec_fn=_take_terminal,
+        env={"PATH": os.environ["PATH"], "TERM": "xterm-256color", "COLUMNS": "200", "PYTHONPATH": os.getcwd(), **env},
+    )
+    os.close(theirs)
+    shown = b""
+    end = time.monotonic() + 15
+    while time.monotonic() < end:
+        if select.select([ours], [], [], 0.1)[0]:
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:
+                break
+            if not chunk:
+                break
+            shown += chunk
+        if typed and b"Go on?" in shown:
+            time.sleep(0.2)  # until it reads: a signal between prompt and read is seen only after the read
+            os.write(ours, typed.encode())
+            typed = ""
+    os.close(ours)
+    return process.wait(5), shown.decode()
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
