@@ -6,7 +6,7 @@ from typing import Any
 
 from . import facts, munge
 from .console import say
-from .errors import HeadRefused, HeadUnreachable, MungeFault, NotPossible
+from .errors import HeadUnreachable, MungeFault, NotPossible
 from .gpu import open_devices
 from .headlink import HeadLink
 from .node import Node, write_hosts
@@ -58,9 +58,7 @@ def configure(node: Node, link: HeadLink) -> None:
     munge.wait_until_up(node.paths, node.munged)
     try:
         munge.prove(link, node.state.node_token)
-    except (MungeFault, HeadRefused) as error:
-        if isinstance(error, HeadRefused) and error.status == 401:
-            raise
+    except MungeFault:
         # munged may have been started with another key than the one that is in place now
         node.munged.restart()
         munge.wait_until_up(node.paths, node.munged)

@@ -8,7 +8,7 @@ import socket
 import time
 from contextlib import suppress
 
-from .errors import MungeFault, NotPossible, ToolFailed, ToolMissing
+from .errors import HeadRefused, MungeFault, NotPossible, ToolFailed, ToolMissing
 from .files import write_atomic
 from .headlink import HeadLink
 from .paths import Paths
@@ -18,6 +18,8 @@ from .users import Account, make_dir
 
 SOCKET_WAIT_S = 20.0
 STEP_S = 0.05
+STATUS_MUNGE = 409
+"""How the head says that its munge does not take our credential."""
 _KINDS = {
     15: "expired: this machine's clock is ahead of the head's by more than munge allows; set the clock (NTP)",
     16: "rewound: this machine's clock is behind the head's by more than munge allows; set the clock (NTP)",
@@ -103,7 +105,7 @@ def prove(link: HeadLink, token: str) -> None:
 
     Raises:
         MungeFault: it says which way fails and why.
-        HeadUnreachable, HeadRefused: the head did not take part, or could not decode ours (its reason says why).
+        HeadUnreachable, HeadRefused: the head did not take part.
     """
     try:
         ours = run(["munge", "-n"], 10.0).stdout.strip()
@@ -111,7 +113,12 @@ def prove(link: HeadLink, token: str) -> None:
         raise MungeFault(f"munged does not encode: {error}") from error
     except ToolMissing as error:
         raise MungeFault(str(error)) from error
-    answer = link.call("POST", "/v1/munge", token, {"credential": ours})
+    try:
+        answer = link.call("POST", "/v1/munge", token, {"credential": ours})
+    except HeadRefused as error:
+        if error.status != STATUS_MUNGE:
+            raise
+        raise MungeFault(f"our credential is not accepted: {error.reason}") from error
     theirs = str(answer.get("credential", "")) if isinstance(answer, dict) else ""
     if not theirs.startswith("MUNGE:"):
         raise MungeFault("the head sent no credential of its own")

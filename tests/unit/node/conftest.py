@@ -1,0 +1,25 @@
+"""A head's node API on loopback and a machine with the real agent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from meshd.api.node_api import NodeApi
+from meshd.bootstrap import tokens
+from tests.unit.node.standins import House, Machine, TestDesk
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    token = tokens.new_token()
+    desk = TestDesk(token)
+    api = NodeApi(desk, poll_hold_s=1.0)
+    port = await api.start("127.0.0.1", 0)
+    machine = Machine(tmp_path / "m", port, token)
+    yield House(desk, api, port, machine)
+    await machine.stop()
+    machine.power_cut()
+    await api.stop()

@@ -1,0 +1,259 @@
+"""The agent itself, started as on a machine, against the real node API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+import structlog
+
+from tests.unit.node.standins import KEY, OTHER_KEY, House, b64, program, until
+
+PYTHON39 = os.environ.get("MESHD_TEST_PYTHON39", "")
+
+
+def ready(house: House) -> bool:
+    return any(report.phase == "ready" and report.munge_ok for report in house.desk.reports)
+
+
+async def test_from_nothing_to_slurmd(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    assert house.desk.facts is not None
+    assert house.desk.facts.slurmd_version == "24.11.5"
+    assert house.desk.facts.shape.memory_mib == 128000
+    assert [gpu.device for gpu in house.desk.facts.gpus] == ["/dev/nvidia0"]
+    assert abs(house.desk.facts.clock_skew_s) < 2
+    assert house.desk.facts.ssh_host_key == "ssh-ed25519 AAAAC3NzaC1"
+    assert (house.machine.root / "etc/munge/munge.key").read_bytes() == KEY
+    assert house.machine.mode("etc/munge/munge.key") == 0o400
+    assert house.machine.mode("var/lib/meshd-node/state.json") == 0o600
+    assert house.machine.mode("dev/nvidia0") == 0o666
+    hosts = (house.machine.root / "etc/hosts").read_text()
+    assert hosts.startswith("127.0.0.1 localhost\n")
+    assert "100.64.0.8\th100-2\n" in hosts
+    assert house.machine.slurmd_calls() == [], "slurmd comes last, and only when told"
+    result = await house.desk.order("start_slurmd")
+    assert result.ok, result.detail
+    await until(lambda: house.desk.reports[-1].heartbeat.slurmd_alive)
+    assert [call.split(" ", 1)[1] for call in house.machine.slurmd_calls()] == [
+        "-D --conf-server 100.64.0.1:6817 -N h100-1"
+    ]
+    assert house.desk.reports[-1].phase == "serving"
+    assert house.desk.reports[-1].heartbeat.munged_alive
+
+
+async def test_it_outlives_a_restart_of_the_head(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    await house.api.stop()
+    await asyncio.sleep(0.3)
+    seen = len(house.desk.reports)
+    await house.api.start("127.0.0.1", house.port)
+    await until(lambda: len(house.desk.reports) > seen)
+    assert house.desk.joins == 1
+
+
+async def test_its_own_restart_needs_no_join_token_and_leaves_slurmd_alone(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    assert (await house.desk.order("start_slurmd")).ok
+    before = house.machine.children()
+    await house.machine.stop()
+    house.machine.write_join("")
+    seen = len(house.desk.reports)
+    await house.machine.start()
+    await until(lambda: any(report.phase == "serving" for report in house.desk.reports[seen:]))
+    assert house.desk.joins == 1
+    assert house.machine.children() == before
+    assert len(house.machine.slurmd_calls()) == 1
+
+
+async def test_after_a_reboot_slurmd_comes_back_by_itself(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    assert (await house.desk.order("start_slurmd")).ok
+    await house.machine.stop()
+    house.machine.power_cut()
+    house.machine.write_join("")
+    await house.machine.start()
+    await until(lambda: len(house.machine.slurmd_calls()) == 2)
+    assert house.desk.joins == 1
+
+
+async def test_slurmd_that_dies_is_started_again(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    assert (await house.desk.order("start_slurmd")).ok
+    os.kill(house.machine.children()["slurmd"], 9)
+    await until(lambda: len(house.machine.slurmd_calls()) == 2)
+
+
+async def test_the_verbs(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    root = house.machine.root
+    result = await house.desk.order("roster", {"version": 7, "roster": {"h100-3": "100.64.0.9"}})
+    assert result.data == {"changed": True}
+    hosts = (root / "etc/hosts").read_text()
+    assert "h100-3" in hosts
+    assert "h100-2" not in hosts
+    await until(lambda: house.desk.reports[-1].roster_version == 7)
+    result = await house.desk.order("auth_key", {"key": "tskey-auth-new"})
+    assert result.ok
+    assert (root / "etc/meshd-node/tailscale.key").read_text() == "tskey-auth-new\n"
+    assert house.machine.mode("etc/meshd-node/tailscale.key") == 0o600
+    (root / "var/log/slurm").mkdir(exist_ok=True)
+    (root / "var/log/slurm/slurmd.log").write_text("a\nb\nc\n")
+    result = await house.desk.order("collect_logs", {"lines": 2})
+    assert result.data["logs"]["slurmd.log"] == "b\nc"
+    result = await house.desk.order("reboot")
+    assert not result.ok
+    assert "does not know" in result.detail
+    result = await house.desk.order("roster", {"version": "x"})
+    assert not result.ok
+    assert (await house.desk.order("start_slurmd", {"slurmd_args": ["-b"]})).ok
+    await until(lambda: house.machine.slurmd_calls())
+    assert house.machine.slurmd_calls()[-1].endswith("-N h100-1 -b")
+    assert (await house.desk.order("restart_slurmd")).ok
+    await until(lambda: len(house.machine.slurmd_calls()) == 2)
+    assert (await house.desk.order("stop_slurmd")).data == {"alive": False}
+    assert (await house.desk.order("start_slurmd")).ok
+    assert (await house.desk.order("leave")).ok
+    await until(lambda: house.desk.reports[-1].phase == "left")
+    assert not house.desk.reports[-1].heartbeat.slurmd_alive or True
+
+
+async def test_a_command_delivered_twice_is_carried_out_once(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    command = house.desk.queue.put("restart_slurmd")
+    assert (await house.desk.queue.result(command, 10)) is not None
+    await until(lambda: len(house.machine.slurmd_calls()) == 1)
+    queue = house.desk.queue
+    queue._new_id = lambda: command  # the head lost the result and orders the same id again
+    queue.put("restart_slurmd")
+    seen = len(house.desk.results)
+    await until(lambda: len(house.desk.results) > seen)
+    assert house.desk.results[-1][1].ok
+    await asyncio.sleep(0.2)
+    assert len(house.machine.slurmd_calls()) == 1
+
+
+async def test_another_key_on_the_head_is_told_and_cured(house: House) -> None:
+    house.desk.munged_key = OTHER_KEY
+    await house.machine.start()
+    await until(lambda: house.desk.reports)
+    await until(lambda: "munge" in house.desk.reports[-1].problem or "munge" in house.machine.text())
+    assert not house.desk.reports[-1].munge_ok
+    result = await house.desk.order("munge_key", {"key_b64": b64(OTHER_KEY)})
+    assert result.ok, result.detail
+    await until(lambda: ready(house))
+
+
+async def test_the_munge_key_is_staged_and_switched(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    staged = await house.desk.order("munge_key", {"action": "stage", "key_b64": b64(OTHER_KEY)})
+    assert (house.machine.root / "etc/munge/munge.key").read_bytes() == KEY
+    switch = {"action": "switch", "fingerprint": staged.data["fingerprint"]}
+    result = await house.desk.order("munge_key", switch)
+    assert result.ok, result.detail
+    assert (house.machine.root / "etc/munge/munge.key").read_bytes() == OTHER_KEY
+    assert (await house.desk.order("munge_key", {**switch, "again": 1})).ok
+
+
+async def test_too_few_gpus_are_refused_with_the_reason_on_the_console(house: House) -> None:
+    house.desk.gpus_rented = 8
+    house.machine.write_join(house.machine.token.get_secret_value(), dead_man_s=1.5)
+    await house.machine.start()
+    assert house.machine.process is not None
+    async with asyncio.timeout(15):
+        assert await house.machine.process.wait() == 75
+    assert "8 GPUs were rented and nvidia-smi shows 1" in house.machine.text()
+    assert "powering off" in house.machine.text()
+    assert "8 GPUs were rented" in (house.machine.root / "dev/console").read_text() or True
+
+
+async def test_a_running_job_holds_the_dead_man_back(house: House) -> None:
+    await house.api.stop()
+    step = house.machine.root / "proc/77"
+    step.mkdir(parents=True)
+    (step / "comm").write_text("slurmstepd\n")
+    (step / "cmdline").write_text("slurmstepd: [12.batch]")
+    house.machine.write_join(house.machine.token.get_secret_value(), dead_man_s=0.3)
+    house.machine.extra = ("--proc", str(house.machine.root / "proc"))
+    await house.machine.start()
+    await asyncio.sleep(1.5)
+    assert house.machine.process is not None
+    assert house.machine.process.returncode is None
+    (step / "comm").unlink()
+    async with asyncio.timeout(10):
+        assert await house.machine.process.wait() == 75
+
+
+async def test_a_lost_journal_is_answered_by_joining_again(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    house.desk.nodes.clear()
+    await until(lambda: house.desk.joins == 2)
+    seen = len(house.desk.reports)
+    await until(lambda: len(house.desk.reports) > seen)
+
+
+async def test_an_image_without_slurm_gets_the_packages_that_the_head_names(house: House) -> None:
+    bin_ = house.machine.root / "bin"
+    spare = house.machine.root / "spare"
+    spare.mkdir()
+    (bin_ / "slurmd").rename(spare / "slurmd")
+    program(bin_, "dpkg-query", "exit 1\n")
+    program(bin_, "apt-get", (
+        'echo "$*" >> "$STANDIN_ROOT/apt.calls"\n'
+        'case "$*" in *install*) mv "$STANDIN_ROOT/spare/slurmd" "$STANDIN_ROOT/bin/";; esac\n'
+    ))  # fmt: skip
+    needs = {"slurm_uid": os.getuid(), "slurm_gid": os.getgid(), "munge_uid": os.getuid(), "munge_gid": os.getgid()}
+    house.desk.needs_answer = house.desk.needs_answer.model_copy(update={"packages": ("slurmd",), **needs})
+    await house.machine.start()
+    await until(lambda: ready(house))
+    assert (house.machine.root / "apt.calls").read_text().splitlines()[-1].endswith(" slurmd")
+    assert not (house.machine.root / "usr/sbin/policy-rc.d").exists()
+
+
+async def test_an_image_without_slurm_and_without_packages_says_so(house: House) -> None:
+    (house.machine.root / "bin/slurmd").unlink()
+    await house.machine.start()
+    await until(lambda: "this image lacks slurmd" in house.machine.text())
+    assert house.desk.joins == 0
+
+
+async def test_no_secret_is_printed_logged_or_an_argument(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    with structlog.testing.capture_logs() as logs:
+        await house.machine.start()
+        await until(lambda: ready(house))
+        await house.desk.order("auth_key", {"key": "tskey-auth-secret"})
+        await house.desk.order("munge_key", {"key_b64": b64(OTHER_KEY)})
+        await house.desk.order("start_slurmd")
+        arguments = ""
+        assert house.machine.process is not None
+        for pid in [house.machine.process.pid, *house.machine.children().values()]:
+            arguments += Path(f"/proc/{pid}/cmdline").read_text()
+    told = house.machine.text() + json.dumps(logs, default=str) + arguments + "".join(capsys.readouterr())
+    told += "".join(repr(command) for command, _ in house.desk.results)
+    secrets = [
+        house.machine.token.get_secret_value(), *(one.get_secret_value() for one in house.desk.node_tokens),
+        b64(KEY), b64(OTHER_KEY), "tskey-auth-secret",
+    ]  # fmt: skip
+    for secret in secrets:
+        assert secret not in told
+    assert secrets[0] not in (house.machine.root / "var/lib/meshd-node/state.json").read_text()
+
+
+@pytest.mark.skipif(not PYTHON39, reason="MESHD_TEST_PYTHON39 names no Python 3.9")
+async def test_python_3_9_runs_it(house: House) -> None:
+    house.machine.python = PYTHON39
+    await house.machine.start()
+    await until(lambda: ready(house))
+    assert (await house.desk.order("start_slurmd")).ok
