@@ -290,7 +290,7 @@ class ScaleOutcome(Document):
     """What `meshctl scale -o json` prints.
 
     Attributes:
-        outcome: planned | declined | unchanged | accepted | reached | gave_up | timed_out | interrupted.
+        outcome: planned, declined, unchanged, accepted, reached, gave_up, superseded, timed_out or interrupted.
     """
 
     outcome: str
