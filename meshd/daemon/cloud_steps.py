@@ -64,7 +64,7 @@ class CloudSteps:
         records: Records,
         providers: Mapping[str, Provider],
         stage1: Stage1Source,
-        timing: TimingSettings,
+        timing: Callable[[], TimingSettings],
         list_again: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
@@ -123,7 +123,7 @@ class CloudSteps:
     def _launch_failed(self, machine: Machine, error: ProviderError) -> None:
         """One way out for each kind of refusal."""
         offer, words = f"offer:{machine.offer.key}", error.vendor_text
-        records, timing = self._records, self._timing
+        records, timing = self._records, self._timing()
         match error:
             case Uncertain():
                 records.change(machine.name, "unclear", f"the create call's outcome is unclear: {words}")
@@ -201,10 +201,10 @@ class CloudSteps:
 
     async def _deadline(self, call: Awaitable[T], provider: str, operation: str, *, unclear: bool) -> T:
         try:
-            async with asyncio.timeout(self._timing.provider_timeout_s):
+            async with asyncio.timeout(self._timing().provider_timeout_s):
                 return await call
         except TimeoutError as error:
-            text = f"no answer within {self._timing.provider_timeout_s:g} s"
+            text = f"no answer within {self._timing().provider_timeout_s:g} s"
             kind = Uncertain if unclear else Transient
             raise kind(text, provider=provider, operation=operation) from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from meshd.daemon.records import Records
 from meshd.errors import JoinRefused
 from meshd.model.hardware import NodeFacts
@@ -17,7 +19,7 @@ def accept_join(records: Records, machine: Machine, peer: TailnetPeer, facts: No
     Raises:
         JoinRefused: the machine is not in a phase in which it may join.
     """
-    news = {"tailnet_ip": peer.ipv4, "tailnet_id": peer.id, "path": peer.path or machine.path, "facts": facts}
+    news: dict[str, Any] = {"tailnet_ip": peer.ipv4, "tailnet_id": peer.id, "path": peer.path or machine.path, "facts": facts}
     if machine.phase in WAITING:
         return records.move(
             machine.name, Phase.CONFIGURING, f"joined from {peer.ipv4}", heartbeat_at=records.now(), **news

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import structlog
@@ -60,7 +60,7 @@ class NodeSteps:
     """Carries out the steps about nodes."""
 
     def __init__(
-        self, records: Records, slurm: SlurmControl, agents: Agents, devices: DeviceRemover | None, timing: TimingSettings
+        self, records: Records, slurm: SlurmControl, agents: Agents, devices: DeviceRemover | None, timing: Callable[[], TimingSettings]
     ) -> None:
         self._records = records
         self._slurm = slurm
@@ -70,7 +70,7 @@ class NodeSteps:
 
     async def start_slurmd(self, step: StartSlurmd) -> None:
         """Have slurmd started; the machine is then tested."""
-        why = await self._agents.command(step.subject, "start_slurmd", {}, self._timing.configure_timeout_s)
+        why = await self._agents.command(step.subject, "start_slurmd", {}, self._timing().configure_timeout_s)
         if why:
             text = f"its agent could not start slurmd: {why}"
             self._records.move(step.subject, Phase.DRAINING, text, failure=text)
@@ -115,7 +115,7 @@ class NodeSteps:
                 self._records.now(), "force", f"job {', '.join(jobs)} loses {step.slot}: removed by force", machine.name
             )
         if not step.dead and machine.facts is not None:
-            why = await self._agents.command(machine.name, "leave", {}, self._timing.leave_timeout_s)
+            why = await self._agents.command(machine.name, "leave", {}, self._timing().leave_timeout_s)
             if why:
                 log.warning("agent_did_not_leave", machine=machine.name, reason=why)
         if machine.line_published or busy:

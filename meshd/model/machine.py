@@ -83,6 +83,7 @@ class Machine:
         removal: "" | "wanted" (wait for jobs) | "forced" (do not wait).
         left_slurm: slurmd is stopped, or the machine is dead, and Slurm holds the node DOWN.
         heartbeat_at: the last word from the node agent.
+        problem: what keeps it from getting on just now, in its agent's or the head's words; "" when nothing does.
         path: how the head reaches it on the tailnet: "direct 1.2.3.4:41641", "relay fra", "".
         usd_per_hour: of the whole machine.
     """
@@ -117,6 +118,7 @@ class Machine:
     gone_at: datetime | None = None
     device_removed: bool = False
     terminate_calls: int = 0
+    problem: str = ""
     marks: dict[str, datetime] = field(default_factory=dict)
 
     @property

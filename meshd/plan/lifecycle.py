@@ -194,6 +194,8 @@ def _joining(machine: Machine, world: World) -> Step | None:
     if ended:
         return fail(machine, f"{ended} before it asked to join")
     if _age_s(machine, world) > world.policy.join_timeout_s:
+        if machine.problem:
+            return fail(machine, machine.problem)
         return fail(
             machine,
             f"on the tailnet, but its node agent did not ask to join within {world.policy.join_timeout_s:g} s: the "
@@ -218,6 +220,7 @@ def _configuring(machine: Machine, world: World) -> Step | None:
         missing = "munge was not proved" if not machine.munge_ok else "Slurm did not take its line"
         if machine.munge_ok and machine.line_published:
             missing = "its agent did not start slurmd"
+        missing = machine.problem or missing
         return fail(machine, f"not configured within {world.policy.configure_timeout_s:g} s: {missing}")
     return None
 

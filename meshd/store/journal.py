@@ -144,6 +144,11 @@ class Journal:
             )
         return str(self._rows("SELECT device_id FROM joins WHERE machine = ?", machine)[0][0])
 
+    def bound_device(self, machine: str) -> str:
+        """The device that a machine's join token is bound to, "" while it is unused."""
+        rows = self._rows("SELECT device_id FROM joins WHERE machine = ?", machine)
+        return str(rows[0][0]) if rows else ""
+
     # -- targets and blocks ---------------------------------------------------------------------------------------
 
     def targets(self) -> Mapping[str, Target]:

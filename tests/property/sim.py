@@ -245,8 +245,8 @@ class Daemon:
         self.journal = Journal(path)
         self.records = Records(self.journal, world.clock, lambda: None)
         timing = TimingSettings(no_capacity_cooldown_s=30, breaker_cooldown_s=60)
-        cloud = CloudSteps("lab", self.records, {"cloud": world}, world, timing, lambda _: None)  # type: ignore[dict-item]
-        nodes = NodeSteps(self.records, world, world, world, timing)
+        cloud = CloudSteps("lab", self.records, {"cloud": world}, world, lambda: timing, lambda _: None)  # type: ignore[dict-item]
+        nodes = NodeSteps(self.records, world, world, world, lambda: timing)
         self.executor = Executor(self.records, cloud, nodes, world.clock, lambda: None, max_concurrent=lambda _: 8)
         self.reconciler = Reconciler(
             self.records, self.executor, world.clock,

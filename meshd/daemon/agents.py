@@ -1,0 +1,58 @@
+"""The node agents' command queues, and the roster that all of them keep."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+from meshd.api.node_commands import Command, CommandQueue
+from meshd.api.node_schema import ResultIn, Verb
+
+
+class AgentQueues:
+    """One queue for each machine that is alive."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, CommandQueue] = {}
+        self.roster: dict[str, str] = {}
+        self.roster_version = 0
+
+    def of(self, machine: str) -> CommandQueue:
+        """The machine's queue."""
+        return self._queues.setdefault(machine, CommandQueue())
+
+    async def command(self, machine: str, verb: str, args: Mapping[str, object], timeout_s: float) -> str:
+        """Order something and wait for its end; returns "" or why it failed."""
+        queue = self.of(machine)
+        command_id = queue.put(cast("Verb", verb), cast("Mapping[str, Any]", args))
+        result: ResultIn | None = await queue.result(command_id, timeout_s)
+        if result is None:
+            queue.drop(command_id)
+            return f"its agent did not answer within {timeout_s:g} s"
+        return "" if result.ok else result.detail or "its agent did not say why"
+
+    def keep(self, roster: Mapping[str, str], alive: Collection[str], joined: Collection[str]) -> None:
+        """Tell the joined agents a changed roster, and forget the queues of machines that are no more.
+
+        Args:
+            roster: slot name to tailnet address.
+            alive: all machines that are not GONE.
+            joined: those whose agent polls.
+        """
+        for name in self._queues.keys() - set(alive):
+            del self._queues[name]
+        if roster == self.roster:
+            return
+        self.roster, self.roster_version = dict(roster), self.roster_version + 1
+        for name in joined:
+            queue = self.of(name)
+            for command in queue.pending():
+                if command.verb == "roster":
+                    queue.drop(command.id)
+            queue.put("roster", {"roster": self.roster, "version": self.roster_version})
+
+    async def poll(self, machine: str, results: Collection[ResultIn], hold_s: float) -> list[Command]:
+        """Take an agent's results, and wait for what it shall do next."""
+        queue = self.of(machine)
+        queue.settle(results)
+        return await queue.take(hold_s)

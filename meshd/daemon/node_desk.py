@@ -1,0 +1,177 @@
+"""What is done for node agents: the NodeDesk of the node API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Protocol
+
+import structlog
+from pydantic import SecretBytes
+
+from meshd.api.node_commands import Command
+from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
+from meshd.bootstrap.tokens import JoinTicket
+from meshd.config import TimingSettings
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.joining import accept_join
+from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.records import Records
+from meshd.daemon.tokens import MachineTokens
+from meshd.errors import JoinRefused, MungeError
+from meshd.model.hardware import NodeFacts
+from meshd.model.machine import IN_SLURM, Phase
+from meshd.model.observed import TailnetPeer
+from meshd.munge.client import MungeClient
+from meshd.plan.admission import check_facts
+
+log = structlog.get_logger(__name__)
+
+MAY_JOIN = frozenset({Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING}) | IN_SLURM
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFacts:
+    """What every node is told about the head.
+
+    Attributes:
+        conf_server: "ADDRESS:6817" on the tailnet.
+        packages: what an image without Slurm needs.
+    """
+
+    cluster: str
+    conf_server: str
+    slurm_uid: int
+    slurm_gid: int
+    munge_uid: int
+    munge_gid: int
+    packages: tuple[str, ...]
+    poll_hold_s: float
+
+
+class Whois(Protocol):
+    """Who has an address on the tailnet."""
+
+    async def whois(self, address: str) -> TailnetPeer:
+        """Raises TailnetError."""
+        ...
+
+
+class NodeDeskOfDaemon:
+    """See meshd.api.node_desk.NodeDesk for what each method promises."""
+
+    def __init__(
+        self,
+        *,
+        records: Records,
+        tokens: MachineTokens,
+        agents: AgentQueues,
+        whois: Whois,
+        munge: MungeClient,
+        munge_key: Callable[[], SecretBytes],
+        head: HeadFacts,
+        timing: Callable[[], TimingSettings],
+        slurm_version: Callable[[], str],
+        nodes: NodeSteps,
+    ) -> None:
+        self._records = records
+        self._tokens = tokens
+        self._agents = agents
+        self._whois = whois
+        self._munge = munge
+        self._munge_key = munge_key
+        self._head = head
+        self._timing = timing
+        self._slurm_version = slurm_version
+        self._nodes = nodes
+
+    async def whois(self, ip: str) -> TailnetPeer | None:
+        """The device that has this address."""
+        return await self._whois.whois(ip)
+
+    async def machine_for_join(self, token_hash: str) -> JoinTicket | None:
+        """The ticket of a machine that may still join."""
+        name = self._tokens.whose("join", token_hash, self._alive())
+        machine = self._records.journal.machine(name) if name else None
+        if machine is None or machine.phase not in MAY_JOIN:
+            return None
+        return JoinTicket(
+            machine=machine.name,
+            token_hash=token_hash,
+            expires_at=machine.created_at + timedelta(seconds=self._timing().join_token_ttl_s),
+            bound_to=self._records.journal.bound_device(machine.name),
+        )
+
+    def _alive(self) -> list[str]:
+        return [m.name for m in self._records.journal.machines()]
+
+    async def needs(self, machine: str) -> Needs:
+        """What an image without Slurm must be given."""
+        head = self._head
+        return Needs(
+            packages=head.packages, slurm_uid=head.slurm_uid, slurm_gid=head.slurm_gid, munge_uid=head.munge_uid,
+            munge_gid=head.munge_gid,
+        )  # fmt: skip
+
+    async def join(self, machine: str, peer: TailnetPeer, facts: NodeFacts) -> JoinAnswer:
+        """Accept or refuse a machine."""
+        record = self._records.get(machine)
+        try:
+            check_facts(
+                facts, gpus_rented=record.gpus, gpu_model=record.offer.gpu, slurmctld_version=self._slurm_version(),
+                clock_skew_max_s=self._timing().clock_skew_max_s,
+            )  # fmt: skip
+        except JoinRefused as error:
+            await self._refused(machine, error)
+            raise
+        bound = self._records.journal.bind_join(machine, peer.id, self._records.now())
+        if bound != peer.id:
+            raise JoinRefused(f"another device has joined as {machine}", "look for a second device with its name")
+        accept_join(self._records, record, peer, facts)
+        head = self._head
+        return JoinAnswer(
+            node_token=self._tokens.node_token(machine), slot=record.slot, cluster=head.cluster,
+            conf_server=head.conf_server, munge_key_b64=key_b64(self._munge_key().get_secret_value()),
+            slurm_uid=head.slurm_uid, slurm_gid=head.slurm_gid, munge_uid=head.munge_uid, munge_gid=head.munge_gid,
+            roster={**self._agents.roster, record.slot: peer.ipv4}, roster_version=self._agents.roster_version,
+            poll_hold_s=head.poll_hold_s, dead_man_s=self._timing().dead_man_s,
+        )  # fmt: skip
+
+    async def _refused(self, machine: str, error: JoinRefused) -> None:
+        record = self._records.get(machine)
+        if error.fatal and record.phase in {Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING}:
+            await self._nodes.refuse(record, error)
+        elif record.problem != str(error):
+            self._records.change(machine, "refused", f"refused for now: {error}", problem=str(error))
+
+    async def machine_for_node(self, token_hash: str) -> tuple[str, str] | None:
+        """The machine of a node token, and the device that it joined with."""
+        name = self._tokens.whose("node", token_hash, self._alive())
+        machine = self._records.journal.machine(name) if name else None
+        if machine is None:
+            return None
+        return machine.name, machine.tailnet_id or self._records.journal.bound_device(machine.name)
+
+    async def munge_exchange(self, machine: str, credential: str) -> str:
+        """The head's half of the proof that both have the same munge key."""
+        try:
+            return await self._munge.exchange(credential)
+        except MungeError as error:
+            record = self._records.get(machine)
+            if record.problem != str(error):
+                self._records.change(machine, "munge", f"munge is not proved: {error}", problem=str(error))
+            raise
+
+    async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
+        """Take the agent's report; hand it what it shall do."""
+        record = self._records.get(machine)
+        if report.munge_ok and not record.munge_ok:
+            record = self._records.change(machine, "munge", "munge is proved both ways", munge_ok=True, problem="")
+        elif report.problem != record.problem and report.problem:
+            record = self._records.change(machine, "problem", report.problem, problem=report.problem)
+        self._records.journal.note(replace(record, heartbeat_at=self._records.now()))
+        if report.roster_version != self._agents.roster_version and record.facts is not None:
+            version, roster = self._agents.roster_version, self._agents.roster
+            self._agents.of(machine).put("roster", {"roster": roster, "version": version})
+        return await self._agents.poll(machine, report.results, hold_s)
