@@ -28,7 +28,7 @@ def _clean() -> Iterator[None]:
 
 def written(format_: str = "json", env: dict[str, str] | None = None, level: str = "info") -> io.StringIO:
     out = io.StringIO()
-    set_up(LogSettings(format=format_, level=level), stream=out, env=env or {})  # type: ignore[arg-type]
+    set_up(LogSettings(format=format_, level=level), stream=out, env=env or {})
     return out
 
 

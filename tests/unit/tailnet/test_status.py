@@ -92,7 +92,7 @@ def test_paths(entry: dict[str, object], path: str) -> None:
 
 
 def test_rubbish_is_survived() -> None:
-    status = {
+    status: dict[str, object] = {
         "BackendState": "Running",
         "Self": {"Online": "yes", "ID": 7},
         "TailscaleIPs": "x",

@@ -1,0 +1,249 @@
+"""The tailnet package against real tailscaled and a real control server."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from meshd.errors import TailnetError
+from meshd.model.observed import Fresh, TailnetPeer, TailnetView, Unavailable
+from meshd.runtime.clock import SystemClock
+from meshd.runtime.run import run
+from meshd.tailnet.admin import TailscaleAdmin
+from meshd.tailnet.adminhttp import AdminHttp, ApiToken, OAuthClient
+from meshd.tailnet.cli import TailscaleCli
+from meshd.tailnet.keys import MintedKeySource
+from meshd.tailnet.localapi import LocalApi
+from meshd.tailnet.watcher import TailnetWatcher
+
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+
+
+def _lab_module() -> Any:
+    """The lab beside this file: tests are no package."""
+    spec = importlib.util.spec_from_file_location("tailnet_lab", Path(__file__).with_name("tailnet_lab.py"))
+    assert spec and spec.loader
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+LAB = _lab_module()
+
+
+def _measured(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Any]:
+    with TemporaryDirectory(prefix="tg") as folder:
+        async with LAB.tailnet_lab(Path(folder)) as lab:
+            yield lab
+
+
+@pytest.fixture
+async def admin(lab: Any) -> AsyncIterator[TailscaleAdmin]:
+    admin = TailscaleAdmin(AdminHttp(lab.api_url, ApiToken(SecretStr(LAB.API_TOKEN)), SystemClock()))
+    yield admin
+    await admin.aclose()
+
+
+class Watching:
+    """A watcher of one tailscaled, and when it woke somebody."""
+
+    def __init__(self, lab: Any, name: str) -> None:
+        self.api = LocalApi(lab.socket_of(name))
+        self.woken: list[float] = []
+        self.bus: list[float] = []
+        self.watcher = TailnetWatcher(self.api, SystemClock(), lambda: self.woken.append(time.monotonic()))
+        self.tasks = [asyncio.create_task(self.watcher.run()), asyncio.create_task(self._second_reader())]
+
+    async def _second_reader(self) -> None:
+        """A reader that does nothing else, for the time at which the bus spoke."""
+        second = LocalApi(self.api._socket)
+        try:
+            async for delta in second.watch():
+                if not delta.empty:
+                    self.bus.append(time.monotonic())
+        except TailnetError:
+            pass
+        finally:
+            await second.aclose()
+
+    def view(self) -> TailnetView | None:
+        return self.watcher.current.value if isinstance(self.watcher.current, Fresh) else None
+
+    def peer(self, hostname: str) -> TailnetPeer | None:
+        view = self.view()
+        return view.by_hostname(hostname) if view else None
+
+    async def until(self, condition: Callable[[], bool], within_s: float = 20) -> float:
+        async with asyncio.timeout(within_s):
+            while not condition():  # noqa: ASYNC110 - conditions of any kind
+                await asyncio.sleep(0.001)
+        return time.monotonic()
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.api.aclose()
+
+
+def _online(watching: Watching, hostname: str, wanted: bool) -> Callable[[], bool]:
+    def check() -> bool:
+        peer = watching.peer(hostname)
+        return peer is not None and peer.online is wanted
+
+    return check
+
+
+async def test_peers_come_die_return_and_are_removed(lab: Any, admin: TailscaleAdmin) -> None:
+    await lab.join("head")
+    watching = Watching(lab, "head")
+    await watching.until(lambda: watching.view() is not None)
+    assert watching.peer("gpu-a") is None
+
+    await lab.join("gpu-a")
+    await watching.until(_online(watching, "gpu-a", True))
+    first = watching.peer("gpu-a")
+    assert first is not None and first.tags == ("tag:gpu",) and first.ipv4.startswith("100.64.")
+
+    await asyncio.sleep(1)
+    quiet = len(watching.woken), len(watching.bus)
+    killed = lab.kill("gpu-a")
+    seen = await watching.until(_online(watching, "gpu-a", False))
+    await watching.until(lambda: len(watching.bus) > quiet[1])
+    lag = watching.woken[quiet[0]] - watching.bus[quiet[1]]
+    _measured(f"kill -9 to view {1000 * (seen - killed):.1f} ms; bus to wake {1000 * lag:.2f} ms")
+    assert lag < 0.1
+
+    began = time.monotonic()
+    lab.start("gpu-a")
+    back = await watching.until(_online(watching, "gpu-a", True))
+    _measured(f"restart to view {1000 * (back - began):.1f} ms")
+    again = watching.peer("gpu-a")
+    assert again is not None and (again.id, again.ipv4) == (first.id, first.ipv4)
+
+    await asyncio.sleep(0.5)
+    began = time.monotonic()
+    await admin.delete_device(first.id)
+    gone = await watching.until(lambda: watching.peer("gpu-a") is None)
+    _measured(f"delete to view {1000 * (gone - began):.1f} ms")
+    fresh = (await watching.api.status()).view()
+    view = watching.view()
+    assert view is not None and dict(view.peers) == dict(fresh.peers)
+    await watching.stop()
+
+
+async def test_a_restarted_tailscaled_is_an_outage_and_then_a_whole_view(lab: Any) -> None:
+    await lab.join("head")
+    await lab.join("gpu-a")
+    watching = Watching(lab, "head")
+    await watching.until(_online(watching, "gpu-a", True))
+    killed = lab.kill("head", signal.SIGTERM)
+    lost = await watching.until(lambda: isinstance(watching.watcher.current, Unavailable))
+    _measured(f"tailscaled stopped to Unavailable {1000 * (lost - killed):.1f} ms")
+    await lab.join("gpu-b")
+    began = time.monotonic()
+    lab.start("head")
+    await watching.until(_online(watching, "gpu-b", True))
+    back = await watching.until(lambda: (view := watching.view()) is not None and view.healthy)
+    _measured(f"tailscaled started to a healthy view {1000 * (back - began):.1f} ms")
+    await watching.stop()
+
+
+async def test_a_dead_key_on_a_valid_node_is_seen(lab: Any) -> None:
+    await lab.join("head")
+    watching = Watching(lab, "head")
+    await watching.until(lambda: (view := watching.view()) is not None and view.healthy)
+    began = time.monotonic()
+    await lab.tailscale(
+        "head",
+        "up",
+        f"--login-server=http://{LAB.ADDRESS}:8080",
+        "--auth-key=tskey-auth-dead",
+        "--hostname=head",
+        "--accept-dns=false",
+        "--timeout=10s",
+    )
+    seen = await watching.until(lambda: (view := watching.view()) is not None and not view.healthy)
+    _measured(f"`up` with a dead key (which says 0) to an unhealthy view {1000 * (seen - began):.1f} ms")
+    view = await _later(watching)
+    assert any("login error" in problem for problem in view.problems)
+    await watching.stop()
+
+
+async def _later(watching: Watching) -> TailnetView:
+    await watching.until(
+        lambda: (view := watching.view()) is not None and any("login error" in problem for problem in view.problems)
+    )
+    view = watching.view()
+    assert view is not None
+    return view
+
+
+async def test_localapi_and_cli_tell_the_same(lab: Any) -> None:
+    await lab.join("head")
+    await lab.join("gpu-a")
+    os.environ["PATH"] = f"{lab.folder / 'bin'}:{os.environ['PATH']}"
+    cli, api = TailscaleCli(run, lab.socket_of("head")), LocalApi(lab.socket_of("head"))
+    async with asyncio.timeout(10):
+        while not (peer := (await cli.status()).by_hostname("gpu-a")) or not peer.online:  # noqa: ASYNC110 - a program
+            await asyncio.sleep(0.05)
+    assert await cli.ip4() == (await api.status()).self_ipv4
+    assert (await cli.version()).count(".") == 2
+    pong = await api.ping(peer.ipv4)
+    assert pong.path.startswith(("direct 10.78.0.1:", "relay ")) and pong.latency_s < 1
+    assert (await api.ping(peer.ipv4, "TSMP")).path == ""
+    for asked in (await cli.whois(peer.ipv4), await api.whois(f"{peer.ipv4}:22")):
+        assert replace(asked, path="") == replace(peer, path="")
+    with pytest.raises(TailnetError, match="no such device"):
+        await cli.whois("100.99.99.99")
+    with pytest.raises(TailnetError, match="404"):
+        await api.whois("100.99.99.99")
+    assert (await api.prefs())["Hostname"] == "head"
+    await cli.set_operator("nobody")
+    assert (await api.prefs())["OperatorUser"] == "nobody"
+    await api.aclose()
+
+
+async def test_the_admin_api(lab: Any, admin: TailscaleAdmin, tmp_path: Path) -> None:
+    oauth = AdminHttp(lab.api_url, OAuthClient("any", SecretStr("any")), SystemClock())
+    keys = MintedKeySource(TailscaleAdmin(oauth), tmp_path, tags=["tag:gpu"], cluster="lab", clock=SystemClock())
+    lab.auth_key = (await keys.current()).get_secret_value()
+    assert (await keys.current()).get_secret_value() == lab.auth_key
+    await oauth.aclose()
+    await lab.join("gpu-a")
+    (device,) = await admin.list_devices()
+    assert (device.hostname, device.tags, device.connected) == ("gpu-a", ("tag:gpu",), True)
+
+    minted = [key for key in await admin.list_keys() if key.description == "meshd lab"]
+    assert len(minted) == 1 and minted[0].valid and minted[0].reusable and minted[0].secret is None
+    await admin.revoke_key(minted[0].id)
+    await admin.revoke_key(minted[0].id)
+    found = await admin.get_key(minted[0].id)
+    assert found is None or not found.valid
+    assert await admin.get_key("kNONE") is None
+
+    await admin.delete_device(device.id)
+    await admin.delete_device(device.id)
+    assert await admin.list_devices() == ()
+
+    stranger = TailscaleAdmin(AdminHttp(lab.api_url, ApiToken(SecretStr("tskey-api-wrong")), SystemClock()))
+    with pytest.raises(TailnetError, match="expired or revoked"):
+        await stranger.list_devices()
+    await stranger.aclose()
