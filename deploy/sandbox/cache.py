@@ -1,7 +1,7 @@
 """A store of things that are slow to build: shared by all clones, safe against two builders and against Ctrl-C.
 
-Every entry is `<root>/<kind>/<name>-<key>`, where the key is a hash of its recipe. An entry is built in a directory of its
-own beside it and renamed when complete, so whatever carries the final name is whole.
+Every entry is `<root>/<kind>/<name>-<key>`, where the key is a hash of its recipe. An entry is built in a directory
+beside its final place and renamed when complete, so whatever carries the final name is whole.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def lock(name: str, root: Path | None = None) -> AsyncIterator[None]:
     """Hold the lock `name` against every other process that uses the same cache; wait for it as long as it takes."""
     folder = (root or cache_root()) / "locks"
     folder.mkdir(parents=True, exist_ok=True)
-    # Python opens files close-on-exec, so a program that a builder starts cannot keep the lock after the builder's death.
+    # Python opens files close-on-exec: a program that a builder starts cannot keep the lock after the builder's death.
     with (folder / f"{name}.lock").open("w") as file:
         waiting = False
         while True:

@@ -26,8 +26,18 @@ _MEMORY_MIB = {
     "RTX A6000": 49140,
     "RTX 4090": 24564,
 }
-_CAPABILITY = {"B200": "10.0", "H100": "9.0", "H200": "9.0", "GH200": "9.0", "A100": "8.0", "A10": "8.6", "A6000": "8.6",
-               "L4": "8.9", "4090": "8.9", "T4": "7.5", "V100": "7.0"}  # fmt: skip
+_CAPABILITY = {
+    "B200": "10.0",
+    "H100": "9.0",
+    "H200": "9.0",
+    "A100": "8.0",
+    "A10": "8.6",
+    "A6000": "8.6",
+    "L4": "8.9",
+    "4090": "8.9",
+    "T4": "7.5",
+    "V100": "7.0",
+}
 
 
 def gpu_memory_mib(gpu_name: str) -> int:
@@ -73,9 +83,7 @@ def lay_out(spec: MachineSpec, address: str, root: Path) -> None:
     """
     files = {
         "etc/hostname": f"{spec.name}\n",
-        "etc/hosts": (
-            "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n" f"{address} {spec.name}\n"
-        ),
+        "etc/hosts": f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {spec.name}\n",
         "var/lib/cloud/seed/nocloud/meta-data": json.dumps(
             {"instance-id": f"i-{spec.name}", "local-hostname": spec.name}
         ),

@@ -30,20 +30,54 @@ _IMAGE = _HERE / "image"
 PYPROJECT = _HERE.parents[1] / "pyproject.toml"
 _NVIDIA_SMI_OUTPUT = _HERE / "fixtures" / "nvidia-smi" / "h100" / "smi_q.xml"
 
-PACKAGES = (
-    "systemd systemd-sysv dbus cloud-init python3 python3-venv iproute2 iptables nftables curl ca-certificates "
-    "munge slurmctld slurmd slurm-client openssh-server procps iputils-ping netcat-openbsd"
-).split()
+PACKAGES = [
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "cloud-init",
+    "python3",
+    "python3-venv",
+    "iproute2",
+    "iptables",
+    "nftables",
+    "curl",
+    "ca-certificates",
+    "munge",
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "openssh-server",
+    "procps",
+    "iputils-ping",
+    "netcat-openbsd",
+]
 
 # Nothing here serves a machine that lives for minutes in a sandbox, and each would cost every boot. networkd would drop
 # the addresses that the sandbox gives its machines.
-MASKED = (
-    "apt-daily-upgrade.timer apt-daily.timer cloud-init-hotplugd.socket console-getty.service dpkg-db-backup.timer "
-    "e2scrub_all.timer e2scrub_reap.service fstrim.timer getty.target ldconfig.service man-db.timer "
-    "systemd-firstboot.service systemd-hwdb-update.service systemd-journal-catalog-update.service "
-    "systemd-logind.service systemd-networkd-wait-online.service systemd-networkd.service systemd-networkd.socket "
-    "systemd-resolved.service systemd-timesyncd.service systemd-tmpfiles-clean.timer systemd-update-done.service"
-).split()
+MASKED = [
+    "apt-daily-upgrade.timer",
+    "apt-daily.timer",
+    "cloud-init-hotplugd.socket",
+    "console-getty.service",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "e2scrub_reap.service",
+    "fstrim.timer",
+    "getty.target",
+    "ldconfig.service",
+    "man-db.timer",
+    "systemd-firstboot.service",
+    "systemd-hwdb-update.service",
+    "systemd-journal-catalog-update.service",
+    "systemd-logind.service",
+    "systemd-networkd-wait-online.service",
+    "systemd-networkd.service",
+    "systemd-networkd.socket",
+    "systemd-resolved.service",
+    "systemd-timesyncd.service",
+    "systemd-tmpfiles-clean.timer",
+    "systemd-update-done.service",
+]
 
 _BUILD_TIMEOUT_S = 1800.0
 _PIP_TIMEOUT_S = 900.0
@@ -101,7 +135,9 @@ def requirements(pyproject: Path) -> tuple[str, ...]:
     project = data["project"]
     extras = project.get("optional-dependencies", {})
     # The back end too: the head installs meshd itself without a network, hence without build isolation.
-    return tuple(sorted({*project["dependencies"], *extras.get("aws", ()), *data["build-system"]["requires"], "editables"}))
+    return tuple(
+        sorted({*project["dependencies"], *extras.get("aws", ()), *data["build-system"]["requires"], "editables"})
+    )
 
 
 async def ensure_base(suite: str) -> Path:
@@ -117,7 +153,7 @@ async def ensure_base(suite: str) -> Path:
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as settings:
             settings.write(await debian.apt_settings())
             settings.flush()
-            words = [suite, archive, security, debs, settings.name, debian.ca_bundle(), *PACKAGES]
+            words: list[str | Path] = [suite, archive, security, debs, settings.name, debian.ca_bundle(), *PACKAGES]
             async with step(f"image {suite} (Debian, systemd, Slurm)", log):
                 await proc.run(
                     in_own_namespaces(["sh", builder, root, *words]),
@@ -154,9 +190,7 @@ async def _ensure_config() -> Path:
         shutil.copyfile(_NVIDIA_SMI_OUTPUT, hardware / "nvidia-smi-q.xml")
         library = root / "usr/lib/sandbox"
         library.mkdir(parents=True)
-        await proc.run(
-            ["cc", "-O2", "-shared", "-fPIC", "-o", library / "clockshift.so", shift, "-ldl"], timeout_s=60
-        )
+        await proc.run(["cc", "-O2", "-shared", "-fPIC", "-o", library / "clockshift.so", shift, "-ldl"], timeout_s=60)
 
     return await cache.ensure("layers", "config", cache.recipe_key(*parts), build)
 

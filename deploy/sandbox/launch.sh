@@ -14,6 +14,8 @@ mkdir "$state/disk/upper" "$state/disk/work" "$state/disk/root" "$state/disk/dev
 cp -a "$state/skeleton/." "$state/disk/upper/"
 mount -t overlay -o "lowerdir=$layers,upperdir=$state/disk/upper,workdir=$state/disk/work" overlay "$state/disk/root"
 
+# The kernel's TUN driver, whatever the host's own device file looks like.
+mknod -m 666 "$state/disk/dev/tun" c 10 200
 # A GPU is a device file that opens. Mode 0600: making it usable for jobs is the node agent's task, as on some clouds.
 if [ "$gpus" -gt 0 ]; then
     index=0
@@ -26,8 +28,9 @@ fi
 
 # systemd wants one hierarchy that it understands. Where the host's is not the unified one, a second mount of the kernel's
 # unified hierarchy stands in for it, seen by this machine only.
-[ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup
 # Without a group of its own two machines would share one, and each believe that it owns it.
+[ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ] && mkdir -p "/sys/fs/cgroup/$cgroup" 2>/dev/null ||
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir -p "/sys/fs/cgroup/$cgroup"
 echo $$ >"/sys/fs/cgroup/$cgroup/cgroup.procs"
 

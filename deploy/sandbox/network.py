@@ -121,7 +121,7 @@ class Network:
 
     async def down(self) -> None:
         """Remove every namespace of this sandbox, whoever made it."""
-        for entry in sorted(_NETNS.glob(f"{self._name}-*")) + [self.namespace]:
+        for entry in [*sorted(_NETNS.glob(f"{self._name}-*")), self.namespace]:
             if entry.exists():
                 await _ip(["netns", "del", entry.name], check=False)
         self._used.clear()

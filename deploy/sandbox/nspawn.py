@@ -15,11 +15,13 @@ from deploy.sandbox.cgroup import MachineGroups
 from deploy.sandbox.hypervisor import MachineSpec
 from deploy.sandbox.images import MachineImage
 from deploy.sandbox.network import Network, Port
-from deploy.sandbox.processes import PidFolder, ProcessId, children, innermost_pid, wait_gone
+from deploy.sandbox.processes import PidFolder, ProcessId, children, innermost_pid, program_of, wait_gone
 
 _LAUNCHER = Path(__file__).resolve().parent / "launch.sh"
 _KILL_TIMEOUT_S = 10.0
+_LAUNCH_TIMEOUT_S = 30.0
 _POLL_S = 0.02
+_EXCERPT = 500
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -77,6 +79,7 @@ class NspawnHypervisor:
         self._disk = disk
         self._images: dict[str, MachineImage] = {}
         self._machines: dict[str, _Machine] = {}
+        self._starting: set[str] = set()
         self._pids = PidFolder(state / "pids")
 
     async def boot(self, spec: MachineSpec, binds: Sequence[Bind] = ()) -> str:
@@ -89,24 +92,19 @@ class NspawnHypervisor:
         Raises:
             RuntimeError: the machine could not be started; nothing of it is left.
         """
-        if spec.name in self._machines:
+        if spec.name in self._machines or spec.name in self._starting:
             raise RuntimeError(f"machine {spec.name!r} exists already")
-        if spec.image not in self._images:
-            self._images[spec.image] = await self._image(spec.image)
-        folder = self._state / "machines" / spec.name
-        port = await self._network.attach()
+        self._starting.add(spec.name)
         try:
-            (folder / "disk").mkdir(parents=True)
-            hardware.lay_out(spec, port.address, folder / "skeleton")
-            process = self._start(spec, port, folder, binds)
-        except BaseException as error:
-            await self._network.detach(port)
-            shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise RuntimeError(f"machine {spec.name!r} could not be started: {error}") from error
-            raise
-        self._machines[spec.name] = _Machine(spec, port, folder, process)
-        return port.address
+            if spec.image not in self._images:
+                self._images[spec.image] = await self._image(spec.image)
+            machine = await self._boot(spec, binds)
+        except (OSError, ValueError) as error:
+            raise RuntimeError(f"machine {spec.name!r} could not be started: {error}") from error
+        finally:
+            self._starting.discard(spec.name)
+        self._machines[spec.name] = machine
+        return machine.port.address
 
     async def destroy(self, name: str) -> None:
         """Pull the plug and remove every trace but the console's text. Unknown names are ignored."""
@@ -114,10 +112,7 @@ class NspawnHypervisor:
         if machine is None:
             return
         await self._kill(machine)
-        await self._network.detach(machine.port)
-        self._groups.remove(name)
-        self._pids.forget(name)
-        await asyncio.to_thread(shutil.rmtree, machine.folder, ignore_errors=True)
+        await self._remove(name, machine.port, machine.folder)
 
     def alive(self, name: str) -> bool:
         """True while the machine runs; False once it has powered itself off or never was."""
@@ -206,6 +201,22 @@ class NspawnHypervisor:
         """Destroy all machines."""
         await asyncio.gather(*(self.destroy(name) for name in self.names()))
 
+    async def _boot(self, spec: MachineSpec, binds: Sequence[Bind]) -> _Machine:
+        folder = self._state / "machines" / spec.name
+        port = await self._network.attach()
+        machine = None
+        try:
+            (folder / "disk").mkdir(parents=True)
+            hardware.lay_out(spec, port.address, folder / "skeleton")
+            machine = _Machine(spec, port, folder, self._start(spec, port, folder, binds))
+            await self._launched(machine)
+        except BaseException:
+            if machine:
+                await self._kill(machine)
+            await self._remove(spec.name, port, folder)
+            raise
+        return machine
+
     def _start(self, spec: MachineSpec, port: Port, folder: Path, binds: Sequence[Bind]) -> subprocess.Popen[bytes]:
         gpus = hardware.visible_gpus(spec)
         devices = [f"nvidia{index}" for index in range(gpus)] + (["nvidiactl"] if gpus else [])
@@ -213,7 +224,8 @@ class NspawnHypervisor:
             *("systemd-nspawn", "--quiet", "--boot", f"--machine={spec.name}", f"--directory={folder}/disk/root"),
             *("--register=no", "--keep-unit", "--settings=no", "--link-journal=no", "--suppress-sync=yes"),
             *("--resolv-conf=off", "--timezone=off", "--console=read-only"),
-            *(f"--network-namespace-path={port.namespace}", "--capability=CAP_NET_ADMIN", "--bind=/dev/net/tun"),
+            *(f"--network-namespace-path={port.namespace}", "--capability=CAP_NET_ADMIN"),
+            f"--bind={folder}/disk/dev/tun:/dev/net/tun",
             *(f"--bind={folder}/disk/dev/{device}:/dev/{device}" for device in devices),
             *(f"--bind{'' if bind.writable else '-ro'}={bind.source}:{bind.target}" for bind in binds),
         ]
@@ -236,20 +248,37 @@ class NspawnHypervisor:
         self._pids.record(spec.name, process.pid)
         return process
 
+    async def _launched(self, machine: _Machine) -> None:
+        """Wait until all is mounted and nspawn has taken over from the launcher."""
+        deadline = asyncio.get_running_loop().time() + _LAUNCH_TIMEOUT_S
+        while machine.process.poll() is None and asyncio.get_running_loop().time() < deadline:
+            if program_of(machine.process.pid) == "systemd-nspawn":
+                return
+            await asyncio.sleep(_POLL_S)
+        name = machine.spec.name
+        raise RuntimeError(f"machine {name!r} could not be started: {self.logs(name).strip()[-_EXCERPT:]}")
+
+    async def _remove(self, name: str, port: Port, folder: Path) -> None:
+        """Remove what a machine that no longer runs has left."""
+        await self._network.detach(port)
+        self._groups.remove(name)
+        self._pids.forget(name)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
     async def _leader(self, machine: _Machine, timeout_s: float) -> int:
         """Pid, on the host, of a machine's first process."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        while machine.process.poll() is None:
-            leader = _leader_now(machine.process.pid)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        # Polled: a process that another one is about to fork announces itself to nobody.
+        while machine.process.poll() is None and loop.time() < deadline:
+            leader = leader_of(machine.process.pid)
             if leader:
                 return leader
-            if asyncio.get_running_loop().time() >= deadline:
-                break
             await asyncio.sleep(_POLL_S)
-        raise RuntimeError(f"machine {machine.spec.name!r} does not run: {self.logs(machine.spec.name)[-500:]}")
+        raise RuntimeError(f"machine {machine.spec.name!r} does not run: {self.logs(machine.spec.name)[-_EXCERPT:]}")
 
     async def _kill(self, machine: _Machine) -> None:
-        leader = _leader_now(machine.process.pid) if machine.process.poll() is None else None
+        leader = leader_of(machine.process.pid) if machine.process.poll() is None else None
         process = ProcessId.of(leader) if leader else None
         if process:
             # With the first process of its PID namespace, all others of the machine die at once.
@@ -257,9 +286,7 @@ class NspawnHypervisor:
             await wait_gone(process, _KILL_TIMEOUT_S)
         self._groups.kill(machine.spec.name)
         machine.process.kill()
-        deadline = asyncio.get_running_loop().time() + _KILL_TIMEOUT_S
-        while machine.process.poll() is None and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(_POLL_S)
+        await asyncio.to_thread(machine.process.wait, _KILL_TIMEOUT_S)
 
     def _console(self, name: str) -> Path:
         return self._state / "consoles" / f"{name}.log"
@@ -270,5 +297,6 @@ class NspawnHypervisor:
         return ["nsenter", f"--target={leader}", "--all", "--", "/usr/bin/env", "-i", *environment, *argv]
 
 
-def _leader_now(supervisor: int) -> int | None:
+def leader_of(supervisor: int) -> int | None:
+    """The pid, on the host, of the first process of the machine that an nspawn supervises; None before it is there."""
     return next((pid for pid in children(supervisor) if innermost_pid(pid) == 1), None)

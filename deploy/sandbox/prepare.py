@@ -46,7 +46,9 @@ async def prepare(parts: list[str]) -> None:
 def main() -> int:
     """Command line entry; returns the exit status."""
     parser = argparse.ArgumentParser(description="Build and cache what a sandbox needs.")
-    parser.add_argument("--only", nargs="+", choices=sorted(_PARTS), default=sorted(_PARTS), help="build only these parts")
+    parser.add_argument(
+        "--only", nargs="+", choices=sorted(_PARTS), default=sorted(_PARTS), help="build only these parts"
+    )
     options = parser.parse_args()
     if os.geteuid() != 0:
         print("prepare: building machine images needs root", file=sys.stderr)

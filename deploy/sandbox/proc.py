@@ -51,8 +51,8 @@ async def run(
 ) -> Result:
     """Run a program to its end and return what it printed.
 
-    The program leads a process group of its own; when the deadline passes or the caller is cancelled, the whole group is
-    killed before this function returns.
+    The program leads a process group of its own; when the deadline passes or the caller is cancelled, the whole group
+    is killed before this function returns.
 
     Args:
         argv: program and arguments; no shell is involved.
@@ -90,7 +90,8 @@ async def run(
             await process.wait()
     result = Result(tuple(words), process.returncode or 0, out or b"", err or b"")
     if check and result.returncode != 0:
-        raise CommandError(words, result.returncode, _tail(log) or (result.stderr or result.stdout).decode(errors="replace"))
+        output = _tail(log) or (result.stderr or result.stdout).decode(errors="replace")
+        raise CommandError(words, result.returncode, output)
     return result
 
 

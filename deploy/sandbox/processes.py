@@ -90,6 +90,14 @@ def children(pid: int) -> list[int]:
     return sorted(found)
 
 
+def program_of(pid: int) -> str:
+    """The name of the program that a process runs, as the kernel keeps it (15 characters); "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def innermost_pid(pid: int) -> int | None:
     """What a process calls itself in the innermost PID namespace that it is in; None if it is gone."""
     with contextlib.suppress(OSError):
@@ -108,9 +116,10 @@ def _own_namespaces() -> list[str]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the command's name (which may hold anything); empty if there is no such process."""
+    """The fields of /proc/PID/stat after the command's name; empty if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return []
+    # The name stands in parentheses and may hold anything, more of those too.
     return text.rpartition(")")[2].split()

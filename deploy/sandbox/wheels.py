@@ -1,4 +1,4 @@
-"""Fetches Python packages for an image on the host, so that the host's own pip settings serve and the image needs no network."""
+"""Fetches an image's Python packages on the host: the host's own pip settings serve, and the image needs no network."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from deploy.sandbox import gotools, images, proc
 from deploy.sandbox.cgroup import MachineGroups
 from deploy.sandbox.images import MachineImage
 from deploy.sandbox.network import Network
-from deploy.sandbox.nspawn import NspawnHypervisor
+from deploy.sandbox.nspawn import NspawnHypervisor, leader_of
 from deploy.sandbox.processes import PidFolder, ProcessId, wait_gone
 from deploy.sandbox.tailnet import Tailnet
 
@@ -96,10 +96,14 @@ class World:
         groups = MachineGroups(sandbox_id, state / "cgroup")
         if state.is_dir():
             recorded = PidFolder(state / "pids").recorded()
-            # The supervisors' children (a machine's first process) end with them: nspawn asked the kernel for that.
-            for process in recorded:
+            leaders = [
+                ProcessId.of(pid) for pid in (leader_of(process.pid) for process in recorded if process.alive()) if pid
+            ]
+            # A machine's first process goes first: all others of the machine end with it.
+            doomed = [leader for leader in leaders if leader] + recorded
+            for process in doomed:
                 process.kill()
-            await asyncio.gather(*(wait_gone(process, _GONE_TIMEOUT_S) for process in recorded))
+            await asyncio.gather(*(wait_gone(process, _GONE_TIMEOUT_S) for process in doomed))
             await groups.up()
             await groups.down()
         await Network(sandbox_id).down()
