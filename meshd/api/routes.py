@@ -128,9 +128,7 @@ class Routes:
 
     async def _caller(self, request: web.Request) -> web.Response:
         actor = await self._actor(request)
-        return _json(
-            CallerView(uid=actor.uid, user=actor.user, may_write=actor.may_write, group=self._gate.group)
-        )
+        return _json(CallerView(uid=actor.uid, user=actor.user, may_write=actor.may_write, group=self._gate.group))
 
     async def _actor(self, request: web.Request) -> Actor:
         """Who asks. The account database may be a slow network service: no answer in time means nobody."""

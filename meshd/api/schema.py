@@ -390,7 +390,20 @@ MachineAnswers.model_rebuild()
 MachineFailure.model_rebuild()
 
 DOCUMENTS: tuple[type[BaseModel], ...] = (
-    StatusView, NodesView, PlanView, ScaleRequest, ScaleAnswer, ScaleOutcome, EventsView, DrainRequest, RemoveRequest,
-    MachineAnswer, MachineAnswers, DoctorView, VersionView, CallerView, ErrorView,
+    StatusView,
+    NodesView,
+    PlanView,
+    ScaleRequest,
+    ScaleAnswer,
+    ScaleOutcome,
+    EventsView,
+    DrainRequest,
+    RemoveRequest,
+    MachineAnswer,
+    MachineAnswers,
+    DoctorView,
+    VersionView,
+    CallerView,
+    ErrorView,
 )
 """Everything that crosses the socket or is printed as JSON."""

@@ -75,7 +75,9 @@ class MemoryDesk:
     frozen: bool = False
     error: Exception | None = None
     actors: list[Actor] = field(default_factory=list)
-    checks: list[CheckRow] = field(default_factory=lambda: [CheckRow(name="slurm", status="ok", text="24.11.5 answers")])
+    checks: list[CheckRow] = field(
+        default_factory=lambda: [CheckRow(name="slurm", status="ok", text="24.11.5 answers")]
+    )
 
     def __post_init__(self) -> None:
         self._log: list[EventRow] = []
@@ -117,7 +119,12 @@ class MemoryDesk:
             text = "no offer will do: aws has no capacity for a100 in any region"
             self._problems.append(
                 ProblemView(
-                    severity="error", text=text, cure="allow another provider", pool=name, blocking=True, since=self.now()
+                    severity="error",
+                    text=text,
+                    cure="allow another provider",
+                    pool=name,
+                    blocking=True,
+                    since=self.now(),
                 )
             )
             self.event("problem", text, pool=name)
@@ -127,7 +134,12 @@ class MemoryDesk:
                 break
             self._made += 1
             box = Box(
-                f"lab-{name}-{index}-aaaaa{self._made % 10}", f"{name}-{index}", name, pool.gpus_per_node, "requested", self.now()
+                f"lab-{name}-{index}-aaaaa{self._made % 10}",
+                f"{name}-{index}",
+                name,
+                pool.gpus_per_node,
+                "requested",
+                self.now(),
             )
             self.boxes.append(box)
             self.event("phase", "requested", machine=box.name, pool=name)
@@ -159,7 +171,14 @@ class MemoryDesk:
         )
 
     def add_ready(self, pool: str, index: int, **changes: Any) -> Box:
-        box = Box(f"lab-{pool}-{index}-k7q2m{index}", f"{pool}-{index}", pool, self.pools[pool].gpus_per_node, "ready", self.now())
+        box = Box(
+            f"lab-{pool}-{index}-k7q2m{index}",
+            f"{pool}-{index}",
+            pool,
+            self.pools[pool].gpus_per_node,
+            "ready",
+            self.now(),
+        )
         box = replace(box, **changes)
         self.boxes.append(box)
         return box
@@ -246,7 +265,10 @@ class MemoryDesk:
         adds = -(-missing // pool.gpus_per_node)
         leave = self._surplus(name, gpus)
         free = self._free(name, pool)
-        steps = [StepRow(action="request_machine", subject=f"{name}-{i}", reason=f"{gpus} GPUs are wanted") for i in free[:adds]]
+        steps = [
+            StepRow(action="request_machine", subject=f"{name}-{i}", reason=f"{gpus} GPUs are wanted")
+            for i in free[:adds]
+        ]
         steps += [StepRow(action="remove", subject=b.name, reason=f"{gpus} GPUs are wanted") for b in leave]
         return PlanView(
             steps=steps,
@@ -356,7 +378,12 @@ class Served:
 
 @contextmanager
 def serve(
-    desk: MemoryDesk, socket: Path, *, group: str = "no-such-group", own_uid: int = 0, tick_s: float = 0.02,
+    desk: MemoryDesk,
+    socket: Path,
+    *,
+    group: str = "no-such-group",
+    own_uid: int = 0,
+    tick_s: float = 0.02,
     accounts: Accounts | None = None,
 ) -> Iterator[Served]:
     started = threading.Event()

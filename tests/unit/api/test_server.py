@@ -74,8 +74,15 @@ async def test_status_is_a_versioned_document(desk: MemoryDesk, path: Path, http
     ],
 )
 async def test_refusals(
-    desk: MemoryDesk, path: Path, http: aiohttp.ClientSession, method: str, page: str, headers: dict[str, str],
-    body: bytes | None, status: int, kind: str,
+    desk: MemoryDesk,
+    path: Path,
+    http: aiohttp.ClientSession,
+    method: str,
+    page: str,
+    headers: dict[str, str],
+    body: bytes | None,
+    status: int,
+    kind: str,
 ) -> None:
     with serve(desk, path):
         async with http.request(method, page, headers=headers, data=body) as answer:
@@ -139,6 +146,7 @@ async def test_a_write_is_audited(desk: MemoryDesk, path: Path, http: aiohttp.Cl
 
 async def test_events_wait(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
     with serve(desk, path) as served:
+
         async def later() -> None:
             await asyncio.sleep(0.2)
             desk.event("note", "hello", machine="m-1")
@@ -173,6 +181,7 @@ async def test_one_user_cannot_take_all_waits(desk: MemoryDesk, path: Path) -> N
     connector = aiohttp.UnixConnector(path=str(path), limit=0)
     async with aiohttp.ClientSession("http://meshd", connector=connector) as http:
         with serve(desk, path):
+
             async def poll() -> int:
                 async with http.get("/v1/events?after_id=0&wait_s=0.5") as answer:
                     return answer.status
@@ -220,8 +229,8 @@ class Conn(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(5); self.sock.connect(sys.argv[1])
 out = []
-for method, page, body in (("GET", "/v1/status", None), ("GET", "/v1/caller", None), ("POST", "/v1/scale", '{"gpus": 4}'),
-                           ("POST", "/v1/scale", '{"gpus": 4, "dry_run": true}')):
+for method, page, body in (("GET", "/v1/status", None), ("GET", "/v1/caller", None),
+                           ("POST", "/v1/scale", '{"gpus": 4}'), ("POST", "/v1/scale", '{"gpus": 4, "dry_run": true}')):
     c = Conn("meshd"); c.request(method, page, body, {"Content-Type": "application/json"} if body else {})
     r = c.getresponse(); out.append([r.status, json.loads(r.read())]); c.close()
 print(json.dumps(out))

@@ -48,8 +48,11 @@ def still(desk: MemoryDesk) -> MemoryDesk:
     desk.jobs = {"a100-1": ["4711", "4712"]}
     desk._problems = [
         ProblemView(
-            severity="error", text="aws does not end it: \x1b[31mInternalError", cure="end it in the console",
-            since=NOW - timedelta(days=2), machine="lab-a100-3-k7q2m3",
+            severity="error",
+            text="aws does not end it: \x1b[31mInternalError",
+            cure="end it in the console",
+            since=NOW - timedelta(days=2),
+            machine="lab-a100-3-k7q2m3",
         ),
         ProblemView(severity="warning", text="prices of [aws] are a day old", pool="a100"),
     ]
@@ -115,7 +118,8 @@ def test_events(still: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     for index in range(5):
         still.event("note", f"number {index}", machine="lab-a100-1-k7q2m1" if index % 2 else "")
     assert [line.split("  ")[-1] for line in meshctl("events", "-n", "2").out.splitlines()] == [
-        "lab-a100-1-k7q2m1: number 3", "number 4",
+        "lab-a100-1-k7q2m1: number 3",
+        "number 4",
     ]
     rows = meshctl("events", "--machine", "a100-1", "-o", "json").json()["events"]
     assert [row["text"] for row in rows] == ["number 1", "number 3"]
@@ -127,7 +131,10 @@ def test_events_follow_prints_one_document_a_line(served: Served, socket_path: P
     served.desk.event("note", "before")
     process = subprocess.Popen(
         [sys.executable, "-m", "meshd.cli.main", "--socket", str(socket_path), "events", "--follow", "-o", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["text"] == "before"
@@ -273,7 +280,11 @@ def test_local_checks(tmp_path: Path) -> None:
     path.write_text('[cluster]\nname = "lab"\n')
     rows = {row.name: row for row in asyncio.run(run_checks(path, run))}
     assert {name: row.status for name, row in rows.items()} == {
-        str(path): "ok", "meshd.service": "fail", "slurmctld.service": "ok", "slurm": "ok", "munge": "fail",
+        str(path): "ok",
+        "meshd.service": "fail",
+        "slurmctld.service": "ok",
+        "slurm": "ok",
+        "munge": "fail",
         "tailscale": "fail",
     }
     assert all(row.cure for row in rows.values() if row.status == "fail")

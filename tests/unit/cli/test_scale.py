@@ -208,7 +208,10 @@ def test_a_slurm_error_reaches_people(meshctl: Meshctl, served: Served) -> None:
 def _start(socket: Path, *argv: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "meshd.cli.main", "--socket", str(socket), *argv],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
 
@@ -225,7 +228,11 @@ def _on_terminal(socket: Path, argv: list[str], typed: str, **env: str) -> tuple
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "meshd.cli.main", "--socket", str(socket), *argv],
-        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, close_fds=True,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        close_fds=True,
         preexec_fn=_take_terminal,
         env={"PATH": os.environ["PATH"], "TERM": "xterm-256color", "COLUMNS": "200", "PYTHONPATH": os.getcwd(), **env},
     )
