@@ -1,0 +1,109 @@
+"""PURE: what each Slurm version can do. One table; nothing else in meshd compares versions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from meshd.errors import SlurmError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SlurmVersion:
+    """A version as Slurm tells it: 24.11.5 is release (24, 11), patch 5."""
+
+    release: tuple[int, int]
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.release[0]}.{self.release[1]:02d}.{self.patch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a slurmctld of this release allows.
+
+    Attributes:
+        release: the row of the table that applies: the release itself, or the newest known below it.
+        reconfigure_may_change_node_set: nodes may be added to and removed from the files by `scontrol reconfigure`.
+            Before 23.11 slurmctld ends with fatal() ("MaxNodeCount has changed", "hostnames inconsistency detected").
+        may_change_shapes: CPUs, memory and Gres of a slot's line may change by reconfigure.
+        refused_reconfigure_keeps_running: a file that cannot be read leaves the old slurmctld running (since 23.11 it
+            forks the new one first); before that it ends.
+        releases_back: how many releases older than slurmctld a slurmd may be.
+        configless_ships_includes: Include lines without a path are shipped to configless nodes.
+    """
+
+    release: tuple[int, int]
+    reconfigure_may_change_node_set: bool
+    may_change_shapes: bool
+    refused_reconfigure_keeps_running: bool
+    releases_back: int
+    configless_ships_includes: bool = True
+
+    @property
+    def restart_when_node_set_changes(self) -> bool:
+        """A changed node set needs a graceful restart of slurmctld."""
+        return not self.reconfigure_may_change_node_set
+
+
+RELEASES: tuple[tuple[int, int], ...] = (
+    (20, 11), (21, 8), (22, 5), (23, 2), (23, 11), (24, 5), (24, 11), (25, 5), (25, 11),
+)  # fmt: skip
+"""Releases in order (https://slurm.schedmd.com/upgrades.html). The window counts in these, not in months."""
+
+TABLE: tuple[Capabilities, ...] = (
+    Capabilities((22, 5), False, False, False, 2),
+    Capabilities((23, 2), False, False, False, 2),
+    Capabilities((23, 11), True, True, True, 2),
+    Capabilities((24, 5), True, True, True, 2),
+    Capabilities((24, 11), True, True, True, 3),
+    Capabilities((25, 5), True, True, True, 3),
+)
+"""Source of `releases_back`: "Slurm has long supported in-place upgrades from the previous two major releases. Slurm
+24.11 introduced compatibility with the previous three" (https://slurm.schedmd.com/upgrades.html). Source of the other
+columns: run on 22.05.8 and 24.11.5; 23.02 as 22.05 and 23.11 to 24.05 as 24.11 by src/slurmctld/{read_config,controller}.c."""
+
+_VERSION = re.compile(r"(?:^|\s)(?:slurm(?:-\S+?)?[ -])?(\d{2})\.(\d{2})(?:\.(\d+))?(?![\d.])", re.IGNORECASE)
+
+
+def parse_version(text: str) -> SlurmVersion:
+    """Read a version, bare ("24.11.5") or as `scontrol -V` tells it ("slurm-wlm 22.05.8").
+
+    Raises:
+        SlurmError: there is no version in it.
+    """
+    match = _VERSION.search(text.strip())
+    if not match:
+        raise SlurmError(f"{text.strip()[:100]!r} is not a Slurm version")
+    return SlurmVersion((int(match[1]), int(match[2])), int(match[3] or 0))
+
+
+def capabilities(version: SlurmVersion) -> Capabilities:
+    """The row for this slurmctld; a release newer than the table behaves as the newest in it.
+
+    Raises:
+        SlurmError: older than the table.
+    """
+    rows = [row for row in TABLE if row.release <= version.release]
+    if not rows:
+        oldest = SlurmVersion(TABLE[0].release)
+        raise SlurmError(
+            f"slurmctld {version} is too old: meshd works with {oldest.release[0]}.{oldest.release[1]:02d} and newer"
+        )
+    return rows[-1]
+
+
+def slurmd_fits(slurmctld: SlurmVersion, slurmd: SlurmVersion) -> str:
+    """Why this slurmd cannot work under this slurmctld; "" when it can.
+
+    A slurmd may be of the same release (any patch) or up to `releases_back` releases older, never newer.
+    """
+    if slurmd.release > slurmctld.release:
+        return f"slurmd {slurmd} is newer than slurmctld {slurmctld}: install {slurmctld} or older on the machine"
+    known = [release for release in RELEASES if slurmd.release <= release <= slurmctld.release]
+    back = len(known) - (slurmctld.release in known)
+    allowed = capabilities(slurmctld).releases_back
+    if back > allowed:
+        return f"slurmd {slurmd} is {back} releases older than slurmctld {slurmctld}: at most {allowed} work together"
+    return ""

@@ -1,0 +1,253 @@
+"""PURE: slurm.conf and its kin as lines that can be read, and amended without touching anything else.
+
+The grammar is that of Slurm's `src/common/parse_config.c`: `#` starts a comment unless a backslash stands before it; a
+backslash at the end of a line (spaces may follow) joins the next one; keys have any case and any space around `=`; a
+value is one word or stands in double quotes; a record (`NodeName=...`) takes the rest of its line; of a simple key that
+stands several times the last one is in force; `Include FILE` is a line of its own. What cannot be read is kept as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from meshd.errors import SlurmError
+
+RECORD_KEYS = frozenset({"nodename", "partitionname", "nodeset", "downnodes", "frontendname", "switchname", "name"})
+"""Keys that open a record: what follows on their line belongs to it."""
+
+_PAIR = re.compile(r'[ \t\r\f\v]*([A-Za-z0-9_.]+)[ \t\r\f\v]*([-*+/]?)=[ \t\r\f\v]*("([^"\n]*)"|[^\s"][^\s]*)(?=\s|$)')
+_INCLUDE = re.compile(r"[ \t]*include[ \t]+(\S+)", re.IGNORECASE)
+_PLAIN_VALUE = re.compile(r'^[^\s"#\\]+$')
+_KEY = re.compile(r"^[A-Za-z0-9_.]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One `key=value`, and where the value (with its quotes) stands in the raw line."""
+
+    key: str
+    value: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One logical line: `raw` is its text with comments, continuations and line ends, byte for byte."""
+
+    raw: str
+    pairs: tuple[Pair, ...] = ()
+    include: str = ""
+
+    @property
+    def is_record(self) -> bool:
+        """It begins with a key that opens a record."""
+        return bool(self.pairs) and self.pairs[0].key.lower() in RECORD_KEYS
+
+    def value(self, key: str) -> str | None:
+        """The value of `key` (any case) on this line; of several the last."""
+        found = [pair.value for pair in self.pairs if pair.key.lower() == key.lower()]
+        return found[-1] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Conf:
+    """A whole file. `render()` gives back exactly what `parse()` was given."""
+
+    lines: tuple[Line, ...]
+
+    def render(self) -> str:
+        """The file's text."""
+        return "".join(line.raw for line in self.lines)
+
+    def get(self, key: str) -> str | None:
+        """The value in force of a simple key (any case); None when it is not set in this file."""
+        at = self._last(key)
+        return None if at is None else self.lines[at[0]].pairs[at[1]].value
+
+    def get_all(self, key: str) -> tuple[str, ...]:
+        """Every value of a simple key that may stand several times (SlurmctldHost), in order."""
+        return tuple(pair.value for line in self._simple() for pair in line.pairs if pair.key.lower() == key.lower())
+
+    def list_of(self, key: str) -> tuple[str, ...]:
+        """The items of a comma list; empty when it is not set."""
+        return tuple(item.strip() for item in (self.get(key) or "").split(",") if item.strip())
+
+    def records(self, key: str) -> tuple[Mapping[str, str], ...]:
+        """The records that `key` opens, in order, DEFAULT ones too; their keys in lower case."""
+        return tuple(
+            {pair.key.lower(): pair.value for pair in line.pairs}
+            for line in self.lines
+            if line.is_record and line.pairs[0].key.lower() == key.lower()
+        )
+
+    def records_resolved(self, key: str) -> tuple[Mapping[str, str], ...]:
+        """The records without the DEFAULT ones, each with the defaults that stood before it filled in."""
+        defaults: dict[str, str] = {}
+        resolved: list[Mapping[str, str]] = []
+        for record in self.records(key):
+            if record[key.lower()].upper() == "DEFAULT":
+                defaults.update((k, v) for k, v in record.items() if k != key.lower())
+            else:
+                resolved.append({**defaults, **record})
+        return tuple(resolved)
+
+    def includes(self) -> tuple[str, ...]:
+        """What Include lines name, in order."""
+        return tuple(line.include for line in self.lines if line.include)
+
+    def with_value(self, key: str, value: str) -> Conf:
+        """With `key` set to `value`: the occurrence in force is rewritten in place, or a line is appended.
+
+        Raises:
+            SlurmError: a key or value that cannot be written (line breaks, double quotes).
+        """
+        text = quote(value)
+        if not _KEY.match(key):
+            raise SlurmError(f"{key!r} is not a slurm.conf key")
+        at = self._last(key)
+        if at is None:
+            return self.with_line(f"{key}={text}")
+        line = self.lines[at[0]]
+        pair = line.pairs[at[1]]
+        if pair.value == value:
+            return self
+        new = _read(line.raw[: pair.start] + text + line.raw[pair.end :])
+        return replace(self, lines=(*self.lines[: at[0]], new, *self.lines[at[0] + 1 :]))
+
+    def with_list_item(self, key: str, item: str) -> Conf:
+        """With `item` in the comma list `key`; one of the same name (before `=`) and another value is replaced."""
+        name = item.partition("=")[0].strip().lower()
+        old = self.list_of(key)
+        kept = [has for has in old if has.partition("=")[0].strip().lower() != name]
+        return self if item in old else self.with_value(key, ",".join([*kept, item]))
+
+    def with_include(self, name: str) -> Conf:
+        """With an `Include name` line; at the end when there was none."""
+        if not _PLAIN_VALUE.match(name):
+            raise SlurmError(f"{name!r} cannot be included: spaces, quotes and # are not possible there")
+        return self if name in self.includes() else self.with_line(f"Include {name}")
+
+    def with_line(self, line: str) -> Conf:
+        """With one more line at the end, in the file's own line ending; the old text is a prefix of the new."""
+        if "\n" in line or "\r" in line:
+            raise SlurmError("a line cannot have a line break in it")
+        ending = "\r\n" if "\r\n" in self.render() else "\n"
+        text = self.render()
+        while _unfinished(text):
+            text += ending
+        return parse(f"{text}{line}{ending}")
+
+    def _simple(self) -> Iterator[Line]:
+        return (line for line in self.lines if not line.is_record)
+
+    def _last(self, key: str) -> tuple[int, int] | None:
+        found = None
+        for i, line in enumerate(self.lines):
+            if line.is_record:
+                continue
+            for j, pair in enumerate(line.pairs):
+                if pair.key.lower() == key.lower():
+                    found = i, j
+        return found
+
+
+def parse(text: str) -> Conf:
+    """Read a file. Never fails: a line that is not understood has no pairs and is kept.
+
+    Bytes that are not UTF-8 survive when the caller decodes with `surrogateescape` and encodes the same way.
+    """
+    lines: list[Line] = []
+    gathered = ""
+    for physical in re.findall(r"[^\n]*\n|[^\n]+", text):
+        gathered += physical
+        if not _continued(physical):
+            lines.append(_read(gathered))
+            gathered = ""
+    if gathered:
+        lines.append(_read(gathered))
+    return Conf(tuple(lines))
+
+
+def quote(value: str) -> str:
+    """A value as it must be written.
+
+    Raises:
+        SlurmError: it has a line break or a double quote, for which Slurm has no way.
+    """
+    if re.search(r'["\n\r\0]', value):
+        raise SlurmError(f"{value!r} cannot be written to slurm.conf: it has a line break or a double quote")
+    if _PLAIN_VALUE.match(value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace("#", "\\#") + '"'
+
+
+def _comment_at(physical: str) -> int:
+    """Where the comment of a physical line begins: its length when there is none."""
+    for match in re.finditer("#", physical):
+        before = physical[: match.start()]
+        if (len(before) - len(before.rstrip("\\"))) % 2 == 0:
+            return match.start()
+    return len(physical)
+
+
+def _continued(physical: str) -> bool:
+    """The next physical line belongs to this one. A comment ends the logical line."""
+    cut = _comment_at(physical)
+    if cut < len(physical):
+        return False
+    bare = physical.rstrip(" \t\r\n\f\v")
+    return (len(bare) - len(bare.rstrip("\\"))) % 2 == 1
+
+
+def _unfinished(text: str) -> bool:
+    """A line appended to this text would not stand on its own."""
+    if not text:
+        return False
+    if not text.endswith("\n"):
+        return True
+    return _continued(re.findall(r"[^\n]*\n", text)[-1])
+
+
+def _logical(raw: str) -> tuple[str, list[int]]:
+    """The line as Slurm's matcher sees it, and for each of its characters where it stands in `raw`."""
+    text: list[str] = []
+    where: list[int] = []
+    offset = 0
+    for physical in re.findall(r"[^\n]*\n|[^\n]+", raw):
+        end = _comment_at(physical)
+        if _continued(physical):
+            end = len(physical.rstrip(" \t\r\n\f\v")) - 1
+        at = 0
+        while at < end:
+            if physical[at] == "\\" and at + 1 < end:
+                at += 1
+            if physical[at] != "\n":
+                text.append(physical[at])
+                where.append(offset + at)
+            at += 1
+        offset += len(physical)
+    return "".join(text), where
+
+
+def _read(raw: str) -> Line:
+    text, where = _logical(raw)
+    include = _INCLUDE.match(text)
+    if include:
+        return Line(raw, include=include[1])
+    pairs: list[Pair] = []
+    at = 0
+    while match := _PAIR.match(text, at):
+        value = match[4] if match[4] is not None else match[3]
+        pairs.append(Pair(match[1], value, _value_start(raw, where, match.start(3)), where[match.end(3) - 1] + 1))
+        at = match.end()
+    return Line(raw, tuple(pairs))
+
+
+def _value_start(raw: str, where: list[int], at: int) -> int:
+    """The raw position of a value's first character, with the backslash that may escape it."""
+    start = where[at]
+    previous = where[at - 1] if at else -1
+    return start - 1 if start - 1 > previous and raw[start - 1] == "\\" else start

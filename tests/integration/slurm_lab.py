@@ -1,0 +1,232 @@
+"""Hosts in a box for Slurm alone: each is an image under an overlay in namespaces of its own, all on one bridge.
+
+Nothing of the machine is touched: mounts live in private mount namespaces, the bridge in an anonymous network
+namespace, and all of it ends with the processes that hold it. Needs root and `unshare`, `nsenter`, `ip`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from meshd.runtime.run import Result, run
+
+NETWORK = "100.64.77"
+GPUS = 8
+
+_SWITCH = "ip link set lo up && ip link add br0 type bridge && ip link set br0 up && exec sleep infinity"
+
+_INIT = r"""
+set -e
+image=$1 box=$2 name=$3
+hostname "$name"
+mount -t tmpfs -o mode=755 tmpfs "$box/scratch"
+mkdir "$box/scratch/upper" "$box/scratch/work"
+mount -t overlay -o "lowerdir=$image,upperdir=$box/scratch/upper,workdir=$box/scratch/work" overlay "$box/root"
+root=$box/root
+mkdir -p "$root/etc/slurm" "$root/etc/munge" "$root/var/lib/meshd" "$root/shared"
+mount --bind "$box/slurm" "$root/etc/slurm"
+mount --bind "$box/meshd" "$root/var/lib/meshd"
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+mount -t tmpfs -o mode=755 tmpfs "$root/run"
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+mkdir "$root/dev/shm"; chmod 1777 "$root/dev/shm"
+for spec in null:3 zero:5 full:7 random:8 urandom:9; do mknod -m 666 "$root/dev/${spec%:*}" c 1 "${spec#*:}"; done
+for n in 0 1 2 3 4 5 6 7; do mknod -m 666 "$root/dev/nvidia$n" c 1 3; done
+ln -s /proc/self/fd "$root/dev/fd"
+cp "$box/munge.key" "$root/etc/munge/munge.key"
+cp "$box/hosts" "$root/etc/hosts"
+ip link set lo up
+cd "$root"; exec chroot "$root" /bin/sh -c '
+chown munge:munge /etc/munge/munge.key; chmod 400 /etc/munge/munge.key
+install -d -o munge -g munge -m 755 /run/munge /var/log/munge /var/lib/munge
+install -d -o slurm -g slurm -m 755 /var/spool/slurmctld /var/log/slurm /run/slurm
+install -d -m 755 /var/spool/slurmd
+touch /run/ready
+trap : TERM HUP; while :; do sleep 3600 & wait $!; done'
+"""
+
+
+@dataclass
+class Host:
+    """One host. `call` runs a program in it and returns what it printed."""
+
+    name: str
+    address: str
+    box: Path
+    process: subprocess.Popen[bytes]
+    pid: int
+
+    @property
+    def conf_dir(self) -> Path:
+        """Its /etc/slurm, seen from outside."""
+        return self.box / "slurm"
+
+    @property
+    def meshd_dir(self) -> Path:
+        """Its /var/lib/meshd, seen from outside."""
+        return self.box / "meshd"
+
+    def argv(self, argv: Sequence[str]) -> list[str]:
+        """The argv that runs `argv` inside."""
+        namespaces = ["-m", "-u", "-i", "-n", "-p", "-r", "-w"]
+        return ["nsenter", "-t", str(self.pid), *namespaces, "--", *argv]
+
+    def call(self, *argv: str, check: bool = True, timeout_s: float = 30) -> str:
+        """Run a program inside; its stdout and stderr together."""
+        done = subprocess.run(
+            self.argv(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=timeout_s, check=False, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
+        )  # fmt: skip
+        if check and done.returncode:
+            raise AssertionError(f"{self.name}: {' '.join(argv)} ended with {done.returncode}: {done.stdout}")
+        return done.stdout
+
+    async def runner(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Result:
+        """meshd's Runner, inside this host."""
+        return await run(self.argv(argv), timeout_s=timeout_s, stdin=stdin, env=env, check=check)
+
+    def alive(self, daemon: str) -> bool:
+        """The daemon runs."""
+        return self.call("sh", "-c", f'kill -0 "$(cat {_pidfile(daemon)})" 2>/dev/null && echo yes', check=False) == "yes\n"
+
+    def start_munged(self) -> None:
+        """Start munged and wait until it encodes."""
+        self.call("setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", "munged", "--num-threads=2")
+        _wait(lambda: "MUNGE" in self.call("munge", "-n", check=False), f"munged on {self.name}")
+
+    def start_slurmctld(self, *, wait: bool = True) -> None:
+        """Start slurmctld; with `wait` until it answers."""
+        self.call("slurmctld", check=wait)
+        if wait:
+            _wait(lambda: "is UP" in self.call("scontrol", "ping", check=False), "slurmctld")
+
+    def start_slurmd(self, *args: str) -> None:
+        """Start slurmd."""
+        self.call("slurmd", *args)
+
+    def stop(self, daemon: str, *, sig: str = "TERM") -> None:
+        """Stop a daemon by its pid file and wait for its end."""
+        self.call("sh", "-c", f'kill -{sig} "$(cat {_pidfile(daemon)})"', check=False)
+        _wait(lambda: not self.alive(daemon), f"the end of {daemon}")
+
+    def log(self, daemon: str) -> str:
+        """A daemon's log."""
+        return self.call("cat", f"/var/log/slurm/{daemon}.log", check=False)
+
+
+@dataclass
+class Lab:
+    """Hosts on one bridge; the first added is the head."""
+
+    image: Path
+    base: Path
+    hosts: dict[str, Host] = field(default_factory=dict)
+    _switch: subprocess.Popen[bytes] | None = None
+    _key: bytes = field(default_factory=lambda: secrets.token_bytes(128))
+
+    def start(self, names: Sequence[str]) -> None:
+        """Bring up the hosts with munged running on each."""
+        self._switch = subprocess.Popen(["unshare", "--net", "sh", "-c", _SWITCH], stdin=subprocess.DEVNULL)
+        addresses = {name: f"{NETWORK}.{i + 1}" for i, name in enumerate(names)}
+        _wait(lambda: b"br0" in self._in_switch("ip", "link", "show"), "the bridge")
+        for name, address in addresses.items():
+            self._add(name, address, addresses)
+        for host in self.hosts.values():
+            host.start_munged()
+
+    def close(self) -> None:
+        """End everything. Safe to call twice."""
+        for host in self.hosts.values():
+            _kill(host.process, host.pid)
+        self.hosts.clear()
+        if self._switch:
+            _kill(self._switch, self._switch.pid)
+            self._switch = None
+        shutil.rmtree(self.base, ignore_errors=True)
+
+    def _in_switch(self, *argv: str) -> bytes:
+        assert self._switch
+        done = subprocess.run(
+            ["nsenter", "-t", str(self._switch.pid), "-n", "--", *argv], capture_output=True, check=False, timeout=10
+        )
+        return done.stdout
+
+    def _add(self, name: str, address: str, addresses: Mapping[str, str]) -> None:
+        assert self._switch
+        box = self.base / name
+        for part in ("scratch", "root", "slurm", "meshd"):
+            (box / part).mkdir(parents=True)
+        os.chmod(self.base, 0o755)
+        (box / "munge.key").write_bytes(self._key)
+        # Slots have other names than hosts: only the hosts' own names resolve.
+        lines = ["127.0.0.1 localhost", *(f"{ip} {host}" for host, ip in addresses.items())]
+        (box / "hosts").write_text("\n".join(lines) + "\n")
+        process = subprocess.Popen(
+            ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private",
+             "sh", "-c", _INIT, "init", str(self.image), str(box), name],
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        pid = _child(process)
+        host = self.hosts[name] = Host(name, address, box, process, pid)
+        _wait(lambda: host.call("sh", "-c", "test -e /run/ready && echo yes", check=False) == "yes\n", f"host {name}")
+        veth = f"v{len(self.hosts)}"
+        commands = [
+            ["ip", "link", "add", veth, "type", "veth", "peer", "name", "eth0", "netns", str(pid)],
+            ["ip", "link", "set", veth, "master", "br0", "up"],
+        ]
+        for argv in commands:
+            subprocess.run(["nsenter", "-t", str(self._switch.pid), "-n", "--", *argv], check=True, timeout=10)
+        for argv in (["ip", "addr", "add", f"{address}/24", "dev", "eth0"], ["ip", "link", "set", "eth0", "up"]):
+            subprocess.run(["nsenter", "-t", str(pid), "-n", "--", *argv], check=True, timeout=10)
+
+
+def _pidfile(daemon: str) -> str:
+    return "/run/munge/munged.pid" if daemon == "munged" else f"/run/slurm/{daemon}.pid"
+
+
+def _child(process: subprocess.Popen[bytes]) -> int:
+    """The namespace's first process, child of `unshare`."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    _wait(lambda: bool(children.read_text().split()), "the namespaces")
+    return int(children.read_text().split()[0])
+
+
+def _kill(process: subprocess.Popen[bytes], pid: int) -> None:
+    """End the first process of a namespace, and with it all of the namespace."""
+    if process.poll() is None:
+        os.kill(pid, signal.SIGKILL)
+    process.wait(timeout=10)
+
+
+def _wait(condition: object, what: str, timeout_s: float = 20.0) -> None:
+    """Wait until `condition()` is true."""
+    assert callable(condition)
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {timeout_s:g} s")
+        time.sleep(0.05)
+
+
+async def wait_async(condition: object, what: str, timeout_s: float = 20.0) -> None:
+    """As _wait, without blocking the loop."""
+    await asyncio.to_thread(_wait, condition, what, timeout_s)
