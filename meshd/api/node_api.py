@@ -153,14 +153,18 @@ class NodeApi:
         machine, device_id = found
         peer = await self._caller(request)
         if device_id and peer.id != device_id:
-            raise _NodeCallError(403, f"the node token of {machine} was given to another device", "rent the machine anew")
+            raise _NodeCallError(
+                403, f"the node token of {machine} was given to another device", "rent the machine anew"
+            )
         self._throttle.right(_address(request))
         return machine
 
     async def _caller(self, request: web.Request) -> TailnetPeer:
         peer = await self._desk.whois(_address(request))
         if peer is None:
-            raise _NodeCallError(403, "the tailnet does not know the caller", "only machines of the tailnet are served here")
+            raise _NodeCallError(
+                403, "the tailnet does not know the caller", "only machines of the tailnet are served here"
+            )
         return peer
 
     def _bearer(self, request: web.Request) -> str:
@@ -175,7 +179,9 @@ class NodeApi:
     def _wrong_token(self, request: web.Request) -> _NodeCallError:
         self._throttle.wrong(_address(request), time.monotonic())
         log.warning("node_token_refused", address=_address(request), path=request.path)
-        return _NodeCallError(401, "the token is not known here", "it is used up, of another cluster, or the machine is gone")
+        return _NodeCallError(
+            401, "the token is not known here", "it is used up, of another cluster, or the machine is gone"
+        )
 
     async def _body(self, request: web.Request, model: type[M]) -> M:
         return model.model_validate_json(await request.read())

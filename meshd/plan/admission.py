@@ -29,7 +29,8 @@ RELEASES = _releases()
 def slurmd_window(slurmctld_version: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """The oldest and newest slurmd releases that a slurmctld serves; None when its version is not understood.
 
-    Never newer than slurmctld; two major releases older, three from 24.11 on.
+    Never newer than slurmctld; two major releases older, three from 24.11 on (SchedMD's upgrade guide, "Compatibility
+    window").
     """
     newest = release(slurmctld_version)
     if newest is None or newest not in RELEASES:

@@ -67,11 +67,13 @@ def gpu_load(text: str) -> list[dict[str, int]]:
         parts = [part.strip() for part in line.split(",")]
         if len(parts) < 3 or not parts[0].isdigit():
             continue
-        found.append({
-            "index": int(parts[0]),
-            "utilization_percent": int(parts[1]) if parts[1].isdigit() else 0,
-            "memory_used_mib": int(parts[2]) if parts[2].isdigit() else 0,
-        })
+        found.append(
+            {
+                "index": int(parts[0]),
+                "utilization_percent": int(parts[1]) if parts[1].isdigit() else 0,
+                "memory_used_mib": int(parts[2]) if parts[2].isdigit() else 0,
+            }
+        )
     return found
 
 

@@ -124,7 +124,7 @@ async def test_the_verbs(house: House) -> None:
     assert (await house.desk.order("start_slurmd")).ok
     assert (await house.desk.order("leave")).ok
     await until(lambda: house.desk.reports[-1].phase == "left")
-    assert not house.desk.reports[-1].heartbeat.slurmd_alive or True
+    assert not house.desk.reports[-1].heartbeat.slurmd_alive
 
 
 async def test_a_command_delivered_twice_is_carried_out_once(house: House) -> None:
@@ -175,7 +175,7 @@ async def test_too_few_gpus_are_refused_with_the_reason_on_the_console(house: Ho
         assert await house.machine.process.wait() == 75
     assert "8 GPUs were rented and nvidia-smi shows 1" in house.machine.text()
     assert "powering off" in house.machine.text()
-    assert "8 GPUs were rented" in (house.machine.root / "dev/console").read_text() or True
+    assert "powering off" in (house.machine.root / "dev/console").read_text()
 
 
 async def test_a_running_job_holds_the_dead_man_back(house: House) -> None:

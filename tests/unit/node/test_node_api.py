@@ -1,0 +1,200 @@
+"""The node API's doors: who is let in, what is refused, and what nobody is told."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiohttp
+import pytest
+from pydantic import SecretStr
+
+from meshd.api.node_api import NodeApi
+from meshd.bootstrap import tokens
+from meshd.bootstrap.assets import agent_zipapp
+from meshd.errors import TailnetError
+from tests.unit.node.standins import KEY, OTHER_KEY, TestDesk, credential
+
+FACTS: dict[str, Any] = {
+    "shape": {
+        "cpus": 16, "boards": 1, "sockets_per_board": 1, "cores_per_socket": 8, "threads_per_core": 2,
+        "memory_mib": 128000,
+    },
+    "gpus": [
+        {"index": 0, "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-0", "memory_mib": 81559, "device": "/dev/nvidia0"}
+    ],
+    "slurmd_version": "24.11.5", "tailscale_version": "1.102.5", "agent_version": "0.1.0", "os": "Debian",
+    "arch": "x86_64", "clock_skew_s": 0.1, "ssh_host_key": "ssh-ed25519 AAAA",
+}  # fmt: skip
+
+
+@dataclass
+class Client:
+    """Calls with a token; (status, answer)."""
+
+    session: aiohttp.ClientSession
+    base: str
+    token: str
+
+    async def __call__(self, method: str, path: str, body: Any = None, token: str | None = None) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        async with self.session.request(method, self.base + path, json=body, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+
+@dataclass
+class Door:
+    """A head with its API, and a client."""
+
+    desk: TestDesk
+    call: Client
+    join_token: SecretStr
+
+    async def join(self) -> str:
+        status, answer = await self.call("POST", "/v1/join", {"facts": FACTS})
+        assert status == 200, answer
+        return str(answer["node_token"])
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    token = tokens.new_token()
+    desk = TestDesk(token)
+    api = NodeApi(desk, poll_hold_s=0.3)
+    port = await api.start("127.0.0.1", 0)
+    async with aiohttp.ClientSession() as session:
+        yield Door(desk, Client(session, f"http://127.0.0.1:{port}", token.get_secret_value()), token)
+    await api.stop()
+
+
+async def test_the_time_is_told_to_everybody(door: Door) -> None:
+    status, answer = await door.call("GET", "/v1/time", token="")
+    assert status == 200
+    assert abs(answer["unix"] - time.time()) < 5
+
+
+async def test_join_answer(door: Door) -> None:
+    status, answer = await door.call("POST", "/v1/join", {"facts": {**FACTS, "from_the_future": 1}, "more": 2})
+    assert status == 200
+    assert answer["slot"] == "h100-1"
+    assert answer["conf_server"] == "100.64.0.1:6817"
+    assert len(answer["node_token"]) == 64
+    assert answer["roster"] == door.desk.roster
+
+
+async def test_the_same_device_may_join_again_and_another_may_not(door: Door) -> None:
+    first = await door.join()
+    second = await door.join()
+    assert first != second
+    door.desk.peers["127.0.0.1"] = replace(door.desk.peers["127.0.0.1"], id="n2")
+    status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
+    assert status == 403
+    assert answer["fatal"] is True
+    assert "already used" in answer["reason"]
+    status, answer = await door.call("POST", "/v1/poll", {}, token=second)
+    assert status == 403
+    assert "another device" in answer["reason"]
+
+
+async def test_only_the_machine_that_the_token_was_made_for(door: Door) -> None:
+    door.desk.peers["127.0.0.1"] = replace(door.desk.peers["127.0.0.1"], hostname="mesh-h100-1-zzzzzz")
+    for method, path in (("POST", "/v1/join"), ("GET", "/v1/needs"), ("GET", "/v1/agent")):
+        status, answer = await door.call(method, path, {"facts": FACTS} if method == "POST" else None)
+        assert status == 403, path
+        assert "was made for mesh-h100-1-k7q2mz" in answer["reason"]
+
+
+async def test_a_caller_from_outside_the_tailnet(door: Door) -> None:
+    door.desk.peers.clear()
+    status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
+    assert status == 403
+    assert "tailnet" in answer["reason"]
+
+
+async def test_an_expired_ticket(door: Door) -> None:
+    for hashed, ticket in door.desk.tickets.items():
+        door.desk.tickets[hashed] = replace(ticket, expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
+    assert status == 403
+    assert "expired" in answer["reason"]
+    assert "join_token_ttl_s" in answer["cure"]
+
+
+async def test_wrong_tokens_are_refused_and_then_slowed_down(door: Door) -> None:
+    statuses = [(await door.call("POST", "/v1/poll", {}, token="w" * 64))[0] for _ in range(12)]
+    assert statuses[:10] == [401] * 10
+    assert statuses[-1] == 429
+
+
+async def test_a_join_token_does_not_poll_and_a_node_token_does_not_join(door: Door) -> None:
+    node_token = await door.join()
+    assert (await door.call("POST", "/v1/poll", {}))[0] == 401
+    assert (await door.call("POST", "/v1/join", {"facts": FACTS}, token=node_token))[0] == 401
+
+
+async def test_the_agent_is_served_to_both_kinds_of_token(door: Door) -> None:
+    node_token = await door.join()
+    for token in (door.join_token.get_secret_value(), node_token):
+        headers = {"Authorization": f"Bearer {token}"}
+        async with door.call.session.get(f"{door.call.base}/v1/agent", headers=headers) as answer:
+            assert answer.status == 200
+            assert await answer.read() == agent_zipapp()
+    assert (await door.call("GET", "/v1/agent", token="w" * 64))[0] == 401
+
+
+async def test_munge_both_ways_and_not(door: Door) -> None:
+    token = await door.join()
+    status, answer = await door.call("POST", "/v1/munge", {"credential": credential(KEY)}, token)
+    assert (status, answer) == (200, {"decoded": True, "credential": credential(KEY)})
+    status, answer = await door.call("POST", "/v1/munge", {"credential": credential(OTHER_KEY)}, token)
+    assert status == 409
+    assert "same munge key" in answer["reason"]
+
+
+async def test_a_poll_is_held_and_answered_at_once_when_there_is_something(door: Door) -> None:
+    token = await door.join()
+    started = time.monotonic()
+    assert await door.call("POST", "/v1/poll", {}, token) == (200, {"commands": []})
+    assert 0.2 < time.monotonic() - started < 2
+    queued = door.desk.queue.put("auth_key", {"key": SecretStr("tskey-x")})
+    status, answer = await door.call("POST", "/v1/poll", {"hold_s": 30}, token)
+    assert status == 200
+    assert answer["commands"] == [{"id": queued, "verb": "auth_key", "args": {"key": "tskey-x"}}]
+
+
+async def test_bodies_that_cannot_be_used_are_not_echoed(door: Door) -> None:
+    bad = {**FACTS, "gpus": [{**FACTS["gpus"][0], "device": "/dev/sda; SECRETWORD"}]}
+    status, answer = await door.call("POST", "/v1/join", {"facts": bad})
+    assert status == 400
+    assert "facts.gpus.0.device" in answer["reason"]
+    assert "SECRETWORD" not in str(answer)
+    status, answer = await door.call("POST", "/v1/join", {"facts": {**FACTS, "slurmd_version": "24\nNodeName=x"}})
+    assert status == 400
+
+
+async def test_limits_and_unknown_routes(door: Door) -> None:
+    token = await door.join()
+    headers = {"Authorization": f"Bearer {token}"}
+    body = io.BytesIO(b"x" * 5_000_000)
+    async with door.call.session.post(f"{door.call.base}/v1/poll", data=body, headers=headers) as answer:
+        assert answer.status == 413
+    assert (await door.call("GET", "/v1/nothing"))[0] == 404
+    assert (await door.call("GET", "/v1/join"))[0] == 405
+
+
+async def test_a_tailnet_that_cannot_be_asked_is_told_as_such(door: Door) -> None:
+    door.desk.failure = TailnetError("tailscaled does not answer")
+    status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
+    assert status == 503
+    assert answer["fatal"] is False
+
+
+async def test_a_fault_in_the_desk_shows_nothing(door: Door) -> None:
+    door.desk.failure = RuntimeError("SECRETWORD")
+    status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
+    assert status == 500
+    assert "SECRETWORD" not in str(answer)

@@ -1,0 +1,227 @@
+"""Parsers, hosts block, admission, throttle, accounts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.node.meshd_node import gpu, hosts, parse, processes, users
+from deploy.node.meshd_node.deadman import DeadMan
+from deploy.node.meshd_node.errors import NotPossible
+from deploy.node.meshd_node.paths import Paths
+from meshd.api.node_throttle import Throttle
+from meshd.errors import JoinRefused
+from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
+from meshd.plan.admission import check_facts, release, same_model, slurmd_window
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures/nvidia-smi/h100"
+FACTS = NodeFacts(
+    shape=NodeShape(16, 1, 1, 8, 2, 128000),
+    gpus=tuple(GpuFact(n, "NVIDIA H100 80GB HBM3", f"GPU-{n}", 81559, f"/dev/nvidia{n}") for n in range(8)),
+    slurmd_version="24.11.5", tailscale_version="1.102.5", agent_version="0.1.0", os="Debian", arch="x86_64",
+    clock_skew_s=0.2,
+)  # fmt: skip
+
+
+def admit(facts: NodeFacts = FACTS, **changes: object) -> None:
+    wanted = {"gpus_rented": 8, "gpu_model": "h100-sxm", "slurmctld_version": "24.11.5", "clock_skew_max_s": 120.0}
+    check_facts(facts, **{**wanted, **changes})  # type: ignore[arg-type]
+
+
+def test_a_good_machine_is_accepted() -> None:
+    admit()
+    admit(replace(FACTS, gpus=()), gpus_rented=0, gpu_model="")
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "fatal"),
+    [
+        (replace(FACTS, clock_skew_s=310.0), "310 s ahead", False),
+        (replace(FACTS, clock_skew_s=-310.0), "310 s behind", False),
+        (replace(FACTS, slurmd_version=""), "not installed", True),
+        (replace(FACTS, slurmd_version="25.05.1"), "newer than slurmctld 24.11.5", True),
+        (replace(FACTS, slurmd_version="22.05.8"), "too old for slurmctld 24.11.5", True),
+        (replace(FACTS, gpus=FACTS.gpus[:7]), "8 GPUs were rented and nvidia-smi shows 7", True),
+        (replace(FACTS, gpus=(replace(FACTS.gpus[0], device=""), *FACTS.gpus[1:])), "no device file", True),
+        (
+            replace(FACTS, gpus=(replace(FACTS.gpus[0], name="NVIDIA H100 PCIe"), *FACTS.gpus[1:])),
+            "h100-sxm was rented",
+            True,
+        ),
+        (replace(FACTS, shape=NodeShape(0, 0, 0, 0, 0, 0)), "no CPUs", True),
+    ],
+)
+def test_refusals_say_why(facts: NodeFacts, words: str, *, fatal: bool) -> None:
+    with pytest.raises(JoinRefused, match=words) as caught:
+        admit(facts)
+    assert caught.value.fatal is fatal
+    assert caught.value.cure
+
+
+@pytest.mark.parametrize(
+    ("slurmctld", "oldest", "newest"),
+    [
+        ("22.05.8", (20, 11), (22, 5)), ("23.11.4", (22, 5), (23, 11)), ("24.11.5", (23, 2), (24, 11)),
+        ("25.05.0", (23, 11), (25, 5)),
+    ],
+)  # fmt: skip
+def test_the_window(slurmctld: str, oldest: tuple[int, int], newest: tuple[int, int]) -> None:
+    assert slurmd_window(slurmctld) == (oldest, newest)
+
+
+def test_versions() -> None:
+    assert release("24.11.5") == (24, 11)
+    assert release("24.11.0-0rc1") == (24, 11)
+    assert release("master") is None
+    assert slurmd_window("") is None
+    admit(slurmctld_version="")
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "same"),
+    [
+        ("h100-sxm", "NVIDIA H100 80GB HBM3", True), ("h100-pcie", "NVIDIA H100 PCIe", True),
+        ("h100-sxm", "NVIDIA H100 PCIe", False), ("h100", "NVIDIA H100 PCIe", True),
+        ("a100-sxm", "NVIDIA A100-SXM4-40GB", True), ("a100-pcie", "NVIDIA A100-SXM4-40GB", False),
+        ("a10g", "NVIDIA A10G", True), ("a10", "NVIDIA A10G", False), ("l4", "NVIDIA L40S", False),
+        ("l40s", "NVIDIA L40S", True), ("rtx-a6000", "NVIDIA RTX A6000", True), ("a6000", "NVIDIA RTX A6000", True),
+        ("rtx6000", "Quadro RTX 6000", True), ("gh200", "NVIDIA GH200 480GB", True),
+        ("v100", "Tesla V100-SXM2-16GB", True),
+        ("t4", "Tesla T4", True), ("h100", "NVIDIA H200", False),
+    ],
+)  # fmt: skip
+def test_models(model: str, name: str, *, same: bool) -> None:
+    assert same_model(model, name) is same
+
+
+def test_slurmd_c() -> None:
+    text = (
+        "NodeName=x1 CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=2 RealMemory=128000\n"
+        "UpTime=0-00:10:00\n"
+    )
+    assert parse.slurmd_c(text) == {
+        "cpus": 16, "boards": 1, "sockets_per_board": 1, "cores_per_socket": 8, "threads_per_core": 2,
+        "memory_mib": 128000,
+    }  # fmt: skip
+    newer = "NodeName=x CPUs=2 Boards=1 SocketsPerBoard=2 CoresPerSocket=1 ThreadsPerCore=1 RealMemory=7941 Gres=g:1\n"
+    assert parse.slurmd_c("slurmd: warning\n" + newer)["sockets_per_board"] == 2
+    with pytest.raises(NotPossible, match="CPUs"):
+        parse.slurmd_c("slurmd: error: cannot")
+
+
+def test_nvidia_smi() -> None:
+    row = (FIXTURES / "smi_query.csv").read_text().split(", ")
+    assert parse.gpus(", ".join(row[:4]) + "\n") == [
+        {"index": 0, "uuid": row[1], "name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559}
+    ]
+    assert parse.gpus("No devices were found\n") == []
+    assert parse.gpus("0, [GPU is lost], x, [N/A]\n") == []
+    assert parse.gpu_load("0, 37, 1024\n1, [N/A], 3\n") == [
+        {"index": 0, "utilization_percent": 37, "memory_used_mib": 1024},
+        {"index": 1, "utilization_percent": 0, "memory_used_mib": 3},
+    ]
+    assert parse.gpu_minor("Model: x\nGPU UUID:\t GPU-1\nDevice Minor: \t 3\n") == ("GPU-1", 3)
+    assert parse.gpu_minor("Model: x\n") is None
+
+
+def test_small_parsers() -> None:
+    assert parse.version("slurm 24.11.5") == "24.11.5"
+    assert parse.version("slurm-wlm 22.05.8") == "22.05.8"
+    assert parse.version("1.102.5\n  tailscale commit: 12ab") == "1.102.5"
+    assert parse.version("none") == ""
+    assert parse.step_job("slurmstepd: [12.batch]") == "12"
+    assert parse.os_name('NAME=x\nPRETTY_NAME="Debian GNU/Linux 13 (trixie)"\n') == "Debian GNU/Linux 13 (trixie)"
+
+
+def test_hosts_block() -> None:
+    old = "127.0.0.1 localhost\n# BEGIN meshd\n100.64.0.9\told\n# END meshd\n::1 ip6\n"
+    new = hosts.with_block(old, {"b-2": "100.64.0.2", "a-1": "100.64.0.1", "bad name": "1.1.1.1", "c": "nonsense"})
+    assert new == ("127.0.0.1 localhost\n# BEGIN meshd\n100.64.0.1\ta-1\n100.64.0.2\tb-2\n# END meshd\n::1 ip6\n")
+    assert hosts.with_block("x", {}) == "x\n# BEGIN meshd\n# END meshd\n"
+    assert hosts.with_block("", {"a": "100.64.0.1"}).startswith("# BEGIN meshd\n")
+    cut = "a\n# BEGIN meshd\nmine 1\n"
+    assert "mine 1\n" in hosts.with_block(cut, {}), "without an END nothing after BEGIN is known to be ours"
+
+
+def test_processes(tmp_path: Path) -> None:
+    for pid, comm, title in (
+        ("1", "systemd", ""), ("20", "slurmd", ""), ("30", "slurmstepd", "slurmstepd: [12.batch]"),
+        ("31", "slurmstepd", "slurmstepd: [12.0]"), ("32", "slurmstepd", "slurmstepd: [13.extern]"),
+        ("33", "slurmstepd", "/usr/sbin/slurmstepd infinity"),
+    ):  # fmt: skip
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "comm").write_text(comm + "\n")
+        (tmp_path / pid / "cmdline").write_text(title)
+    running = processes.look(tmp_path)
+    assert running.jobs == {"12", "13"}
+    assert running.slurmd
+    assert not running.munged
+
+
+def test_gpu_devices_are_opened(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-modeset"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o600)
+    assert gpu.open_devices(tmp_path) == ["nvidia0", "nvidiactl", "nvidia-uvm"]
+    assert gpu.open_devices(tmp_path) == []
+    assert (tmp_path / "nvidia-modeset").stat().st_mode & 0o777 == 0o600
+
+
+def test_dead_man() -> None:
+    now = 0.0
+    switch = DeadMan(10.0, lambda: now)
+    now = 9.0
+    assert switch.left_s() == 1.0
+    switch.contact()
+    assert switch.left_s() == 10.0
+    now = 30.0
+    assert switch.left_s() == 0.0
+    assert DeadMan(0.0, lambda: now).left_s() == float("inf")
+
+
+def test_throttle() -> None:
+    throttle = Throttle(burst=2, every_s=6.0, addresses_max=2)
+    assert throttle.wait_s("a", 0.0) == 0
+    throttle.wrong("a", 0.0)
+    assert throttle.wait_s("a", 0.0) == 0
+    throttle.wrong("a", 0.0)
+    assert 0 < throttle.wait_s("a", 0.0) <= 6
+    assert throttle.wait_s("b", 0.0) == 0
+    assert throttle.wait_s("a", 7.0) == 0
+    throttle.right("a")
+    assert throttle.wait_s("a", 0.0) == 0
+    for name in "abc":
+        throttle.wrong(name, 0.0)
+        throttle.wrong(name, 0.0)
+    assert throttle.wait_s("a", 0.0) == 0, "the oldest is forgotten"
+
+
+def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Paths, Path]:
+    paths = Paths(tmp_path)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "bin").mkdir()
+    paths.passwd.write_text("root:x:0:0::/:\nmunge:x:105:110::/:\nother:x:64030:64030::/:\n")
+    paths.group.write_text("munge:x:110:\nother:x:64030:\n")
+    for name in ("useradd", "usermod", "groupadd", "groupmod"):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/calls\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    return paths, tmp_path / "calls"
+
+
+def test_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, calls = accounts(tmp_path, monkeypatch)
+    assert not users.align(paths, users.Account("munge", 105, 110), [])
+    assert users.align(paths, users.Account("munge", 901, 902), [tmp_path / "nothing"])
+    assert calls.read_text().splitlines() == ["groupmod -g 902 munge", "usermod -u 901 -g 902 munge"]
+    calls.unlink()
+    assert users.align(paths, users.Account("slurm", 64031, 64031), [])
+    assert calls.read_text().splitlines()[0] == "groupadd --system -g 64031 slurm"
+    assert calls.read_text().splitlines()[1].endswith("-u 64031 -g 64031 slurm")
+    with pytest.raises(NotPossible, match="user slurm must have number 64030 as on the head, but other has it"):
+        users.align(paths, users.Account("slurm", 64030, 64031), [])
+    with pytest.raises(NotPossible, match="group slurm"):
+        users.align(paths, users.Account("slurm", 64031, 64030), [])
