@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import click
+from pydantic import ValidationError
 
 from meshd import __version__
 from meshd.cli.exits import EXIT_CODES_HELP, CliError
@@ -53,6 +54,8 @@ class CommandGroup(click.Group):
             if wants_error_document(ctx):
                 print_json(error.view())
             raise
+        except ValidationError as error:  # a value that no request may have, e.g. a name of 100 characters
+            raise click.UsageError("; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in error.errors())) from None
 
 
 @click.group(

@@ -30,7 +30,10 @@ def each(
     Raises:
         CliError: all failed (the first error), some failed (partly done), or the daemon went away.
     """
-    results = session.ask(lambda head: _ask_all(head, machines, ask))
+    results = session.ask(
+        lambda head: _ask_all(head, machines, ask),
+        if_interrupted="interrupted; a part may be done: see `meshctl nodes`",
+    )
     done, failed = results.done, results.failed
     if not done and len(failed) == 1:
         raise failed[0][1]

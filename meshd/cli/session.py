@@ -34,8 +34,8 @@ class Session:
     config: Path
     socket: Path
 
-    def ask(self, work: Callable[[Head], Awaitable[T]]) -> T:
-        """Speak with the daemon.
+    def ask(self, work: Callable[[Head], Awaitable[T]], *, if_interrupted: str = "interrupted") -> T:
+        """Speak with the daemon; after Ctrl-C say `if_interrupted`.
 
         Raises:
             CliError: unreachable, denied, refused; or interrupted by Ctrl-C.
@@ -49,7 +49,7 @@ class Session:
         try:
             return asyncio.run(body())
         except KeyboardInterrupt:
-            raise interrupted() from None
+            raise interrupted(if_interrupted) from None
 
 
 def find_socket(given: Path | None, config: Path) -> Path:

@@ -17,6 +17,7 @@ ON_THE_WAY = frozenset({"requested", "launching", "booting", "joining", "configu
 LEAVING = frozenset({"draining", "terminating", "lost"})
 
 POLL_S = 2.0
+RETRY_S = 0.5
 SILENCE_MAX_S = 120.0
 
 
@@ -149,7 +150,7 @@ async def watch(head: Head, answer: ScaleAnswer, progress: Progress, *, timeout_
             if clock.monotonic_s() - heard > SILENCE_MAX_S:
                 raise
             progress.note("meshd does not answer; it may be restarting")
-            await clock.sleep(POLL_S)
+            await clock.sleep(RETRY_S)
 
 
 def _gained(answer: ScaleAnswer, nodes: Sequence[NodeRow]) -> bool:

@@ -7,6 +7,7 @@ import click
 from meshd.api.schema import CheckRow, DoctorView
 from meshd.cli import render
 from meshd.cli.adapters import check_providers
+from meshd.cli.credentials import lent
 from meshd.cli.exits import EXIT_CODES_HELP, CliError
 from meshd.cli.session import Session, output_option, print_json
 from meshd.config import load
@@ -32,7 +33,7 @@ def check(session: Session, *, as_json: bool) -> None:
     if faults:
         raise CliError(
             f"{faults} fault{'s' if faults > 1 else ''} in {session.config}",
-            "mend them; a running meshd keeps what it has until it is restarted",
+            "mend them; a meshd that runs keeps the settings that it has",
             kind="config",
         )
 
@@ -56,4 +57,8 @@ def _check(session: Session) -> list[CheckRow]:
         rows.append(
             CheckRow(name="providers", status="warn", text="none is enabled", cure="add a [providers.NAME] table")
         )
-    return rows + check_providers(settings)
+    with lent(session.config.parent / "credentials") as readable:
+        if not readable:
+            text = "this user may not read them, so a provider may miss its own below"
+            rows.append(CheckRow(name="credentials", status="warn", text=text, cure="run it as root"))
+        return rows + check_providers(settings)

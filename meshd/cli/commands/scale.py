@@ -56,7 +56,10 @@ def command(
             if as_json:
                 print_json(ScaleOutcome(outcome="declined", reason=ended.message, answer=preview))
             raise
-    answer = session.ask(lambda head: head.scale(request.model_copy(update={"dry_run": False})))
+    answer = session.ask(
+        lambda head: head.scale(request.model_copy(update={"dry_run": False})),
+        if_interrupted="interrupted; the target may have been set: see `meshctl status`",
+    )
     _tell_changes(preview, answer)
     if wait:
         _wait(session, answer, timeout, as_json=as_json)

@@ -11,17 +11,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from meshd import errors
 from meshd.api.listen import SocketError, clear_stale
 from meshd.api.schema import ErrorView, EventsView, ScaleAnswer, StatusView
 from tests.unit.api.memory_desk import MemoryDesk, serve
+
+
+Logs = list[MutableMapping[str, Any]]
 
 
 @pytest.fixture
@@ -36,6 +41,15 @@ def path() -> Iterator[Path]:
     directory.chmod(0o755)
     yield directory / "meshd.sock"
     shutil.rmtree(directory)
+
+
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    before = structlog.get_config()["wrapper_class"]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(0))
+    with capture_logs() as lines:
+        yield lines
+    structlog.configure(wrapper_class=before)
 
 
 @pytest.fixture
@@ -116,9 +130,9 @@ async def test_errors_become_documents(
     assert view.cure
 
 
-async def test_a_fault_shows_no_inside(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
+async def test_a_fault_shows_no_inside(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession, logs: Logs) -> None:
     desk.error = KeyError("secret-detail")
-    with capture_logs() as lines, serve(desk, path):
+    with serve(desk, path):
         async with http.get("/v1/nodes") as answer:
             text = await answer.text()
         assert answer.status == 500
@@ -127,16 +141,16 @@ async def test_a_fault_shows_no_inside(desk: MemoryDesk, path: Path, http: aioht
         desk.error = None
         async with http.get("/v1/nodes") as answer:
             assert answer.status == 200
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["api_fault"]
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == ["api_fault"]
 
 
-async def test_a_write_is_audited(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
-    with capture_logs() as lines, serve(desk, path, own_uid=os.getuid()):
+async def test_a_write_is_audited(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession, logs: Logs) -> None:
+    with serve(desk, path, own_uid=os.getuid()):
         async with http.post("/v1/scale", json={"gpus": 4}) as answer:
             assert ScaleAnswer.model_validate_json(await answer.text()).target_id == 1
         async with http.post("/v1/scale", json={"gpus": 8, "dry_run": True}) as answer:
             assert ScaleAnswer.model_validate_json(await answer.text()).target_id is None
-    writes = [line for line in lines if line["event"] == "api_write"]
+    writes = [line for line in logs if line["event"] == "api_write"]
     assert len(writes) == 1
     assert writes[0]["uid"] == os.getuid()
     assert writes[0]["pid"] == os.getpid()

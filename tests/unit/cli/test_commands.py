@@ -260,6 +260,54 @@ def test_config_check(meshctl: Meshctl, tmp_path: Path) -> None:
     assert meshctl("config", "check", config=str(tmp_path / "none")).code == 1
 
 
+ADAPTER = """
+from meshd.config import read_secret
+from meshd.errors import ConfigError
+class Provider:
+    async def aclose(self): pass
+def create(context):
+    if set(context.settings) - {"region"}:
+        raise ConfigError("providers.nimbus", ["regoin: unknown key"])
+    if read_secret(None, "nimbus_api_key") is None:
+        raise ConfigError("providers.nimbus", ["no api key"])
+    return Provider()
+"""
+
+
+def test_config_check_asks_the_adapters(meshctl: Meshctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "site" / "nimbus-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nimbus\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[meshd.providers]\nnimbus = nimbus_adapter_for_test:create\nbroken = no_such_module_here:create\n"
+    )
+    (tmp_path / "site" / "nimbus_adapter_for_test.py").write_text(ADAPTER)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    path = tmp_path / "meshd.toml"
+
+    def check(provider: str) -> list[tuple[str, str]]:
+        path.write_text(f'[cluster]\nname = "lab"\n[pools.a100]\ngpu = "a100"\n{provider}\n')
+        ran = meshctl("config", "check", "-o", "json", config=str(path))
+        return [(row["status"], row["text"]) for row in ran.json()["checks"][1:]]
+
+    assert check("[providers.nimbus]\nregoin = 1") == [("fail", "providers.nimbus: regoin: unknown key")]
+    assert check("[providers.nimbus]") == [("fail", "providers.nimbus: no api key")]
+    (tmp_path / "credentials" / "nimbus").mkdir(parents=True)
+    (tmp_path / "credentials" / "nimbus" / "api_key").write_text("secret")
+    assert check("[providers.nimbus]") == [("ok", "the adapter accepts its settings")]
+    assert check("[providers.nimbus]\nenabled = false\nregoin = 1")[0][0] == "warn"
+    assert "cannot be loaded" in check("[providers.broken]")[0][1]
+    assert "CREDENTIALS_DIRECTORY" not in os.environ
+
+
+def test_values_that_no_request_may_have(meshctl: Meshctl, served: Served) -> None:
+    for argv in (["drain", "x" * 100], ["scale", "--gpus", "10000000"], ["scale", "--gpus", "1", "--max-price", "nan"]):
+        ran = meshctl(*argv)
+        assert ran.code == 2, argv
+        assert "Error: " in ran.err
+
+
 def test_local_checks(tmp_path: Path) -> None:
     import asyncio
 
