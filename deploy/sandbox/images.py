@@ -14,7 +14,6 @@ import platform
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,7 +125,7 @@ async def ensure_head_image(pyproject: Path) -> MachineImage:
         pyproject: the pyproject.toml whose dependencies and `aws` extra are installed.
     """
     image = await ensure_image("trixie")
-    return MachineImage("head", (await _ensure_head_layer(image.layers[-1], requirements(pyproject)), *image.layers))
+    return MachineImage("head", (await ensure_head_layer(pyproject), *image.layers))
 
 
 def requirements(pyproject: Path) -> tuple[str, ...]:
@@ -195,7 +194,9 @@ async def _ensure_config() -> Path:
     return await cache.ensure("layers", "config", cache.recipe_key(*parts), build)
 
 
-async def _ensure_head_layer(base: Path, packages: Sequence[str]) -> Path:
+async def ensure_head_layer(pyproject: Path) -> Path:
+    """The layer that makes a trixie image the head's."""
+    base, packages = await ensure_base("trixie"), requirements(pyproject)
     builder = _IMAGE / "build_head.sh"
     key = cache.recipe_key(base.name, builder.read_bytes(), *packages)
 

@@ -6,49 +6,52 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Collection
 
 from deploy.sandbox import gotools, images
 from deploy.sandbox.proc import CommandError
 from deploy.sandbox.progress import say
 
-_PARTS: dict[str, Callable[[], Awaitable[object]]] = {
-    "trixie": lambda: images.ensure_image("trixie"),
-    "bookworm": lambda: images.ensure_image("bookworm"),
-    "head": lambda: images.ensure_head_image(images.PYPROJECT),
-    "tailscale": gotools.ensure_tailscale,
-    "control": gotools.ensure_control,
-}
+_PARTS = (*images.SUITES, "head", "tailscale", "control")
 
 
-async def prepare(parts: list[str]) -> None:
-    """Build what is missing of the named parts: images in one line, Go programs in another, side by side.
+async def prepare(parts: Collection[str]) -> None:
+    """Build what is missing of the named parts, and what they are made of.
 
     Raises:
         CommandError: a build failed; what was complete before stays in the cache.
     """
+    head = "head" in parts
+    suites = [suite for suite in images.SUITES if suite in parts or (head and suite == "trixie")]
 
-    async def in_turn(names: tuple[str, ...]) -> None:
-        for name in names:
-            if name in parts:
-                await _PARTS[name]()
+    async def build_images() -> None:
+        for suite in suites:
+            await images.ensure_base(suite)
+            if head and suite == "trixie":
+                await images.ensure_head_layer(images.PYPROJECT)
+
+    async def build_programs() -> None:
+        if suites or "tailscale" in parts:
+            await gotools.ensure_tailscale()
+        if "control" in parts:
+            await gotools.ensure_control()
 
     try:
         async with asyncio.TaskGroup() as group:
             # Fetching and unpacking wait for network and disk, compiling for the processor: together they take as long
             # as the longer one.
-            group.create_task(in_turn(("trixie", "head", "bookworm")))
-            group.create_task(in_turn(("tailscale", "control")))
+            group.create_task(build_images())
+            group.create_task(build_programs())
     except* CommandError as errors:
         raise errors.exceptions[0] from None
+    for suite in suites:
+        await images.ensure_image(suite)
 
 
 def main() -> int:
     """Command line entry; returns the exit status."""
     parser = argparse.ArgumentParser(description="Build and cache what a sandbox needs.")
-    parser.add_argument(
-        "--only", nargs="+", choices=sorted(_PARTS), default=sorted(_PARTS), help="build only these parts"
-    )
+    parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, help="build only these parts")
     options = parser.parse_args()
     if os.geteuid() != 0:
         print("prepare: building machine images needs root", file=sys.stderr)
