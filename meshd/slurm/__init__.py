@@ -1,0 +1,1 @@
+"""Slurm: its files, its commands, and bringing changes into force."""

@@ -62,7 +62,8 @@ TABLE: tuple[Capabilities, ...] = (
 )
 """Source of `releases_back`: "Slurm has long supported in-place upgrades from the previous two major releases. Slurm
 24.11 introduced compatibility with the previous three" (https://slurm.schedmd.com/upgrades.html). Source of the other
-columns: run on 22.05.8 and 24.11.5; 23.02 as 22.05 and 23.11 to 24.05 as 24.11 by src/slurmctld/{read_config,controller}.c."""
+columns: run on 22.05.8 and 24.11.5; 23.02 as 22.05, and 23.11 and 24.05 as 24.11, by Slurm's source
+(src/slurmctld/read_config.c, controller.c)."""
 
 _VERSION = re.compile(r"(?:^|\s)(?:slurm(?:-\S+?)?[ -])?(\d{2})\.(\d{2})(?:\.(\d+))?(?![\d.])", re.IGNORECASE)
 

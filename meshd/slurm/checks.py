@@ -1,0 +1,69 @@
+"""PURE: what must hold before a new nodes.conf is written, and what shows that it is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meshd.errors import SlurmError
+from meshd.model.observed import SlurmView
+from meshd.slurm.conf import parse
+from meshd.slurm.nodes import Rendered, is_placeholder, read_joined, read_slots
+from meshd.slurm.show import hostlist
+
+SHAPE_KEYS = ("cpus", "boards", "socketsperboard", "corespersocket", "threadspercore", "realmemory", "gres")
+
+
+def node_set_changes(wanted: Rendered, view: SlurmView, last_good: str) -> bool:
+    """The set of nodes that slurmctld knows would change."""
+    new = set(wanted.slots)
+    gone = set(read_slots(last_good)) - new
+    return bool(new - view.nodes.keys() or gone & view.nodes.keys())
+
+
+def shapes_differ(nodes_conf: str, last_good: str) -> bool:
+    """A slot that both declare has another shape in each."""
+    old, new = _shapes(last_good), _shapes(nodes_conf)
+    return any(new[slot] != shape for slot, shape in old.items() if slot in new)
+
+
+def refuse_if_unsafe(wanted: Rendered, view: SlurmView, last_good: str) -> None:
+    """Look through Slurm's eyes before anything is written.
+
+    Raises:
+        SlurmError: the text is not what it says it is; or a node that may run a job would be set DOWN or removed,
+            which ends its jobs.
+    """
+    if read_slots(wanted.nodes_conf) != wanted.slots or read_joined(wanted.nodes_conf) != dict(wanted.joined):
+        raise SlurmError("the new nodes.conf does not read back as it was meant: it is not written")
+    leaving = (set(read_slots(last_good)) | set(wanted.slots)) - wanted.joined.keys()
+    for slot in sorted(leaving & view.nodes.keys()):
+        node = view.nodes[slot]
+        jobs = view.jobs_on(slot)
+        if node.busy or jobs:
+            raise SlurmError(f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): its line stays until they end")
+        if node.up and not node.drained:
+            raise SlurmError(f"{slot} is open to jobs in Slurm: drain it before its line becomes a free slot")
+
+
+def missing_in_force(wanted: Rendered, view: SlurmView) -> str:
+    """What slurmctld does not show yet of the new content; "" when it shows all."""
+    unknown = [slot for slot in wanted.slots if slot not in view.nodes]
+    if unknown:
+        return f"slurmctld does not show {', '.join(unknown[:5])}"
+    for slot in wanted.slots:
+        shown = view.nodes[slot].address
+        if slot not in wanted.joined and not is_placeholder(shown):
+            return f"slurmctld still shows {slot} at {shown}"
+    for slot, address in wanted.joined.items():
+        shown = view.nodes[slot].address
+        if shown != address:
+            return f"slurmctld shows {slot} at {shown}, not at {address}"
+    return ""
+
+
+def _shapes(nodes_conf: str) -> Mapping[str, tuple[str, ...]]:
+    return {
+        slot: tuple(record.get(key, "") for key in SHAPE_KEYS)
+        for record in parse(nodes_conf).records("NodeName")
+        for slot in hostlist(record["nodename"])
+    }

@@ -1,0 +1,175 @@
+"""I/O: questions to slurmctld and orders to it, through its own commands.
+
+A query that fails raises SlurmError: the caller keeps "unknown", which never means "gone".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from meshd.errors import CommandError, CommandNotFound, CommandTimeout, SlurmError
+from meshd.model.observed import SlurmView
+from meshd.runtime.run import Runner
+from meshd.slurm.capabilities import Capabilities, SlurmVersion, capabilities, parse_version
+from meshd.slurm.show import (
+    JOB_FORMAT,
+    parse_jobs,
+    parse_nodes,
+    ping_says_up,
+    slurmctld_version_text,
+    youngest_job_s,
+)
+
+REASON_PREFIX = "meshd:"
+"""Only nodes drained with this prefix are resumed by meshd."""
+
+PING_TIMEOUT_S = 5.0
+
+_SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_JOB = re.compile(r"\d+(?:_\d+)?(?:\+\d+)?")
+_ALREADY = "Invalid node state specified"
+
+
+class SlurmClient:
+    """slurmctld as its commands show it. Safe to use from several tasks at once; it holds no lock."""
+
+    def __init__(self, run: Runner, timeout_s: float) -> None:
+        """Use `run` for every command, each ended after `timeout_s` seconds."""
+        self._run = run
+        self._timeout_s = timeout_s
+        self._version: SlurmVersion | None = None
+
+    async def version(self) -> SlurmVersion:
+        """The version of slurmctld itself; asked again after any failed command, since it may have been upgraded.
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        if self._version is None:
+            self._version = parse_version(slurmctld_version_text(await self._call(["scontrol", "show", "config"])))
+        return self._version
+
+    async def capabilities(self) -> Capabilities:
+        """What the running slurmctld can do.
+
+        Raises:
+            SlurmError: it does not answer, or is too old.
+        """
+        return capabilities(await self.version())
+
+    async def view(self) -> SlurmView:
+        """Nodes and jobs. Nodes are read first: a job that ends in between is still seen on its node.
+
+        Raises:
+            SlurmError: one of the queries failed or cannot be read.
+        """
+        version = await self.version()
+        nodes = parse_nodes(await self._call(["scontrol", "show", "nodes", "-o"]))
+        return SlurmView(version=str(version), nodes=nodes, jobs=parse_jobs(await self._queue()))
+
+    async def youngest_job_s(self) -> int | None:
+        """Seconds since the last job start; None when no job runs.
+
+        Raises:
+            SlurmError: squeue failed.
+        """
+        return youngest_job_s(await self._queue())
+
+    async def ping(self) -> bool:
+        """Whether slurmctld answers. False also when it is plainly down; never raises for that.
+
+        Raises:
+            SlurmError: scontrol is missing or its answer cannot be read.
+        """
+        try:
+            result = await self._run(["scontrol", "ping"], timeout_s=min(PING_TIMEOUT_S, self._timeout_s), check=False)
+        except CommandTimeout:
+            return False
+        except CommandNotFound as error:
+            raise SlurmError(str(error)) from error
+        return ping_says_up(result.stdout + result.stderr)
+
+    async def drain(self, slot: str, reason: str) -> None:
+        """Let running jobs end and start no new ones. `reason` gets the prefix `meshd:` when it has none.
+
+        Raises:
+            SlurmError: Slurm refused.
+        """
+        await self._update(slot, "drain", reason)
+
+    async def set_down(self, slot: str, reason: str) -> None:
+        """Take the node out at once: its jobs are ended, and requeued where they allow it.
+
+        Raises:
+            SlurmError: Slurm refused.
+        """
+        await self._update(slot, "down", reason)
+
+    async def resume(self, slot: str) -> None:
+        """Open the node to jobs. Nothing happens to a node that is open already.
+
+        Raises:
+            SlurmError: Slurm refused.
+        """
+        try:
+            await self._call(["scontrol", "update", f"nodename={_checked(_SLOT, slot)}", "state=resume"])
+        except SlurmError as error:
+            if _ALREADY not in str(error):
+                raise
+            text = await self._call(["scontrol", "show", "node", slot, "-o"])
+            node = parse_nodes(text).get(slot)
+            if node is None or node.drained or not node.up:
+                raise
+
+    async def reconfigure(self) -> None:
+        """Make slurmctld read its files again.
+
+        The caller checks first what the version allows, and afterwards the result.
+
+        Raises:
+            SlurmError: it refused, or did not answer in time: then it may still have happened.
+        """
+        await self._call(["scontrol", "reconfigure"])
+
+    async def requeue(self, job_id: str) -> None:
+        """Put a job back in the queue.
+
+        Raises:
+            SlurmError: Slurm refused (the job says --no-requeue, or has ended).
+        """
+        await self._call(["scontrol", "requeue", _checked(_JOB, job_id)])
+
+    async def cancel(self, job_id: str) -> None:
+        """End a job.
+
+        Raises:
+            SlurmError: Slurm refused.
+        """
+        await self._call(["scancel", _checked(_JOB, job_id)])
+
+    async def _update(self, slot: str, state: str, reason: str) -> None:
+        text = " ".join(reason.split())
+        if not text.startswith(REASON_PREFIX):
+            text = f"{REASON_PREFIX} {text}"
+        name = f"nodename={_checked(_SLOT, slot)}"
+        await self._call(["scontrol", "update", name, f"state={state}", f"reason={text}"])
+
+    async def _queue(self) -> str:
+        return await self._call(["squeue", "-h", "-a", "-r", "-O", JOB_FORMAT])
+
+    async def _call(self, argv: Sequence[str]) -> str:
+        try:
+            return (await self._run(argv, timeout_s=self._timeout_s)).stdout
+        except CommandError as error:
+            self._version = None
+            raise SlurmError(f"{' '.join(argv[:2])}: {error.stderr.strip()[-1000:] or error}") from error
+        except (CommandTimeout, CommandNotFound) as error:
+            self._version = None
+            raise SlurmError(str(error)) from error
+
+
+def _checked(pattern: re.Pattern[str], text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise SlurmError(f"{text!r} is not a name that Slurm could know")
+    return text

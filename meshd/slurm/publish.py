@@ -1,0 +1,349 @@
+"""I/O: bring a rendered configuration into force in a running slurmctld, or put everything back.
+
+The only writer of nodes.conf and gres.conf. Changes are gathered, gated by content, checked against what Slurm shows,
+written whole, put in force one at a time, and verified; what Slurm does not take is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from meshd.errors import CommandTimeout, MeshdError, SlurmError, SlurmRefused
+from meshd.model.observed import SlurmView
+from meshd.runtime.clock import Clock
+from meshd.slurm.capabilities import Capabilities
+from meshd.slurm.checks import missing_in_force, node_set_changes, refuse_if_unsafe, shapes_differ
+from meshd.slurm.client import SlurmClient
+from meshd.slurm.debounce import Debounce
+from meshd.slurm.files import SlurmFiles, Texts
+from meshd.slurm.nodes import Rendered, read_joined
+
+VERIFY_TIMEOUT_S = 20.0
+"""How long slurmctld may take until it shows the new addresses (10,000 nodes: about 4 s)."""
+
+DEAD_AFTER_S = 3.0
+"""slurmctld that answers no ping for this long is taken for dead."""
+
+POLL_S = 0.1
+JOB_SETTLE_S = 6
+"""A job start is in slurmctld's saved state after this; a restart before that can lose it."""
+
+JOB_SETTLE_MAX_S = 60.0
+REFUSED_RETRY_S = 60.0
+"""The same refused content is not tried again before this."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishStatus:
+    """For `meshctl status` and the metrics.
+
+    Attributes:
+        problems: what a person must look at; empty while all is well.
+        pending: a change waits or is being put in force.
+    """
+
+    reconfigures: int
+    restarts: int
+    refusals: int
+    last_applied_at: datetime | None
+    last_error: str
+    problems: tuple[str, ...]
+    pending: bool
+
+
+class Publisher:
+    """Owns the files in `files.directory`."""
+
+    def __init__(
+        self,
+        *,
+        files: SlurmFiles,
+        client: SlurmClient,
+        clock: Clock,
+        restart: Callable[[], Awaitable[None]],
+        quiet_s: float,
+        max_wait_s: float,
+        last_words: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        """Read what is in force from the files.
+
+        Args:
+            files: where they are.
+            client: the slurmctld that reads them.
+            clock: for the windows and the polling.
+            restart: ends slurmctld gracefully if it runs and starts it; may raise MeshdError.
+            quiet_s: changes are gathered until this many seconds bring no further one.
+            max_wait_s: but no change waits longer than this.
+            last_words: the end of slurmctld's log, asked for when it died.
+
+        Raises:
+            OSError: the files cannot be read.
+        """
+        self._files = files
+        self._client = client
+        self._clock = clock
+        self._restart = restart
+        self._last_words = last_words
+        self._window = Debounce(clock, quiet_s=quiet_s, max_wait_s=max_wait_s)
+        self._lock = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._wanted: Rendered | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._busy = False
+        self._refused: tuple[str, float] | None = None
+        self._reconfigures = self._restarts = self._refusals = 0
+        self._last_applied_at: datetime | None = None
+        self._last_error = ""
+        self._edit_note = ""
+        good = files.good()
+        self._applied_digest = good.digest if good else ""
+        self._published: Mapping[str, str] = read_joined(good.nodes) if good else {}
+
+    @property
+    def published(self) -> Mapping[str, str]:
+        """The address of every slot whose joined line is in force."""
+        return self._published
+
+    def status(self) -> PublishStatus:
+        """How it stands."""
+        return PublishStatus(
+            reconfigures=self._reconfigures,
+            restarts=self._restarts,
+            refusals=self._refusals,
+            last_applied_at=self._last_applied_at,
+            last_error=self._last_error,
+            problems=tuple(text for text in (self._last_error, self._edit_problem()) if text),
+            pending=self._wanted is not None or self._busy,
+        )
+
+    def request(self, wanted: Rendered) -> None:
+        """Ask for this content; the newest request wins. Cheap: call it on every tick."""
+        if self._wanted is not None:
+            if self._wanted.digest == wanted.digest:
+                return
+        elif self._is_applied(wanted) or self._is_held_back(wanted):
+            return
+        self._wanted = wanted
+        self._window.touch()
+        self._wake.set()
+
+    async def publish(self, wanted: Rendered) -> None:
+        """Ask for this content and wait until it, or a newer one, is in force. `run` must be running.
+
+        Raises:
+            SlurmRefused: Slurm did not take it, and the last good one is back.
+            SlurmError: it was not tried: Slurm cannot be asked, a busy slot would be freed, or no space is left.
+        """
+        self.request(wanted)
+        if self._wanted is None:
+            if self._is_held_back(wanted):
+                raise SlurmRefused(self._last_error)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    async def run(self) -> None:
+        """Serve requests for ever: gather, then apply."""
+        while True:
+            await self._wake.wait()
+            await self._window.settled()
+            self._wake.clear()
+            wanted, self._wanted = self._wanted, None
+            waiters, self._waiters = self._waiters, []
+            if wanted is None:
+                continue
+            try:
+                await self.apply(wanted)
+            except SlurmError as error:
+                log.warning("slurm_publish_failed", error=str(error))
+                for waiter in waiters:
+                    if not waiter.done():
+                        waiter.set_exception(error)
+            except asyncio.CancelledError:
+                for waiter in waiters:
+                    waiter.cancel()
+                raise
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def apply(self, wanted: Rendered) -> bool:
+        """Put this content in force now, without gathering. One at a time.
+
+        Returns:
+            False when it was in force already.
+
+        Raises:
+            SlurmRefused: Slurm did not take it, and the last good one is back.
+            SlurmError: it was not tried; nothing has changed.
+        """
+        async with self._lock:
+            self._busy = True
+            try:
+                if self._is_applied(wanted):
+                    self._last_error = ""
+                    return False
+                await self._apply(wanted)
+            except OSError as error:
+                text = (
+                    f"{self._files.directory} cannot be written ({error.strerror or error}): slurmctld keeps running "
+                    "on the last good configuration"
+                )
+                self._last_error = text
+                raise SlurmError(text) from error
+            except SlurmError as error:
+                self._last_error = str(error)
+                raise
+            finally:
+                self._busy = False
+            self._last_error = ""
+            return True
+
+    async def _apply(self, wanted: Rendered) -> None:
+        back = self._begin_from_last_good()
+        capabilities = await self._client.capabilities()
+        view = await self._client.view()
+        refuse_if_unsafe(wanted, view, back.nodes)
+        restart = self._needs_restart(wanted, view, back, capabilities)
+        if restart:
+            await self._wait_for_saved_jobs()
+        texts = Texts(wanted.nodes_conf, wanted.gres_conf)
+        self._files.install(texts)
+        why = await self._put_in_force(wanted, restart=restart)
+        if why:
+            await self._put_back(back, wanted, why)
+        self._applied_digest = texts.digest
+        self._published = dict(wanted.joined)
+        self._last_applied_at = self._clock.now()
+        self._refused = None
+        self._files.mark_good(texts)
+
+    def _begin_from_last_good(self) -> Texts:
+        """The last good files, back in place when they are not: an edit or a crash may have left what nobody can parse.
+
+        Slurm's commands parse the files too: with broken ones nothing could be asked.
+        """
+        current = self._files.current()
+        back = self._files.good() or current
+        self._edit_note = ""
+        if self._files.hand_edited():
+            self._edit_note = f"{self._files.directory} was edited by hand; the edit was put aside in *.edited"
+            log.warning("slurm_files_hand_edited", directory=str(self._files.directory))
+            self._files.keep_edit()
+        if back != current:
+            self._files.install(back)
+        return back
+
+    def _needs_restart(self, wanted: Rendered, view: SlurmView, back: Texts, capabilities: Capabilities) -> bool:
+        """Slurm before 23.11 ends with fatal() on a reconfigure with another node set."""
+        if node_set_changes(wanted, view, back.nodes) and capabilities.restart_when_node_set_changes:
+            return True
+        return not capabilities.may_change_shapes and shapes_differ(wanted.nodes_conf, back.nodes)
+
+    async def _wait_for_saved_jobs(self) -> None:
+        """Wait until the last job start is old enough to be in slurmctld's saved state; bounded on a busy cluster."""
+        end = self._clock.monotonic_s() + JOB_SETTLE_MAX_S
+        while self._clock.monotonic_s() < end:
+            age_s = await self._client.youngest_job_s()
+            if age_s is None or age_s >= JOB_SETTLE_S:
+                return
+            await self._clock.sleep(JOB_SETTLE_S - age_s)
+
+    async def _put_in_force(self, wanted: Rendered, *, restart: bool) -> str:
+        """Make slurmctld read the files. Returns Slurm's words when it did not take them, else ""."""
+        if restart:
+            self._restarts += 1
+            try:
+                await self._restart()
+            except MeshdError as error:
+                return str(error)
+        else:
+            self._reconfigures += 1
+            try:
+                await self._client.reconfigure()
+            except SlurmError as error:
+                # After a timeout it may have happened: the verification tells. Any other answer is a refusal.
+                if not isinstance(error.__cause__, CommandTimeout):
+                    return str(error)
+        return await self._not_in_force(wanted)
+
+    async def _not_in_force(self, wanted: Rendered) -> str:
+        """Why the new addresses are not what slurmctld shows; "" once they are."""
+        start = answered = self._clock.monotonic_s()
+        while True:
+            try:
+                if await self._client.ping():
+                    answered = self._clock.monotonic_s()
+                    why = missing_in_force(wanted, await self._client.view())
+                    if not why:
+                        return ""
+                else:
+                    why = "slurmctld ended"
+            except SlurmError as error:
+                why = str(error)
+            now = self._clock.monotonic_s()
+            if now - answered > DEAD_AFTER_S or now - start > VERIFY_TIMEOUT_S:
+                return why
+            await self._clock.sleep(POLL_S)
+
+    async def _put_back(self, back: Texts, wanted: Rendered, why: str) -> None:
+        """Restore the last good files, bring slurmctld back to them, and raise."""
+        words = await self._ask_last_words() if not await self._alive() else ""
+        self._files.install(back)
+        self._refusals += 1
+        self._refused = (wanted.digest, self._clock.monotonic_s())
+        after = "the last good configuration is back"
+        try:
+            if await self._alive():
+                await self._client.reconfigure()
+            else:
+                self._restarts += 1
+                await self._restart()
+                if not await self._comes_alive():
+                    after += ", but slurmctld does not start: see its log"
+        except MeshdError as error:
+            after += f", but slurmctld does not take it either: {error}"
+        raise SlurmRefused("; ".join(text for text in (f"Slurm refused: {why}", words, after) if text))
+
+    async def _ask_last_words(self) -> str:
+        return await self._last_words() if self._last_words else ""
+
+    async def _alive(self) -> bool:
+        """Whether slurmctld answers, as far as can be told: with a file that scontrol cannot parse it says nothing."""
+        with suppress(SlurmError):
+            return await self._client.ping()
+        return True
+
+    async def _comes_alive(self) -> bool:
+        end = self._clock.monotonic_s() + VERIFY_TIMEOUT_S
+        while not await self._alive():
+            if self._clock.monotonic_s() > end:
+                return False
+            await self._clock.sleep(POLL_S)
+        return True
+
+    def _is_applied(self, wanted: Rendered) -> bool:
+        return wanted.digest == self._applied_digest and self._files.current().digest == wanted.digest
+
+    def _is_held_back(self, wanted: Rendered) -> bool:
+        """Slurm refused this very content a moment ago."""
+        if self._refused is None or self._refused[0] != wanted.digest:
+            return False
+        return self._clock.monotonic_s() - self._refused[1] < REFUSED_RETRY_S
+
+    def _edit_problem(self) -> str:
+        if self._files.hand_edited():
+            return (
+                f"{self._files.directory}: nodes.conf or gres.conf was edited by hand; meshd puts its own back "
+                "and keeps the edit in *.edited"
+            )
+        return self._edit_note

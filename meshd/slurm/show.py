@@ -1,0 +1,236 @@
+"""PURE: what scontrol, squeue and slurmd print, read into observations.
+
+Unknown fields are ignored; a text that cannot be a listing raises, so that an error is never taken for "nothing there".
+Formats seen on 22.05.8 and 24.11.5.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+from meshd.errors import SlurmError
+from meshd.model.hardware import NodeShape
+from meshd.model.observed import SlurmJob, SlurmNode
+
+SEPARATOR = "\x1f"
+"""Between squeue's fields: features and reasons may hold any printable character."""
+
+JOB_FIELDS = (
+    "JobArrayID", "UserName", "Partition", "State", "NodeList", "Reason", "NumNodes", "tres-per-job", "tres-per-node",
+    "Feature", "TimeUsed",
+)  # fmt: skip
+JOB_FORMAT = ",".join(f"{name}:{SEPARATOR}" for name in JOB_FIELDS)
+"""For `squeue -O`: a field with a suffix and no width is printed whole, not cut to 20 characters."""
+
+STATE_MARKS = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWER_DOWN",
+    "%": "POWERING_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
+STATE_WORDS = {
+    "DRAINED": ("IDLE", "DRAIN"),
+    "DRAINING": ("ALLOCATED", "DRAIN"),
+    "INVAL": ("INVALID_REG",),
+    "ALLOC": ("ALLOCATED",),
+    "COMP": ("COMPLETING",),
+    "MIX": ("MIXED",),
+    "NO_RESPOND": ("NOT_RESPONDING",),
+}
+
+_NO_NODES = "No nodes in the system"
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z_]+)=(.*?)(?=\s+[A-Za-z_]+=|\s*$)")
+_REASON_STAMP = re.compile(r"\s*\[[^\[\]\s]+@[^\[\]\s]+\]")
+_AFTER_REASON = re.compile(r"\s+(?:Comment|Extra|ReservationName)=")
+_GPU = re.compile(r"(?:^|[,/:])gpu(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?=$|[,(])")
+
+
+def parse_states(text: str) -> frozenset[str]:
+    """The words of a State field, marks and short forms spelled out."""
+    states: set[str] = set()
+    for word in text.upper().split("+"):
+        bare = word.rstrip("".join(STATE_MARKS))
+        states.update(STATE_MARKS[mark] for mark in word[len(bare) :])
+        states.update(STATE_WORDS.get(bare, (bare,) if bare else ()))
+    return frozenset(states)
+
+
+def parse_nodes(text: str) -> dict[str, SlurmNode]:
+    """Read `scontrol show nodes -o`: one line a node, by name.
+
+    Raises:
+        SlurmError: a line that is no node, or nothing at all.
+    """
+    if text.strip() == _NO_NODES:
+        return {}
+    nodes = [_node(line) for line in text.split("\n") if line.strip()]
+    if not nodes:
+        raise SlurmError("scontrol show nodes printed nothing")
+    return {node.name: node for node in nodes}
+
+
+def _node(line: str) -> SlurmNode:
+    # The kernel's version is free text in the middle, the reason free text at the end.
+    head, _, tail = line.partition(" Reason=")
+    head = re.sub(r"\sOS=.*?(?=\sRealMemory=|$)", " ", head)
+    fields: dict[str, str] = {}
+    for key, value in _FIELD.findall(head):
+        fields.setdefault(key, value)
+    name, state = fields.get("NodeName", ""), fields.get("State", "")
+    if not line.startswith("NodeName=") or not name or not state:
+        raise SlurmError(f"scontrol show nodes: this is not a node: {line.strip()[:200]!r}")
+    return SlurmNode(
+        name=name,
+        address=_filled(fields.get("NodeAddr", "")),
+        states=parse_states(state),
+        reason=_reason(tail),
+        partitions=_items(fields.get("Partitions", "")),
+        features=_items(fields.get("ActiveFeatures", fields.get("AvailableFeatures", ""))),
+        gres=_filled(fields.get("Gres", "")),
+        version=_filled(fields.get("Version", "")),
+    )
+
+
+def _reason(tail: str) -> str:
+    stamps = list(_REASON_STAMP.finditer(tail))
+    if stamps:
+        return tail[: stamps[-1].start()].strip()
+    return _AFTER_REASON.split(tail, maxsplit=1)[0].strip()
+
+
+def parse_jobs(text: str) -> tuple[SlurmJob, ...]:
+    """Read `squeue -h -a -r -O JOB_FORMAT`. Nothing printed means no jobs.
+
+    Raises:
+        SlurmError: a line that is no job.
+    """
+    return tuple(_job(line) for line in text.split("\n") if line.strip())
+
+
+def _job(line: str) -> SlurmJob:
+    parts = line.split(SEPARATOR)
+    if len(parts) != len(JOB_FIELDS) + 1 or not parts[0].strip():
+        raise SlurmError(f"squeue: this is not a job: {line.strip()[:200]!r}")
+    field = dict(zip(JOB_FIELDS, (part.strip() for part in parts), strict=False))
+    count = int(field["NumNodes"]) if field["NumNodes"].isdigit() else 1
+    return SlurmJob(
+        id=field["JobArrayID"],
+        user=field["UserName"],
+        partition=field["Partition"],
+        state=field["State"].upper(),
+        nodes=hostlist(_filled(field["NodeList"])),
+        state_reason=_filled(field["Reason"]),
+        gpus=gpus_of(field["tres-per-job"]) or gpus_of(field["tres-per-node"]) * count,
+        node_count=count,
+        features=_filled(field["Feature"]),
+    )
+
+
+def youngest_job_s(text: str) -> int | None:
+    """Seconds since the last start of a job that runs, from the same listing; None when none runs.
+
+    Raises:
+        SlurmError: a line that is no job, or a time that cannot be read.
+    """
+    ages = []
+    for line in text.split("\n"):
+        if line.strip() and _job(line).state not in {"PENDING", "COMPLETED", "CANCELLED", "FAILED"}:
+            ages.append(_seconds(line.split(SEPARATOR)[JOB_FIELDS.index("TimeUsed")].strip()))
+    return min(ages, default=None)
+
+
+def _seconds(text: str) -> int:
+    """`[days-][hours:]minutes:seconds`; INVALID, which squeue says of a job whose start lies in the future, is 0."""
+    if text == "INVALID":
+        return 0
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if not match:
+        raise SlurmError(f"squeue: {text[:50]!r} is not a time")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def gpus_of(tres: str) -> int:
+    """GPUs in a TRES or Gres list ("gres:gpu:h100:8", "gres/gpu=2,gres/gpu:h100=2"); 0 when none is named.
+
+    A typed and an untyped count of the same list tell of the same GPUs: the larger sum is taken.
+    """
+    typed = untyped = 0
+    for kind, number in _GPU.findall(tres):
+        count = int(number or 1)
+        typed, untyped = (typed + count, untyped) if kind else (typed, untyped + count)
+    return max(typed, untyped)
+
+
+def hostlist(text: str) -> tuple[str, ...]:
+    """The names in a host list, in order.
+
+    Raises:
+        SlurmError: it cannot be read.
+    """
+    try:
+        return tuple(NodeSet(text))
+    except NodeSetException as error:
+        raise SlurmError(f"not a host list: {text[:200]!r} ({error})") from error
+
+
+def parse_node_shape(text: str) -> NodeShape:
+    """Read the NodeName line of `slurmd -C`.
+
+    Raises:
+        SlurmError: a field is missing or is no number.
+    """
+    line = next((line for line in text.split("\n") if line.startswith("NodeName=")), "")
+    fields = dict(_FIELD.findall(line))
+    try:
+        return NodeShape(
+            cpus=int(fields["CPUs"]),
+            boards=int(fields["Boards"]),
+            sockets_per_board=int(fields["SocketsPerBoard"]),
+            cores_per_socket=int(fields["CoresPerSocket"]),
+            threads_per_core=int(fields["ThreadsPerCore"]),
+            memory_mib=int(fields["RealMemory"]),
+        )
+    except (KeyError, ValueError) as error:
+        raise SlurmError(f"slurmd -C printed no usable NodeName line: {text.strip()[:200]!r}") from error
+
+
+def slurmctld_version_text(text: str) -> str:
+    """The SLURM_VERSION of `scontrol show config`: slurmctld's own, not the client's.
+
+    Raises:
+        SlurmError: it is not there.
+    """
+    match = re.search(r"^SLURM_VERSION\s*=\s*(\S+)", text, re.MULTILINE)
+    if not match:
+        raise SlurmError(f"scontrol show config has no SLURM_VERSION: {text.strip()[:200]!r}")
+    return match[1]
+
+
+def ping_says_up(text: str) -> bool:
+    """`scontrol ping` names a slurmctld that is UP. DOWN is an answer; anything else raises.
+
+    Raises:
+        SlurmError: the text says neither.
+    """
+    if re.search(r"^Slurmctld\(.*\bis UP\b", text, re.MULTILINE):
+        return True
+    if re.search(r"^Slurmctld\(.*\bis DOWN\b", text, re.MULTILINE):
+        return False
+    raise SlurmError(f"scontrol ping: {text.strip()[:200]!r}")
+
+
+def _filled(text: str) -> str:
+    """The text, or "" for Slurm's ways to say "nothing"."""
+    return "" if text in {"(null)", "N/A", "None", "n/a"} else text
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(item for item in _filled(text).split(",") if item)
