@@ -57,10 +57,10 @@ class SlurmSettings(_Table):
     slurmctld_port: Annotated[int, Field(gt=0, lt=65536)] = 6817
     slurmd_port: Annotated[int, Field(gt=0, lt=65536)] = 6818
     reconfigure_quiet_s: Annotated[float, Field(ge=0)] = Field(
-        2.0, description="changes are gathered until this many seconds bring no further one"
+        0.2, description="changes are gathered until this many seconds bring no further one"
     )
     reconfigure_max_wait_s: Annotated[float, Field(ge=0)] = Field(
-        10.0, description="but no change waits longer than this"
+        10.0, description="while other machines are about to join or leave, a change waits for them this long"
     )
     poll_interval_s: Annotated[float, Field(gt=0)] = 5.0
     command_timeout_s: Annotated[float, Field(gt=0)] = 30.0
@@ -73,6 +73,10 @@ class NodeApiSettings(_Table):
     port: Annotated[int, Field(gt=0, lt=65536)] = 7677
     address: str = Field("", description="address to listen on; empty: the head's tailnet IPv4 address")
     poll_hold_s: Annotated[float, Field(gt=0, le=60)] = 25.0
+    packages: tuple[str, ...] = Field(
+        ("slurmd", "slurm-client", "munge"),
+        description="apt packages that a machine gets when its image has no slurmd; empty: such a machine is refused",
+    )
 
 
 class TimingSettings(_Table):

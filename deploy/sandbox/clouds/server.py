@@ -12,6 +12,7 @@ import importlib
 import json
 import secrets
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -81,6 +82,7 @@ class CloudServer:
         hypervisor: boots the machines.
         options: where and how.
         now: UTC clock that the machines live by.
+        listen: makes the listening socket for a port, e.g. in another network namespace; None: `options.ip` of this one.
     """
 
     def __init__(
@@ -88,10 +90,12 @@ class CloudServer:
         hypervisor: Hypervisor,
         options: ServerOptions | None = None,
         now: Callable[[], datetime] = utc_now,
+        listen: Callable[[int], socket.socket] | None = None,
     ) -> None:
         self.options = options or ServerOptions()
         self.hypervisor = hypervisor
         self.now = now
+        self._listen = listen or self._listen_here
         self.ec2_url = ""
         self.lambda_url = ""
         self.admin_url = ""
@@ -140,9 +144,13 @@ class CloudServer:
         return Cloud(Ledger(name, self.host, self.now, rules), FaultEngine(options.seed))
 
     def _serve_ec2(self) -> str:
+        listener = self._listen(self.options.ec2_port)
+        listener.setblocking(True)
+        ip, port = listener.getsockname()[:2]
         server = make_server(
-            self.options.ip, self.options.ec2_port, self.ec2, threaded=True, request_handler=_QuietHandler
+            ip, port, self.ec2, threaded=True, request_handler=_QuietHandler, fd=listener.fileno()
         )
+        listener.close()  # the server works on a copy
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="ec2", daemon=True)
         thread.start()
 
@@ -153,16 +161,18 @@ class CloudServer:
             await asyncio.to_thread(thread.join, 5.0)
 
         self._stack.push_async_callback(stop)
-        return f"http://{self.options.ip}:{server.server_port}"
+        return f"http://{self.options.ip}:{port}"
 
     async def _serve(self, app: web.Application, port: int) -> str:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, self.options.ip, port)
-        await site.start()
+        await web.SockSite(runner, self._listen(port)).start()
         bound: Any = runner.addresses[0]
         return f"http://{self.options.ip}:{bound[1]}"
+
+    def _listen_here(self, port: int) -> socket.socket:
+        return socket.create_server((self.options.ip, port))
 
     async def _watch(self) -> None:
         while True:

@@ -1,0 +1,148 @@
+"""The checks of `meshctl doctor` that only the daemon can make. Each has its own deadline; none raises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
+
+from meshd.api.schema import CheckRow
+from meshd.errors import MeshdError
+from meshd.model.machine import Machine
+from meshd.model.observed import Fresh, Snapshot
+from meshd.munge.client import MungeClient
+from meshd.provider_api import Provider
+from meshd.tailnet.admin import TailscaleAdmin
+from meshd.tailnet.keys import AuthKeySource
+
+CHECK_TIMEOUT_S = 20.0
+
+
+class FilesCheck(Protocol):
+    """Checks that Slurm reads the files that meshd writes."""
+
+    async def __call__(self) -> CheckRow:
+        """One row."""
+        ...
+
+
+class Doctor:
+    """Runs all checks side by side."""
+
+    def __init__(
+        self,
+        *,
+        snapshot: Callable[[], Snapshot | None],
+        providers: Mapping[str, Provider],
+        munge: MungeClient,
+        keys: AuthKeySource,
+        admin: TailscaleAdmin | None,
+        gone: Callable[[], Iterable[Machine]],
+        files: FilesCheck,
+        config_problem: Callable[[], str],
+    ) -> None:
+        self._snapshot = snapshot
+        self._providers = providers
+        self._munge = munge
+        self._keys = keys
+        self._admin = admin
+        self._gone = gone
+        self._files = files
+        self._config_problem = config_problem
+
+    async def __call__(self) -> list[CheckRow]:
+        """All rows, in a fixed order."""
+        checks: list[tuple[str, Callable[[], Awaitable[CheckRow]]]] = [
+            ("settings", self._settings),
+            ("munge", self._munge_round_trip),
+            ("slurm", self._slurm),
+            ("slurm files", self._files),
+            ("tailnet", self._tailnet),
+            ("auth key", self._auth_key),
+            ("tailnet devices", self._devices),
+            *((f"provider {name}", self._provider(provider)) for name, provider in sorted(self._providers.items())),
+        ]
+        return list(await asyncio.gather(*(_row(name, check) for name, check in checks)))
+
+    async def _settings(self) -> CheckRow:
+        problem = self._config_problem()
+        if problem:
+            return _warn("settings", problem, "mend /etc/meshd/meshd.toml, then `systemctl reload meshd`")
+        return _ok("settings", "are in force")
+
+    async def _munge_round_trip(self) -> CheckRow:
+        await self._munge.exchange(await self._munge.encode())
+        return _ok("munge", "encodes and decodes")
+
+    async def _slurm(self) -> CheckRow:
+        snapshot = self._snapshot()
+        if snapshot is None or not isinstance(snapshot.slurm, Fresh):
+            reason = "not read yet" if snapshot is None else getattr(snapshot.slurm, "reason", "")
+            return _fail("slurm", f"cannot be read: {reason}", "check `scontrol ping` and `systemctl status slurmctld`")
+        view = snapshot.slurm.value
+        return _ok("slurm", f"{view.version} answers, {len(view.nodes)} nodes")
+
+    async def _tailnet(self) -> CheckRow:
+        snapshot = self._snapshot()
+        if snapshot is None or not isinstance(snapshot.tailnet, Fresh):
+            return _fail("tailnet", "tailscaled cannot be read", "check `systemctl status tailscaled`")
+        view = snapshot.tailnet.value
+        if not view.healthy:
+            return _fail("tailnet", "; ".join(view.problems) or "the head is not online", "run `tailscale status`")
+        relayed = sorted(p.hostname for p in view.peers.values() if p.path.startswith("relay"))
+        if relayed:
+            text = f"{len(relayed)} machines are reached over a relay, which is slow: {', '.join(relayed[:5])}"
+            return _warn("tailnet", text, "open UDP 41641 outbound at both ends; `tailscale netcheck` tells more")
+        return _ok("tailnet", f"the head is {view.self_ipv4}, {len(view.peers)} peers")
+
+    async def _auth_key(self) -> CheckRow:
+        secret = (await self._keys.current()).get_secret_value()
+        if self._admin is None:
+            return _ok("auth key", "is there; without an API credential its expiry cannot be seen")
+        found = next((k for k in await self._admin.list_keys() if k.id and k.id in secret), None)
+        if found is None:
+            return _warn("auth key", "the tailnet's API does not list it", "put a new reusable key in place")
+        if not found.valid:
+            return _fail("auth key", f"{found.id} is expired or revoked", "put a new reusable key in place")
+        return _ok("auth key", f"{found.id} is valid until {found.expires:%Y-%m-%d}" if found.expires else "is valid")
+
+    async def _devices(self) -> CheckRow:
+        snapshot = self._snapshot()
+        if snapshot is None or not isinstance(snapshot.tailnet, Fresh):
+            return _warn("tailnet devices", "not known", "see the check of the tailnet")
+        names = {p.hostname for p in snapshot.tailnet.value.peers.values()}
+        stale = sorted(m.name for m in self._gone() if m.name in names)
+        if not stale:
+            return _ok("tailnet devices", "none is left of machines that are gone")
+        cure = "meshd deletes them by itself" if self._admin else (
+            "delete them in the admin console, or give meshd an API credential (docs/tailnet.md)"
+        )  # fmt: skip
+        return _warn("tailnet devices", f"{len(stale)} left of machines that are gone: {', '.join(stale[:10])}", cure)
+
+    def _provider(self, provider: Provider) -> Callable[[], Awaitable[CheckRow]]:
+        async def check() -> CheckRow:
+            return _ok(f"provider {provider.name}", await provider.check())
+
+        return check
+
+
+async def _row(name: str, check: Callable[[], Awaitable[CheckRow]]) -> CheckRow:
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            return await check()
+    except MeshdError as error:
+        return _fail(name, str(error), "see docs/troubleshooting.md")
+    except TimeoutError:
+        return _fail(name, f"no answer within {CHECK_TIMEOUT_S:g} s", "see docs/troubleshooting.md")
+
+
+def _ok(name: str, text: str) -> CheckRow:
+    return CheckRow(name=name, status="ok", text=text)
+
+
+def _warn(name: str, text: str, cure: str) -> CheckRow:
+    return CheckRow(name=name, status="warn", text=text, cure=cure)
+
+
+def _fail(name: str, text: str, cure: str) -> CheckRow:
+    return CheckRow(name=name, status="fail", text=text, cure=cure)

@@ -1,0 +1,379 @@
+"""Wires the daemon: the only place that knows all its parts."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import pwd
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import structlog
+from pydantic import SecretBytes
+
+from meshd import __version__, config
+from meshd.api.auth import Gate
+from meshd.api.node_api import NodeApi
+from meshd.api.server import ApiServer
+from meshd.config import Settings
+from meshd.daemon import wanted
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.cloud_steps import CloudSteps
+from meshd.daemon.doctor import Doctor
+from meshd.daemon.execute import Executor
+from meshd.daemon.head_desk import Desk
+from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.notify import Notifier
+from meshd.daemon.observe import Source, sources_of
+from meshd.daemon.pace import Pace
+from meshd.daemon.publishing import Publishing
+from meshd.daemon.reconcile import Reconciler, Tick
+from meshd.daemon.records import Records
+from meshd.daemon.registry import load_providers
+from meshd.daemon.stage1 import Stage1Maker
+from meshd.daemon.tokens import MachineTokens
+from meshd.daemon.views import slurm_of, status_line
+from meshd.errors import ConfigError, MeshdError
+from meshd.model.desired import Desired
+from meshd.model.machine import IN_SLURM
+from meshd.model.observed import Fresh, Snapshot
+from meshd.munge.client import MungeClient
+from meshd.munge.key import read_key
+from meshd.obs import log as logging
+from meshd.provider_api import Instance, Offer, OfferQuery, Provider
+from meshd.runtime.clock import SystemClock
+from meshd.runtime.run import run
+from meshd.runtime.tasks import keep_running
+from meshd.slurm.client import SlurmClient
+from meshd.store.journal import Journal
+from meshd.tailnet.admin import TailscaleAdmin
+from meshd.tailnet.adminhttp import AdminHttp, ApiToken, OAuthClient
+from meshd.tailnet.keys import AuthKeySource, FileKeySource, MintedKeySource
+from meshd.tailnet.localapi import LocalApi
+from meshd.tailnet.watcher import TailnetWatcher
+
+log = structlog.get_logger(__name__)
+
+STOP_GRACE_S = 15.0
+FIRST_LOOK_S = 60.0
+RELOADABLE = ("pools", "timing", "log", "slurm")
+"""Tables that a reload puts in force; the others need a restart."""
+
+
+class Daemon:
+    """One life of meshd. Build it inside a running event loop."""
+
+    def __init__(self, settings: Settings, settings_path: Path) -> None:
+        self.settings = settings
+        self.config_problem = ""
+        self._path = settings_path
+        self._clock = clock = SystemClock()
+        self._notify = Notifier()
+        self._watchdog_fed_s = 0.0
+        self._stop = asyncio.Event()
+        state = settings.cluster.state_dir
+        self._journal = Journal(state / "journal.db")
+        self._records = records = Records(self._journal, clock, self._wake)
+        self._tokens = MachineTokens.at(state / "machines.key")
+        self._providers = load_providers(settings, clock.now)
+        self._local = LocalApi(settings.tailnet.socket)
+        self._watcher = TailnetWatcher(
+            self._local, clock, self._wake, poll_interval_s=settings.tailnet.poll_interval_s
+        )
+        self._admin = _admin(settings, clock)
+        self._keys: AuthKeySource = (
+            MintedKeySource(self._admin, state, tags=settings.tailnet.tags, cluster=settings.cluster.name, clock=clock)
+            if self._admin is not None and settings.tailnet.mint_auth_key
+            else FileKeySource(settings.tailnet.auth_key_file)
+        )
+        self._munge = MungeClient(run)
+        self._agents = AgentQueues()
+        self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
+        self._pace = Pace(self._journal, lambda: self.settings)
+        self._build_sources()
+        self._publishing = Publishing(
+            settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
+            slurm=lambda: slurm_of(self._snapshot()), wake=self._wake,
+        )  # fmt: skip
+        stage1 = Stage1Maker(
+            lambda: self.settings, self._keys, self._tokens, lambda: self._watcher.current, self._providers
+        )
+        timing = lambda: self.settings.timing  # noqa: E731
+        self._nodes = NodeSteps(records, self._slurm, self._agents, self._admin, timing)
+        cloud = CloudSteps(
+            settings.cluster.name, records, self._providers, stage1, timing, lambda name: self._listings[name].hurry()
+        )
+        self._executor = Executor(
+            records, cloud, self._nodes, clock, self._wake,
+            max_concurrent=lambda lane: self.settings.providers[lane].max_concurrent_calls
+            if lane in self.settings.providers else 16,
+        )  # fmt: skip
+        self._reconciler = Reconciler(
+            records, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
+            interval_s=lambda: self.settings.timing.tick_interval_s, breaker=self._breaker,
+        )  # fmt: skip
+        doctor = Doctor(
+            snapshot=self._snapshot, providers=self._providers, munge=self._munge, keys=self._keys, admin=self._admin,
+            gone=self._journal.gone_with_device, files=self._publishing.check, config_problem=lambda: self.config_problem,
+        )  # fmt: skip
+        self._desk = Desk(
+            records=records, reconciler=self._reconciler, executor=self._executor, slurm=self._slurm,
+            published=self._publishing, doctor=doctor, desired=self.desired,
+            partitions=lambda: {name: pool.partition or name for name, pool in self.settings.pools.items()},
+            clock=clock, cluster=settings.cluster.name, config_problem=lambda: self.config_problem,
+            tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
+        )  # fmt: skip
+        self._api = ApiServer(
+            self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid())
+        )
+
+    # -- what the planner is told ---------------------------------------------------------------------------------
+
+    def desired(self) -> Desired:
+        """What is wanted now."""
+        now = self._clock.now()
+        return Desired(
+            cluster=self.settings.cluster.name,
+            pools=wanted.pools(self.settings, self._providers),
+            targets=self._journal.targets(),
+            policy=wanted.policy(self.settings.timing, may_remove_devices=self._admin is not None),
+            blocks=self._journal.blocks(now),
+        )
+
+    def _build_sources(self) -> None:
+        timing, clock = self.settings.timing, self._clock
+        self._listings = {
+            name: Source(
+                f"provider:{name}", _listing(provider), clock, timeout_s=timing.provider_timeout_s,
+                interval_s=partial(self._pace.cloud_s, name), changed=self._wake,
+            )
+            for name, provider in self._providers.items()
+        }  # fmt: skip
+        self._offers = {
+            name: Source(
+                f"offers:{name}", _offers(provider), clock, timeout_s=timing.provider_timeout_s,
+                interval_s=lambda: self.settings.timing.offers_interval_s, changed=self._wake,
+            )
+            for name, provider in self._providers.items()
+        }  # fmt: skip
+        self._slurm_source = Source(
+            "slurm", self._slurm.view, clock, timeout_s=2 * self.settings.slurm.command_timeout_s,
+            interval_s=self._pace.slurm_s, changed=self._wake,
+        )  # fmt: skip
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            instances=sources_of(self._listings),
+            offers=sources_of(self._offers),
+            tailnet=self._watcher.current,
+            slurm=self._slurm_source.current,
+            published=self._publishing.in_force if hasattr(self, "_publishing") else {},
+        )
+
+    def _breaker(self, pool: str) -> None:
+        """Rent nothing more for a pool whose machines fail one after another."""
+        timing, target = self.settings.timing, self._journal.targets().get(pool)
+        if target is None or target.at is None or f"pool:{pool}" in self._journal.blocks(self._clock.now()):
+            return
+        failures = self._journal.failures_since_success(pool, target.at)
+        if failures >= timing.breaker_failures:
+            last = next((m.failure for m in reversed(self._journal.machines()) if m.pool == pool and m.failure), "")
+            self._records.block(
+                f"pool:{pool}", timing.breaker_cooldown_s, f"{failures} machines failed one after another, the last: {last}"
+            )
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if hasattr(self, "_reconciler"):
+            self._reconciler.wake()
+
+    def _after_tick(self, tick: Tick) -> None:
+        machines = self._journal.machines()
+        joined = {m.name for m in machines if m.facts is not None and m.phase in IN_SLURM}
+        self._agents.keep(self._roster(), {m.name for m in machines}, joined)
+        self._publishing.look()
+        now_s = self._clock.monotonic_s()
+        if now_s - self._watchdog_fed_s > 1.0:
+            self._watchdog_fed_s = now_s
+            self._notify.watchdog()
+            self._notify.status(status_line(machines, self._desk.problems()))
+
+    def _roster(self) -> dict[str, str]:
+        roster: dict[str, str] = {
+            m.slot: m.tailnet_ip
+            for m in self._journal.machines()
+            if m.phase in IN_SLURM and m.facts is not None and not m.left_slurm
+        }
+        if isinstance(self._watcher.current, Fresh) and self._watcher.current.value.self_ipv4:
+            roster[socket.gethostname().split(".")[0]] = self._watcher.current.value.self_ipv4
+        return dict(sorted(roster.items()))
+
+    async def live(self) -> None:
+        """Run until told to stop. The journal knows what was not finished."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        log.info("meshd_starts", version=__version__, cluster=self.settings.cluster.name, providers=sorted(self._providers))
+        watcher = asyncio.create_task(keep_running("tailnet", self._watcher.run), name="tailnet")
+        tasks = [watcher]
+        try:
+            await self._first_look()
+            await self._publishing.start()
+            await self._api.start()
+            bodies: dict[str, Callable[[], Awaitable[None]]] = {
+                "reconcile": self._reconciler.run,
+                "node_api": self._serve_nodes,
+                "slurm": self._slurm_source.run,
+                "publish": self._publishing.run,
+                **{source.name: source.run for source in self._listings.values()},
+                **{source.name: source.run for source in self._offers.values()},
+            }
+            tasks += [asyncio.create_task(keep_running(name, body), name=name) for name, body in bodies.items()]
+            self._notify.ready("looking around")
+            await self._stop.wait()
+        finally:
+            await self._end(tasks)
+
+    async def _first_look(self) -> None:
+        """Read every source once, so that the first tick knows as much as can be known."""
+        listings = [source.read_once() for source in self._listings.values()]
+        offers = [source.read_once() for source in self._offers.values()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await asyncio.gather(self._slurm_source.read_once(), *listings, *offers)
+
+    async def _serve_nodes(self) -> None:
+        """Serve the node API on the head's tailnet address, and move with it."""
+        serving, api = "", None
+        try:
+            while True:
+                seen = self._watcher.current
+                own = seen.value.self_ipv4 if isinstance(seen, Fresh) else ""
+                address = self.settings.node_api.address or own
+                if address and address != serving:
+                    if api is not None:
+                        await api.stop()
+                    api = NodeApi(self._node_desk(own or address), poll_hold_s=self.settings.node_api.poll_hold_s)
+                    await api.start(address, self.settings.node_api.port)
+                    serving = address
+                await asyncio.sleep(1.0)
+        finally:
+            if api is not None:
+                await api.stop()
+
+    def _node_desk(self, head_ip: str) -> NodeDeskOfDaemon:
+        slurm, munge = pwd.getpwnam("slurm"), pwd.getpwnam("munge")
+        head = HeadFacts(
+            cluster=self.settings.cluster.name, conf_server=f"{head_ip}:{self.settings.slurm.slurmctld_port}",
+            slurm_uid=slurm.pw_uid, slurm_gid=slurm.pw_gid, munge_uid=munge.pw_uid, munge_gid=munge.pw_gid,
+            packages=self.settings.node_api.packages, poll_hold_s=self.settings.node_api.poll_hold_s,
+        )  # fmt: skip
+        return NodeDeskOfDaemon(
+            records=self._records, tokens=self._tokens, agents=self._agents, whois=self._local, munge=self._munge,
+            munge_key=_munge_key, head=head, timing=lambda: self.settings.timing, nodes=self._nodes,
+            slurm_version=lambda: view.version if (view := slurm_of(self._snapshot())) else "",
+        )  # fmt: skip
+
+    def reload(self) -> None:
+        """Read the settings anew; keep the old ones when the new ones are wrong."""
+        self._notify.reloading()
+        try:
+            new = config.load(self._path)
+        except ConfigError as error:
+            self.config_problem = f"the new settings are wrong, the old ones stay in force: {'; '.join(error.problems)}"
+            log.error("reload_refused", problems=error.problems)
+        else:
+            old, self.config_problem = self.settings, ""
+            self.settings = old.model_copy(update={table: getattr(new, table) for table in RELOADABLE})
+            waiting = [
+                table for table in type(new).model_fields if table not in RELOADABLE and getattr(new, table) != getattr(old, table)
+            ]
+            if waiting:
+                self.config_problem = f"changes in {', '.join(waiting)} need `systemctl restart meshd`"
+            logging.set_up(self.settings.log)
+            log.info("reloaded", waiting_for_restart=waiting)
+        self._notify.ready()
+        self._wake()
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        self._notify.stopping("finishing what is under way")
+        await self._api.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._executor.aclose(STOP_GRACE_S)
+        for provider in self._providers.values():
+            await provider.aclose()
+        await self._local.aclose()
+        if self._admin is not None:
+            await self._admin.aclose()
+        self._journal.close()
+        log.info("meshd_stopped")
+
+
+def _listing(provider: Provider) -> Callable[[], Awaitable[tuple[Instance, ...]]]:
+    async def read() -> tuple[Instance, ...]:
+        return tuple(await provider.list())
+
+    return read
+
+
+def _offers(provider: Provider) -> Callable[[], Awaitable[tuple[Offer, ...]]]:
+    async def read() -> tuple[Offer, ...]:
+        return tuple(await provider.offers(OfferQuery()))
+
+    return read
+
+
+def _munge_key() -> SecretBytes:
+    """The key as systemd handed it over, or as it lies on the head."""
+    if os.environ.get("CREDENTIALS_DIRECTORY"):
+        return read_key()
+    return read_key(Path("/etc/munge/munge.key"))
+
+
+def _admin(settings: Settings, clock: SystemClock) -> TailscaleAdmin | None:
+    """The admin API, when there is a credential for it."""
+    tailnet = settings.tailnet
+    token = config.read_secret(tailnet.api_token_file, "tailscale_api_token")
+    secret = config.read_secret(tailnet.oauth_client_secret_file, "tailscale_oauth_client_secret")
+    credential = ApiToken(token) if token else OAuthClient(tailnet.oauth_client_id, secret) if secret else None
+    if credential is None:
+        if tailnet.mint_auth_key:
+            raise ConfigError("tailnet.mint_auth_key", ["needs an API token or an OAuth client (docs/tailnet.md)"])
+        return None
+    return TailscaleAdmin(AdminHttp(tailnet.api_base_url, credential, clock), tailnet=tailnet.tailnet)
+
+
+async def _live(settings: Settings, path: Path) -> None:
+    await Daemon(settings, path).live()
+
+
+def main() -> None:
+    """The daemon's command line. Ends with 0 after a clean stop, 1 for a fault, 2 for settings that are wrong."""
+    parser = argparse.ArgumentParser(prog="meshd", description="One Slurm cluster out of rented GPU machines.")
+    parser.add_argument("--config", type=Path, default=config.DEFAULT_PATH, help="settings (default: %(default)s)")
+    parser.add_argument("--version", action="version", version=f"meshd {__version__}")
+    arguments = parser.parse_args()
+    try:
+        settings = config.load(arguments.config)
+        logging.set_up(settings.log)
+        asyncio.run(_live(settings, arguments.config))
+    except ConfigError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"meshd: {error.source}: {problem}\n")
+        sys.exit(2)
+    except MeshdError as error:
+        sys.stderr.write(f"meshd: {error}\n")
+        sys.exit(1)
+
+

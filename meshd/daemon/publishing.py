@@ -1,0 +1,231 @@
+"""What Slurm's files shall say, from pools and journal; when to say it; and how it stands.
+
+A change waits for those that are about to follow it: as long as other machines are on their way in or out, up to
+`slurm.reconfigure_max_wait_s`; when nobody is expected, only `slurm.reconfigure_quiet_s`. So the last of a burst does
+not wait, and a burst is few reconfigures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+
+from meshd.api.schema import CheckRow, PublishView
+from meshd.config import PoolSettings, Settings
+from meshd.errors import SlurmError
+from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.observed import SlurmView
+from meshd.runtime.atomicfile import write_atomic
+from meshd.runtime.clock import Clock
+from meshd.slurm.capabilities import capabilities, parse_version
+from meshd.slurm.client import SlurmClient
+from meshd.slurm.files import SlurmFiles
+from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
+from meshd.slurm.publish import Publisher
+from meshd.store.journal import Journal
+
+log = structlog.get_logger(__name__)
+
+RESTART_TIMEOUT_S = 90.0
+LOOK_S = 0.1
+ON_THEIR_WAY_IN = frozenset({Phase.BOOTING, Phase.JOINING})
+
+
+class Publishing:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        settings: Callable[[], Settings],
+        journal: Journal,
+        client: SlurmClient,
+        clock: Clock,
+        slurm: Callable[[], SlurmView | None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._client = client
+        self._clock = clock
+        self._slurm = slurm
+        self._wake = wake
+        self._publisher: Publisher | None = None
+        self._made_for: tuple[int, int, str] | None = None
+        self._wanted: Rendered | None = None
+        self._asked = ""
+        self._first_change_s: float | None = None
+        self._last_change_s = 0.0
+        self._error = ""
+
+    @property
+    def in_force(self) -> Mapping[str, str]:
+        """The address of every slot whose joined line Slurm has."""
+        return self._publisher.published if self._publisher else {}
+
+    async def start(self) -> None:
+        """Find the files. Raises SlurmError when their directory cannot be used."""
+        directory = self._settings().cluster.state_dir / "slurm"
+        try:
+            directory.mkdir(mode=0o755, exist_ok=True)
+            # Every user's Slurm commands on the head read them through the links in Slurm's own directory.
+            directory.chmod(0o755)
+            self._publisher = Publisher(
+                files=SlurmFiles(directory), client=self._client, clock=self._clock, restart=self._restart, quiet_s=0.0,
+                max_wait_s=0.0,
+            )  # fmt: skip
+        except OSError as error:
+            raise SlurmError(f"{directory} cannot be used: {error.strerror}") from error
+
+    async def run(self) -> None:
+        """Put in force what was asked for; wakes the loop after each change."""
+        if self._publisher is None:
+            raise SlurmError("the publisher was not started")
+        publisher = self._publisher
+        async with asyncio.TaskGroup() as group:
+            group.create_task(publisher.run(), name="publisher")
+            group.create_task(self._watch(publisher), name="publisher-watch")
+
+    async def _watch(self, publisher: Publisher) -> None:
+        """Ask when the time has come, and tell when something came into force."""
+        before = publisher.status()
+        while True:
+            await self._clock.sleep(LOOK_S)
+            self.look()
+            now = publisher.status()
+            if (now.last_applied_at, now.last_error) != (before.last_applied_at, before.last_error):
+                before = now
+                self._wake()
+
+    def look(self) -> None:
+        """Make the wanted content anew if anything has changed, and ask for it when it need not wait any longer."""
+        if self._publisher is None:
+            return
+        wanted = self._make()
+        if wanted is None:
+            return
+        now_s = self._clock.monotonic_s()
+        if wanted.digest != self._asked and (self._wanted is None or wanted.digest != self._wanted.digest):
+            self._last_change_s = now_s
+            if self._first_change_s is None:
+                self._first_change_s = now_s
+        self._wanted = wanted
+        if self._first_change_s is not None:
+            slurm = self._settings().slurm
+            waited_s, quiet_s = now_s - self._first_change_s, now_s - self._last_change_s
+            if waited_s < slurm.reconfigure_max_wait_s and (self._more_to_come() or quiet_s < slurm.reconfigure_quiet_s):
+                return
+            self._first_change_s = None
+        self._asked = wanted.digest
+        self._publisher.request(wanted)
+
+    def _more_to_come(self) -> bool:
+        """Another machine is about to join or to leave."""
+        view = self._slurm()
+        return any(
+            machine.phase in ON_THEIR_WAY_IN
+            or (machine.phase is Phase.DRAINING and not machine.left_slurm and not (view and view.jobs_on(machine.slot)))
+            for machine in self._journal.machines()
+        )
+
+    def _make(self) -> Rendered | None:
+        """The content by journal and settings; made anew only when one of them, or Slurm's version, has changed."""
+        view, settings = self._slurm(), self._settings()
+        if view is None:
+            return self._wanted  # which form Slurm takes is not known before it was asked
+        key = (self._journal.revision, id(settings), view.version)
+        if key == self._made_for:
+            return self._wanted
+        try:
+            shapes_fixed = not capabilities(parse_version(view.version)).may_change_shapes
+            wanted = render(
+                [_pool_line(name, pool) for name, pool in settings.pools.items()],
+                [self._joined(m, settings) for m in self._journal.machines() if _belongs(m, settings)],
+                shapes_fixed=shapes_fixed,
+            )
+        except SlurmError as error:
+            if str(error) != self._error:
+                log.error("slurm_files_cannot_be_made", reason=str(error))
+            self._error = str(error)
+            return None
+        self._made_for, self._error = key, ""
+        return wanted
+
+    @staticmethod
+    def _joined(machine: Machine, settings: Settings) -> JoinedNode:
+        facts = machine.facts
+        if facts is None:
+            raise SlurmError(f"{machine.name} has no facts yet")
+        offer, pool = machine.offer, settings.pools[machine.pool]
+        features = [offer.provider, offer.region or machine.region, offer.gpu, "spot" if offer.spot else "ondemand"]
+        return JoinedNode(
+            slot=machine.slot, address=machine.tailnet_ip, shape=facts.shape, gpu=pool.gpu,
+            devices=facts.gpus if pool.gpus_per_node else (), features=tuple(f for f in features if f),
+            memory_fraction=settings.slurm.memory_fraction,
+        )  # fmt: skip
+
+    async def _restart(self) -> None:
+        """Have slurmctld restarted by the root unit that watches for the request."""
+        settings = self._settings()
+        request = settings.cluster.socket.parent / "restart-slurmctld"
+        try:
+            write_atomic(request, b"", mode=0o644)
+        except OSError as error:
+            raise SlurmError(f"slurmctld's restart cannot be asked for: {request}: {error.strerror}") from error
+        end_s = self._clock.monotonic_s() + RESTART_TIMEOUT_S
+        while request.exists():
+            if self._clock.monotonic_s() > end_s:
+                raise SlurmError(
+                    "slurmctld's restart was asked for, but meshd-slurmctld.path does not serve it: systemctl start it"
+                )
+            await self._clock.sleep(LOOK_S)
+
+    def view(self) -> PublishView:
+        """For `meshctl status`."""
+        if self._publisher is None:
+            return PublishView(error=self._error)
+        status = self._publisher.status()
+        return PublishView(
+            reconfigures=status.reconfigures + status.restarts, last_applied_at=status.last_applied_at,
+            error="; ".join(text for text in (self._error, *status.problems) if text),
+        )  # fmt: skip
+
+    async def check(self) -> CheckRow:
+        """For `meshctl doctor`: does slurm.conf include what meshd writes?"""
+        conf = self._settings().slurm.conf_dir / "nodes.conf"
+        ours = self._settings().cluster.state_dir / "slurm" / "nodes.conf"
+        name, view = "slurm files", self.view()
+        if view.error:
+            return CheckRow(name=name, status="fail", text=view.error, cure="see docs/troubleshooting.md, Slurm files")
+        if not _same(conf, ours):
+            cure = "run `meshctl init` as root"
+            return CheckRow(name=name, status="fail", text=f"{conf} is not the file that meshd writes", cure=cure)
+        return CheckRow(name=name, status="ok", text=f"{view.reconfigures} reconfigures, none refused")
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.resolve() == other.resolve() and other.exists()
+    except OSError:
+        return False
+
+
+def _belongs(machine: Machine, settings: Settings) -> bool:
+    return (
+        machine.phase in IN_SLURM
+        and machine.facts is not None
+        and bool(machine.tailnet_ip)
+        and not machine.left_slurm
+        and machine.pool in settings.pools
+    )
+
+
+def _pool_line(name: str, pool: PoolSettings) -> PoolLine:
+    return PoolLine(
+        name=name, partition=pool.partition or name, max_nodes=pool.max_nodes, gpu=pool.gpu,
+        gpus_per_node=pool.gpus_per_node, cpus_min=pool.cpus_min, memory_min_mib=pool.memory_min_mib,
+        features=pool.features, default=pool.default,
+    )  # fmt: skip
