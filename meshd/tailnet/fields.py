@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address, ip_address
+from functools import lru_cache
+from ipaddress import IPv4Address
 from typing import Any, TypeAlias
 
 Json: TypeAlias = Mapping[str, Any]
@@ -47,11 +49,12 @@ def moment(source: Json, key: str) -> datetime | None:
 
     Rounded to the second: a status tells times so, the bus tells the same ones to the nanosecond.
     """
-    try:
-        at = datetime.fromisoformat(text(source, key))
-    except ValueError:
+    told = text(source, key)
+    if not told or told.startswith("0001-"):
         return None
-    if at.year <= 1:
+    try:
+        at = datetime.fromisoformat(told)
+    except ValueError:
         return None
     at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     return at.replace(microsecond=0) + timedelta(seconds=at.microsecond >= 500_000)
@@ -59,11 +62,12 @@ def moment(source: Json, key: str) -> datetime | None:
 
 def first_ipv4(addresses: Iterable[str]) -> str:
     """The first IPv4 address of a list of addresses or prefixes, "" when there is none."""
-    for address in addresses:
-        try:
-            found = ip_address(address.partition("/")[0])
-        except ValueError:
-            continue
-        if isinstance(found, IPv4Address):
-            return str(found)
+    return next(filter(None, map(_ipv4, addresses)), "")
+
+
+@lru_cache(maxsize=65536)
+def _ipv4(address: str) -> str:
+    """Remembered, for the same thousands of addresses come with every poll."""
+    with suppress(ValueError):
+        return str(IPv4Address(address.partition("/")[0]))
     return ""

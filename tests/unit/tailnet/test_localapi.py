@@ -94,9 +94,11 @@ async def test_the_bus_outlives_the_deadline_and_ends_with_the_connection(api: L
     assert seen[1].removed == (2,)
 
 
-async def test_a_first_message_of_ten_thousand_peers(api: LocalApi, tailscaled: Any) -> None:
+async def test_a_first_message_of_ten_thousand_peers(tailscaled: Any) -> None:
+    api = LocalApi(tailscaled.socket, timeout_s=30)
     entry = next(iter(tailscaled.status["Peer"].values()))
     tailscaled.status["Peer"] = {str(n): entry | {"ID": f"n{n}", "NodeID": n} for n in range(1, 10_001)}
     async with aclosing(api.watch()) as bus:
         first = await anext(bus)
     assert first.status is not None and len(first.status.peers) == 10_000
+    await api.aclose()
