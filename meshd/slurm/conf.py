@@ -1,10 +1,10 @@
 """PURE: slurm.conf and its kin as lines that can be read, and amended without touching anything else.
 
-The grammar is that of Slurm's `src/common/parse_config.c`: `#` starts a comment unless a backslash stands before it; a
-backslash at the end of a line (spaces may follow) joins the next one; keys have any case and any space around `=`; a
-value is one word or stands in double quotes; a record (`NodeName=...`) takes the rest of its line; of a simple key that
-backslash at the end of a line (spaces may follow) joins the next one; keys have any case and any space around `=`;
-a """
+The grammar is that of Slurm's `src/common/parse_config.c`: `#` starts a comment unless a backslash stands before it;
+a backslash at the end of a line (spaces may follow) joins the next one; keys have any case and any space around `=`;
+a value is one word or stands in double quotes; a record (`NodeName=...`) takes the rest of its line; of a simple key
+that stands several times the last one is in force; `Include FILE` is a line of its own. What cannot be read is kept.
+"""
 
 from __future__ import annotations
 

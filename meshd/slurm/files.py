@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshd.runtime.atomicfile import write_atomic
+from meshd.slurm.nodes import GRES, NODES
 
-NODES = "nodes.conf"
-GRES = "gres.conf"
 FILE_MODE = 0o644
 """Every user's Slurm commands on the head read them."""
 

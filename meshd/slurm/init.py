@@ -14,8 +14,7 @@ from pathlib import PurePosixPath
 
 from meshd.errors import SlurmError
 from meshd.slurm.conf import Conf, parse
-from meshd.slurm.files import GRES, NODES
-from meshd.slurm.nodes import PoolLine
+from meshd.slurm.nodes import GRES, NODES, PoolLine
 from meshd.slurm.show import hostlist
 
 SLURM_CONF = "slurm.conf"
@@ -24,9 +23,15 @@ CGROUP_CONF = "cgroup.conf"
 GRES_INCLUDE = "meshd-gres.conf"
 """The name of meshd's part of gres.conf in Slurm's directory: without a path, so that it is shipped to the nodes."""
 
+CONF_DIR = PurePosixPath("/etc/slurm")
+SLURM_DIR = PurePosixPath("/var/lib/meshd/slurm")
+
 TREE_WIDTH = 65533
 SLURMD_TIMEOUT_S = 300
 UNKILLABLE_TIMEOUT_S = 300
+UNKILLABLE_PER_MESSAGE = 5
+"""Newer Slurm wants UnkillableStepTimeout to be at least this many MessageTimeouts."""
+
 MESSAGE_TIMEOUT_S = 30
 SRUN_PORTS = "60001-63000"
 _TRACKS_CGROUPS = "proctrack/cgroup"
@@ -96,8 +101,8 @@ class InitInput:
     links: Mapping[str, str] = field(default_factory=dict)
     pools: Sequence[PoolLine] = ()
     slurm_user: str = "slurm"
-    conf_dir: PurePosixPath = PurePosixPath("/etc/slurm")
-    slurm_dir: PurePosixPath = PurePosixPath("/var/lib/meshd/slurm")
+    conf_dir: PurePosixPath = CONF_DIR
+    slurm_dir: PurePosixPath = SLURM_DIR
     cgroups: bool = True
 
 
@@ -195,10 +200,12 @@ def _amend(editor: _Editor) -> None:
     )
     if editor.get("ReturnToService") != "2":
         editor.set("ReturnToService", "2", "a slot becomes usable when its machine registers")
-    editor.at_least("TreeWidth", TREE_WIDTH, "messages go straight from the head: pods cannot reach each other", default=16)
+    editor.at_least("TreeWidth", TREE_WIDTH, "messages go straight from the head: pods reach no other pod", default=16)
     editor.at_least("SlurmdTimeout", SLURMD_TIMEOUT_S, "a wide-area link may be away for minutes", default=300)
-    editor.at_least("UnkillableStepTimeout", UNKILLABLE_TIMEOUT_S, "GPU jobs take long to end; else the node drains", default=60)
     editor.at_least("MessageTimeout", MESSAGE_TIMEOUT_S, "wide-area round trips and relays are slow", default=10)
+    message = editor.get("MessageTimeout") or ""
+    unkillable = max(UNKILLABLE_TIMEOUT_S, UNKILLABLE_PER_MESSAGE * int(message) if message.isdigit() else 0)
+    editor.at_least("UnkillableStepTimeout", unkillable, "GPU jobs take long to end; else the node drains", default=60)
     select = editor.get("SelectType")
     if select is None or select.lower() != "select/cons_tres":
         editor.set("SelectType", "select/cons_tres", "GPUs are shared out by this plugin only")
@@ -228,29 +235,41 @@ def _warn(editor: _Editor, have: InitInput) -> None:
             inherited = sorted(set(record) - {"nodename", "state", "weight", "tmpdisk", "port"})
             if inherited:
                 editor.warnings.append(
-                    f"NodeName=DEFAULT sets {', '.join(inherited)}: lines of {NODES} after it inherit what they do not set"
+                    f"NodeName=DEFAULT sets {', '.join(inherited)}: the lines of {NODES} inherit what they do not set"
                 )
     _warn_names(editor, both, have)
     if (both.get("SlurmctldParameters") or "").lower().find("cloud_dns") >= 0:
         editor.warnings.append("SlurmctldParameters has cloud_dns: slots have addresses, not DNS names; remove it")
     if both.get("TopologyPlugin") and "tree" in (both.get("TopologyPlugin") or "").lower():
-        editor.warnings.append("TopologyPlugin=topology/tree: slots are in no switch, so no job can span them and others")
+        editor.warnings.append("TopologyPlugin=topology/tree: slots are in no switch: no job can span them and others")
     if (both.get("AuthType") or "auth/munge").lower() != "auth/munge":
         editor.warnings.append(f"AuthType={both.get('AuthType')}: meshd hands out munge keys only")
     if both.get("ResumeProgram") or both.get("SuspendProgram"):
-        editor.warnings.append("power saving is set: list meshd's partitions in SuspendExcParts, or it suspends joined slots")
+        editor.warnings.append("power saving is set: name the pools in SuspendExcParts, or their nodes are suspended")
+    _warn_gres(editor, have)
+
+
+def _warn_gres(editor: _Editor, have: InitInput) -> None:
+    """Lines of a gres.conf that hold for every node also hold for meshd's, which name their own device files."""
+    gres = parse(have.gres_conf or "")
+    for line in gres.lines:
+        if (line.value("AutoDetect") or "off").lower() != "off" and line.value("NodeName") is None:
+            editor.warnings.append("gres.conf has AutoDetect for every node: give that line a NodeName=")
+        elif line.value("Name") is not None and line.value("NodeName") is None:
+            editor.warnings.append("gres.conf has GPUs for every node: give that line a NodeName=")
 
 
 def _warn_names(editor: _Editor, both: Conf, have: InitInput) -> None:
     """Names of the user's that a pool would declare again: slurmctld does not start with a name that stands twice."""
-    taken = {name for r in both.records("NodeName") if r["nodename"].upper() != "DEFAULT" for name in hostlist(r["nodename"])}
+    taken = {name for r in both.records_resolved("NodeName") for name in hostlist(r["nodename"])}
     partitions = {r["partitionname"]: r for r in both.records("PartitionName")}
     for pool in have.pools:
         ours = {f"{pool.name}-{index}" for index in range(1, pool.max_nodes + 1)}
         if twice := sorted(ours & taken):
-            raise SlurmError(f"pool {pool.name} would declare {twice[0]}, which slurm.conf has already: rename the pool")
-        if (pool.partition or pool.name) in partitions:
-            editor.warnings.append(f"partition {pool.partition or pool.name} is in slurm.conf already: pool {pool.name} needs another")
+            raise SlurmError(f"pool {pool.name} would declare {twice[0]}, which slurm.conf has: rename the pool")
+        partition = pool.partition or pool.name
+        if partition in partitions:
+            editor.warnings.append(f"partition {partition} is in slurm.conf already: pool {pool.name} needs another")
         if pool.default and any(r.get("default", "").upper() == "YES" for r in partitions.values()):
             editor.warnings.append(f"pool {pool.name} is default, but slurm.conf has a default partition already")
 
@@ -267,7 +286,8 @@ def _gres_change(have: InitInput) -> list[FileChange]:
     new = parse(old or "").with_include(GRES_INCLUDE).render()
     if new == old:
         return []
-    return [FileChange(have.conf_dir / GRES_CONF, old, new, ("meshd tells there which device files a machine's GPUs are",))]
+    reason = "meshd tells there which device files a machine's GPUs are"
+    return [FileChange(have.conf_dir / GRES_CONF, old, new, (reason,))]
 
 
 def _cgroup_change(have: InitInput, editor: _Editor) -> list[FileChange]:
@@ -281,7 +301,9 @@ def _cgroup_change(have: InitInput, editor: _Editor) -> list[FileChange]:
 
 def _new_slurm_conf(have: InitInput) -> str:
     """A whole slurm.conf for a head that has none."""
-    track, task = (_TRACKS_CGROUPS, "task/affinity,task/cgroup") if have.cgroups else ("proctrack/linuxproc", "task/none")
+    track, task = "proctrack/linuxproc", "task/none"
+    if have.cgroups:
+        track, task = _TRACKS_CGROUPS, "task/affinity,task/cgroup"
     return f"""\
 # Written once by `meshctl init`; it is yours from now on. meshd's own part is in {NODES}.
 ClusterName={have.cluster}

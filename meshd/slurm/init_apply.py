@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from meshd.errors import SlurmError
 from meshd.runtime.atomicfile import write_atomic
-from meshd.slurm.files import FILE_MODE, GRES, NODES
+from meshd.slurm.files import FILE_MODE
 from meshd.slurm.init import CGROUP_CONF, GRES_CONF, GRES_INCLUDE, SLURM_CONF, InitPlan, Link
-from meshd.slurm.nodes import HEADER
+from meshd.slurm.nodes import GRES, HEADER, NODES
 
 DIR_MODE = 0o755
 """Every user's Slurm commands read the files through it."""

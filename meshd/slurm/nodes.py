@@ -22,6 +22,10 @@ from meshd.model.ids import slot_index, slot_name
 from meshd.slurm.conf import parse
 from meshd.slurm.show import hostlist
 
+NODES = "nodes.conf"
+GRES = "gres.conf"
+"""The names of meshd's two files in its own directory."""
+
 PLACEHOLDERS = IPv4Network("198.18.0.0/15")
 """Where free slots point: reserved for benchmarks (RFC 2544, RFC 6890), never routed; 131,072 addresses."""
 
@@ -266,7 +270,7 @@ def _folded(files: tuple[str, ...]) -> str:
 
 
 def _gres_lines(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> list[str]:
-    """One line with the device files. slurmd takes only GPUs that have a File; slurmctld needs no line, so free slots have none."""
+    """The device files: slurmd takes only GPUs that have a File. slurmctld needs no line, so free slots have none."""
     if not node.devices:
         return []
     for fact in node.devices:

@@ -6,7 +6,6 @@ namespace, and all of it ends with the processes that hold it. Needs root and `u
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import shutil
@@ -106,18 +105,19 @@ class Host:
 
     def alive(self, daemon: str) -> bool:
         """The daemon runs."""
-        return self.call("sh", "-c", f'kill -0 "$(cat {_pidfile(daemon)})" 2>/dev/null && echo yes', check=False) == "yes\n"
+        script = f'kill -0 "$(cat {_pidfile(daemon)})" 2>/dev/null && echo yes'
+        return self.call("sh", "-c", script, check=False).endswith("yes\n")
 
     def start_munged(self) -> None:
         """Start munged and wait until it encodes."""
         self.call("setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", "munged", "--num-threads=2")
-        _wait(lambda: "MUNGE" in self.call("munge", "-n", check=False), f"munged on {self.name}")
+        wait_until(lambda: "MUNGE" in self.call("munge", "-n", check=False), f"munged on {self.name}")
 
     def start_slurmctld(self, *, wait: bool = True) -> None:
         """Start slurmctld; with `wait` until it answers."""
         self.call("slurmctld", check=wait)
         if wait:
-            _wait(lambda: "is UP" in self.call("scontrol", "ping", check=False), "slurmctld")
+            wait_until(lambda: "is UP" in self.call("scontrol", "ping", check=False), "slurmctld")
 
     def start_slurmd(self, *args: str) -> None:
         """Start slurmd."""
@@ -126,7 +126,7 @@ class Host:
     def stop(self, daemon: str, *, sig: str = "TERM") -> None:
         """Stop a daemon by its pid file and wait for its end."""
         self.call("sh", "-c", f'kill -{sig} "$(cat {_pidfile(daemon)})"', check=False)
-        _wait(lambda: not self.alive(daemon), f"the end of {daemon}")
+        wait_until(lambda: not self.alive(daemon), f"the end of {daemon}")
 
     def log(self, daemon: str) -> str:
         """A daemon's log."""
@@ -147,7 +147,7 @@ class Lab:
         """Bring up the hosts with munged running on each."""
         self._switch = subprocess.Popen(["unshare", "--net", "sh", "-c", _SWITCH], stdin=subprocess.DEVNULL)
         addresses = {name: f"{NETWORK}.{i + 1}" for i, name in enumerate(names)}
-        _wait(lambda: b"br0" in self._in_switch("ip", "link", "show"), "the bridge")
+        wait_until(lambda: b"br0" in self._in_switch("ip", "link", "show"), "the bridge")
         for name, address in addresses.items():
             self._add(name, address, addresses)
         for host in self.hosts.values():
@@ -181,13 +181,13 @@ class Lab:
         lines = ["127.0.0.1 localhost", *(f"{ip} {host}" for host, ip in addresses.items())]
         (box / "hosts").write_text("\n".join(lines) + "\n")
         process = subprocess.Popen(
-            ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private",
-             "sh", "-c", _INIT, "init", str(self.image), str(box), name],
+            ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child",
+             "--propagation", "private", "sh", "-c", _INIT, "init", str(self.image), str(box), name],
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
         pid = _child(process)
         host = self.hosts[name] = Host(name, address, box, process, pid)
-        _wait(lambda: host.call("sh", "-c", "test -e /run/ready && echo yes", check=False) == "yes\n", f"host {name}")
+        wait_until(lambda: host.call("sh", "-c", "test -e /run/ready && echo yes", check=False) == "yes\n", f"host {name}")
         veth = f"v{len(self.hosts)}"
         commands = [
             ["ip", "link", "add", veth, "type", "veth", "peer", "name", "eth0", "netns", str(pid)],
@@ -206,7 +206,7 @@ def _pidfile(daemon: str) -> str:
 def _child(process: subprocess.Popen[bytes]) -> int:
     """The namespace's first process, child of `unshare`."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    _wait(lambda: bool(children.read_text().split()), "the namespaces")
+    wait_until(lambda: bool(children.read_text().split()), "the namespaces")
     return int(children.read_text().split()[0])
 
 
@@ -217,7 +217,7 @@ def _kill(process: subprocess.Popen[bytes], pid: int) -> None:
     process.wait(timeout=10)
 
 
-def _wait(condition: object, what: str, timeout_s: float = 20.0) -> None:
+def wait_until(condition: object, what: str, timeout_s: float = 20.0) -> None:
     """Wait until `condition()` is true."""
     assert callable(condition)
     end = time.monotonic() + timeout_s
@@ -225,8 +225,3 @@ def _wait(condition: object, what: str, timeout_s: float = 20.0) -> None:
         if time.monotonic() > end:
             raise AssertionError(f"{what}: not within {timeout_s:g} s")
         time.sleep(0.05)
-
-
-async def wait_async(condition: object, what: str, timeout_s: float = 20.0) -> None:
-    """As _wait, without blocking the loop."""
-    await asyncio.to_thread(_wait, condition, what, timeout_s)

@@ -1,0 +1,346 @@
+"""meshd's Slurm half against the real thing: slurmctld, slurmd and munged of two versions, in hosts in a box."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+import pytest
+import pytest_asyncio
+from slurm_lab import NETWORK, Host, Lab, wait_until  # type: ignore[import-not-found]
+
+from meshd.errors import SlurmError, SlurmRefused
+from meshd.model.hardware import GpuFact, NodeShape
+from meshd.runtime.clock import SystemClock
+from meshd.slurm.client import SlurmClient
+from meshd.slurm.files import SlurmFiles
+from meshd.slurm.init import InitInput, plan_init
+from meshd.slurm.init_apply import apply_init, read_files
+from meshd.slurm.nodes import FREE_REASON, JoinedNode, PoolLine, Rendered, render
+from meshd.slurm.publish import Publisher
+from meshd.slurm.show import parse_node_shape
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and namespaces"),
+]
+
+IMAGES = {"bookworm": "22.05", "trixie": "24.11"}
+HEAD_IP = f"{NETWORK}.1"
+POOLS = [
+    PoolLine("h100", "", 4, "h100", 2, 1, 500, ("fast",), default=True),
+    PoolLine("cpu", "", 2, "", 0, 1, 500),
+]
+GPUS = tuple(GpuFact(i, "NVIDIA H100", f"GPU-{i}", 81559, f"/dev/nvidia{i}") for i in range(2))
+
+LAB_SETTINGS = """
+SlurmctldPidFile=/run/slurm/slurmctld.pid
+SlurmdPidFile=/run/slurm/slurmd.pid
+StateSaveLocation=/var/spool/slurmctld
+SlurmdSpoolDir=/var/spool/slurmd
+"""
+
+
+def image_path(name: str) -> Path:
+    """The image's root; skips where none can be had."""
+    try:
+        from deploy.sandbox.prepare import ensure_image
+    except ImportError:
+        path = Path(os.environ.get("MESHD_TEST_IMAGES", "/var/cache/meshd-sandbox")) / name
+    else:
+        path = Path(ensure_image(name))
+    if not (path / "usr/sbin/slurmctld").exists():
+        pytest.skip(f"no image {name} (deploy/sandbox/prepare.py makes it, or MESHD_TEST_IMAGES names a directory)")
+    return path
+
+
+@dataclass
+class Cluster:
+    """A head with meshd's Publisher beside it, and two machines."""
+
+    lab: Lab
+    publisher: Publisher
+    client: SlurmClient
+    files: SlurmFiles
+    restarts: int = 0
+
+    @property
+    def head(self) -> Host:
+        return self.lab.hosts["head"]
+
+    @property
+    def old(self) -> bool:
+        return self.lab.image.name.endswith("bookworm")
+
+    def wanted(self, *joined: JoinedNode, pools: list[PoolLine] | None = None) -> Rendered:
+        return render(pools or POOLS, joined, shapes_fixed=self.old)
+
+    def node(self, host: str, slot: str) -> JoinedNode:
+        shape = parse_node_shape(self.lab.hosts[host].call("slurmd", "-C"))
+        devices = GPUS if slot.startswith("h100") else ()
+        return JoinedNode(slot, self.lab.hosts[host].address, shape, "", devices, ("lab",))
+
+    def start_slurmd(self, host: str, slot: str) -> None:
+        self.lab.hosts[host].start_slurmd("--conf-server", f"{HEAD_IP}:6817", "-N", slot)
+
+    async def until(self, slot: str, *states: str, timeout_s: float = 20) -> None:
+        end = time.monotonic() + timeout_s
+        while True:
+            node = (await self.client.view()).nodes[slot]
+            if set(states) <= node.states and (node.up or "DOWN" in states):
+                return
+            assert time.monotonic() < end, f"{slot} is {sorted(node.states)} ({node.reason}), not {states}"
+            await asyncio.sleep(0.1)
+
+    async def job(self, job_id: str) -> str:
+        jobs = {job.id: job.state for job in (await self.client.view()).jobs}
+        return jobs.get(job_id, "GONE")
+
+    async def job_until(self, job_id: str, state: str, timeout_s: float = 30) -> None:
+        end = time.monotonic() + timeout_s
+        while (now := await self.job(job_id)) != state:
+            assert time.monotonic() < end, f"job {job_id} is {now}, not {state}: {self.head.call('squeue')}"
+            await asyncio.sleep(0.1)
+
+    def sbatch(self, *args: str) -> str:
+        return self.head.call("sbatch", "--parsable", "-o", "/dev/null", *args).strip()
+
+
+@pytest.fixture(params=list(IMAGES))
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(image_path(request.param), tmp_path / "lab")
+    try:
+        lab.start(["head", "m1", "m2"])
+        yield lab
+    finally:
+        lab.close()
+
+
+@pytest_asyncio.fixture
+async def cluster(lab: Lab) -> AsyncIterator[Cluster]:
+    """A head made by plan_init from nothing, slurmctld running, all slots free."""
+    head = lab.hosts["head"]
+    init(lab, user_conf=None)
+    client = SlurmClient(head.runner, 20.0)
+    files = SlurmFiles(head.meshd_dir / "slurm")
+    made: list[Cluster] = []
+
+    async def restart() -> None:
+        made[0].restarts += 1
+        if head.alive("slurmctld"):
+            await asyncio.to_thread(head.stop, "slurmctld")
+        await asyncio.to_thread(lambda: head.start_slurmctld(wait=False))
+
+    publisher = Publisher(
+        files=files, client=client, clock=SystemClock(), restart=restart, quiet_s=0.05, max_wait_s=1.0,
+    )  # fmt: skip
+    made.append(Cluster(lab, publisher, client, files))
+    head.start_slurmctld()
+    await publisher.apply(made[0].wanted())
+    yield made[0]
+
+
+def init(lab: Lab, user_conf: str | None, **texts: str) -> tuple[str, ...]:
+    """`meshctl init` on the head; returns the warnings."""
+    head = lab.hosts["head"]
+    if user_conf is not None:
+        (head.conf_dir / "slurm.conf").write_text(user_conf)
+    for name, text in texts.items():
+        (head.conf_dir / name.replace("_", ".")).write_text(text)
+    read, links = read_files(head.conf_dir)
+    have = InitInput(
+        cluster="lab", head="head", head_address=HEAD_IP, slurm_conf=read.get("slurm.conf"),
+        gres_conf=read.get("gres.conf"), cgroup_conf=read.get("cgroup.conf"), links=links, pools=POOLS, cgroups=False,
+    )  # fmt: skip
+    plan = plan_init(have)
+    apply_init(plan, datetime.now(UTC), root=lab_root(head))
+    read, links = read_files(head.conf_dir)
+    again = plan_init(
+        InitInput(
+            cluster="lab", head="head", head_address=HEAD_IP, slurm_conf=read["slurm.conf"],
+            gres_conf=read["gres.conf"], cgroup_conf=read.get("cgroup.conf"), links=links, pools=POOLS, cgroups=False,
+        )  # fmt: skip
+    )
+    assert again.empty, "planning again after init leaves nothing to do"
+    if user_conf is None:
+        path = head.conf_dir / "slurm.conf"
+        path.write_text(path.read_text() + LAB_SETTINGS)
+    if not lab.image.name.endswith("bookworm"):
+        # The boxes have no cgroup tree of their own.
+        (head.conf_dir / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+    return plan.warnings
+
+
+def lab_root(head: Host) -> Path:
+    """The head's /etc/slurm and /var/lib/meshd as a tree, for apply_init."""
+    root = head.box / "view"
+    if not root.exists():
+        (root / "etc").mkdir(parents=True)
+        (root / "var/lib").mkdir(parents=True)
+        (root / "etc/slurm").symlink_to(head.conf_dir)
+        (root / "var/lib/meshd").symlink_to(head.meshd_dir)
+        (root / "etc/passwd").write_text(head.call("cat", "/etc/passwd"))
+    return root
+
+
+async def test_a_slot_lives_through_join_work_leave_and_join_again(cluster: Cluster) -> None:
+    view = await cluster.client.view()
+    assert view.version.startswith(IMAGES[cluster.lab.image.name.rpartition("-")[2]])
+    assert set(view.nodes) == {"h100-1", "h100-2", "h100-3", "h100-4", "cpu-1", "cpu-2"}
+    assert all(node.reason == FREE_REASON and "DOWN" in node.states for node in view.nodes.values())
+    restarts = cluster.restarts
+
+    # What the whole pool could give is accepted while nothing is there; what it could not is not.
+    full = cluster.sbatch("-N4", "--gres=gpu:h100:2", "--wrap", "sleep 60")
+    waiting = cluster.sbatch("-N1", "--gres=gpu:h100:2", "-C", "fast&h100", "--wrap", "sleep 60")
+    assert "not available" in cluster.head.call("sbatch", "--gres=gpu:h100:3", "--wrap", "true", check=False)
+    assert await cluster.job(full) == "PENDING"
+    assert {j.id: j.gpus for j in (await cluster.client.view()).jobs} == {full: 8, waiting: 2}
+    cluster.head.call("scancel", full)
+
+    first = cluster.node("m1", "h100-1")
+    started = time.monotonic()
+    assert await cluster.publisher.apply(cluster.wanted(first))
+    print(f"join: rewritten and in force in {time.monotonic() - started:.3f} s")
+    assert cluster.publisher.published == {"h100-1": first.address}
+    cluster.start_slurmd("m1", "h100-1")
+    await cluster.job_until(waiting, "RUNNING")
+    print(f"join: waiting job runs after {time.monotonic() - started:.3f} s")
+    node = (await cluster.client.view()).nodes["h100-1"]
+    assert {"fast", "h100", "lab"} <= set(node.features)
+    assert node.version.startswith(view.version)
+
+    # Another one joins and leaves: the job on the first does not notice.
+    second = cluster.node("m2", "h100-3")
+    await cluster.publisher.apply(cluster.wanted(first, second))
+    cluster.start_slurmd("m2", "h100-3")
+    await cluster.until("h100-3", "IDLE")
+    assert cluster.head.call("srun", "-w", "h100-3", "--gres=gpu:1", "printenv", "CUDA_VISIBLE_DEVICES").endswith("0\n")
+    with pytest.raises(SlurmError, match="open to jobs"):
+        await cluster.publisher.apply(cluster.wanted(first))
+    with pytest.raises(SlurmError, match="still has jobs"):
+        await cluster.publisher.apply(cluster.wanted(second))
+    assert await cluster.job(waiting) == "RUNNING", "a refused change touches nothing"
+    await cluster.client.drain("h100-3", "leaves")
+    cluster.lab.hosts["m2"].stop("slurmd")
+    await cluster.client.set_down("h100-3", "left")
+    await cluster.publisher.apply(cluster.wanted(first))
+    node = (await cluster.client.view()).nodes["h100-3"]
+    assert "DOWN" in node.states
+    assert node.address.startswith("198.18.")
+    assert await cluster.job(waiting) == "RUNNING"
+
+    # The slot is used again by the machine under another slot's name: its drain mark is meshd's and is lifted.
+    again = cluster.node("m2", "h100-3")
+    await cluster.publisher.apply(cluster.wanted(first, again))
+    cluster.start_slurmd("m2", "h100-3")
+    await cluster.until("h100-3", "IDLE")
+    await cluster.client.resume("h100-3")
+    await cluster.client.resume("h100-3")
+    assert not (await cluster.client.view()).nodes["h100-3"].drained
+    assert cluster.restarts == restarts, "joins and leaves never restart slurmctld"
+    assert await cluster.job(waiting) == "RUNNING"
+
+
+async def test_a_changed_node_set_comes_into_force_and_jobs_survive_it(cluster: Cluster) -> None:
+    first = cluster.node("m1", "h100-1")
+    await cluster.publisher.apply(cluster.wanted(first))
+    cluster.start_slurmd("m1", "h100-1")
+    job = cluster.sbatch("--gres=gpu:1", "--wrap", "sleep 60")
+    await cluster.job_until(job, "RUNNING")
+    restarts = cluster.restarts
+    larger = [PoolLine("h100", "", 6, "h100", 2, 1, 500, ("fast",), default=True), POOLS[1]]
+    started = time.monotonic()
+    await cluster.publisher.apply(cluster.wanted(first, pools=larger))
+    print(f"larger pool in force in {time.monotonic() - started:.3f} s, {cluster.restarts - restarts} restarts")
+    assert "h100-6" in (await cluster.client.view()).nodes
+    await cluster.publisher.apply(cluster.wanted(first, pools=[larger[0]]))
+    assert "cpu-1" not in (await cluster.client.view()).nodes
+    assert (cluster.restarts - restarts) == (2 if cluster.old else 0)
+    await cluster.until("h100-1", "MIXED" if (await cluster.client.view()).nodes["h100-1"].states & {"MIXED"} else "ALLOCATED")
+    assert await cluster.job(job) == "RUNNING"
+
+
+async def test_what_slurm_does_not_take_is_undone_and_slurmctld_lives(cluster: Cluster) -> None:
+    first = cluster.node("m1", "h100-1")
+    good = cluster.wanted(first)
+    await cluster.publisher.apply(good)
+
+    # Words that no parser knows.
+    bad = Rendered(good.nodes_conf.replace("RealMemory", "RealMemorz"), good.gres_conf, good.slots, good.joined)
+    with pytest.raises(SlurmRefused, match="RealMemorz"):
+        await cluster.publisher.apply(bad)
+    # Well-formed, but a partition names a node that is nowhere: fatal for a slurmctld that starts with it.
+    lines = good.nodes_conf.replace("Nodes=h100-[1-4]", "Nodes=h100-[1-9]")
+    with pytest.raises(SlurmRefused) as caught:
+        await cluster.publisher.apply(Rendered(lines, good.gres_conf, good.slots, good.joined))
+    print(f"unknown node in a partition: {caught.value}")
+    assert await cluster.client.ping()
+    assert cluster.files.current().nodes == good.nodes_conf
+    assert (await cluster.client.view()).nodes["h100-1"].address == first.address
+    status = cluster.publisher.status()
+    assert status.refusals == 2
+    assert status.problems
+
+    # A hand edit is reported, put aside, and overwritten.
+    path = cluster.files.directory / "nodes.conf"
+    path.write_text("NodeName=mine Junk=1\n")
+    assert any("edited by hand" in text for text in cluster.publisher.status().problems)
+    assert await cluster.publisher.apply(good)
+    assert (cluster.files.directory / "nodes.conf.edited").read_text() == "NodeName=mine Junk=1\n"
+    assert await cluster.publisher.apply(good) is False
+
+
+async def test_a_head_with_its_own_slurm_conf_and_gres_conf(lab: Lab) -> None:
+    """A slurm.conf as people have it, the head a compute node itself, and a gres.conf of its own."""
+    head = lab.hosts["head"]
+    cpus = parse_node_shape(head.call("slurmd", "-C")).cpus
+    user = (
+        "# our cluster\r\nClusterName=lab\r\nSlurmctldHost=head("
+        + HEAD_IP
+        + ")\nSlurmUser=slurm\nReturnToService=1\nSelectType=select/linear\nSlurmctldParameters=idle_on_node_suspend,\\\n"
+        + "max_dbd_msg_action=discard\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none\n"
+        + f"NodeName=head CPUs={cpus} RealMemory=500 Gres=gpu:a10:1 State=UNKNOWN\n"
+        + "PartitionName=local Nodes=head MaxTime=INFINITE State=UP"
+        + LAB_SETTINGS
+    )
+    warnings = init(lab, user, gres_conf="# ours\nNodeName=head Name=gpu Type=a10 File=/dev/nvidia7\n")
+    assert not warnings
+    head.start_slurmctld()
+    client = SlurmClient(head.runner, 20.0)
+
+    async def restart() -> None:
+        if head.alive("slurmctld"):
+            await asyncio.to_thread(head.stop, "slurmctld")
+        await asyncio.to_thread(lambda: head.start_slurmctld(wait=False))
+
+    files = SlurmFiles(head.meshd_dir / "slurm")
+    publisher = Publisher(files=files, client=client, clock=SystemClock(), restart=restart, quiet_s=0, max_wait_s=0)
+    shape = NodeShape(1, 1, 1, 1, 1, 600)
+    node = JoinedNode("h100-2", lab.hosts["m1"].address, shape, "", GPUS)
+    old = lab.image.name.endswith("bookworm")
+    await publisher.apply(render(POOLS, [node], shapes_fixed=old))
+    head.start_slurmd()
+    lab.hosts["m1"].start_slurmd("--conf-server", f"{HEAD_IP}:6817", "-N", "h100-2")
+
+    def both_idle() -> bool:
+        return head.call("sinfo", "-h", "-N", "-n", "head,h100-2", "-o", "%T").split().count("idle") >= 2
+
+    await asyncio.to_thread(wait_until, both_idle, "head and machine idle")
+    nodes = (await client.view()).nodes
+    assert nodes["head"].gres == "gpu:a10:1"
+    assert nodes["h100-2"].gres.startswith("gpu:h100:2")
+
+
+async def test_init_plan_is_for_this_directory(lab: Lab) -> None:
+    head = lab.hosts["head"]
+    init(lab, None)
+    assert (head.conf_dir / "nodes.conf").readlink() == Path("/var/lib/meshd/slurm/nodes.conf")
+    assert PurePosixPath("/etc/slurm") == InitInput("x", "h", "", None).conf_dir
