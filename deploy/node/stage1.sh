@@ -134,7 +134,7 @@ join_tailnet() {
 # Gets the agent over the tailnet, checks its digest and lets it install itself.
 fetch_agent() {
   python3 - <<'PY'
-import hashlib, json, os, runpy, sys, urllib.request
+import hashlib, json, os, sys, urllib.request, zipfile
 c = json.load(open("/etc/meshd-node/join.json"))
 why = "no head"
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -157,8 +157,11 @@ for head in c["heads"]:
         os.fsync(file.fileno())
     os.chmod(path + ".new", 0o755)
     os.rename(path + ".new", path)
-    sys.argv = [path, "install"]
-    runpy.run_path(path, run_name="__main__")
+    lib = "/opt/meshd-node/lib"
+    zipfile.ZipFile(path).extractall(lib)
+    sys.path.insert(0, lib)
+    from meshd_node.main import main
+    sys.exit(main(["install"]))
 sys.exit(why)
 PY
 }

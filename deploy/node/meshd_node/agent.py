@@ -17,7 +17,6 @@ from .processes import look
 from .tools import run
 
 POLL_SLACK_S = 15.0
-REFUSED_PAUSE_S = 30.0
 PROBLEM_HOLD_S = 2.0
 EXIT_DEAD_MAN = 75
 
@@ -33,9 +32,7 @@ class Agent:
         refused_pause_s: between two tries after a refusal.
     """
 
-    def __init__(
-        self, node: Node, link: HeadLink, token: str, dead_man_s: float, refused_pause_s: float = REFUSED_PAUSE_S
-    ) -> None:
+    def __init__(self, node: Node, link: HeadLink, token: str, dead_man_s: float, refused_pause_s: float) -> None:
         self._node = node
         self._link = link
         self._token = token

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,51 @@ def gather(paths: Paths, clock_skew_s: float) -> dict[str, Any]:
         ToolTimeout, ToolFailed: slurmd or nvidia-smi is there and broken.
         NotPossible: slurmd -C printed something else than its usual line.
     """
-    with ThreadPoolExecutor(4) as pool:
-        shape = pool.submit(_shape)
-        found = pool.submit(gpus, paths)
-        slurmd = pool.submit(_version, "slurmd", "-V")
-        tailscale = pool.submit(_version, "tailscale", "version")
-        return {
-            "shape": shape.result(),
-            "gpus": found.result(),
-            "slurmd_version": slurmd.result(),
-            "tailscale_version": tailscale.result(),
-            "agent_version": VERSION,
-            "os": parse.os_name(_text(paths.os_release))[:200],
-            "arch": platform.machine(),
-            "clock_skew_s": round(clock_skew_s, 3),
-            "ssh_host_key": " ".join(_text(paths.ssh_host_key).split()[:2])[:1000],
-        }
+    later = _Later()
+    for name, work in (
+        ("shape", _shape),
+        ("gpus", lambda: gpus(paths)),
+        ("slurmd_version", lambda: _version("slurmd", "-V")),
+        ("tailscale_version", lambda: _version("tailscale", "version")),
+    ):
+        later.begin(name, work)
+    return {
+        **later.results(),
+        "agent_version": VERSION,
+        "os": parse.os_name(_text(paths.os_release))[:200],
+        "arch": platform.machine(),
+        "clock_skew_s": round(clock_skew_s, 3),
+        "ssh_host_key": " ".join(_text(paths.ssh_host_key).split()[:2])[:1000],
+    }
+
+
+class _Later:
+    """Several looks at once, each in a thread: concurrent.futures would take longer to import than they last."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._found: dict[str, Any] = {}
+        self._failed: list[NodeError] = []
+
+    def begin(self, name: str, work: Callable[[], Any]) -> None:
+        """Start one."""
+        thread = threading.Thread(target=self._look, args=(name, work), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def results(self) -> dict[str, Any]:
+        """All of them, when the last has ended; the first failure is raised."""
+        for thread in self._threads:
+            thread.join()
+        if self._failed:
+            raise self._failed[0]
+        return self._found
+
+    def _look(self, name: str, work: Callable[[], Any]) -> None:
+        try:
+            self._found[name] = work()
+        except NodeError as error:
+            self._failed.append(error)
 
 
 def gpus(paths: Paths) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import sys
 from . import units
 from .files import write_atomic
 from .node import Node
-from .tools import run
+from .services import start_unit
 
 
 def install(node: Node, options: list[str]) -> None:
@@ -43,4 +43,4 @@ def install(node: Node, options: list[str]) -> None:
     link = wants / units.NODE_UNIT
     if not link.is_symlink():
         link.symlink_to(f"/etc/systemd/system/{units.NODE_UNIT}")
-    run([node.systemctl, "--no-block", "restart", units.NODE_UNIT], 60.0)
+    start_unit(node.systemctl, "--no-block", "restart", units.NODE_UNIT)

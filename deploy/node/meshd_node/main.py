@@ -8,12 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import VERSION, facts
-from .agent import REFUSED_PAUSE_S, Agent
+from . import VERSION
 from .console import say, use_console
 from .errors import NodeError
 from .files import read_json
-from .headlink import HeadLink
 from .install import install
 from .node import Node
 from .paths import Paths
@@ -28,13 +26,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=Path("/"), help="directory that stands for /")
     parser.add_argument("--proc", type=Path, default=Path("/proc"), help="directory that stands for /proc")
     parser.add_argument("--systemctl", default="systemctl", help="program that stands for systemctl")
-    parser.add_argument("--refused-pause-s", type=float, default=REFUSED_PAUSE_S, help="pause after a refusal")
+    parser.add_argument("--refused-pause-s", type=float, default=30.0, help="pause after a refusal")
     parser.add_argument("verb", choices=("run", "install", "facts"))
     options = parser.parse_args(argv)
     paths = Paths(options.root, options.proc)
     use_console(paths.console)
     try:
         if options.verb == "facts":
+            from . import facts
+
             sys.stdout.write(json.dumps(facts.gather(paths, 0.0), indent=2) + "\n")
             return 0
         node = Node(paths, options.systemctl)
@@ -48,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(node: Node, refused_pause_s: float) -> int:
+    # imported here: `install` is in a hurry and needs neither
+    from .agent import Agent
+    from .headlink import HeadLink
+
     config = read_json(node.paths.join_file)
     heads = [str(head) for head in config.get("heads") or []]
     if not heads:

@@ -77,20 +77,21 @@ class Node:
         if self.systemd:
             self.install_units(False)
 
-    def install_units(self, with_agent: bool) -> bool:
-        """Write the units; systemd reads them again only when one changed. True when it did."""
-        slurmd = units.slurmd_unit(find("slurmd") or SLURMD_DEFAULT, str(self.paths.slurmd_env))
-        changed = write_if_changed(self.paths.units / units.SLURMD_UNIT, slurmd.encode())
+    def install_units(self, with_agent: bool) -> None:
+        """Write the units. systemd must read them again only when it may know an older text; that takes 0.1 s."""
+        texts = {units.SLURMD_UNIT: units.slurmd_unit(find("slurmd") or SLURMD_DEFAULT, str(self.paths.slurmd_env))}
         if with_agent:
-            text = units.node_unit(sys.executable or "/usr/bin/python3", str(self.paths.agent))
-            changed |= write_if_changed(self.paths.units / units.NODE_UNIT, text.encode())
+            texts[units.NODE_UNIT] = units.node_unit(sys.executable or "/usr/bin/python3", str(self.paths.agent))
+        stale = False
+        for name, text in texts.items():
+            known = (self.paths.units / name).exists()
+            stale |= write_if_changed(self.paths.units / name, text.encode()) and known
         masked = self.paths.units / "munge.service"
         if masked.is_symlink() and str(masked.readlink()) == "/dev/null":
             masked.unlink()
-            changed = True
-        if changed:
+            stale = True
+        if stale:
             run([self.systemctl, "daemon-reload"], 60.0)
-        return changed
 
     def _munge_ids(self) -> tuple[int, int] | None:
         return (self.state.munge_uid, self.state.munge_gid) if self.state.munge_uid >= 0 else None

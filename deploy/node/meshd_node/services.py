@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from .console import say
-from .errors import ToolMissing
+from .errors import ToolFailed, ToolMissing
 from .tools import find, run, search_path
 
 RESTART_S = 2.0
@@ -36,6 +36,17 @@ class Service(Protocol):
         """Whether it runs now."""
 
 
+def start_unit(systemctl: str, *verb: str) -> None:
+    """`systemctl start` or `restart` of a unit whose file may be new: systemd mostly finds it without a reload."""
+    try:
+        run([systemctl, *verb], 90.0)
+    except ToolFailed as error:
+        if "not found" not in str(error):
+            raise
+        run([systemctl, "daemon-reload"], 60.0)
+        run([systemctl, *verb], 90.0)
+
+
 class SystemdService:
     """A unit."""
 
@@ -45,7 +56,7 @@ class SystemdService:
 
     def start(self) -> None:
         """Have it run."""
-        run([self._systemctl, "start", self._unit], 90.0)
+        start_unit(self._systemctl, "start", self._unit)
 
     def stop(self) -> None:
         """Have it not run."""
@@ -53,7 +64,7 @@ class SystemdService:
 
     def restart(self) -> None:
         """Stop and start."""
-        run([self._systemctl, "restart", self._unit], 90.0)
+        start_unit(self._systemctl, "restart", self._unit)
 
     def alive(self) -> bool:
         """Whether systemd calls it active."""

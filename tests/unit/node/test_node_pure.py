@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.node.meshd_node import gpu, hosts, parse, processes, users
+from deploy.node.meshd_node import main as node_main
 from deploy.node.meshd_node.deadman import DeadMan
 from deploy.node.meshd_node.errors import NotPossible
 from deploy.node.meshd_node.paths import Paths
@@ -225,3 +226,29 @@ def test_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         users.align(paths, users.Account("slurm", 64030, 64031), [])
     with pytest.raises(NotPossible, match="group slurm"):
         users.align(paths, users.Account("slurm", 64031, 64030), [])
+
+
+def test_install_writes_units_and_starts_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system/munge.service").symlink_to("/dev/null")
+    calls = tmp_path / "calls"
+    systemctl = tmp_path / "bin/systemctl"
+    systemctl.write_text(
+        f'#!/bin/sh\necho "$*" >> {calls}\n'
+        f'[ "$1" = daemon-reload ] || [ -e {tmp_path}/known ] || '
+        f'{{ touch {tmp_path}/known; echo "Unit not found." >&2; exit 5; }}\n'
+    )
+    systemctl.chmod(0o755)
+    argv = ["--root", str(tmp_path), "--systemctl", str(systemctl), "install"]
+    assert node_main.main(argv) == 0
+    start = "--no-block restart meshd-node.service"
+    assert calls.read_text().splitlines() == ["daemon-reload", start, "daemon-reload", start]
+    units = tmp_path / "etc/systemd/system"
+    assert (units / "multi-user.target.wants/meshd-node.service").is_symlink()
+    assert not (units / "munge.service").is_symlink()
+    assert "KillMode=process" in (units / "meshd-slurmd.service").read_text()
+    calls.unlink()
+    assert node_main.main(argv) == 0
+    assert calls.read_text().splitlines() == [start]
