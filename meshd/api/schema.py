@@ -358,6 +358,24 @@ class DoctorView(Document):
     source: str = "daemon"
 
 
+class InitChange(Part):
+    """A file that `meshctl init` writes. `diff` is a unified diff; a secret's content is never in it."""
+
+    path: str
+    reasons: list[str] = []
+    diff: str = ""
+    backup: str = ""
+
+
+class InitView(Document):
+    """What `meshctl init` would do or has done, and what is left for a person to do."""
+
+    changes: list[InitChange] = []
+    warnings: list[str] = []
+    applied: bool = False
+    next: list[str] = []
+
+
 class VersionView(Document):
     """What runs on the head; "" where not known."""
 
@@ -402,6 +420,7 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     MachineAnswer,
     MachineAnswers,
     DoctorView,
+    InitView,
     VersionView,
     CallerView,
     ErrorView,

@@ -25,7 +25,6 @@ from meshd.api.listen import SocketError, clear_stale
 from meshd.api.schema import ErrorView, EventsView, ScaleAnswer, StatusView
 from tests.unit.api.memory_desk import MemoryDesk, serve
 
-
 Logs = list[MutableMapping[str, Any]]
 
 

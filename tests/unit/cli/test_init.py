@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Meshctl
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="init runs as root")
+
+SLURM_CONF = """\
+# my cluster
+ClusterName=old
+SlurmctldHost=head(100.64.0.1)
+SlurmUser=nobody
+TreeWidth=50
+NodeName=rack[1-4] CPUs=8
+PartitionName=cpu Nodes=ALL Default=YES
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    slurm = tmp_path / "image" / "etc" / "slurm"
+    slurm.mkdir(parents=True)
+    (slurm / "slurm.conf").write_text(SLURM_CONF)
+    nobody = pwd.getpwnam("nobody")
+    (slurm.parent / "passwd").write_text(f"nobody:x:{nobody.pw_uid}:{nobody.pw_gid}::/:/bin/false\n")
+    (tmp_path / "meshd.toml").write_text('[cluster]\nname = "lab"\n[pools.a100]\ngpu = "a100"\n')
+    munge = slurm.parent / "munge"
+    munge.mkdir(mode=0o700)
+    (munge / "munge.key").write_bytes(b"k" * 1024)
+    (munge / "munge.key").chmod(0o400)
+    return tmp_path / "image"
+
+
+@pytest.fixture
+def init(meshctl: Meshctl, root: Path, tmp_path: Path) -> Meshctl:
+    def run(*argv: str) -> object:
+        options = ["init", "--root", str(root), "--head-address", "100.64.0.1"]
+        return meshctl(*options, *argv, config=str(tmp_path / "meshd.toml"))
+
+    return run  # type: ignore[return-value]
+
+
+def test_it_shows_a_diff_with_reasons_and_changes_nothing(init: Meshctl, root: Path) -> None:
+    ran = init("--dry-run")
+    assert ran.code == 0, ran.err
+    assert "\n+Include nodes.conf\n" in ran.out or "\n+include nodes.conf\n" in ran.out.lower()
+    assert "# /etc/slurm/slurm.conf: TreeWidth=65533: " in ran.out
+    assert "next: systemctl restart slurmctld.service" in ran.err
+    assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF
+
+
+def test_it_needs_yes_without_a_terminal(init: Meshctl, root: Path) -> None:
+    assert init().code == 2
+    assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF
+
+
+def test_it_writes_keeps_a_copy_and_is_done_then(init: Meshctl, root: Path) -> None:
+    ran = init("--yes", "-o", "json")
+    assert ran.code == 0, ran.err
+    document = ran.json()
+    assert (document["schema_version"], document["applied"]) == (1, True)
+    conf = next(c for c in document["changes"] if c["path"] == "/etc/slurm/slurm.conf")
+    assert Path(conf["backup"]).read_text() == SLURM_CONF
+    assert conf["reasons"]
+    new = (root / "etc/slurm/slurm.conf").read_text()
+    assert "# my cluster" in new
+    assert "NodeName=rack[1-4] CPUs=8" in new
+    assert (root / "var/lib/meshd/slurm/nodes.conf").exists()
+    again = init("--yes", "-o", "json")
+    assert (again.code, again.json()["changes"]) == (0, [])
+    assert "nothing to do" in again.err
+
+
+def test_a_munge_key_is_made_only_where_there_is_none(init: Meshctl, root: Path) -> None:
+    key = root / "etc/munge/munge.key"
+    init("--yes")
+    assert key.read_bytes() == b"k" * 1024
+    key.unlink()
+    ran = init("--dry-run")
+    assert "there is no munge key: one is made" in ran.out
+    assert not key.exists()
+    ran = init("--yes")
+    try:
+        owner = pwd.getpwnam("munge")
+    except KeyError:
+        assert ran.code == 1
+        assert "there is no user munge" in ran.err
+        return
+    assert ran.code == 0, ran.err
+    assert (stat.S_IMODE(key.stat().st_mode), key.stat().st_uid) == (0o400, owner.pw_uid)
+    assert "fingerprint" in ran.err
+
+
+def test_an_insecure_key_is_refused(init: Meshctl, root: Path) -> None:
+    (root / "etc/munge/munge.key").chmod(0o644)
+    ran = init("--yes")
+    assert ran.code == 1
+    assert "chmod 0400" in ran.err
+    assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF
+
+
+def test_faulty_settings(init: Meshctl, tmp_path: Path) -> None:
+    (tmp_path / "meshd.toml").write_text("[cluster\n")
+    ran = init("--dry-run", "-o", "json")
+    assert (ran.code, ran.json()["kind"]) == (1, "config")
