@@ -1,0 +1,75 @@
+"""What is put on a head: units that systemd accepts, a clean installer, an example that loads."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from meshd.config import load
+
+ROOT = Path(__file__).resolve().parents[3]
+UNITS = ["meshd.service", "meshd-slurmctld.service"]
+ANALYZE = shutil.which("systemd-analyze")
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("unit", UNITS)
+def test_exposure_is_below_two(unit: str, tmp_path: Path) -> None:
+    file = shutil.copy(ROOT / "systemd" / unit, tmp_path)
+    done = _run("systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", str(file))
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="needs systemd-analyze")
+def test_units_are_well_formed(tmp_path: Path) -> None:
+    for file in [*(ROOT / "systemd").glob("*.service"), *(ROOT / "systemd").glob("*.path")]:
+        text = file.read_text().replace("/opt/meshd/venv/bin/meshd", "/bin/true")
+        (tmp_path / file.name).write_text(text)
+    done = _run("systemd-analyze", "verify", "--man=no", *(str(file) for file in sorted(tmp_path.iterdir())))
+    ours = [line for line in done.stderr.splitlines() if "meshd" in line]
+    assert ours == []
+
+
+def test_every_program_of_the_daemon_may_run() -> None:
+    text = (ROOT / "systemd/meshd.service").read_text()
+    assert "PrivateUsers=yes" not in text, "callers of the socket would all look like nobody"
+    families = re.search(r"^RestrictAddressFamilies=(.*)$", text, re.M)
+    assert families and set(families[1].split()) == {"AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"}
+
+
+def test_credential_directories_exist_before_the_service_starts() -> None:
+    unit, tmpfiles = (ROOT / "systemd/meshd.service").read_text(), (ROOT / "systemd/tmpfiles.d/meshd.conf").read_text()
+    wanted = re.findall(r"^LoadCredential=\w+:(/etc/meshd/\S+)$", unit, re.M)
+    assert wanted
+    for directory in wanted:
+        assert f"d {directory} 0700 root root" in tmpfiles
+
+
+def test_the_example_of_the_settings(tmp_path: Path) -> None:
+    example = (ROOT / "deploy/head/meshd.toml").read_text()
+    file = tmp_path / "meshd.toml"
+    file.write_text(example)
+    assert load(file).pools == {}
+    file.write_text(re.sub(r"^# (?=\[|[a-z_]+ = )", "", example, flags=re.M))
+    everything = load(file)
+    assert set(everything.pools) == {"h100"} and set(everything.providers) == {"lambda", "aws"}
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
+def test_the_installer_is_clean() -> None:
+    done = _run("shellcheck", str(ROOT / "deploy/head/install"))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), (["--nonsense"], 2), (["--from"], 1)])
+def test_the_installer_s_usage(words: list[str], code: int) -> None:
+    done = _run("sh", str(ROOT / "deploy/head/install"), *words)
+    assert done.returncode == code
