@@ -104,6 +104,8 @@ wait_online() {
   until online; do
     n=$((n + 1))
     [ "$n" -lt "$1" ] || return 1
+    # a refused key does not get better by waiting
+    if [ "$n" -gt 40 ] && has 'login error'; then return 1; fi
     nap
   done
 }
@@ -122,7 +124,7 @@ join_tailnet() {
       said=$(up)
     fi
     wait_online 300 && return
-    why=$(printf '%s' "$S" | grep -i 'login error' | head -n 1)
+    why=$(printf '%s' "$S" | grep -i 'login error' | head -n 1 | sed 's/^[ "]*//')
     say "not on the tailnet (try $try of $TRIES): ${why:-$(printf '%s' "$said" | tail -n 1)}"
     [ "$try" -lt "$TRIES" ] || give_up "the tailnet does not take this machine: is the auth key expired, revoked or used up?"
     try=$((try + 1))

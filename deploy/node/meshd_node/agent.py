@@ -100,7 +100,13 @@ class Agent:
             "heartbeat": heartbeat.take(node.paths, node.load),
             "results": self._results,
         }
-        answer = self._link.call("POST", "/v1/poll", node.state.node_token, body, hold_s + POLL_SLACK_S)
+        try:
+            answer = self._link.call("POST", "/v1/poll", node.state.node_token, body, hold_s + POLL_SLACK_S)
+        except HeadRefused as error:
+            if error.status in (400, 413):
+                # something in the results is not taken: the next poll tells only how they ended
+                self._results = [{**one, "detail": str(one["detail"])[:400], "data": {}} for one in self._results]
+            raise
         self._dead_man.contact()
         self._results = []
         found = answer.get("commands") if isinstance(answer, dict) else None

@@ -17,13 +17,18 @@ NVIDIA_TIMEOUT_S = 60.0
 """The first call after boot may load the driver for each GPU."""
 
 
-def gather(paths: Paths, clock_skew_s: float) -> dict[str, Any]:
+def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
     """All facts for the join, in the shape that the head's API takes.
 
     Missing programs are facts too: without slurmd its version is "" and the shape is all zero; without nvidia-smi
     there are no GPUs.
 
+    Args:
+        paths: where the files are.
+        clock_skew_s: asks the head for the time; runs while the machine is looked at.
+
     Raises:
+        HeadUnreachable: the head told no time.
         ToolTimeout, ToolFailed: slurmd or nvidia-smi is there and broken.
         NotPossible: slurmd -C printed something else than its usual line.
     """
@@ -35,12 +40,13 @@ def gather(paths: Paths, clock_skew_s: float) -> dict[str, Any]:
         ("tailscale_version", lambda: _version("tailscale", "version")),
     ):
         later.begin(name, work)
+    skew_s = clock_skew_s()
     return {
         **later.results(),
         "agent_version": VERSION,
         "os": parse.os_name(_text(paths.os_release))[:200],
         "arch": platform.machine(),
-        "clock_skew_s": round(clock_skew_s, 3),
+        "clock_skew_s": round(skew_s, 3),
         "ssh_host_key": " ".join(_text(paths.ssh_host_key).split()[:2])[:1000],
     }
 

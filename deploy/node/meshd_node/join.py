@@ -28,12 +28,16 @@ def join(node: Node, link: HeadLink, token: str) -> None:
     """
     if not token:
         raise NotPossible("there is no join token on this machine", "rent it anew")
-    skew_s = link.clock_skew_s()
     if facts.missing_programs():
         _install(node, link, token)
-    answer = link.call("POST", "/v1/join", token, {"facts": facts.gather(node.paths, skew_s)}, JOIN_TIMEOUT_S)
-    key = munge.decode_key(str(answer.get("munge_key_b64", "")))
-    _take(node, answer)
+    answer = link.call(
+        "POST", "/v1/join", token, {"facts": facts.gather(node.paths, link.clock_skew_s)}, JOIN_TIMEOUT_S
+    )
+    try:
+        key = munge.decode_key(str(answer["munge_key_b64"]))
+        _take(node, answer)
+    except (KeyError, TypeError, ValueError) as error:
+        raise HeadUnreachable(f"the head's answer to the join cannot be used ({type(error).__name__})") from None
     node.save()
     say(f"accepted as {node.state.slot} of {node.state.cluster}", urgent=True)
     ensure(node.paths, [str(name) for name in answer.get("packages") or []])

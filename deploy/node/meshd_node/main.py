@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.verb == "facts":
             from . import facts
 
-            sys.stdout.write(json.dumps(facts.gather(paths, 0.0), indent=2) + "\n")
+            sys.stdout.write(json.dumps(facts.gather(paths, lambda: 0.0), indent=2) + "\n")
             return 0
         node = Node(paths, options.systemctl)
         if options.verb == "install":

@@ -74,6 +74,7 @@ class Node:
         write_atomic(self.paths.slurmd_env, f"SLURMD_ARGS={line}\n".encode(), 0o600)
         for directory in (self.paths.slurm_log, self.paths.slurmd_spool):
             directory.mkdir(parents=True, exist_ok=True)
+            directory.chmod(0o755)  # jobs run their script out of the spool directory
         if self.systemd:
             self.install_units(False)
 

@@ -151,6 +151,7 @@ class ChildService:
             [program, *argv[1:]],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
+            umask=0o022,
             env={**os.environ, "PATH": search_path()},
             user=uid if drop else None,
             group=gid if drop else None,

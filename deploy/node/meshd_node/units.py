@@ -55,5 +55,4 @@ LimitNOFILE=131072
 LimitMEMLOCK=infinity
 LimitSTACK=infinity
 TasksMax=infinity
-OOMScoreAdjust=-1000
 """
