@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import boto3
+import botocore.session
 from botocore import exceptions, parsers
 from botocore.config import Config
+from botocore.loaders import Loader, create_loader
 
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
-from providers._http import USER_AGENT
+from providers._http import USER_AGENT, in_doubt
 from providers._settings import read_secret
 from providers._threads import Workers
 from providers.aws.mapping import AWS, Refusal, to_error
@@ -62,10 +65,11 @@ class Ec2:
         """RunInstances for one machine; returns it."""
 
         def call() -> Row:
-            made = self._ec2(region, attempts=1).run_instances(**cast("Any", parameters))["Instances"]
+            answer = self._ec2(region, attempts=1).run_instances(**cast("Any", parameters))
+            made = _part(answer, "Instances", "launch", changes=True)
             if len(made) != 1:
                 raise Uncertain(f"{len(made)} instances in the answer", provider=AWS, operation="launch")
-            return cast("Row", made[0])
+            return made[0]
 
         return await self._do(call, "launch", changes=True, timeout_s=self._settings.launch_timeout_s)
 
@@ -78,7 +82,8 @@ class Ec2:
                 .get_paginator("describe_instances")
                 .paginate(Filters=list(filters), PaginationConfig={"PageSize": 1000})
             )
-            return [cast("Row", i) for page in pages for r in page["Reservations"] for i in r.get("Instances", [])]
+            reservations = [r for page in pages for r in _part(page, "Reservations", operation)]
+            return [i for r in reservations for i in r.get("Instances", [])]
 
         return await self._do(call, operation)
 
@@ -86,8 +91,8 @@ class Ec2:
         """DescribeInstances by id; None when the answer is empty."""
 
         def call() -> Row | None:
-            reservations = self._ec2(region).describe_instances(InstanceIds=[instance_id])["Reservations"]
-            return next((cast("Row", i) for r in reservations for i in r.get("Instances", [])), None)
+            answer = self._ec2(region).describe_instances(InstanceIds=[instance_id])
+            return next((i for r in _part(answer, "Reservations", "get") for i in r.get("Instances", [])), None)
 
         return await self._do(call, "get")
 
@@ -95,7 +100,8 @@ class Ec2:
         """TerminateInstances for one id."""
 
         def call() -> None:
-            self._ec2(region, attempts=1).terminate_instances(InstanceIds=[instance_id])
+            answer = self._ec2(region, attempts=1).terminate_instances(InstanceIds=[instance_id])
+            _part(answer, "TerminatingInstances", "terminate", changes=True)
 
         await self._do(call, "terminate", changes=True)
 
@@ -105,7 +111,7 @@ class Ec2:
         def call() -> list[Row]:
             filters = [{"Name": "instance-type", "Values": list(patterns)}]
             pages = self._ec2(region).get_paginator("describe_instance_types").paginate(Filters=cast("Any", filters))
-            return [cast("Row", row) for page in pages for row in page["InstanceTypes"]]
+            return [row for page in pages for row in _part(page, "InstanceTypes", "offers")]
 
         return await self._do(call, "offers")
 
@@ -120,7 +126,7 @@ class Ec2:
                     LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": list(types)[:200]}]
                 )
             )
-            return [cast("Row", row) for page in pages for row in page["InstanceTypeOfferings"]]
+            return [row for page in pages for row in _part(page, "InstanceTypeOfferings", "offers")]
 
         return await self._do(call, "offers")
 
@@ -133,7 +139,7 @@ class Ec2:
                 .get_paginator("describe_spot_price_history")
                 .paginate(InstanceTypes=cast("Any", list(types)), ProductDescriptions=["Linux/UNIX"], StartTime=since)
             )
-            return [cast("Row", row) for page in pages for row in page["SpotPriceHistory"]]
+            return [row for page in pages for row in _part(page, "SpotPriceHistory", "offers")]
 
         return await self._do(call, "offers")
 
@@ -143,9 +149,9 @@ class Ec2:
         def call() -> list[Row]:
             client = self._ec2(region)
             if image_id:
-                return [cast("Row", row) for row in client.describe_images(ImageIds=[image_id])["Images"]]
+                return _part(client.describe_images(ImageIds=[image_id]), "Images", "launch")
             answer = client.describe_images(Owners=[owner], Filters=[{"Name": "name", "Values": [name]}])
-            return [cast("Row", row) for row in answer["Images"]]
+            return _part(answer, "Images", "launch")
 
         return await self._do(call, "launch")
 
@@ -155,7 +161,7 @@ class Ec2:
         def call() -> str:
             who = self._client("sts", region, self._settings.read_attempts).get_caller_identity()
             self._ec2(region).describe_instances(MaxResults=5)
-            return f"account {who['Account']}, {who['Arn']}"
+            return f"account {who.get('Account', '?')}, {who.get('Arn', '?')}"
 
         return await self._do(call, "check")
 
@@ -203,14 +209,40 @@ class Ec2:
 
     def _new_session(self) -> boto3.Session:
         settings = self._settings
+        base = botocore.session.get_session()
+        base.register_component("data_loader", _models())
         if not settings.access_key_id or self._secret is None:
-            return boto3.Session(profile_name=settings.profile or None)
+            return boto3.Session(profile_name=settings.profile or None, botocore_session=base)
         token = settings.session_token
         return boto3.Session(
+            botocore_session=base,
             aws_access_key_id=settings.access_key_id,
             aws_secret_access_key=self._secret.get_secret_value(),
             aws_session_token=token.get_secret_value() if token else None,
         )
+
+
+@lru_cache(maxsize=1)
+def _models() -> Loader:
+    """The SDK's service descriptions, of which EC2's takes a third of a second to read: once per process."""
+    return create_loader()
+
+
+def _part(answer: Mapping[str, Any], key: str, operation: str, *, changes: bool = False) -> list[Row]:
+    """The list that an answer must have, even if empty.
+
+    The SDK takes any well-formed XML for an answer, such as a page of a proxy with status 200, and finds nothing in it:
+    that must not pass for "there are no machines".
+
+    Raises:
+        Uncertain: the list is missing and the call changes things.
+        Transient: it is missing otherwise.
+    """
+    rows = answer.get(key)
+    if isinstance(rows, list):
+        return rows
+    text = "the answer is not what EC2's API promises"
+    raise in_doubt(text, changes=changes, provider=AWS, operation=operation)
 
 
 def _translate(error: Exception, operation: str, changes: bool) -> ProviderError:

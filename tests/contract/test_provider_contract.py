@@ -447,7 +447,7 @@ async def test_failed_read_is_transient(rig: Rig, provider: Provider, operation:
     }
     if operation == "offers":
         provider = rig.make()
-    strike(rig, kind, operation)
+    strike(rig, kind, operation, when=When.ALWAYS)
     with pytest.raises(Transient):
         await calls[operation]()
 

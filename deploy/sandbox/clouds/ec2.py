@@ -65,13 +65,12 @@ class Ec2Cloud:
     Args:
         ledger: the machines.
         faults: what goes wrong.
-        account_id: twelve digits; a number of its own keeps it apart from other stand-ins in this process.
     """
 
-    def __init__(self, ledger: Ledger, faults: FaultEngine, account_id: str) -> None:
+    def __init__(self, ledger: Ledger, faults: FaultEngine) -> None:
         self.ledger = ledger
         self.faults = faults
-        self._backend = Backend(account_id)
+        self._backend = Backend()
         self._prices = shipped()
         self._tokens: dict[tuple[str, str], tuple[str, str, Reply]] = {}
         self._lock = threading.RLock()

@@ -7,8 +7,10 @@ look at instances their state, reason, address and time are set to what the ledg
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -44,17 +46,22 @@ class Reply:
     body: bytes
 
 
+#: Accounts that nobody uses now. To set one up takes longer than most tests, so they are used again.
+_IDLE_ACCOUNTS: list[str] = []
+_COUNT = itertools.count(100_000_000_000)
+
+
+@lru_cache(maxsize=1)
+def _moto() -> Any:
+    return DomainDispatcherApplication(create_backend_app)
+
+
 class Backend:
-    """moto's EC2 for one account.
+    """EC2 as moto has it, in an account of its own: several in one process do not see each other's instances."""
 
-    Args:
-        account_id: twelve digits; stand-ins with different ones do not see each other's instances.
-    """
-
-    def __init__(self, account_id: str) -> None:
-        self.account_id = account_id
-        self._app = DomainDispatcherApplication(create_backend_app)
-        self._pictured: set[str] = set()
+    def __init__(self) -> None:
+        self.account_id = _IDLE_ACCOUNTS.pop() if _IDLE_ACCOUNTS else str(next(_COUNT))
+        self._app = _moto()
 
     def forward(self, environ: Mapping[str, Any], form: Mapping[str, str] | None) -> Reply:
         """Let moto answer, with `form` in place of the request's own body when given."""
@@ -78,9 +85,6 @@ class Backend:
 
     def ensure_images(self, region: str) -> None:
         """Publish the images that the adapter looks for by default."""
-        if region in self._pictured:
-            return
-        self._pictured.add(region)
         backend = self._region(region)
         for index, (pattern, arch) in enumerate(((DLAMI, "x86_64"), (DLAMI_ARM, "arm64"))):
             image = Ami(
@@ -136,8 +140,10 @@ class Backend:
             interface.public_ip = machine.address if visible else None
 
     def close(self) -> None:
-        """Forget the account's instances."""
-        ec2_backends[self.account_id].reset()
+        """Forget the account's instances, and let others use it."""
+        for backend in ec2_backends[self.account_id].values():
+            backend.reservations.clear()
+        _IDLE_ACCOUNTS.append(self.account_id)
 
     def _region(self, region: str) -> Any:
         return ec2_backends[self.account_id][region]

@@ -322,7 +322,7 @@ def _spoiled(request: web.Request, fault: Fault) -> web.StreamResponse:
     if fault.kind in CUTS:
         if request.transport is not None:
             request.transport.abort()
-        raise ConnectionResetError("a fault cuts the connection")
+        return web.Response()  # to nobody
     if fault.kind in (Kind.HTML, Kind.HTML_AFTER):
         status = 200 if fault.kind in AFTER else 502
         return web.Response(text=HTML, content_type="text/html", status=status)

@@ -10,12 +10,12 @@ import argparse
 import asyncio
 import importlib
 import json
-import secrets
 import signal
+import socket
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -74,6 +74,12 @@ class _QuietHandler(MotoRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         """Say nothing of each request."""
 
+    def connection_dropped(self, error: BaseException, environ: dict[str, Any] | None = None) -> None:
+        """Close the socket when a fault cuts the connection; left alone, the server would wait for a next request."""
+        self.close_connection = True
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
 
 class CloudServer:
     """The stand-ins, as an async context manager.
@@ -110,8 +116,7 @@ class CloudServer:
             "lambda": self._cloud("lambda", ends_itself=False),
         }
         aws, lambda_ = self.clouds["aws"], self.clouds["lambda"]
-        account_id = f"{secrets.randbelow(10**12):012d}"
-        self.ec2 = Ec2Cloud(aws.ledger, aws.faults, account_id)
+        self.ec2 = Ec2Cloud(aws.ledger, aws.faults)
         limits = RateLimits(*options.lambda_limits)
         self.lambda_cloud = LambdaCloud(lambda_.ledger, lambda_.faults, options.lambda_api_key, limits)
         admin = Admin(self.clouds, self.lambda_cloud, self.host)
@@ -147,9 +152,7 @@ class CloudServer:
         listener = self._listen(self.options.ec2_port)
         listener.setblocking(True)
         ip, port = listener.getsockname()[:2]
-        server = make_server(
-            ip, port, self.ec2, threaded=True, request_handler=_QuietHandler, fd=listener.fileno()
-        )
+        server = make_server(ip, port, self.ec2, threaded=True, request_handler=_QuietHandler, fd=listener.fileno())
         listener.close()  # the server works on a copy
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="ec2", daemon=True)
         thread.start()
