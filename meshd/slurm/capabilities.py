@@ -31,6 +31,9 @@ class Capabilities:
         refused_reconfigure_keeps_running: a file that cannot be read leaves the old slurmctld running (since 23.11 it
             forks the new one first); before that it ends.
         releases_back: how many releases older than slurmctld a slurmd may be.
+        cgroup_plugin_off: the CgroupPlugin that lets slurmd start where there is no usable cgroup tree (pods). The word
+            "disabled" is in cgroup.conf(5) since 24.05; before it, cgroup/v1 that no other plugin uses does the same
+            (run on 22.05.8), while the default, autodetect, ends slurmd.
         configless_ships_includes: Include lines without a path are shipped to configless nodes.
     """
 
@@ -39,6 +42,7 @@ class Capabilities:
     may_change_shapes: bool
     refused_reconfigure_keeps_running: bool
     releases_back: int
+    cgroup_plugin_off: str
     configless_ships_includes: bool = True
 
     @property
@@ -53,12 +57,12 @@ RELEASES: tuple[tuple[int, int], ...] = (
 """Releases in order (https://slurm.schedmd.com/upgrades.html). The window counts in these, not in months."""
 
 TABLE: tuple[Capabilities, ...] = (
-    Capabilities((22, 5), False, False, False, 2),
-    Capabilities((23, 2), False, False, False, 2),
-    Capabilities((23, 11), True, True, True, 2),
-    Capabilities((24, 5), True, True, True, 2),
-    Capabilities((24, 11), True, True, True, 3),
-    Capabilities((25, 5), True, True, True, 3),
+    Capabilities((22, 5), False, False, False, 2, "cgroup/v1"),
+    Capabilities((23, 2), False, False, False, 2, "cgroup/v1"),
+    Capabilities((23, 11), True, True, True, 2, "cgroup/v1"),
+    Capabilities((24, 5), True, True, True, 2, "disabled"),
+    Capabilities((24, 11), True, True, True, 3, "disabled"),
+    Capabilities((25, 5), True, True, True, 3, "disabled"),
 )
 """Source of `releases_back`: "Slurm has long supported in-place upgrades from the previous two major releases. Slurm
 24.11 introduced compatibility with the previous three" (https://slurm.schedmd.com/upgrades.html). Source of the other

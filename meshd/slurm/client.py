@@ -29,6 +29,7 @@ PING_TIMEOUT_S = 5.0
 _SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _JOB = re.compile(r"\d+(?:_\d+)?(?:\+\d+)?")
 _ALREADY = "Invalid node state specified"
+_CLOSED = frozenset({"DRAIN", "DOWN", "FAIL", "FUTURE"})
 
 
 class SlurmClient:
@@ -119,7 +120,7 @@ class SlurmClient:
                 raise
             text = await self._call(["scontrol", "show", "node", slot, "-o"])
             node = parse_nodes(text).get(slot)
-            if node is None or node.drained or not node.up:
+            if node is None or node.states & _CLOSED:
                 raise
 
     async def reconfigure(self) -> None:

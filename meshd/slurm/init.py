@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from meshd.errors import SlurmError
+from meshd.slurm.capabilities import TABLE, SlurmVersion, capabilities
 from meshd.slurm.conf import Conf, parse
-from meshd.slurm.nodes import GRES, NODES, PoolLine
+from meshd.slurm.nodes import GRES, NODES, PoolLine, render
 from meshd.slurm.show import hostlist
 
 SLURM_CONF = "slurm.conf"
@@ -62,6 +63,8 @@ class InitPlan:
     Attributes:
         links: to make where they are not there yet.
         slurm_dir: meshd's own directory, made with both files when missing, owned by `owner`.
+        first_nodes_conf: what nodes.conf holds when it is made: every slot free. Slurm before 23.11 does not start
+            without a node.
         restart_slurmctld: a setting changed that `scontrol reconfigure` does not apply.
         warnings: what is not touched and should be looked at.
     """
@@ -69,6 +72,7 @@ class InitPlan:
     files: tuple[FileChange, ...]
     links: tuple[Link, ...]
     slurm_dir: PurePosixPath
+    first_nodes_conf: str
     owner: str
     restart_slurmctld: bool
     warnings: tuple[str, ...]
@@ -89,6 +93,7 @@ class InitInput:
         included: text of files that slurm.conf includes, by the name that stands there.
         links: symbolic links in the directory, by name.
         cgroups: the machines' kernels let Slurm track jobs by cgroup; False where nodes are pods without systemd.
+        version: of Slurm on the head, by `slurmctld -V` (scontrol fails without a slurm.conf); None takes the newest.
     """
 
     cluster: str
@@ -104,6 +109,7 @@ class InitInput:
     conf_dir: PurePosixPath = CONF_DIR
     slurm_dir: PurePosixPath = SLURM_DIR
     cgroups: bool = True
+    version: SlurmVersion | None = None
 
 
 class _Editor:
@@ -171,6 +177,7 @@ def plan_init(have: InitInput) -> InitPlan:
         files=tuple(files),
         links=_links(have),
         slurm_dir=have.slurm_dir,
+        first_nodes_conf=render(have.pools, (), shapes_fixed=True).nodes_conf,
         owner=have.slurm_user,
         restart_slurmctld=restart,
         warnings=tuple(editor.warnings),
@@ -291,12 +298,21 @@ def _gres_change(have: InitInput) -> list[FileChange]:
 
 
 def _cgroup_change(have: InitInput, editor: _Editor) -> list[FileChange]:
-    """A cgroup.conf for a cluster whose new slurm.conf tracks jobs by cgroup; one that is there is kept."""
-    tracked = (editor.get("ProctrackType") or "").lower() == _TRACKS_CGROUPS
-    if have.slurm_conf is not None or have.cgroup_conf is not None or not tracked:
+    """A cgroup.conf where none is; one that is there is kept. It is shipped to the machines too."""
+    if have.cgroup_conf is not None:
         return []
-    text = "ConstrainCores=yes\nConstrainDevices=yes\nConstrainRAMSpace=yes\n"
-    return [FileChange(have.conf_dir / CGROUP_CONF, None, text, ("jobs get no more than they asked for",))]
+    tracked = (editor.get("ProctrackType") or _TRACKS_CGROUPS).lower() == _TRACKS_CGROUPS
+    if have.cgroups:
+        if not tracked or have.slurm_conf is not None:
+            return []
+        text = "ConstrainCores=yes\nConstrainDevices=yes\nConstrainRAMSpace=yes\n"
+        return [FileChange(have.conf_dir / CGROUP_CONF, None, text, ("jobs get no more than they asked for",))]
+    if tracked:
+        editor.warnings.append("jobs are tracked by cgroup, which pods have not: set ProctrackType=proctrack/linuxproc")
+        return []
+    off = (capabilities(have.version) if have.version else TABLE[-1]).cgroup_plugin_off
+    reason = "slurmd starts also where there is no cgroup tree of its own"
+    return [FileChange(have.conf_dir / CGROUP_CONF, None, f"CgroupPlugin={off}\n", (reason,))]
 
 
 def _new_slurm_conf(have: InitInput) -> str:

@@ -79,10 +79,10 @@ def _own_directory(plan: InitPlan, root: Path) -> None:
     directory.chmod(DIR_MODE)
     uid, gid = _ids(plan.owner, root)
     os.chown(directory, uid, gid)
-    for name in (NODES, GRES):
+    for name, text in ((NODES, plan.first_nodes_conf), (GRES, HEADER)):
         path = directory / name
         if not path.exists():
-            write_atomic(path, HEADER.encode(), mode=FILE_MODE)
+            write_atomic(path, text.encode(), mode=FILE_MODE)
             os.chown(path, uid, gid)
 
 

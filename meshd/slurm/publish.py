@@ -82,7 +82,7 @@ class Publisher:
             restart: ends slurmctld gracefully if it runs and starts it; may raise MeshdError.
             quiet_s: changes are gathered until this many seconds bring no further one.
             max_wait_s: but no change waits longer than this.
-            last_words: the end of slurmctld's log, asked for when it died.
+            last_words: the end of slurmctld's log in short (`show.complaints`), asked for after a refusal.
 
         Raises:
             OSError: the files cannot be read.
@@ -297,7 +297,7 @@ class Publisher:
 
     async def _put_back(self, back: Texts, wanted: Rendered, why: str) -> None:
         """Restore the last good files, bring slurmctld back to them, and raise."""
-        words = await self._ask_last_words() if not await self._alive() else ""
+        words = await self._ask_last_words()
         self._files.install(back)
         self._refusals += 1
         self._refused = (wanted.digest, self._clock.monotonic_s())

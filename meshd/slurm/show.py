@@ -214,6 +214,13 @@ def slurmctld_version_text(text: str) -> str:
     return match[1]
 
 
+def complaints(log: str, most: int = 3) -> str:
+    """The last errors of slurmctld's log, for a person: its commands often say no more than "Unspecified error"."""
+    lines = re.findall(r"^(?:\[[^\]\n]*\] )?((?:fatal|error): .*)$", log, re.MULTILINE)
+    fatal = [line for line in lines if line.startswith("fatal")]
+    return "; ".join(dict.fromkeys([*lines[-most:], *fatal[-1:]]))
+
+
 def ping_says_up(text: str) -> bool:
     """`scontrol ping` names a slurmctld that is UP. DOWN is an answer; anything else raises.
 

@@ -121,7 +121,10 @@ class Host:
 
     def start_slurmd(self, *args: str) -> None:
         """Start slurmd."""
-        self.call("slurmd", *args)
+        try:
+            self.call("slurmd", *args)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log('slurmd')[-2000:]}") from error
 
     def stop(self, daemon: str, *, sig: str = "TERM") -> None:
         """Stop a daemon by its pid file and wait for its end."""
@@ -137,8 +140,9 @@ class Host:
 class Lab:
     """Hosts on one bridge; the first added is the head."""
 
-    image: Path
+    image: str
     base: Path
+    suite: str = ""
     hosts: dict[str, Host] = field(default_factory=dict)
     _switch: subprocess.Popen[bytes] | None = None
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(128))
@@ -182,12 +186,13 @@ class Lab:
         (box / "hosts").write_text("\n".join(lines) + "\n")
         process = subprocess.Popen(
             ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child",
-             "--propagation", "private", "sh", "-c", _INIT, "init", str(self.image), str(box), name],
+             "--propagation", "private", "sh", "-c", _INIT, "init", self.image, str(box), name],
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
         pid = _child(process)
         host = self.hosts[name] = Host(name, address, box, process, pid)
-        wait_until(lambda: host.call("sh", "-c", "test -e /run/ready && echo yes", check=False) == "yes\n", f"host {name}")
+        ready = ("sh", "-c", "test -e /run/ready && echo yes")
+        wait_until(lambda: host.call(*ready, check=False) == "yes\n", f"host {name}")
         veth = f"v{len(self.hosts)}"
         commands = [
             ["ip", "link", "add", veth, "type", "veth", "peer", "name", "eth0", "netns", str(pid)],

@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 
 from meshd.slurm.conf import parse
 
-PIECES = ["A", "b.c", "=", " = ", "1", '"', '"x y"', "#", "\\", "\\#", "\n", "\r\n", "\t", " ", "NodeName=n1",
-          "Include f", "Key=old", "KEY = older ", ",", "\\\n", "\\ \n", "\x0b", "\u2028", "é", "State=DOWN"]  # fmt: skip
+PIECES = [
+    "A", "b.c", "=", " = ", "1", '"', '"x y"', "#", "\\", "\\#", "\n", "\r\n", "\t", " ", "NodeName=n1", "Include f",
+    "Key=old", "KEY = older ", ",", "\\\n", "\\ \n", "\x0b", "\u2028", "é", "State=DOWN",
+]  # fmt: skip
 conf_texts = st.one_of(st.text(max_size=200), st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 values = st.text("abcXYZ019-_.,:/ #=\\", max_size=12)
 
