@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from meshd.errors import InvalidRequest
 from meshd.provider_api import Offer
+from providers._gather import all_of
 from providers.aws.client import Ec2
 from providers.aws.mapping import AWS, Image, InstanceType, newest_image, spot_prices, to_instance_type, to_offer
 from providers.aws.prices import PriceTable
@@ -39,7 +39,7 @@ class Catalogue:
 
     async def offers(self, *, spot: bool) -> list[Offer]:
         """On-demand offers of every type with a known price, and spot offers when `spot`."""
-        parts = await asyncio.gather(*(self._offers_of(region, spot) for region in self._settings.regions))
+        parts = await all_of(self._offers_of(region, spot) for region in self._settings.regions)
         return [offer for part in parts for offer in part]
 
     async def _offers_of(self, region: str, spot: bool) -> list[Offer]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from meshd.errors import InvalidRequest, NotFound, ProviderError, Uncertain
@@ -17,6 +16,7 @@ from meshd.provider_api import (
     ProviderName,
 )
 from providers._fresh import Freshness
+from providers._gather import all_of
 from providers._offers import matches
 from providers._settings import parse
 from providers.aws.catalogue import Catalogue
@@ -121,7 +121,7 @@ class AwsProvider:
         """DescribeInstances by the cluster's tag, in all regions; ended ones stay in it for about an hour."""
         filters = cluster_filter(self._cluster)
         regions = self._settings.regions
-        parts = await asyncio.gather(*(self._ec2.instances(region, filters) for region in regions))
+        parts = await all_of(self._ec2.instances(region, filters) for region in regions)
         rows = zip(regions, parts, strict=True)
         instances = [self._instance(row, region) for region, part in rows for row in part]
         for instance in instances:

@@ -261,6 +261,7 @@ class Ledger:
         fate = machine.fate
         if fate.dies_at is not None and now >= fate.dies_at:
             self._end(machine, End.DIED)
+            machine.ended_at = fate.dies_at
         elif machine.address and not self._host.alive(machine.name):
             machine.powered_off = True
             if self.rules.ends_itself:
@@ -268,16 +269,17 @@ class Ledger:
         if machine.life is Life.PENDING and machine.address and self._due(machine.created_at, self.rules.boot_s):
             machine.life = Life.RUNNING
         if machine.life is Life.ENDING and not fate.never_ends and self._due(machine.end_asked_at, self.rules.end_s):
-            self._end(machine, End.ASKED)
+            self._end(machine, End.ASKED, machine.end_asked_at)
 
     def _due(self, since: datetime | None, after_s: float) -> bool:
         return since is not None and self.now() >= since + timedelta(seconds=after_s)
 
-    def _end(self, machine: Machine, end: End) -> None:
+    def _end(self, machine: Machine, end: End, asked_at: datetime | None = None) -> None:
+        """End a machine now, or else as long after `asked_at` as the rules say, even if nobody looked then."""
         if machine.life is not Life.ENDED:
             machine.life = Life.ENDED
             machine.end = end
-            machine.ended_at = self.now()
+            machine.ended_at = asked_at + timedelta(seconds=self.rules.end_s) if asked_at else self.now()
             self._host.destroy(machine.name)
 
     def _forgotten(self, machine: Machine, now: datetime) -> bool:

@@ -12,7 +12,6 @@ import importlib
 import json
 import signal
 import socket
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -75,7 +74,7 @@ class _QuietHandler(MotoRequestHandler):
         """Say nothing of each request."""
 
     def connection_dropped(self, error: BaseException, environ: dict[str, Any] | None = None) -> None:
-        """Close the socket when a fault cuts the connection; left alone, the server would wait for a next request."""
+        """Close the socket, since a fault cut the connection; the server would wait for a next request."""
         self.close_connection = True
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
