@@ -43,6 +43,10 @@ MinJobAge=3600
 """
 
 
+CGROUP_CONF = "CgroupPlugin=disabled\n"
+"""slurmd refuses a machine whose kernel mounts both generations of control groups, which is the host's affair here."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeadOptions:
     """How the head is set up.
@@ -117,6 +121,7 @@ class Head:
         for name, content in options.credentials.items():
             await self.write(f"/etc/meshd/credentials/{name}", content, "0600")
         await self.write("/etc/slurm/slurm.conf", options.slurm_conf.replace("@HEAD_IP@", self.tailnet_ip))
+        await self.write("/etc/slurm/cgroup.conf", CGROUP_CONF)
         await self.run("sed", "-i", "/[[:space:]]head$/d", "/etc/hosts")
         await self.shell(f"echo '{self.tailnet_ip} head' >>/etc/hosts")
         await self.run("meshctl", "init", "--yes", timeout_s=60)

@@ -98,7 +98,7 @@ class NodeSteps:
     async def drain(self, step: Drain) -> None:
         """Let no new jobs onto the slot."""
         await self._slurm.drain(step.slot, f"{MARK} {step.reason}"[:250])
-        self._records.change(step.subject, "drain", f"no new jobs: {step.reason}")
+        self._records.mark(step.subject, "drained", f"no new jobs: {step.reason}")
 
     async def leave(self, step: Leave) -> None:
         """Take the machine out of Slurm, after one more look that no job is on it."""

@@ -18,6 +18,8 @@ from meshd.runtime.clock import Clock
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
+RETRY_S = 10.0
+
 
 class Source(Generic[T]):
     """One thing that is read again and again.
@@ -78,11 +80,16 @@ class Source(Generic[T]):
             await self.read_once()
             self._soon.clear()
             waited_s = 0.0
-            while waited_s < self._interval_s() and not self._soon.is_set():
+            while waited_s < self._wait_s() and not self._soon.is_set():
                 # The interval may shrink while we wait: somebody began to wait for news.
-                nap_s = min(self._interval_s() - waited_s, 0.25)
+                nap_s = min(self._wait_s() - waited_s, 0.25)
                 await self._nap(nap_s)
                 waited_s += nap_s
+
+    def _wait_s(self) -> float:
+        """A source that failed is not left alone for long, however slow its usual pace."""
+        interval_s = self._interval_s()
+        return min(interval_s, RETRY_S) if isinstance(self.current, Unavailable) else interval_s
 
     async def _nap(self, nap_s: float) -> None:
         nap = asyncio.ensure_future(self._clock.sleep(nap_s))

@@ -171,12 +171,13 @@ class Publishing:
         """Have slurmctld restarted by the root unit that watches for the request."""
         settings = self._settings()
         request = settings.cluster.socket.parent / "restart-slurmctld"
+        at_work = request.with_name("restarting-slurmctld")
         try:
             write_atomic(request, b"", mode=0o644)
         except OSError as error:
             raise SlurmError(f"slurmctld's restart cannot be asked for: {request}: {error.strerror}") from error
         end_s = self._clock.monotonic_s() + RESTART_TIMEOUT_S
-        while request.exists():
+        while request.exists() or at_work.exists():
             if self._clock.monotonic_s() > end_s:
                 raise SlurmError(
                     "slurmctld's restart was asked for, but meshd-slurmctld.path does not serve it: systemctl start it"

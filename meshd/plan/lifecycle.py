@@ -41,7 +41,7 @@ class World:
         by_id, by_token: of the providers whose listing is fresh.
         listed_at: when each provider's listing was read; absent when it is not available.
         peers: by hostname; None when the tailnet's word cannot be believed now.
-        slurm: None when Slurm did not answer.
+        slurm: None when Slurm did not answer; else it was read at slurm_at.
         jobs: by slot, the ids of its jobs.
     """
 
@@ -52,6 +52,7 @@ class World:
     listed_at: Mapping[str, datetime]
     peers: Mapping[str, TailnetPeer] | None
     slurm: SlurmView | None
+    slurm_at: datetime | None
     jobs: Mapping[str, tuple[str, ...]]
     published: Mapping[str, str]
 
@@ -75,7 +76,16 @@ class World:
             for slot in job.nodes:
                 jobs[slot] = (*jobs.get(slot, ()), job.id)
         return World(
-            now, policy, by_id, by_token, listed_at, _peers(snapshot), slurm, jobs, snapshot.published
+            now=now,
+            policy=policy,
+            by_id=by_id,
+            by_token=by_token,
+            listed_at=listed_at,
+            peers=_peers(snapshot),
+            slurm=slurm,
+            slurm_at=snapshot.slurm.at if isinstance(snapshot.slurm, Fresh) else None,
+            jobs=jobs,
+            published=snapshot.published,
         )
 
     def instance(self, machine: Machine) -> Instance | None:
@@ -128,7 +138,7 @@ def fail(machine: Machine, failure: str) -> Step:
 def _ended_by_cloud(machine: Machine, world: World) -> str:
     """Why the machine does not exist any more as the cloud tells it; "" while it does or that is not known."""
     at = world.listed_at.get(machine.provider)
-    if at is None or at <= machine.phase_since and machine.phase is Phase.BOOTING:
+    if at is None or (machine.phase is Phase.BOOTING and at <= machine.phase_since):
         return ""
     instance = world.instance(machine)
     if instance is not None:
@@ -280,8 +290,11 @@ def _dead(machine: Machine, world: World) -> bool:
 def _draining(machine: Machine, world: World) -> Step | None:
     if machine.left_slurm:
         return Move(machine.name, machine.reason, Phase.TERMINATING)
-    if world.slurm is None:
+    if world.slurm is None or world.slurm_at is None:
         return None  # unknown is not idle
+    asked = machine.marks.get("drained")
+    if asked is not None and world.slurm_at <= asked:
+        return None  # what was seen is older than what was done
     if _ended_by_cloud(machine, world):
         return Leave(machine.name, "the machine is dead", machine.slot, dead=True)
     node = world.node(machine)
