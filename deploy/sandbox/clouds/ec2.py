@@ -51,7 +51,7 @@ _PHRASES = {400: "BAD REQUEST", 401: "UNAUTHORIZED", 500: "INTERNAL SERVER ERROR
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body>gateway</body></html>"
 
 
-class Refused(Exception):  # noqa: N818  an answer, not a failure
+class Refused(Exception):
     """EC2's own kind of no."""
 
     def __init__(self, status: int, code: str, message: str) -> None:

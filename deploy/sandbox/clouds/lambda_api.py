@@ -36,7 +36,7 @@ _SLOTS = {
 }
 
 
-class Refused(Exception):  # noqa: N818  an answer, not a failure
+class Refused(Exception):
     """Lambda's own kind of no."""
 
     def __init__(self, status: int, code: str, message: str, suggestion: str = "", retry_after_s: float = 0) -> None:

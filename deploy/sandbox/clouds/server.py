@@ -87,7 +87,7 @@ class CloudServer:
         hypervisor: boots the machines.
         options: where and how.
         now: UTC clock that the machines live by.
-        listen: makes the listening socket for a port, e.g. in another network namespace; None: `options.ip` of this one.
+        listen: makes the listening socket for a port, e.g. in another network namespace; None: on `options.ip`.
     """
 
     def __init__(

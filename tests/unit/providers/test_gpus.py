@@ -1,0 +1,52 @@
+"""GPU names as the clouds and nvidia-smi really write them."""
+
+import pytest
+
+from providers._gpus import normalise
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("H100", "h100"),
+        ("8x H100 (80 GB SXM5)", "h100-sxm"),
+        ("H100 (80 GB PCIe)", "h100-pcie"),
+        ("gpu_1x_h100_pcie", "h100-pcie"),
+        ("gpu_8x_h100_sxm5gdr", "h100-sxm"),
+        ("NVIDIA H200", "h200-sxm"),
+        ("NVIDIA H200 NVL", "h200-nvl"),
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
+        ("Tesla V100-SXM2-16GB", "v100-sxm"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA T4G", "t4g"),
+        ("NVIDIA A10G", "a10g"),
+        ("A10 (24 GB PCIe)", "a10"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA B200", "b200"),
+        ("B200 (180 GB SXM6)", "b200"),
+        ("GH200 (96 GB)", "gh200"),
+        ("RTX 6000 (24 GB)", "rtx-6000"),
+        ("Quadro RTX 6000", "rtx-6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("A6000 (48 GB)", "a6000"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("p5.4xlarge", "h100-sxm"),
+        ("p5en.48xlarge", "h200-sxm"),
+        ("p4de.24xlarge", "a100-sxm"),
+        ("p6-b200.48xlarge", "b200"),
+        ("g5.xlarge", "a10g"),
+        ("g4dn.metal", "t4"),
+        ("c7i.xlarge", ""),
+        ("Radiant Q9", "radiant-q9"),
+        ("", ""),
+    ],
+)
+def test_normalise(text: str, model: str) -> None:
+    assert normalise(text) == model

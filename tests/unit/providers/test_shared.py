@@ -1,0 +1,153 @@
+"""What all adapters share: turns, threads, freshness, Retry-After, secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from meshd.errors import ConfigError, NotFound, RateLimited, Transient, Uncertain
+from meshd.provider_api import Instance, InstanceId, InstanceState, ProviderName
+from providers._fresh import Freshness
+from providers._gather import all_of
+from providers._http import retry_after_s
+from providers._limits import Spacing, shared_spacing
+from providers._settings import read_secret
+from providers._threads import Workers
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class FakeClock:
+    """Time that passes by sleeping."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self.slept: list[float] = []
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.at_s)
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+    async def sleep(self, delay_s: float) -> None:
+        self.slept.append(delay_s)
+        await asyncio.sleep(0)
+
+
+async def test_turns_are_spaced() -> None:
+    clock = FakeClock()
+    spacing = Spacing(1.5, 10, clock)
+    await asyncio.gather(*(spacing.turn(provider="p", operation="o") for _ in range(4)))
+    assert clock.slept == [1.5, 3.0, 4.5]
+
+
+async def test_a_turn_too_far_away_is_refused_and_not_booked() -> None:
+    clock = FakeClock()
+    spacing = Spacing(12, 5, clock)
+    await spacing.turn(provider="p", operation="o")
+    for _ in range(2):
+        with pytest.raises(RateLimited) as caught:
+            await spacing.turn(provider="p", operation="o")
+        assert caught.value.retry_after_s == 12
+    clock.at_s = 12
+    await spacing.turn(provider="p", operation="o")
+    assert clock.slept == []
+
+
+def test_spacing_is_shared_by_key() -> None:
+    assert shared_spacing("key-1", "calls", 1, 1) is shared_spacing("key-1", "calls", 1, 1)
+    assert shared_spacing("key-1", "calls", 1, 1) is not shared_spacing("key-2", "calls", 1, 1)
+
+
+@pytest.mark.parametrize(("changes", "kind"), [(True, Uncertain), (False, Transient)])
+async def test_late_thread(changes: bool, kind: type[Exception]) -> None:
+    workers, go = Workers("p", 1), threading.Event()
+    with pytest.raises(kind):
+        await workers.call(go.wait, operation="launch", changes=changes, timeout_s=0.05)
+    with pytest.raises(Transient, match="busy"):
+        await workers.call(lambda: 1, operation="launch", changes=True, timeout_s=0.05)
+    go.set()
+    assert await workers.call(lambda: 2, operation="list", changes=False, timeout_s=5) == 2
+    await workers.aclose()
+
+
+async def test_error_in_a_thread_comes_out() -> None:
+    workers = Workers("p", 1)
+
+    def fail() -> None:
+        raise NotFound("no")
+
+    with pytest.raises(NotFound):
+        await workers.call(fail, operation="get", changes=False, timeout_s=5)
+    await workers.aclose()
+
+
+@pytest.mark.parametrize(
+    ("header", "wait_s"),
+    [
+        (None, None),
+        ("", None),
+        ("soon", None),
+        ("7", 7.0),
+        ("Thu, 01 Jan 2026 00:01:00 GMT", 60.0),
+        ("Wed, 31 Dec 2025 23:59:00 GMT", 0.0),
+    ],
+)
+def test_retry_after(header: str | None, wait_s: float | None) -> None:
+    assert retry_after_s(header, NOW) == wait_s
+
+
+def machine(launched_at: datetime | None = None) -> Instance:
+    return Instance(ProviderName("p"), InstanceId("i-1"), "t", InstanceState.UNKNOWN, launched_at=launched_at)
+
+
+def test_freshness() -> None:
+    clock = FakeClock()
+    fresh = Freshness(clock.now, 120)
+    denied = NotFound("no")
+    assert isinstance(fresh.judge(machine(), denied), Transient)
+    assert fresh.judge(machine(NOW - timedelta(hours=1)), denied) is denied
+    clock.at_s = 200
+    assert fresh.judge(machine(), denied) is denied
+    fresh.see(InstanceId("i-1"))
+    assert isinstance(fresh.judge(machine(), denied), Transient)
+    clock.at_s = 321
+    fresh.see(InstanceId("i-1"))
+    assert fresh.judge(machine(), denied) is denied
+
+
+async def test_all_of_waits_for_the_others() -> None:
+    done: list[int] = []
+
+    async def call(number: int) -> int:
+        await asyncio.sleep(0)
+        if number == 0:
+            raise Transient("no")
+        await asyncio.sleep(0)
+        done.append(number)
+        return number
+
+    with pytest.raises(Transient):
+        await all_of(call(n) for n in range(3))
+    assert done == [1, 2]
+    assert await all_of(call(n) for n in (1, 2)) == [1, 2]
+
+
+def test_secret_from_the_credentials_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    assert read_secret(None, None, "key") is None
+    (tmp_path / "key").write_text("value\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    found = read_secret(None, None, "key")
+    assert found is not None and found.get_secret_value() == "value"
+    assert read_secret(None, None, "other") is None
+    assert read_secret(SecretStr("direct"), None, "key") == SecretStr("direct")
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(ConfigError, match="empty"):
+        read_secret(None, tmp_path / "empty", "key")
