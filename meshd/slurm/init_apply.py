@@ -16,6 +16,9 @@ from meshd.slurm.nodes import GRES, HEADER, NODES
 DIR_MODE = 0o755
 """Every user's Slurm commands read the files through it."""
 
+PASS_THROUGH = 0o011
+"""So they must get through the directory above it too (StateDirectoryMode=0711 or wider)."""
+
 
 def read_files(conf_dir: Path) -> tuple[dict[str, str], dict[str, str]]:
     """What is in Slurm's directory: texts of its *.conf files and targets of its links, by name.
@@ -38,7 +41,8 @@ def read_files(conf_dir: Path) -> tuple[dict[str, str], dict[str, str]]:
 def apply_init(plan: InitPlan, now: datetime, *, root: Path = Path("/")) -> tuple[Path, ...]:
     """Write everything: meshd's directory and links first, then the files that refer to them.
 
-    Each file that changes is copied to `NAME.meshd-YYYYmmddTHHMMSSZ` first. Safe to repeat after a failure.
+    Each file that changes is copied to `NAME.meshd-YYYYmmddTHHMMSSZ` first. After a failure plan again, and
+    apply that.
 
     Args:
         plan: what to do.
@@ -77,6 +81,7 @@ def _own_directory(plan: InitPlan, root: Path) -> None:
     directory = _under(root, plan.slurm_dir)
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(DIR_MODE)
+    directory.parent.chmod(directory.parent.stat().st_mode & 0o7777 | PASS_THROUGH)
     uid, gid = _ids(plan.owner, root)
     os.chown(directory, uid, gid)
     for name, text in ((NODES, plan.first_nodes_conf), (GRES, HEADER)):

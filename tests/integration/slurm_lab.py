@@ -100,8 +100,9 @@ class Host:
         env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> Result:
-        """meshd's Runner, inside this host."""
-        return await run(self.argv(argv), timeout_s=timeout_s, stdin=stdin, env=env, check=check)
+        """meshd's Runner, inside this host, as SlurmUser: the daemon is not root."""
+        user = ["setpriv", "--reuid=slurm", "--regid=slurm", "--clear-groups"]
+        return await run(self.argv([*user, *argv]), timeout_s=timeout_s, stdin=stdin, env=env, check=check)
 
     def alive(self, daemon: str) -> bool:
         """The daemon runs."""
@@ -156,6 +157,11 @@ class Lab:
             self._add(name, address, addresses)
         for host in self.hosts.values():
             host.start_munged()
+
+    def remove(self, name: str) -> None:
+        """End a host at once, as a cloud does."""
+        host = self.hosts.pop(name)
+        _kill(host.process, host.pid)
 
     def close(self) -> None:
         """End everything. Safe to call twice."""

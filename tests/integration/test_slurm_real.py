@@ -196,6 +196,7 @@ async def test_a_slot_lives_through_join_work_leave_and_join_again(cluster: Clus
     view = await cluster.client.view()
     assert view.version.startswith(IMAGES[cluster.lab.suite])
     assert set(view.nodes) == {"h100-1", "h100-2", "h100-3", "h100-4", "cpu-1", "cpu-2"}
+    assert "h100" in cluster.head.call("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sinfo", "-h")
     assert all(node.reason == FREE_REASON and "DOWN" in node.states for node in view.nodes.values())
     restarts = cluster.restarts
 
@@ -249,6 +250,29 @@ async def test_a_slot_lives_through_join_work_leave_and_join_again(cluster: Clus
     assert not (await cluster.client.view()).nodes["h100-3"].drained
     assert cluster.restarts == restarts, "joins and leaves never restart slurmctld"
     assert await cluster.job(waiting) == "RUNNING"
+
+
+async def test_a_lost_machine_gives_its_jobs_back_and_its_slot_to_another(cluster: Cluster) -> None:
+    await cluster.publisher.apply(cluster.wanted(cluster.node("m1", "h100-1")))
+    cluster.start_slurmd("m1", "h100-1")
+    job = cluster.sbatch("--requeue", "--gres=gpu:1", "--wrap", "sleep 60")
+    await cluster.job_until(job, "RUNNING")
+    cluster.lab.remove("m1")
+    with pytest.raises(SlurmError, match=job):
+        await cluster.publisher.apply(cluster.wanted())
+    await cluster.client.set_down("h100-1", "machine lost")
+    await cluster.job_until(job, "PENDING")
+    started = time.monotonic()
+    while True:
+        try:
+            await cluster.publisher.apply(cluster.wanted(cluster.node("m2", "h100-1")))
+            break
+        except SlurmError:
+            assert time.monotonic() - started < 20
+            await asyncio.sleep(0.2)
+    took("slot_free_after_set_down_s", started)
+    cluster.start_slurmd("m2", "h100-1")
+    await cluster.until("h100-1", "IDLE")
 
 
 async def test_a_changed_node_set_comes_into_force_and_jobs_survive_it(cluster: Cluster) -> None:

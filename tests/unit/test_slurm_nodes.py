@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshd.errors import SlurmError
+from meshd.model.hardware import GpuFact, NodeShape
+from meshd.slurm.nodes import HEADER, JoinedNode, PoolLine, read_joined, read_slots, render
+
+H100 = PoolLine("h100", "", 6, "h100", 8, 32, 200000, ("fast",), default=True)
+CPU = PoolLine("cpu", "misc", 1, "", 0, 1, 1024)
+GPUS = tuple(GpuFact(i, "NVIDIA H100 80GB HBM3", f"GPU-{i}", 81559, f"/dev/nvidia{i}") for i in range(8))
+NODE = JoinedNode("h100-2", "100.64.0.2", NodeShape(96, 1, 2, 24, 2, 1000001), "", GPUS, ("aws", "us-east-1", "spot"))
+
+GOLDEN = HEADER + (
+    'NodeName=cpu-1 NodeAddr=198.18.0.0 CPUs=1 RealMemory=1024 State=DOWN Reason="meshd: free slot"\n'
+    "NodeName=h100-1 NodeAddr=198.18.0.1 CPUs=32 RealMemory=200000 Gres=gpu:h100:8 Feature=h100,fast State=DOWN "
+    'Reason="meshd: free slot"\n'
+    "NodeName=h100-2 NodeAddr=100.64.0.2 CPUs=96 Boards=1 SocketsPerBoard=2 CoresPerSocket=24 ThreadsPerCore=2 "
+    "RealMemory=950000 Gres=gpu:h100:8 Feature=h100,fast,aws,us-east-1,spot State=UNKNOWN\n"
+    "NodeName=h100-[3-6] NodeAddr=198.18.0.[3-6] CPUs=32 RealMemory=200000 Gres=gpu:h100:8 Feature=h100,fast "
+    'State=DOWN Reason="meshd: free slot"\n'
+    "PartitionName=h100 Nodes=h100-[1-6] Default=YES MaxTime=INFINITE State=UP\n"
+    "PartitionName=misc Nodes=cpu-1 Default=NO MaxTime=INFINITE State=UP\n"
+)
+
+
+def test_the_files_as_a_whole():
+    rendered = render([H100, CPU], [NODE], shapes_fixed=False)
+    assert rendered.nodes_conf == GOLDEN
+    assert rendered.gres_conf == HEADER + "NodeName=h100-2 Name=gpu Type=h100 File=/dev/nvidia[0-7]\n"
+    assert rendered.slots == ("cpu-1", "h100-1", "h100-2", "h100-3", "h100-4", "h100-5", "h100-6")
+    assert rendered.joined == {"h100-2": "100.64.0.2"}
+
+
+def test_the_order_of_the_arguments_does_not_matter():
+    other = replace(NODE, slot="h100-5", address="100.64.0.5")
+    one = render([H100, CPU], [NODE, other], shapes_fixed=False)
+    assert one == render([CPU, H100], [other, NODE], shapes_fixed=False)
+
+
+def test_fixed_shapes_keep_what_the_free_slot_promised():
+    text = render([H100], [NODE], shapes_fixed=True).nodes_conf
+    assert "NodeName=h100-2 NodeAddr=100.64.0.2 CPUs=32 RealMemory=200000 Gres=gpu:h100:8" in text
+
+
+def test_pools_may_share_a_partition():
+    text = render([H100, replace(CPU, partition="h100")], [], shapes_fixed=False).nodes_conf
+    assert "PartitionName=h100 Nodes=cpu-1,h100-[1-6] Default=YES" in text
+
+
+def test_addresses_of_a_large_pool_are_folded_by_network():
+    text = render([replace(H100, max_nodes=300)], [], shapes_fixed=False).nodes_conf
+    assert "NodeName=h100-[1-300] NodeAddr=198.18.0.[0-255],198.18.1.[0-43] " in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"features": ("a b",)},
+        {"features": ("x\nNodeName=evil",)},
+        {"gpu": "h100 State=UP"},
+        {"address": "100.64.0.2 Port=1"},
+        {"address": "198.18.0.7"},
+        {"address": "fd7a::1"},
+        {"slot": "h100-7"},
+        {"slot": "nope-1"},
+        {"devices": GPUS[:7]},
+        {"devices": (*GPUS[:7], replace(GPUS[7], device="/etc/passwd x"))},
+        {"devices": (*GPUS[:7], replace(GPUS[7], device="/dev/nvidia0"))},
+        {"shape": NodeShape(0, 1, 1, 1, 1, 1000)},
+    ],
+)
+def test_what_must_not_get_into_the_file(change):
+    with pytest.raises(SlurmError):
+        render([H100], [replace(NODE, **change)], shapes_fixed=False)
+
+
+@pytest.mark.parametrize(
+    "pool", [replace(H100, features=("ä",)), replace(H100, partition="p q"), replace(H100, max_nodes=0)]
+)
+def test_pools_that_cannot_be_written(pool):
+    with pytest.raises(SlurmError):
+        render([pool], [], shapes_fixed=False)
+
+
+def test_two_machines_never_share_a_slot_or_an_address():
+    with pytest.raises(SlurmError, match="two machines"):
+        render([H100], [NODE, replace(NODE, address="100.64.0.3")], shapes_fixed=False)
+    with pytest.raises(SlurmError, match="address"):
+        render([H100], [NODE, replace(NODE, slot="h100-3")], shapes_fixed=False)
+
+
+def test_reading_back():
+    assert read_joined(GOLDEN) == {"h100-2": "100.64.0.2"}
+    with pytest.raises(SlurmError, match="twice"):
+        read_slots("NodeName=a-[1-3]\nNodeName=a-2\n")
