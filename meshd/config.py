@@ -37,9 +37,7 @@ class TailnetSettings(_Table):
     accept_dns: bool = Field(False, description="let tailscale write resolv.conf on the machines")
     socket: Path = Field(Path("/run/tailscale/tailscaled.sock"), description="tailscaled's LocalAPI on the head")
     api_base_url: str = Field("https://api.tailscale.com", description="admin API; used only with a credential")
-    api_token_file: Path | None = Field(
-        None, description="API access token; else the credential `tailscale_api_token`"
-    )
+    api_token_file: Path | None = Field(None, description="API access token; else the credential `tailscale_api_token`")
     oauth_client_id: str = Field("", description="OAuth client id; its secret is in oauth_client_secret_file")
     oauth_client_secret_file: Path | None = Field(
         None, description="OAuth client secret; else the credential `tailscale_oauth_client_secret`"
@@ -162,7 +160,11 @@ class Settings(BaseSettings):
     """All settings. Build with `load()`."""
 
     model_config = SettingsConfigDict(
-        env_prefix="MESHD_", env_nested_delimiter="__", extra="forbid", frozen=True, nested_model_default_partial_update=True
+        env_prefix="MESHD_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
     )
 
     cluster: ClusterSettings = ClusterSettings()

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from meshd.config import TimingSettings
+from meshd.daemon.records import Records
 from meshd.errors import (
     AuthFailed,
     ConfigError,
@@ -23,7 +24,6 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
-from meshd.daemon.records import Records
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, Launch, RequestMachine, Terminate, TerminateOrphan
@@ -129,7 +129,9 @@ class CloudSteps:
                 records.change(machine.name, "unclear", f"the create call's outcome is unclear: {words}")
                 return
             case RateLimited() | Transient():
-                wait_s = error.retry_after_s if isinstance(error, RateLimited) and error.retry_after_s else RETRY_TRANSIENT_S
+                wait_s = (
+                    error.retry_after_s if isinstance(error, RateLimited) and error.retry_after_s else RETRY_TRANSIENT_S
+                )
                 records.block(f"provider:{machine.provider}", wait_s, words)
             case NoCapacity() | NotFound():
                 records.block(offer, timing.no_capacity_cooldown_s, words)
@@ -166,8 +168,9 @@ class CloudSteps:
             Machine(
                 name=MachineName(instance.token), pool=PoolName(step.pool), slot=SlotName(step.slot),
                 provider=instance.provider, offer=step.offer, phase=Phase.BOOTING, phase_since=now,
-                created_at=now, instance_id=instance.id, region=instance.region, launched_at=instance.launched_at or now,
-                launch_called_at=instance.launched_at or now, reason=step.reason, marks={"booting": now},
+                created_at=now, instance_id=instance.id, region=instance.region,
+                launched_at=instance.launched_at or now, launch_called_at=instance.launched_at or now,
+                reason=step.reason, marks={"booting": now},
             ),
             step.reason,
         )  # fmt: skip
@@ -187,7 +190,9 @@ class CloudSteps:
     async def _terminate(self, name: str, instance: Instance) -> None:
         provider = self._providers.get(name)
         if provider is None:
-            raise AuthFailed(f"providers.{name} is not enabled any more: enable it, or end {instance.id} by hand", provider=name)
+            raise AuthFailed(
+                f"providers.{name} is not enabled any more: enable it, or end {instance.id} by hand", provider=name
+            )
         try:
             await self._deadline(provider.terminate(instance), name, "terminate", unclear=False)
         except NotFound:
@@ -197,7 +202,9 @@ class CloudSteps:
         try:
             return self._providers[machine.provider]
         except KeyError:
-            raise AuthFailed(f"providers.{machine.provider} is not enabled any more", provider=machine.provider) from None
+            raise AuthFailed(
+                f"providers.{machine.provider} is not enabled any more", provider=machine.provider
+            ) from None
 
     async def _deadline(self, call: Awaitable[T], provider: str, operation: str, *, unclear: bool) -> T:
         try:
@@ -214,4 +221,3 @@ def _handle(machine: Machine) -> Instance:
         provider=ProviderName(machine.provider), id=InstanceId(machine.instance_id), token=machine.name,
         state=InstanceState.UNKNOWN, region=machine.region, launched_at=machine.launched_at,
     )  # fmt: skip
-

@@ -118,11 +118,18 @@ class Desk:
 
     def problems(self) -> list[s.ProblemView]:
         """Everything that is not as it should be, worst first."""
-        tick, now, desired, machines = self._reconciler.last, self._clock.now(), self._desired(), self._journal.machines()
+        tick, now, desired, machines = (
+            self._reconciler.last,
+            self._clock.now(),
+            self._desired(),
+            self._journal.machines(),
+        )
         found = [
             *problems.of_text(self._reconciler.problem, "check the disk that holds meshd's state"),
             *problems.of_text(self._config_problem(), "mend it, then `systemctl reload meshd`", "warning"),
-            *problems.of_text(self._published.view().error, "slurmctld runs on the last good files; see `meshctl doctor`"),
+            *problems.of_text(
+                self._published.view().error, "slurmctld runs on the last good files; see `meshctl doctor`"
+            ),
             *problems.of_machines(machines, self._executor.problems, now),
         ]
         if tick is not None:
@@ -146,7 +153,9 @@ class Desk:
             left_s = deadline_s - self._clock.monotonic_s()
             if found or after_id is None or left_s <= 0:
                 last_id = found[-1].id if found else max(after_id or 0, self._journal.last_event_id())
-                return s.EventsView(events=[_event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id)
+                return s.EventsView(
+                    events=[_event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id
+                )
             async with self._news:
                 try:
                     async with asyncio.timeout(left_s):
@@ -214,8 +223,9 @@ class Desk:
             if slurm and m.name in leaving and slurm.jobs_on(m.slot)
         ]
         return s.ScaleAnswer(
-            pool=pool.name, gpus_before=old.gpus if old else supply_gpus(machines), gpus=request.gpus, target_id=target_id,
-            at=now, last_event_id=last_event_id, plan=view, warnings=view.warnings, waiting_for_jobs=waiting,
+            pool=pool.name, gpus_before=old.gpus if old else supply_gpus(machines), gpus=request.gpus,
+            target_id=target_id, at=now, last_event_id=last_event_id, plan=view, warnings=view.warnings,
+            waiting_for_jobs=waiting,
         )  # fmt: skip
 
     async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
@@ -272,7 +282,9 @@ class Desk:
             raise BadRequest(
                 f"{pool.name} does not rent from {request.provider}", f"its providers are: {', '.join(pool.providers)}"
             )
-        return Target(pool.name, request.gpus, request.provider or "", request.max_usd_per_gpu_hour, self._clock.now(), by)
+        return Target(
+            pool.name, request.gpus, request.provider or "", request.max_usd_per_gpu_hour, self._clock.now(), by
+        )
 
     @staticmethod
     def _with_target(desired: Desired, target: Target) -> Desired:
@@ -289,7 +301,9 @@ class Desk:
     def _machine(self, machine_or_slot: str) -> Machine:
         machine = self._records.get(self._name_of(machine_or_slot))
         if machine.phase is Phase.GONE:
-            raise Refused(f"{machine.name} is gone since {machine.gone_at:%Y-%m-%d %H:%M:%S} UTC", "see `meshctl nodes`")
+            raise Refused(
+                f"{machine.name} is gone since {machine.gone_at:%Y-%m-%d %H:%M:%S} UTC", "see `meshctl nodes`"
+            )
         return machine
 
     def _in_slurm(self, machine_or_slot: str) -> Machine:
@@ -315,7 +329,9 @@ class Desk:
 
 
 def _without(desired: Desired, pool: Pool) -> dict[str, Block]:
-    return {key: block for key, block in desired.blocks.items() if key.startswith("pool:") and key != f"pool:{pool.name}"}
+    return {
+        key: block for key, block in desired.blocks.items() if key.startswith("pool:") and key != f"pool:{pool.name}"
+    }
 
 
 def _index(slot: str) -> tuple[str, int]:
@@ -329,4 +345,3 @@ def _event_row(event: Event, machine: Machine | None) -> s.EventRow:
     return s.EventRow(
         id=event.id, at=event.at, kind=event.kind, text=event.text, machine=event.machine, pool=pool, fields=fields
     )
-

@@ -19,7 +19,12 @@ def accept_join(records: Records, machine: Machine, peer: TailnetPeer, facts: No
     Raises:
         JoinRefused: the machine is not in a phase in which it may join.
     """
-    news: dict[str, Any] = {"tailnet_ip": peer.ipv4, "tailnet_id": peer.id, "path": peer.path or machine.path, "facts": facts}
+    news: dict[str, Any] = {
+        "tailnet_ip": peer.ipv4,
+        "tailnet_id": peer.id,
+        "path": peer.path or machine.path,
+        "facts": facts,
+    }
     if machine.phase in WAITING:
         return records.move(
             machine.name, Phase.CONFIGURING, f"joined from {peer.ipv4}", heartbeat_at=records.now(), **news

@@ -84,9 +84,7 @@ class Daemon:
         self._tokens = MachineTokens.at(state / "machines.key")
         self._providers = load_providers(settings, clock.now)
         self._local = LocalApi(settings.tailnet.socket)
-        self._watcher = TailnetWatcher(
-            self._local, clock, self._wake, poll_interval_s=settings.tailnet.poll_interval_s
-        )
+        self._watcher = TailnetWatcher(self._local, clock, self._wake, poll_interval_s=settings.tailnet.poll_interval_s)
         self._admin = _admin(settings, clock)
         self._keys: AuthKeySource = (
             MintedKeySource(self._admin, state, tags=settings.tailnet.tags, cluster=settings.cluster.name, clock=clock)
@@ -121,7 +119,8 @@ class Daemon:
         )  # fmt: skip
         doctor = Doctor(
             snapshot=self._snapshot, providers=self._providers, munge=self._munge, keys=self._keys, admin=self._admin,
-            gone=self._journal.gone_with_device, files=self._publishing.check, config_problem=lambda: self.config_problem,
+            gone=self._journal.gone_with_device, files=self._publishing.check,
+            config_problem=lambda: self.config_problem,
         )  # fmt: skip
         self._desk = Desk(
             records=records, reconciler=self._reconciler, executor=self._executor, slurm=self._slurm,
@@ -186,7 +185,9 @@ class Daemon:
         if failures >= timing.breaker_failures:
             last = next((m.failure for m in reversed(self._journal.machines()) if m.pool == pool and m.failure), "")
             self._records.block(
-                f"pool:{pool}", timing.breaker_cooldown_s, f"{failures} machines failed one after another, the last: {last}"
+                f"pool:{pool}",
+                timing.breaker_cooldown_s,
+                f"{failures} machines failed one after another, the last: {last}",
             )
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -222,7 +223,9 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
-        log.info("meshd_starts", version=__version__, cluster=self.settings.cluster.name, providers=sorted(self._providers))
+        log.info(
+            "meshd_starts", version=__version__, cluster=self.settings.cluster.name, providers=sorted(self._providers)
+        )
         watcher = asyncio.create_task(keep_running("tailnet", self._watcher.run), name="tailnet")
         tasks = [watcher]
         try:
@@ -295,7 +298,9 @@ class Daemon:
             old, self.config_problem = self.settings, ""
             self.settings = old.model_copy(update={table: getattr(new, table) for table in RELOADABLE})
             waiting = [
-                table for table in type(new).model_fields if table not in RELOADABLE and getattr(new, table) != getattr(old, table)
+                table
+                for table in type(new).model_fields
+                if table not in RELOADABLE and getattr(new, table) != getattr(old, table)
             ]
             if waiting:
                 self.config_problem = f"changes in {', '.join(waiting)} need `systemctl restart meshd`"
@@ -375,5 +380,3 @@ def main() -> None:
     except MeshdError as error:
         sys.stderr.write(f"meshd: {error}\n")
         sys.exit(1)
-
-

@@ -60,7 +60,12 @@ class NodeSteps:
     """Carries out the steps about nodes."""
 
     def __init__(
-        self, records: Records, slurm: SlurmControl, agents: Agents, devices: DeviceRemover | None, timing: Callable[[], TimingSettings]
+        self,
+        records: Records,
+        slurm: SlurmControl,
+        agents: Agents,
+        devices: DeviceRemover | None,
+        timing: Callable[[], TimingSettings],
     ) -> None:
         self._records = records
         self._slurm = slurm
@@ -137,5 +142,3 @@ class NodeSteps:
         """Give up a machine that may not join."""
         to = Phase.DRAINING if machine.phase is Phase.CONFIGURING else Phase.TERMINATING
         self._records.move(machine.name, to, str(error), failure=str(error))
-
-

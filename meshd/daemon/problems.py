@@ -9,8 +9,8 @@ from meshd.api.schema import ProblemView
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, Unavailable
-from meshd.plan.scale import supply_gpus
 from meshd.model.plan import Warn
+from meshd.plan.scale import supply_gpus
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 

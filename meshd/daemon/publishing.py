@@ -116,7 +116,9 @@ class Publishing:
         if self._first_change_s is not None:
             slurm = self._settings().slurm
             waited_s, quiet_s = now_s - self._first_change_s, now_s - self._last_change_s
-            if waited_s < slurm.reconfigure_max_wait_s and (self._more_to_come() or quiet_s < slurm.reconfigure_quiet_s):
+            if waited_s < slurm.reconfigure_max_wait_s and (
+                self._more_to_come() or quiet_s < slurm.reconfigure_quiet_s
+            ):
                 return
             self._first_change_s = None
         self._asked = wanted.digest
@@ -127,7 +129,9 @@ class Publishing:
         view = self._slurm()
         return any(
             machine.phase in ON_THEIR_WAY_IN
-            or (machine.phase is Phase.DRAINING and not machine.left_slurm and not (view and view.jobs_on(machine.slot)))
+            or (
+                machine.phase is Phase.DRAINING and not machine.left_slurm and not (view and view.jobs_on(machine.slot))
+            )
             for machine in self._journal.machines()
         )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from meshd.api import schema as s
+from meshd.api.plans import plan_view as document
 from meshd.model.desired import Desired, Pool
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot
-from meshd.model.plan import Plan, Remove, RequestMachine, TerminateOrphan
+from meshd.model.plan import Plan, RequestMachine
 from meshd.plan.placement import ranked, suits
 from meshd.plan.scale import units
 
@@ -35,7 +36,9 @@ def sources(snapshot: Snapshot) -> list[s.SourceView]:
     ]
 
 
-def pool_view(pool: Pool, partition: str, machines: Sequence[Machine], desired: Desired, slurm: SlurmView | None) -> s.PoolView:
+def pool_view(
+    pool: Pool, partition: str, machines: Sequence[Machine], desired: Desired, slurm: SlurmView | None
+) -> s.PoolView:
     """A pool and how far it is."""
     target = desired.targets.get(pool.name)
     jobs = [job for job in slurm.jobs if job.partition == partition] if slurm else []
@@ -49,7 +52,9 @@ def pool_view(pool: Pool, partition: str, machines: Sequence[Machine], desired: 
         machines=dict(Counter(m.phase.value for m in machines)),
         usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
         queue=s.QueueView(
-            running=sum(bool(job.nodes) for job in jobs), pending=len(pending), pending_gpus=sum(j.gpus for j in pending)
+            running=sum(bool(job.nodes) for job in jobs),
+            pending=len(pending),
+            pending_gpus=sum(j.gpus for j in pending),
         ),
     )
 
@@ -83,24 +88,13 @@ def usd_so_far(machines: Iterable[Machine], now: datetime) -> float:
     return round(total, 4)
 
 
-def plan_view(plan: Plan, machines: Sequence[Machine], snapshot: Snapshot, desired: Desired, now: datetime) -> s.PlanView:
-    """A plan for people: its steps, its price, and the offers that were looked at."""
-    before = sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY)
+def plan_view(
+    plan: Plan, machines: Sequence[Machine], snapshot: Snapshot, desired: Desired, now: datetime
+) -> s.PlanView:
+    """A plan for people, with the offers that were looked at."""
     requests = [step for step in plan.steps if isinstance(step, RequestMachine)]
-    removes = [str(step.subject) for step in plan.steps if isinstance(step, Remove | TerminateOrphan)]
-    by_name: Mapping[str, Machine] = {m.name: m for m in machines}
-    saved = sum(by_name[name].usd_per_hour for name in removes if name in by_name)
-    added = sum(step.offer.usd_per_hour for step in requests)
     chosen = {step.offer.key for step in requests}
-    return s.PlanView(
-        steps=[s.StepRow(action=step.action, subject=step.subject, reason=step.reason) for step in plan.steps],
-        usd_per_hour_before=round(before, 4),
-        usd_per_hour_after=round(before + added - saved, 4),
-        adds=len(requests),
-        removes=removes,
-        alternatives=alternatives({step.pool for step in requests}, chosen, snapshot, desired, now),
-        warnings=[f"{warn.subject}: {warn.reason}" + (f" ({warn.cure})" if warn.cure else "") for warn in plan.warnings],
-    )
+    return document(plan, machines, alternatives({step.pool for step in requests}, chosen, snapshot, desired, now))
 
 
 def alternatives(
@@ -117,10 +111,17 @@ def alternatives(
             note = "" if offer in good else suits(offer, pool, target) or "left alone for a while"
             rows.append(
                 s.AlternativeRow(
-                    offer=offer.key, provider=offer.provider, region=offer.zone or offer.region,
-                    instance_type=offer.instance_type, gpu=offer.gpu, gpus=offer.gpus, usd_per_hour=offer.usd_per_hour,
-                    usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4), chosen=offer.key in chosen, note=note,
-                )  # fmt: skip
+                    offer=offer.key,
+                    provider=offer.provider,
+                    region=offer.zone or offer.region,
+                    instance_type=offer.instance_type,
+                    gpu=offer.gpu,
+                    gpus=offer.gpus,
+                    usd_per_hour=offer.usd_per_hour,
+                    usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4),
+                    chosen=offer.key in chosen,
+                    note=note,
+                )
             )
     return rows
 

@@ -33,5 +33,7 @@ def parse_machine_name(cluster: str, name: str) -> SlotName | None:
     """The slot that a machine of this cluster was made for; None when the name is not one of ours."""
     if not name.startswith(f"{cluster}-"):
         return None
-    match = re.match(rf"^(?P<slot>[a-z][-a-z0-9]*-[0-9]+)-[a-z0-9]{{{UNIQUE_LENGTH}}}$", name.removeprefix(f"{cluster}-"))
+    match = re.match(
+        rf"^(?P<slot>[a-z][-a-z0-9]*-[0-9]+)-[a-z0-9]{{{UNIQUE_LENGTH}}}$", name.removeprefix(f"{cluster}-")
+    )
     return SlotName(match["slot"]) if match else None

@@ -56,9 +56,14 @@ class SlurmNode:
 
     @property
     def up(self) -> bool:
-        """slurmd registered validly and the node could take jobs, were it not drained."""
+        """Slurmd registered validly and the node could take jobs, were it not drained."""
         return bool(self.states & {"IDLE", "ALLOCATED", "MIXED"}) and not self.states & {
-            "NOT_RESPONDING", "INVALID_REG", "UNKNOWN", "DOWN", "POWERED_DOWN", "FUTURE",
+            "NOT_RESPONDING",
+            "INVALID_REG",
+            "UNKNOWN",
+            "DOWN",
+            "POWERED_DOWN",
+            "FUTURE",
         }
 
     @property

@@ -313,7 +313,12 @@ def _terminating(machine: Machine, world: World) -> Step | None:
     asked = machine.marks.get("terminate_called")
     if not machine.instance_id:
         return _terminating_without_id(machine, world, at)
-    if at is not None and asked is not None and at > asked and (instance is None or instance.state is InstanceState.GONE):
+    if (
+        at is not None
+        and asked is not None
+        and at > asked
+        and (instance is None or instance.state is InstanceState.GONE)
+    ):
         return Move(machine.name, f"{machine.provider} says it is gone", Phase.GONE)
     waiting_for_slurm = (
         world.published.get(machine.slot) == machine.tailnet_ip != ""

@@ -25,6 +25,8 @@ def orphan_steps(
     """What to do with each orphan that is older than the grace period.
 
     Args:
+        desired: pools, targets and the grace period.
+        snapshot: what was observed; only listings that are fresh are looked at.
         known_ids: (provider, instance id) of all machines that the journal has, and of those being made.
         taken_slots: slots that hold a machine.
         first_seen: when meshd first saw each unknown instance: its age when the cloud tells none.

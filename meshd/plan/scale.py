@@ -34,7 +34,9 @@ def units(machine: Machine) -> int:
     return machine.gpus or 1
 
 
-def scale_steps(desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, world: World) -> Iterator[Step]:
+def scale_steps(
+    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, world: World
+) -> Iterator[Step]:
     """The steps that bring one pool to its target. `machines` are this pool's, all that are not GONE."""
     target = desired.targets.get(pool.name)
     if target is None:

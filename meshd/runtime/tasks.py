@@ -22,7 +22,7 @@ async def keep_running(name: str, body: Callable[[], Awaitable[None]], *, pause_
             await body()
         except asyncio.CancelledError:
             raise
-        except Exception:  # noqa: BLE001 - a guard: the daemon outlives a fault in one of its loops
+        except Exception:
             failures += 1
             log.exception("task_failed", task=name, failures=failures)
         else:

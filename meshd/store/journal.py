@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 from pydantic import TypeAdapter
 
@@ -64,7 +64,9 @@ class Journal:
             self._live = {m.name: m for m in self._read_machines("phase <> 'gone'")}
             gone = "phase = 'gone' AND json_extract(record, '$.device_removed') = 0 ORDER BY rowid DESC LIMIT ?"
             self._gone = {m.name: m for m in reversed(list(self._read_machines(gone, GONE_KEPT)))}
-            self._targets = {t.pool: t for t in (_TARGET.validate_json(r[0]) for r in self._rows("SELECT record FROM targets"))}
+            self._targets = {
+                t.pool: t for t in (_TARGET.validate_json(r[0]) for r in self._rows("SELECT record FROM targets"))
+            }
             self._blocks = {
                 key: Block(key, datetime.fromisoformat(until), reason)
                 for key, until, reason in self._rows("SELECT key, until, reason FROM blocks")
@@ -118,8 +120,13 @@ class Journal:
                 "ON CONFLICT (name) DO UPDATE SET instance_id=excluded.instance_id, phase=excluded.phase, "
                 "record=excluded.record",
                 (
-                    machine.name, machine.pool, machine.slot, machine.provider, machine.instance_id,
-                    machine.phase.value, record,
+                    machine.name,
+                    machine.pool,
+                    machine.slot,
+                    machine.provider,
+                    machine.instance_id,
+                    machine.phase.value,
+                    record,
                 ),
             )
             self._event(at, machine.name, kind, text, fields)
@@ -161,7 +168,8 @@ class Journal:
             event_id = self._event(at, "", "target", text, {"pool": target.pool, "gpus": target.gpus, "by": target.by})
             target = replace(target, id=event_id, at=at)
             self._db.execute(
-                "INSERT INTO targets (pool, record) VALUES (?,?) ON CONFLICT (pool) DO UPDATE SET record=excluded.record",
+                "INSERT INTO targets (pool, record) VALUES (?,?) "
+                "ON CONFLICT (pool) DO UPDATE SET record=excluded.record",
                 (target.pool, _TARGET.dump_json(target).decode()),
             )
         self._targets = {**self._targets, target.pool: target}
@@ -197,11 +205,9 @@ class Journal:
 
     def events(self, after_id: int = 0, limit: int = 100, machine: str = "") -> list[Event]:
         """The oldest `limit` events after an id; with `after_id` < 0 the newest ones, oldest first."""
-        where, args = ("machine = ? AND ", [machine]) if machine else ("", [])
-        if after_id < 0:
-            rows = self._rows(f"SELECT * FROM events WHERE {where} id > 0 ORDER BY id DESC LIMIT ?", *args, limit)[::-1]
-        else:
-            rows = self._rows(f"SELECT * FROM events WHERE {where} id > ? ORDER BY id LIMIT ?", *args, after_id, limit)
+        newest = "SELECT * FROM events WHERE ?1 IN ('', machine) ORDER BY id DESC LIMIT ?2"
+        after = "SELECT * FROM events WHERE ?1 IN ('', machine) AND id > ?3 ORDER BY id LIMIT ?2"
+        rows = self._rows(newest, machine, limit)[::-1] if after_id < 0 else self._rows(after, machine, limit, after_id)
         return [Event(r[0], datetime.fromisoformat(r[1]), r[2], r[3], r[4], json.loads(r[5])) for r in rows]
 
     def last_event_id(self) -> int:
@@ -238,14 +244,14 @@ class Journal:
         )
         return int(cursor.lastrowid or 0)
 
-    def _rows(self, sql: str, *args: Any) -> list[Any]:
+    def _rows(self, sql: LiteralString, *args: Any) -> list[Any]:
         try:
             return self._db.execute(sql, args).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"the journal {self._path} cannot be read: {error}") from error
 
-    def _read_machines(self, where: str, *args: Any) -> Iterable[Machine]:
-        for (record,) in self._rows(f"SELECT record FROM machines WHERE {where}", *args):
+    def _read_machines(self, where: LiteralString, *args: Any) -> Iterable[Machine]:
+        for (record,) in self._rows("SELECT record FROM machines WHERE " + where, *args):
             yield _MACHINE.validate_json(record)
 
     @contextmanager

@@ -32,7 +32,9 @@ def migrate(db: sqlite3.Connection) -> None:
     """
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > len(MIGRATIONS):
-        raise StoreError(f"the journal has form {version}, this meshd knows up to {len(MIGRATIONS)}: install a newer meshd")
+        raise StoreError(
+            f"the journal has form {version}, this meshd knows up to {len(MIGRATIONS)}: install a newer meshd"
+        )
     for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
         with db:
             db.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""A whole world in memory around the real planner, executor and journal: clouds that lie, machines that die, kill -9."""
+"""A world in memory around the real planner, executor and journal: clouds that lie, machines that die, kill -9."""
 
 from __future__ import annotations
 
@@ -226,7 +226,9 @@ class World:
             if t >= ends_s:
                 del self.jobs[slot]
         for slot, node in list(self.nodes.items()):
-            behind = next((m for m in self.machines.values() if m.ip and m.ip == node.address and m.ended_s is None), None)
+            behind = next(
+                (m for m in self.machines.values() if m.ip and m.ip == node.address and m.ended_s is None), None
+            )
             base = "DOWN"
             if behind is not None and behind.slurmd:
                 base = "ALLOCATED" if slot in self.jobs else "IDLE"
@@ -277,7 +279,7 @@ class Daemon:
         )
 
     def agents_act(self) -> None:
-        """What machines do by themselves: appear on the tailnet, ask to join, prove munge, have their line published."""
+        """What machines do by themselves: appear on the tailnet, join, prove munge, have their line published."""
         world = self.world
         for m in world.machines.values():
             if m.ended_s is not None or not m.boots or world.clock.t_s < m.born_s + m.boot_s:
@@ -295,7 +297,11 @@ class Daemon:
                 continue
         if world.chance(0.3):
             return
-        wanted = {x.slot: x.tailnet_ip for x in self.journal.machines() if x.phase in IN_SLURM and x.tailnet_ip and not x.left_slurm}
+        wanted = {
+            x.slot: x.tailnet_ip
+            for x in self.journal.machines()
+            if x.phase in IN_SLURM and x.tailnet_ip and not x.left_slurm
+        }
         for slot in {*wanted, *world.published}:
             node = world.nodes.get(slot, SlurmNode(slot, "192.0.2.1", frozenset({"DOWN"})))
             if slot not in wanted and slot in world.jobs:
@@ -343,7 +349,9 @@ async def live_through(seed: int, directory: Path, rounds: int = 60) -> World:
         daemon.reconciler.tick()
         await daemon.settle()
         assert not Violation.seen, (seed, round_, Violation.seen)
-        done = sum(m.phase is Phase.READY for m in daemon.journal.machines()) == target == len(daemon.journal.machines())
+        done = (
+            sum(m.phase is Phase.READY for m in daemon.journal.machines()) == target == len(daemon.journal.machines())
+        )
         if round_ > rounds + 30 and done and sum(m.ended_s is None for m in world.machines.values()) == target:
             break
         if world.crashed or world.chance(0.05):
