@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from meshd.errors import SlurmError
 from meshd.model.observed import SlurmView
-from meshd.slurm.conf import parse
-from meshd.slurm.nodes import Rendered, is_placeholder, read_joined, read_slots
+from meshd.slurm.nodes import Rendered, is_placeholder, node_records, read_joined, read_slots
 from meshd.slurm.show import hostlist
 
 SHAPE_KEYS = ("cpus", "boards", "socketsperboard", "corespersocket", "threadspercore", "realmemory", "gres")
@@ -64,6 +63,6 @@ def missing_in_force(wanted: Rendered, view: SlurmView) -> str:
 def _shapes(nodes_conf: str) -> Mapping[str, tuple[str, ...]]:
     return {
         slot: tuple(record.get(key, "") for key in SHAPE_KEYS)
-        for record in parse(nodes_conf).records("NodeName")
+        for record in node_records(nodes_conf)
         for slot in hostlist(record["nodename"])
     }

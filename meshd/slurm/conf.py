@@ -9,7 +9,7 @@ that stands several times the last one is in force; `Include FILE` is a line of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshd.errors import SlurmError
@@ -186,6 +186,8 @@ def quote(value: str) -> str:
 
 def _comment_at(physical: str) -> int:
     """Where the comment of a physical line begins: its length when there is none."""
+    if "#" not in physical:
+        return len(physical)
     for match in re.finditer("#", physical):
         before = physical[: match.start()]
         if (len(before) - len(before.rstrip("\\"))) % 2 == 0:
@@ -195,8 +197,7 @@ def _comment_at(physical: str) -> int:
 
 def _continued(physical: str) -> bool:
     """The next physical line belongs to this one. A comment ends the logical line."""
-    cut = _comment_at(physical)
-    if cut < len(physical):
+    if "\\" not in physical or _comment_at(physical) < len(physical):
         return False
     bare = physical.rstrip(" \t\r\n\f\v")
     return (len(bare) - len(bare.rstrip("\\"))) % 2 == 1
@@ -211,8 +212,11 @@ def _unfinished(text: str) -> bool:
     return _continued(re.findall(r"[^\n]*\n", text)[-1])
 
 
-def _logical(raw: str) -> tuple[str, list[int]]:
+def _logical(raw: str) -> tuple[str, Sequence[int]]:
     """The line as Slurm's matcher sees it, and for each of its characters where it stands in `raw`."""
+    if "\\" not in raw:
+        plain = raw.partition("#")[0].replace("\n", "")
+        return plain, range(len(plain))
     text: list[str] = []
     where: list[int] = []
     offset = 0
@@ -246,7 +250,7 @@ def _read(raw: str) -> Line:
     return Line(raw, tuple(pairs))
 
 
-def _value_start(raw: str, where: list[int], at: int) -> int:
+def _value_start(raw: str, where: Sequence[int], at: int) -> int:
     """The raw position of a value's first character, with the backslash that may escape it."""
     start = where[at]
     previous = where[at - 1] if at else -1

@@ -144,13 +144,19 @@ def render(pools: Sequence[PoolLine], joined: Iterable[JoinedNode], *, shapes_fi
     )
 
 
+@lru_cache(maxsize=4)
+def node_records(nodes_conf: str) -> tuple[Mapping[str, str], ...]:
+    """The NodeName records of a nodes.conf; the last few texts are remembered, for they are long and asked for often."""
+    return parse(nodes_conf).records("NodeName")
+
+
 def read_slots(nodes_conf: str) -> tuple[str, ...]:
     """Every node that a nodes.conf declares, in order.
 
     Raises:
         SlurmError: a name stands twice, or a host list cannot be read.
     """
-    names = [name for record in parse(nodes_conf).records("NodeName") for name in hostlist(record["nodename"])]
+    names = [name for record in node_records(nodes_conf) for name in hostlist(record["nodename"])]
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise SlurmError(f"nodes.conf declares {', '.join(twice[:5])} twice: slurmctld would not start")
@@ -161,7 +167,7 @@ def read_joined(nodes_conf: str) -> dict[str, str]:
     """The address of every slot that is not free, read back from a nodes.conf."""
     return {
         record["nodename"]: record.get("nodeaddr", "")
-        for record in parse(nodes_conf).records("NodeName")
+        for record in node_records(nodes_conf)
         if record.get("state", "").upper() != "DOWN"
     }
 

@@ -7,6 +7,7 @@ Formats seen on 22.05.8 and 24.11.5.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
@@ -46,12 +47,14 @@ STATE_WORDS = {
 }
 
 _NO_NODES = "No nodes in the system"
+_ONE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z_]+)=(.*?)(?=\s+[A-Za-z_]+=|\s*$)")
 _REASON_STAMP = re.compile(r"\s*\[[^\[\]\s]+@[^\[\]\s]+\]")
 _AFTER_REASON = re.compile(r"\s+(?:Comment|Extra|ReservationName)=")
 _GPU = re.compile(r"(?:^|[,/:])gpu(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?=$|[,(])")
 
 
+@lru_cache(maxsize=1024)
 def parse_states(text: str) -> frozenset[str]:
     """The words of a State field, marks and short forms spelled out."""
     states: set[str] = set()
@@ -79,23 +82,30 @@ def parse_nodes(text: str) -> dict[str, SlurmNode]:
 def _node(line: str) -> SlurmNode:
     # The kernel's version is free text in the middle, the reason free text at the end.
     head, _, tail = line.partition(" Reason=")
-    head = re.sub(r"\sOS=.*?(?=\sRealMemory=|$)", " ", head)
-    fields: dict[str, str] = {}
-    for key, value in _FIELD.findall(head):
-        fields.setdefault(key, value)
-    name, state = fields.get("NodeName", ""), fields.get("State", "")
+    before, _, after = head.partition(" OS=")
+    head = f" {before} {after[max(after.find(' RealMemory='), 0) :]} "
+    name, state = _word(head, "NodeName"), _word(head, "State")
     if not line.startswith("NodeName=") or not name or not state:
         raise SlurmError(f"scontrol show nodes: this is not a node: {line.strip()[:200]!r}")
     return SlurmNode(
         name=name,
-        address=_filled(fields.get("NodeAddr", "")),
+        address=_word(head, "NodeAddr"),
         states=parse_states(state),
         reason=_reason(tail),
-        partitions=_items(fields.get("Partitions", "")),
-        features=_items(fields.get("ActiveFeatures", fields.get("AvailableFeatures", ""))),
-        gres=_filled(fields.get("Gres", "")),
-        version=_filled(fields.get("Version", "")),
+        partitions=_items(_word(head, "Partitions")),
+        features=_items(_word(head, "ActiveFeatures") or _word(head, "AvailableFeatures")),
+        gres=_word(head, "Gres"),
+        version=_word(head, "Version"),
     )
+
+
+def _word(head: str, key: str) -> str:
+    """The value of a field that is one word; "" when it is missing or says "nothing"."""
+    at = head.find(f" {key}=")
+    if at < 0:
+        return ""
+    start = at + len(key) + 2
+    return _filled(head[start : head.find(" ", start)])
 
 
 def _reason(tail: str) -> str:
@@ -169,12 +179,15 @@ def gpus_of(tres: str) -> int:
     return max(typed, untyped)
 
 
+@lru_cache(maxsize=16384)
 def hostlist(text: str) -> tuple[str, ...]:
     """The names in a host list, in order.
 
     Raises:
         SlurmError: it cannot be read.
     """
+    if _ONE_NAME.fullmatch(text):
+        return (text,)
     try:
         return tuple(NodeSet(text))
     except NodeSetException as error:
