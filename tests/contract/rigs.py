@@ -41,11 +41,19 @@ class Rig(Protocol):
     name: str
     clock: ManualClock
     hypervisor: HollowHypervisor
-    ledger: Ledger
-    faults: FaultEngine
     server: CloudServer
     cannot: Mapping[Kind, str]
     secrets: tuple[str, ...]
+
+    @property
+    def ledger(self) -> Ledger:
+        """The cloud's machines."""
+        ...
+
+    @property
+    def faults(self) -> FaultEngine:
+        """What goes wrong in the cloud."""
+        ...
 
     def make(self, cluster: str = CLUSTER, **settings: Any) -> Provider:
         """A new adapter, as after a restart of the daemon; closed by the rig."""
@@ -76,6 +84,9 @@ class _Rig:
         return self.server.clouds[self.name].faults
 
     def table(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def unreachable(self) -> Provider:
         raise NotImplementedError
 
     def make(self, cluster: str = CLUSTER, **settings: Any) -> Provider:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -440,7 +441,7 @@ async def test_failed_read_is_transient(rig: Rig, provider: Provider, operation:
     if operation == "get":
         instance = await launched(rig, provider)
         rig.clock.advance(600)
-    calls = {
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
         "list": lambda: provider.list(),
         "get": lambda: provider.get(instance),
         "offers": lambda: provider.offers(GPU),
@@ -564,13 +565,13 @@ async def test_settings_are_refused_with_one_line_per_problem(rig: Rig) -> None:
     assert not any(secret in str(caught.value) for secret in rig.secrets)
 
 
-async def test_missing_secret_file_is_named(rig: Rig, tmp_path) -> None:  # type: ignore[no-untyped-def]
+async def test_missing_secret_file_is_named(rig: Rig, tmp_path: Path) -> None:
     key = {"aws": "secret_access_key", "lambda": "api_key"}.get(rig.name, "api_key")
     with pytest.raises(ConfigError, match="no-such-file"):
         rig.make(**{key: None, f"{key}_file": tmp_path / "no-such-file"})
 
 
-async def test_secret_from_a_file(rig: Rig, tmp_path) -> None:  # type: ignore[no-untyped-def]
+async def test_secret_from_a_file(rig: Rig, tmp_path: Path) -> None:
     key = {"aws": "secret_access_key", "lambda": "api_key"}.get(rig.name, "api_key")
     (tmp_path / "key").write_text(f"{rig.secrets[0]}\n")
     provider = rig.make(**{key: None, f"{key}_file": tmp_path / "key"})

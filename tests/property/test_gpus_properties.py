@@ -9,40 +9,10 @@ from hypothesis import strategies as st
 
 from providers._gpus import normalise
 
-WORDS = st.sampled_from(
-    [
-        "NVIDIA",
-        "Tesla",
-        "H100",
-        "A100",
-        "V100",
-        "H200",
-        "80GB",
-        "40",
-        "GB",
-        "HBM3",
-        "SXM5",
-        "SXM4",
-        "PCIe",
-        "NVL",
-        "RTX",
-        "6000",
-        "Ada",
-        "A10G",
-        "L40S",
-        "gpu_1x_h100_pcie",
-        "8x",
-        "(",
-        ")",
-        "-",
-        "_",
-        "p5.4xlarge",
-        "g6e.xlarge",
-        "GeForce",
-        "4090",
-        "x",
-    ]
-)
+VENDORS = ["NVIDIA", "Tesla", "GeForce", "8x", "gpu_1x_h100_pcie", "p5.4xlarge", "g6e.xlarge"]
+MODELS = ["H100", "A100", "V100", "H200", "A10G", "L40S", "RTX", "6000", "Ada", "4090"]
+REST = ["80GB", "40", "GB", "HBM3", "SXM5", "SXM4", "PCIe", "NVL", "(", ")", "-", "_", "x"]
+WORDS = st.sampled_from(VENDORS + MODELS + REST)
 TEXTS = st.one_of(st.text(max_size=40), st.lists(WORDS, max_size=7).map(" ".join))
 
 

@@ -73,14 +73,17 @@ async def test_life_and_cost() -> None:
     ledger = Ledger("aws", host, time.now, Rules(boot_s=10, end_s=5, keep_s=100, ends_itself=True))
     machine = ledger.add(birth(), Struck())
     await host.settle()
-    ledger.observe()
-    assert machine.life is Life.PENDING
+
+    def life() -> Life:
+        ledger.observe()
+        return machine.life
+
+    assert life() is Life.PENDING
     time.advance(10)
-    ledger.observe()
-    assert machine.life is Life.RUNNING
+    assert life() is Life.RUNNING
     time.advance(990)
     ledger.ask_end(machine.id)
-    assert machine.life is Life.ENDING
+    assert life() is Life.ENDING
     time.advance(50)
     found = ledger.find(machine.id)
     assert found is not None and found.life is Life.ENDED
