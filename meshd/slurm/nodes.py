@@ -26,8 +26,12 @@ NODES = "nodes.conf"
 GRES = "gres.conf"
 """The names of meshd's two files in its own directory."""
 
-PLACEHOLDERS = IPv4Network("198.18.0.0/15")
-"""Where free slots point: reserved for benchmarks (RFC 2544, RFC 6890), never routed; 131,072 addresses."""
+PLACEHOLDERS = IPv4Network("239.192.0.0/14")
+"""Where free slots point: multicast inside an organisation (RFC 2365); 262,144 addresses.
+
+No program can connect to one, and the kernel says so at once. With an address that swallows packets slurmctld's pings
+of free slots hang, and each reconfigure waits 2 to 3 s for them ("agent_fini: left 12 agent threads active").
+"""
 
 FREE_REASON = "meshd: free slot"
 
@@ -142,7 +146,7 @@ def render(pools: Sequence[PoolLine], joined: Iterable[JoinedNode], *, shapes_fi
         slots=tuple(slots),
         joined=addresses,
     )
-
+    """The NodeName records of a nodes.conf. The last few texts are remembered: they are long and asked for often."""
 
 @lru_cache(maxsize=4)
 def node_records(nodes_conf: str) -> tuple[Mapping[str, str], ...]:
@@ -337,7 +341,7 @@ def _word(what: str, text: str) -> str:
 
 
 def _address_ranges(first: int, count: int) -> str:
-    """`count` addresses from `first` on, as Slurm's host list: `198.18.0.[254-255],198.18.1.0`."""
+    """`count` addresses from `first` on, as Slurm's host list: `239.192.0.[254-255],239.192.1.0`."""
     parts: list[str] = []
     while count:
         low = first & 0xFF
