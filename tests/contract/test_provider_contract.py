@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -567,14 +568,16 @@ async def test_settings_are_refused_with_one_line_per_problem(rig: Rig) -> None:
 
 async def test_missing_secret_file_is_named(rig: Rig, tmp_path: Path) -> None:
     key = {"aws": "secret_access_key", "lambda": "api_key"}.get(rig.name, "api_key")
+    settings: dict[str, Any] = {key: None, f"{key}_file": tmp_path / "no-such-file"}
     with pytest.raises(ConfigError, match="no-such-file"):
-        rig.make(**{key: None, f"{key}_file": tmp_path / "no-such-file"})
+        rig.make(CLUSTER, **settings)
 
 
 async def test_secret_from_a_file(rig: Rig, tmp_path: Path) -> None:
     key = {"aws": "secret_access_key", "lambda": "api_key"}.get(rig.name, "api_key")
     (tmp_path / "key").write_text(f"{rig.secrets[0]}\n")
-    provider = rig.make(**{key: None, f"{key}_file": tmp_path / "key"})
+    settings: dict[str, Any] = {key: None, f"{key}_file": tmp_path / "key"}
+    provider = rig.make(CLUSTER, **settings)
     assert list(await provider.list()) == []
 
 
