@@ -146,11 +146,11 @@ def render(pools: Sequence[PoolLine], joined: Iterable[JoinedNode], *, shapes_fi
         slots=tuple(slots),
         joined=addresses,
     )
-    """The NodeName records of a nodes.conf. The last few texts are remembered: they are long and asked for often."""
+
 
 @lru_cache(maxsize=4)
 def node_records(nodes_conf: str) -> tuple[Mapping[str, str], ...]:
-    """The NodeName records of a nodes.conf; the last few texts are remembered, for they are long and asked for often."""
+    """The NodeName records of a nodes.conf. The last few texts are remembered: they are long and asked for often."""
     return parse(nodes_conf).records("NodeName")
 
 

@@ -14,12 +14,12 @@ GPUS = tuple(GpuFact(i, "NVIDIA H100 80GB HBM3", f"GPU-{i}", 81559, f"/dev/nvidi
 NODE = JoinedNode("h100-2", "100.64.0.2", NodeShape(96, 1, 2, 24, 2, 1000001), "", GPUS, ("aws", "us-east-1", "spot"))
 
 GOLDEN = HEADER + (
-    'NodeName=cpu-1 NodeAddr=198.18.0.0 CPUs=1 RealMemory=1024 State=DOWN Reason="meshd: free slot"\n'
-    "NodeName=h100-1 NodeAddr=198.18.0.1 CPUs=32 RealMemory=200000 Gres=gpu:h100:8 Feature=h100,fast State=DOWN "
+    'NodeName=cpu-1 NodeAddr=239.192.0.0 CPUs=1 RealMemory=1024 State=DOWN Reason="meshd: free slot"\n'
+    "NodeName=h100-1 NodeAddr=239.192.0.1 CPUs=32 RealMemory=200000 Gres=gpu:h100:8 Feature=h100,fast State=DOWN "
     'Reason="meshd: free slot"\n'
     "NodeName=h100-2 NodeAddr=100.64.0.2 CPUs=96 Boards=1 SocketsPerBoard=2 CoresPerSocket=24 ThreadsPerCore=2 "
     "RealMemory=950000 Gres=gpu:h100:8 Feature=h100,fast,aws,us-east-1,spot State=UNKNOWN\n"
-    "NodeName=h100-[3-6] NodeAddr=198.18.0.[3-6] CPUs=32 RealMemory=200000 Gres=gpu:h100:8 Feature=h100,fast "
+    "NodeName=h100-[3-6] NodeAddr=239.192.0.[3-6] CPUs=32 RealMemory=200000 Gres=gpu:h100:8 Feature=h100,fast "
     'State=DOWN Reason="meshd: free slot"\n'
     "PartitionName=h100 Nodes=h100-[1-6] Default=YES MaxTime=INFINITE State=UP\n"
     "PartitionName=misc Nodes=cpu-1 Default=NO MaxTime=INFINITE State=UP\n"
@@ -52,7 +52,7 @@ def test_pools_may_share_a_partition():
 
 def test_addresses_of_a_large_pool_are_folded_by_network():
     text = render([replace(H100, max_nodes=300)], [], shapes_fixed=False).nodes_conf
-    assert "NodeName=h100-[1-300] NodeAddr=198.18.0.[0-255],198.18.1.[0-43] " in text
+    assert "NodeName=h100-[1-300] NodeAddr=239.192.0.[0-255],239.192.1.[0-43] " in text
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_addresses_of_a_large_pool_are_folded_by_network():
         {"features": ("x\nNodeName=evil",)},
         {"gpu": "h100 State=UP"},
         {"address": "100.64.0.2 Port=1"},
-        {"address": "198.18.0.7"},
+        {"address": "239.192.0.7"},
         {"address": "fd7a::1"},
         {"slot": "h100-7"},
         {"slot": "nope-1"},

@@ -17,7 +17,7 @@ NODE_24_11 = (
 )
 NODE_22_05 = (
     "NodeName=h100-2 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=N/A AvailableFeatures=(null) "
-    "ActiveFeatures=(null) Gres=gpu:h100:8 NodeAddr=198.18.0.254 NodeHostName=h100-2  RealMemory=1000 AllocMem=0 "
+    "ActiveFeatures=(null) Gres=gpu:h100:8 NodeAddr=239.192.0.254 NodeHostName=h100-2  RealMemory=1000 AllocMem=0 "
     "FreeMem=N/A Sockets=2 Boards=1 State=DOWN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A "
     "Partitions=h100  BootTime=None SlurmdStartTime=None LastBusyTime=Unknown CfgTRES=cpu=2,mem=1000M,billing=2 "
     "AllocTRES= CapWatts=n/a CurrentWatts=0 AveWatts=0 ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s "
