@@ -133,6 +133,9 @@ class CloudSteps:
                     error.retry_after_s if isinstance(error, RateLimited) and error.retry_after_s else RETRY_TRANSIENT_S
                 )
                 records.block(f"provider:{machine.provider}", wait_s, words)
+                # Nothing happened and nothing is wrong: it keeps its place and its name.
+                records.move(machine.name, Phase.REQUESTED, f"asked again in {wait_s:g} s: {words}")
+                return
             case NoCapacity() | NotFound():
                 records.block(offer, timing.no_capacity_cooldown_s, words)
             case QuotaExceeded():

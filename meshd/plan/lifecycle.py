@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from meshd.model.desired import Policy
+from meshd.model.desired import Block, Policy
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView
 from meshd.model.plan import (
@@ -55,9 +55,10 @@ class World:
     slurm_at: datetime | None
     jobs: Mapping[str, tuple[str, ...]]
     published: Mapping[str, str]
+    blocks: Mapping[str, Block]
 
     @staticmethod
-    def of(snapshot: Snapshot, policy: Policy, now: datetime) -> World:
+    def of(snapshot: Snapshot, policy: Policy, now: datetime, blocks: Mapping[str, Block]) -> World:
         """Index a snapshot."""
         by_id: dict[tuple[str, str], Instance] = {}
         by_token: dict[tuple[str, str], tuple[Instance, ...]] = {}
@@ -86,6 +87,7 @@ class World:
             slurm_at=snapshot.slurm.at if isinstance(snapshot.slurm, Fresh) else None,
             jobs=jobs,
             published=snapshot.published,
+            blocks=blocks,
         )
 
     def instance(self, machine: Machine) -> Instance | None:
@@ -155,6 +157,12 @@ def _ended_by_cloud(machine: Machine, world: World) -> str:
 def _requested(machine: Machine, world: World) -> Step | None:
     if machine.removal:
         return Move(machine.name, "not wanted any more; nothing was rented", Phase.GONE)
+    if (world.now - machine.created_at).total_seconds() > world.policy.boot_timeout_s:
+        failure = f"{machine.provider} took no order within {world.policy.boot_timeout_s:g} s: {machine.reason}"
+        return Move(machine.name, failure, Phase.GONE, failure)
+    block = world.blocks.get(f"provider:{machine.provider}")
+    if block is not None and block.until > world.now:
+        return None  # it said when to come again
     return Launch(machine.name, machine.reason)
 
 

@@ -40,7 +40,7 @@ def plan(
         known_ids: (provider, instance id) of instances that the journal knows but `machines` does not have.
         first_seen: when each unknown instance was first seen.
     """
-    world = World.of(snapshot, desired.policy, now)
+    world = World.of(snapshot, desired.policy, now, desired.blocks)
     by_pool: dict[str, list[Machine]] = {}
     for machine in machines:
         if machine.phase is not Phase.GONE:
