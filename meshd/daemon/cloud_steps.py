@@ -134,7 +134,12 @@ class CloudSteps:
                 )
                 records.block(f"provider:{machine.provider}", wait_s, words)
                 # Nothing happened and nothing is wrong: it keeps its place and its name.
-                records.move(machine.name, Phase.REQUESTED, f"asked again in {wait_s:g} s: {words}")
+                records.move(
+                    machine.name,
+                    Phase.REQUESTED,
+                    f"asked again in {wait_s:g} s: {words}",
+                    launch_attempts=machine.launch_attempts - 1,
+                )
                 return
             case NoCapacity() | NotFound():
                 records.block(offer, timing.no_capacity_cooldown_s, words)
