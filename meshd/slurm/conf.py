@@ -118,7 +118,11 @@ class Conf:
         return replace(self, lines=(*self.lines[: at[0]], new, *self.lines[at[0] + 1 :]))
 
     def with_list_item(self, key: str, item: str) -> Conf:
-        """With `item` in the comma list `key`; one of the same name (before `=`) and another value is replaced."""
+        """With `item` in the comma list `key`; one of the same name (before `=`) and another value is replaced.
+
+        Raises:
+            SlurmError: the list that is there has double quotes in it, and cannot be written again.
+        """
         name = item.partition("=")[0].strip().lower()
         old = self.list_of(key)
         kept = [has for has in old if has.partition("=")[0].strip().lower() != name]

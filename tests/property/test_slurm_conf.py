@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshd.errors import SlurmError
 from meshd.slurm.conf import parse
 
 PIECES = [
@@ -54,6 +56,10 @@ def test_an_include_is_added_once_and_only_appended(text):
 
 @given(conf_texts, st.sampled_from(["item", "name=1", "name=2"]))
 def test_a_list_item_is_added_once(text, item):
+    if '"' in (parse(text).get("Key") or "") and item not in parse(text).list_of("Key"):
+        with pytest.raises(SlurmError):
+            parse(text).with_list_item("Key", item)
+        return
     once = parse(text).with_list_item("Key", item)
     assert parse(once.render()).list_of("Key").count(item) >= 1
     assert parse(once.render()).with_list_item("Key", item).render() == once.render()
