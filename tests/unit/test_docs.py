@@ -1,0 +1,131 @@
+"""The documents name what the code has: settings with their defaults, commands, and anchors that messages point to."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from meshd.cli.main import COMMANDS
+from meshd.config import PoolSettings, ProviderSettings, Settings
+from meshd.daemon.main import RELOADABLE
+from meshd.model.machine import MOVES
+from providers._settings import AdapterSettings
+from providers.aws.settings import AwsSettings
+from providers.lambda_cloud.settings import LambdaSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+FILES = sorted(DOCS.glob("*.md"))
+NEEDS_RESTART = {"slurm.slurmctld_port", "slurm.slurmd_port", "slurm.command_timeout_s"}
+"""In tables that are reloaded, but read only when meshd starts."""
+
+TABLES: dict[str, type[BaseModel]] = {
+    name: field.annotation
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+} | {"pools.NAME": PoolSettings, "providers.NAME": ProviderSettings}
+
+
+def _section(text: str, heading: str) -> str:
+    found = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#+ |\Z)", text, re.M | re.S)
+    assert found, f"there is no section {heading}"
+    return found[1]
+
+
+def _rows(text: str) -> dict[str, list[str]]:
+    lines = (re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("| `"))
+    return {cells[0].strip().strip("`"): [cell.strip() for cell in cells[1:]] for cells in lines}
+
+
+def _default(value: Any) -> str:
+    if value is PydanticUndefined or value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(chr(34) + str(one) + chr(34) for one in value)}]`"
+    return f"`{value if str(value) else chr(34) * 2}`"
+
+
+@pytest.mark.parametrize("table", list(TABLES))
+def test_every_setting_is_described(table: str) -> None:
+    rows = _rows(_section((DOCS / "configuration.md").read_text(), f"[{table}]"))
+    fields = TABLES[table].model_fields
+    assert rows.keys() == fields.keys()
+    for name, (default, meaning, reload) in rows.items():
+        assert default == _default(fields[name].default), f"{table}.{name}"
+        assert meaning
+        applies = table.split(".")[0] in RELOADABLE and f"{table}.{name}" not in NEEDS_RESTART
+        assert reload == ("yes" if applies else "no"), f"{table}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"), [("[providers.aws]", AwsSettings), ("[providers.lambda]", LambdaSettings)]
+)
+def test_every_setting_of_the_adapters_is_described(heading: str, model: type[AdapterSettings]) -> None:
+    rows = _rows(_section((DOCS / "providers.md").read_text(), heading))
+    assert rows.keys() == model.model_fields.keys()
+    for name, (default, meaning) in rows.items():
+        value = model.model_fields[name].default
+        assert default in {_default(value), "below"} or value == {}, name
+        assert meaning
+
+
+def test_every_command_is_described() -> None:
+    text = (DOCS / "meshctl.md").read_text()
+    assert [name for name in COMMANDS if not re.search(rf"^\| `{name}[ `]", text, re.M)] == []
+
+
+def test_every_move_is_in_the_table() -> None:
+    rows = _rows(_section((DOCS / "architecture.md").read_text(), "Phases"))
+    assert {name: set(re.findall(r"[A-Z]{3,}", cells[1])) for name, cells in rows.items()} == {
+        phase.name: {to.name for to in follow} for phase, follow in MOVES.items()
+    }
+
+
+def _anchors(file: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def _mentions() -> Iterator[tuple[str, str]]:
+    """`docs/NAME.md, TITLE` in texts that people are shown."""
+    for folder in ("meshd", "providers", "deploy", "systemd"):
+        for file in (ROOT / folder).rglob("*"):
+            if file.suffix in {".py", ".sh", ".toml", ".service"}:
+                for found in re.finditer(r"docs/([a-z]+\.md)(?:, ([A-Za-z][A-Za-z ]*))?", file.read_text("utf-8")):
+                    yield found[1], (found[2] or "").strip()
+
+
+def test_what_messages_point_to_is_there() -> None:
+    mentions = set(_mentions())
+    assert ("troubleshooting.md", "auth key") in mentions
+    for name, title in mentions:
+        assert (DOCS / name).is_file(), name
+        assert not title or title.lower().replace(" ", "-") in _anchors(DOCS / name), f"{name}: {title}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_links_between_documents_lead_somewhere(file: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", file.read_text()):
+        there = (file.parent / target) if target else file
+        assert there.exists(), target
+        assert not anchor or anchor in _anchors(there), f"{target}#{anchor}"
+
+
+def test_the_policy_for_aws_has_the_calls_that_are_made() -> None:
+    source = (ROOT / "providers/aws/client.py").read_text()
+    calls = set(re.findall(r"get_paginator\(\"(\w+)\"\)|\.((?:run|describe|terminate)_\w+)\(", source))
+    made = {f"ec2:{''.join(word.capitalize() for word in (a or b).split('_'))}" for a, b in calls}
+    block = re.search(r"^```json\n(.*?)^```", (DOCS / "providers.md").read_text(), re.M | re.S)
+    assert block
+    actions = [statement["Action"] for statement in json.loads(block[1])["Statement"]]
+    allowed = {one for action in actions for one in (action if isinstance(action, list) else [action])}
+    assert allowed == made | {"ec2:CreateTags"}, "RunInstances with TagSpecifications also needs CreateTags"
