@@ -1,13 +1,14 @@
 """What Slurm's files shall say, from pools and journal; when to say it; and how it stands.
 
 A change waits for those that are about to follow it: as long as other machines are on their way in or out, up to
-`slurm.reconfigure_max_wait_s`; when nobody is expected, only `slurm.reconfigure_quiet_s`. So the last of a burst does
-not wait, and a burst is few reconfigures.
+`slurm.reconfigure_max_wait_s`, and in a burst that goes on for longer up to twice and then four times that; when nobody
+is expected, only `slurm.reconfigure_quiet_s`. So the last of a burst does not wait, and a burst is few reconfigures.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -22,15 +23,20 @@ from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
 from meshd.slurm.capabilities import capabilities, parse_version
 from meshd.slurm.client import SlurmClient
+from meshd.slurm.conf import parse
 from meshd.slurm.files import SlurmFiles
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.publish import Publisher
+from meshd.slurm.show import complaints
 from meshd.store.journal import Journal
 
 log = structlog.get_logger(__name__)
 
 RESTART_TIMEOUT_S = 90.0
 LOOK_S = 0.1
+LOG_TAIL_B = 65536
+LONGER_MAX = 4
+"""A burst that goes on makes a change wait at most this many times `reconfigure_max_wait_s`."""
 ON_THEIR_WAY_IN = frozenset({Phase.BOOTING, Phase.JOINING})
 
 
@@ -59,6 +65,7 @@ class Publishing:
         self._asked = ""
         self._first_change_s: float | None = None
         self._last_change_s = 0.0
+        self._longer = 1
         self._error = ""
 
     @property
@@ -75,7 +82,7 @@ class Publishing:
             directory.chmod(0o755)
             self._publisher = Publisher(
                 files=SlurmFiles(directory), client=self._client, clock=self._clock, restart=self._restart, quiet_s=0.0,
-                max_wait_s=0.0,
+                max_wait_s=0.0, last_words=self._last_words,
             )  # fmt: skip
         except OSError as error:
             raise SlurmError(f"{directory} cannot be used: {error.strerror}") from error
@@ -116,11 +123,13 @@ class Publishing:
         if self._first_change_s is not None:
             slurm = self._settings().slurm
             waited_s, quiet_s = now_s - self._first_change_s, now_s - self._last_change_s
-            if waited_s < slurm.reconfigure_max_wait_s and (
-                self._more_to_come() or quiet_s < slurm.reconfigure_quiet_s
+            more = self._more_to_come()
+            if waited_s < slurm.reconfigure_max_wait_s * self._longer and (
+                more or quiet_s < slurm.reconfigure_quiet_s
             ):
                 return
             self._first_change_s = None
+            self._longer = min(2 * self._longer, LONGER_MAX) if more else 1
         self._asked = wanted.digest
         self._publisher.request(wanted)
 
@@ -188,6 +197,10 @@ class Publishing:
                 )
             await self._clock.sleep(LOOK_S)
 
+    async def _last_words(self) -> str:
+        """What slurmctld complained of last, from its log: scontrol often says only "Unspecified error"."""
+        return await asyncio.to_thread(_complaints, self._settings().slurm.conf_dir / "slurm.conf")
+
     def view(self) -> PublishView:
         """For `meshctl status`."""
         if self._publisher is None:
@@ -209,6 +222,18 @@ class Publishing:
             cure = "run `meshctl init` as root"
             return CheckRow(name=name, status="fail", text=f"{conf} is not the file that meshd writes", cure=cure)
         return CheckRow(name=name, status="ok", text=f"{view.reconfigures} reconfigures, none refused")
+
+
+def _complaints(slurm_conf: Path) -> str:
+    try:
+        log_file = parse(slurm_conf.read_text("utf-8", "replace")).get("SlurmctldLogFile")
+        if not log_file:
+            return ""
+        with Path(log_file).open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LOG_TAIL_B, 0))
+            return complaints(file.read().decode("utf-8", "replace"))
+    except OSError:
+        return ""  # its words only add to what is known
 
 
 def _same(one: Path, other: Path) -> bool:
