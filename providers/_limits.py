@@ -28,6 +28,7 @@ class Spacing:
         self._max_wait_s = max_wait_s
         self._clock = clock or SystemClock()
         self._next_s = float("-inf")
+        self._claimed_s = float("-inf")
         self._lock = threading.Lock()
 
     async def turn(self, *, provider: str, operation: str) -> None:
@@ -49,6 +50,19 @@ class Spacing:
             self._next_s = now_s + wait_s + self._spacing_s
         if wait_s > 0:
             await self._clock.sleep(wait_s)
+
+    def claim(self) -> bool:
+        """Whether `spacing_s` has passed since the last claim; if so, now counts as the last one.
+
+        For a caller that had to wait for something else between its turn and the call: turns are booked ahead, and
+        what counts for the cloud is when the calls come.
+        """
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if now_s < self._claimed_s + self._spacing_s:
+                return False
+            self._claimed_s = now_s
+            return True
 
 
 _shared: dict[tuple[str, str, float, float], Spacing] = {}

@@ -88,6 +88,9 @@ class LambdaApi:
         changes = body is not None
         timeout_s = self._settings.launch_timeout_s if operation == "launch" else self._settings.call_timeout_s
         await self._calls.turn(provider=LAMBDA, operation=operation)
+        while operation == "launch" and changes and not self._launches.claim():
+            # The wait for a call's turn has brought it too close to the launch before.
+            await self._calls.turn(provider=LAMBDA, operation=operation)
         answer = await self._http.call(
             method, path, operation=operation, changes=changes, timeout_s=timeout_s, json_body=body
         )

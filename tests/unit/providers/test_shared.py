@@ -60,6 +60,18 @@ async def test_a_turn_too_far_away_is_refused_and_not_booked() -> None:
     assert clock.slept == []
 
 
+def test_a_claim_counts_from_when_it_was_used() -> None:
+    clock = FakeClock()
+    spacing = Spacing(12, 50, clock)
+    assert spacing.claim()
+    clock.at_s = 11.9
+    assert not spacing.claim()
+    clock.at_s = 12
+    assert spacing.claim()
+    clock.at_s = 13
+    assert not spacing.claim()
+
+
 def test_spacing_is_shared_by_key() -> None:
     assert shared_spacing("key-1", "calls", 1, 1) is shared_spacing("key-1", "calls", 1, 1)
     assert shared_spacing("key-1", "calls", 1, 1) is not shared_spacing("key-2", "calls", 1, 1)
