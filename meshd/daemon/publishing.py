@@ -124,9 +124,7 @@ class Publishing:
             slurm = self._settings().slurm
             waited_s, quiet_s = now_s - self._first_change_s, now_s - self._last_change_s
             more = self._more_to_come()
-            if waited_s < slurm.reconfigure_max_wait_s * self._longer and (
-                more or quiet_s < slurm.reconfigure_quiet_s
-            ):
+            if waited_s < slurm.reconfigure_max_wait_s * self._longer and (more or quiet_s < slurm.reconfigure_quiet_s):
                 return
             self._first_change_s = None
             self._longer = min(2 * self._longer, LONGER_MAX) if more else 1

@@ -1,0 +1,101 @@
+"""A burst of joins that goes on is few reconfigures; the last of it does not wait."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from meshd.config import PoolSettings, Settings
+from meshd.daemon.publishing import Publishing
+from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
+from meshd.model.ids import MachineName, PoolName, SlotName
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import SlurmView
+from meshd.provider_api import Offer, ProviderName
+from meshd.runtime.run import run
+from meshd.slurm.client import SlurmClient
+from meshd.slurm.nodes import Rendered
+from meshd.store.journal import Journal
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+OFFER = Offer(ProviderName("aws"), "r1", "", "gpu.1", "h100-sxm", 1, 80, 8, 65536, 2.0)
+GPU = GpuFact(0, "NVIDIA H100 80GB HBM3", "GPU-1", 81559, "/dev/nvidia0")
+FACTS = NodeFacts(NodeShape(8, 1, 1, 8, 1, 65536), (GPU,), "24.11.5", "1.102.5", "0.1.0", "debian 13", "x86_64", 0.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.t_s = 0.0
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.t_s)
+
+    def monotonic_s(self) -> float:
+        return self.t_s
+
+    async def sleep(self, delay_s: float) -> None:
+        self.t_s += delay_s
+
+
+class Asked:
+    """Stands for the publisher: counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.digests: list[str] = []
+        self.sizes: list[int] = []
+
+    def request(self, wanted: Rendered) -> None:
+        if wanted.digest not in self.digests[-1:]:
+            self.digests.append(wanted.digest)
+            self.sizes.append(len(wanted.joined))
+
+
+def machine(index: int, *, joined: bool) -> Machine:
+    return Machine(
+        MachineName(f"lab-h100-{index}-aaaaaa"), PoolName("h100"), SlotName(f"h100-{index}"), "aws", OFFER,
+        Phase.CONFIGURING if joined else Phase.BOOTING, START, START, instance_id=f"i-{index}",
+        tailnet_ip=f"100.64.0.{index}" if joined else "", facts=FACTS if joined else None,
+    )  # fmt: skip
+
+
+def joins(tmp_path: Path, count: int, spacing_s: float) -> tuple[list[int], float]:
+    """How many nodes each reconfigure brought in, and how long the last one waited."""
+    settings = Settings(pools={"h100": PoolSettings(gpu="h100", max_nodes=count)})
+    clock, journal, asked = Clock(), Journal(tmp_path / "journal.db"), Asked()
+    publishing = Publishing(
+        settings=lambda: settings, journal=journal, client=SlurmClient(run, 1.0), clock=clock,
+        slurm=lambda: SlurmView("24.11.5", {}, ()), wake=lambda: None,
+    )  # fmt: skip
+    publishing._publisher = asked  # type: ignore[assignment]
+    publishing.look()
+    clock.t_s += 1
+    publishing.look()
+    asked.sizes.clear()
+    for index in range(1, count + 1):
+        journal.put(machine(index, joined=False), "phase", "", START)
+    for index in range(1, count + 1):
+        journal.put(machine(index, joined=True), "phase", "", START)
+        for _ in range(max(round(spacing_s / 0.1), 1)):
+            publishing.look()
+            clock.t_s += 0.1
+    last_s = clock.t_s
+    while asked.sizes[-1:] != [count]:
+        publishing.look()
+        clock.t_s += 0.1
+        assert clock.t_s < last_s + 5
+    journal.close()
+    return asked.sizes, clock.t_s - last_s
+
+
+def test_a_quick_burst_is_one_reconfigure(tmp_path: Path) -> None:
+    sizes, waited_s = joins(tmp_path, 8, 0.5)
+    assert sizes == [8]
+    assert waited_s < 0.5
+
+
+def test_a_slow_burst_is_few_reconfigures_and_the_first_do_not_wait_for_all(tmp_path: Path) -> None:
+    sizes, waited_s = joins(tmp_path, 8, 6.0)
+    assert len(sizes) == 3
+    assert sizes[0] <= 3
+    assert sizes[-1] == 8
+    assert waited_s < 0.5
