@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,12 +139,16 @@ class Head:
             timeout_s=180,
         )
 
-    async def bring_up(self, options: HeadOptions) -> None:
-        """All of the above. Raises RuntimeError or CommandError with what failed."""
+    async def bring_up(self, options: HeadOptions, say: Callable[[str], None] = lambda _: None) -> None:
+        """All of the above; `say` is told each step. Raises RuntimeError or CommandError with what failed."""
+        say("the head boots")
         await self.boot()
+        say("it joins the tailnet, meshd is installed")
         await asyncio.gather(self.join_tailnet(options), self.install())
         await self.run("tailscale", "set", "--operator=slurm")
+        say("settings, credentials, meshctl init")
         await self.configure(options)
+        say("munge, slurmctld and meshd start")
         await self.start()
 
     async def journal(self, *units: str, lines: int = 200) -> str:

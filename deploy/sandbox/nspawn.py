@@ -150,13 +150,12 @@ class NspawnHypervisor:
             CommandError: the program failed and `check` is set, or ran out of time.
         """
         leader = await self._leader(self._machines[name], timeout_s)
-        words = self._inside(leader, argv)
+        words = inside(leader, argv)
         return await proc.run(words, stdin=stdin, timeout_s=timeout_s, check=check, cwd=Path("/"))
 
-    async def shell_command(self, name: str) -> list[str]:
-        """The command line that gives a person on the host a root shell inside a machine."""
-        leader = await self._leader(self._machines[name], 10.0)
-        return self._inside(leader, ["/bin/bash", "--login"])
+    async def command(self, name: str, argv: Sequence[str]) -> list[str]:
+        """The command line that runs a program of a machine from the host, e.g. to read its output while it runs."""
+        return inside(await self._leader(self._machines[name], 10.0), argv)
 
     def logs(self, name: str) -> str:
         """What a machine printed on its console so far; also of machines that are gone, until the sandbox is."""
@@ -291,10 +290,11 @@ class NspawnHypervisor:
     def _console(self, name: str) -> Path:
         return self._state / "consoles" / f"{name}.log"
 
-    @staticmethod
-    def _inside(leader: int, argv: Sequence[str]) -> list[str]:
-        environment = [f"{key}={value}" for key, value in _ENVIRONMENT.items()]
-        return ["nsenter", f"--target={leader}", "--all", "--", "/usr/bin/env", "-i", *environment, *argv]
+
+def inside(leader: int, argv: Sequence[str]) -> list[str]:
+    """The command line that runs a program in the machine whose first process is `leader`, as its root."""
+    environment = [f"{key}={value}" for key, value in _ENVIRONMENT.items()]
+    return ["nsenter", f"--target={leader}", "--all", "--", "/usr/bin/env", "-i", *environment, *argv]
 
 
 def leader_of(supervisor: int) -> int | None:

@@ -59,14 +59,18 @@ class PidFolder:
         """Drop the note of that name; unknown names are ignored."""
         (self._folder / name).unlink(missing_ok=True)
 
+    def get(self, name: str) -> ProcessId | None:
+        """The process that was noted under a name, whether it runs or not; None if there is none."""
+        try:
+            words = (self._folder / name).read_text().split()
+        except FileNotFoundError:
+            return None
+        return ProcessId(int(words[0]), int(words[1])) if len(words) == 2 else None
+
     def recorded(self) -> list[ProcessId]:
         """All noted processes, whether they run or not."""
-        found = []
-        for file in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
-            words = file.read_text().split()
-            if len(words) == 2:
-                found.append(ProcessId(int(words[0]), int(words[1])))
-        return found
+        names = sorted(file.name for file in self._folder.iterdir()) if self._folder.is_dir() else []
+        return [process for process in map(self.get, names) if process]
 
 
 async def wait_gone(process: ProcessId, timeout_s: float) -> bool:

@@ -1,0 +1,60 @@
+"""The command line of deploy/demo."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.sandbox.demo import keep
+
+
+def main() -> int:
+    """Entry; returns the exit status."""
+    options = _parser().parse_args()
+    if os.geteuid() != 0:
+        print("demo: needs root, since it boots machines and makes network namespaces: use sudo", file=sys.stderr)
+        return 1
+    if options.action == "down":
+        return asyncio.run(keep.down(options.id, lambda text: print(text, flush=True)))
+    if options.action == "shell":
+        return keep.shell(options.id, options.machine, options.command)
+    # What follows takes seconds to load, which the actions above need not wait for.
+    from deploy.sandbox.demo.show import Options, Show
+
+    wanted = Options(options.id, options.provider, options.gpus, options.gpus_per_node, keep=options.keep)
+    problem = wanted.problem()
+    if problem:
+        print(f"demo: {problem}", file=sys.stderr)
+        return 2
+    other = keep.owner(options.id)
+    if other:
+        print(f"demo: one is there already (process {other.pid}); `deploy/demo down` ends it", file=sys.stderr)
+        return 1
+
+    def perform(stay: Callable[[Path], None] | None) -> int:
+        return keep.run_until_stopped(lambda: asyncio.create_task(Show(wanted, stay).perform()))
+
+    return keep.in_background(perform) if options.keep else perform(None)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="deploy/demo", description=__doc__)
+    parser.add_argument("--id", default="demo", help="name of the sandbox, 1 to 12 letters and digits")
+    parser.add_argument(
+        "--provider", choices=("aws", "lambda"), default="aws", help="whose stand-in rents the machines"
+    )
+    parser.add_argument("--gpus", type=int, default=8, metavar="N", help="how many GPUs in all (8)")
+    parser.add_argument("--gpus-per-node", type=int, default=1, metavar="N", help="how many in each machine (1)")
+    parser.add_argument("--keep", action="store_true", help="leave all of it running after the job")
+    actions = parser.add_subparsers(dest="action", title="afterwards")
+    down = actions.add_parser("down", help="end a demonstration and remove every trace of it, also of a crashed one")
+    shell = actions.add_parser("shell", help="a root shell in a machine of a kept demonstration")
+    shell.add_argument("machine", nargs="?", default="head")
+    shell.add_argument("command", nargs=argparse.REMAINDER, help="a program instead of the shell")
+    for action in (down, shell):
+        action.add_argument("--id", default=argparse.SUPPRESS, help="name of the sandbox (demo)")
+    return parser
