@@ -53,7 +53,6 @@ class SlurmSettings(_Table):
     conf_dir: Path = Path("/etc/slurm")
     slurmctld_unit: str = "slurmctld.service"
     slurmctld_port: Annotated[int, Field(gt=0, lt=65536)] = 6817
-    slurmd_port: Annotated[int, Field(gt=0, lt=65536)] = 6818
     reconfigure_quiet_s: Annotated[float, Field(ge=0)] = Field(
         0.2, description="changes are gathered until this many seconds bring no further one"
     )

@@ -179,6 +179,7 @@ class CloudSteps:
                 created_at=now, instance_id=instance.id, region=instance.region,
                 launched_at=instance.launched_at or now, launch_called_at=instance.launched_at or now,
                 reason=step.reason, marks={"booting": now},
+                tailnet_ip=step.address, line_published=bool(step.address),
             ),
             step.reason,
         )  # fmt: skip

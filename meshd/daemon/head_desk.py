@@ -208,8 +208,7 @@ class Desk:
         last_event_id = self._journal.last_event_id()
         target_id = None
         if not request.dry_run:
-            for key in ("pool:" + pool.name, "offer:", "provider:"):
-                self._journal.unblock(key)
+            self._journal.unblock(desired.blocks.keys() - lifted.blocks.keys())
             target_id = self._journal.set_target(
                 target, f"{pool.name} shall have {request.gpus} GPUs, said {actor.user}", now
             ).id

@@ -40,7 +40,7 @@ from meshd.daemon.registry import load_providers
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.tokens import MachineTokens
 from meshd.daemon.views import slurm_of, status_line
-from meshd.errors import ConfigError, MeshdError
+from meshd.errors import ConfigError, MeshdError, MungeError
 from meshd.model.desired import Desired
 from meshd.model.machine import IN_SLURM
 from meshd.model.observed import Fresh, Snapshot
@@ -274,7 +274,7 @@ class Daemon:
                 await api.stop()
 
     def _node_desk(self, head_ip: str) -> NodeDeskOfDaemon:
-        slurm, munge = pwd.getpwnam("slurm"), pwd.getpwnam("munge")
+        slurm, munge = pwd.getpwuid(os.getuid()), _munge_user()  # meshd runs as SlurmUser
         head = HeadFacts(
             cluster=self.settings.cluster.name, conf_server=f"{head_ip}:{self.settings.slurm.slurmctld_port}",
             slurm_uid=slurm.pw_uid, slurm_gid=slurm.pw_gid, munge_uid=munge.pw_uid, munge_gid=munge.pw_gid,
@@ -283,6 +283,7 @@ class Daemon:
         return NodeDeskOfDaemon(
             records=self._records, tokens=self._tokens, agents=self._agents, whois=self._local, munge=self._munge,
             munge_key=_munge_key, head=head, timing=lambda: self.settings.timing, nodes=self._nodes,
+            ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := slurm_of(self._snapshot())) else "",
         )  # fmt: skip
 
@@ -337,6 +338,13 @@ def _offers(provider: Provider) -> Callable[[], Awaitable[tuple[Offer, ...]]]:
         return tuple(await provider.offers(OfferQuery()))
 
     return read
+
+
+def _munge_user() -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam("munge")
+    except KeyError:
+        raise MungeError("the head has no user munge: apt-get install munge") from None
 
 
 def _munge_key() -> SecretBytes:

@@ -74,6 +74,7 @@ class NodeDeskOfDaemon:
         timing: Callable[[], TimingSettings],
         slurm_version: Callable[[], str],
         nodes: NodeSteps,
+        ends_itself: Callable[[str], bool],
     ) -> None:
         self._records = records
         self._tokens = tokens
@@ -85,6 +86,7 @@ class NodeDeskOfDaemon:
         self._timing = timing
         self._slurm_version = slurm_version
         self._nodes = nodes
+        self._ends_itself = ends_itself
 
     async def whois(self, ip: str) -> TailnetPeer | None:
         """The device that has this address."""
@@ -135,7 +137,9 @@ class NodeDeskOfDaemon:
             conf_server=head.conf_server, munge_key_b64=key_b64(self._munge_key().get_secret_value()),
             slurm_uid=head.slurm_uid, slurm_gid=head.slurm_gid, munge_uid=head.munge_uid, munge_gid=head.munge_gid,
             roster={**self._agents.roster, record.slot: peer.ipv4}, roster_version=self._agents.roster_version,
-            poll_hold_s=head.poll_hold_s, dead_man_s=self._timing().dead_man_s,
+            poll_hold_s=head.poll_hold_s,
+            # Powering off where that does not end the bill helps nobody.
+            dead_man_s=self._timing().dead_man_s if self._ends_itself(record.provider) else 0.0,
         )  # fmt: skip
 
     async def _refused(self, machine: str, error: JoinRefused) -> None:
@@ -149,8 +153,8 @@ class NodeDeskOfDaemon:
         """The machine of a node token, and the device that it joined with."""
         name = self._tokens.whose("node", token_hash, self._alive())
         machine = self._records.journal.machine(name) if name else None
-        if machine is None:
-            return None
+        if machine is None or machine.facts is None:
+            return None  # found again after the journal was lost: refused, its agent joins anew and tells its facts
         return machine.name, machine.tailnet_id or self._records.journal.bound_device(machine.name)
 
     async def munge_exchange(self, machine: str, credential: str) -> str:

@@ -13,6 +13,7 @@ from meshd.errors import MeshdError, TailnetError
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmView
 from meshd.model.plan import Accept, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
+from meshd.plan.lifecycle import way_out
 
 log = structlog.get_logger(__name__)
 
@@ -140,5 +141,4 @@ class NodeSteps:
 
     async def refuse(self, machine: Machine, error: MeshdError) -> None:
         """Give up a machine that may not join."""
-        to = Phase.DRAINING if machine.phase is Phase.CONFIGURING else Phase.TERMINATING
-        self._records.move(machine.name, to, str(error), failure=str(error))
+        self._records.move(machine.name, way_out(machine), str(error), failure=str(error))

@@ -133,8 +133,12 @@ def _age_s(machine: Machine, world: World) -> float:
 
 def fail(machine: Machine, failure: str) -> Step:
     """Give a machine up for a reason: through DRAINING when Slurm may know it, else straight to its end."""
-    to = Phase.DRAINING if machine.phase in IN_SLURM else Phase.TERMINATING
-    return Move(machine.name, failure, to, failure)
+    return Move(machine.name, failure, way_out(machine), failure)
+
+
+def way_out(machine: Machine) -> Phase:
+    """The next phase of a machine that is given up: one that was adopted may have its line, and jobs, from before."""
+    return Phase.DRAINING if machine.phase in IN_SLURM or machine.line_published else Phase.TERMINATING
 
 
 def _ended_by_cloud(machine: Machine, world: World) -> str:
@@ -152,6 +156,11 @@ def _ended_by_cloud(machine: Machine, world: World) -> str:
     if (at - born).total_seconds() <= world.policy.listing_lag_s:
         return ""  # a fresh machine may be missing from a listing that lags
     return f"{machine.provider} does not list it any more"
+
+
+def _may_have_jobs(machine: Machine, world: World) -> bool:
+    """A machine that was found again after the journal was lost may be at work, whatever its phase says."""
+    return machine.launch_attempts == 0 and not world.idle(machine)
 
 
 def _requested(machine: Machine, world: World) -> Step | None:
@@ -184,8 +193,8 @@ def _launching(machine: Machine, world: World) -> Step | None:
 
 
 def _booting(machine: Machine, world: World) -> Step | None:
-    if machine.removal:
-        return Move(machine.name, "not wanted any more", Phase.TERMINATING)
+    if machine.removal and not _may_have_jobs(machine, world):
+        return Move(machine.name, "not wanted any more", way_out(machine))
     ended = _ended_by_cloud(machine, world)
     if ended:
         return fail(
@@ -196,7 +205,7 @@ def _booting(machine: Machine, world: World) -> Step | None:
     peer = world.peer(machine)
     if peer is not None:
         return NotePeer(machine.name, "seen on the tailnet", peer.ipv4, peer.id, peer.path)
-    if _age_s(machine, world) > world.policy.boot_timeout_s:
+    if _age_s(machine, world) > world.policy.boot_timeout_s and not _may_have_jobs(machine, world):
         return fail(
             machine,
             f"not seen on the tailnet within {world.policy.boot_timeout_s:g} s: it did not boot, could not install "
@@ -206,12 +215,12 @@ def _booting(machine: Machine, world: World) -> Step | None:
 
 
 def _joining(machine: Machine, world: World) -> Step | None:
-    if machine.removal:
-        return Move(machine.name, "not wanted any more", Phase.TERMINATING)
+    if machine.removal and not _may_have_jobs(machine, world):
+        return Move(machine.name, "not wanted any more", way_out(machine))
     ended = _ended_by_cloud(machine, world)
     if ended:
         return fail(machine, f"{ended} before it asked to join")
-    if _age_s(machine, world) > world.policy.join_timeout_s:
+    if _age_s(machine, world) > world.policy.join_timeout_s and not _may_have_jobs(machine, world):
         if machine.problem:
             return fail(machine, machine.problem)
         return fail(

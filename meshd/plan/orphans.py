@@ -1,16 +1,49 @@
-"""Machines that the cloud has and the journal does not know. PURE."""
+"""Machines that the cloud has and the journal does not know. PURE.
+
+After the loss of the journal these are all that there are, and jobs may run on them. What stands behind a slot is told
+by addresses: Slurm's for the slot, and the tailnet's for the machine of that name. A machine whose line is in force is
+always adopted, wanted or not: from there it leaves as every other does, after its jobs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from meshd.model.desired import Desired
 from meshd.model.ids import SlotName, parse_machine_name, slot_index
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import AdoptOrphan, Step, TerminateOrphan
-from meshd.plan.lifecycle import ENDED
+from meshd.plan.lifecycle import ENDED, World
 from meshd.provider_api import Instance, InstanceState, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class _Orphan:
+    """An unknown instance.
+
+    Attributes:
+        slot: that it was made for; None when its name is none of ours, or no pool has such a slot.
+        address: its own on the tailnet, "" when it is not there; None when that is not known.
+        line: the address of the joined line of its slot, "" for a free slot.
+    """
+
+    instance: Instance
+    pool: str
+    slot: SlotName | None
+    address: str | None
+    line: str
+
+    @property
+    def in_force(self) -> bool:
+        """Its slot's line is its own."""
+        return bool(self.line) and self.address == self.line
+
+    @property
+    def other_line(self) -> bool:
+        """Its slot's line is another machine's."""
+        return bool(self.line) and self.address is not None and self.address != self.line
 
 
 def orphan_steps(
@@ -19,8 +52,7 @@ def orphan_steps(
     known_ids: Collection[tuple[str, str]],
     taken_slots: Collection[str],
     first_seen: Mapping[tuple[str, str], datetime],
-    busy_slots: Collection[str] | None,
-    now: datetime,
+    world: World,
 ) -> Iterator[Step]:
     """What to do with each orphan that is older than the grace period.
 
@@ -30,42 +62,70 @@ def orphan_steps(
         known_ids: (provider, instance id) of all machines that the journal has, and of those being made.
         taken_slots: slots that hold a machine.
         first_seen: when meshd first saw each unknown instance: its age when the cloud tells none.
-        busy_slots: slots with a running job; None when Slurm cannot say, and then nothing is terminated that could
-            be behind a slot.
-        now: UTC.
+        world: the snapshot's index. When Slurm cannot say which slots are busy, nothing is terminated that could be
+            behind a slot.
     """
     taken = set(taken_slots)
+    orphans = [_orphan(desired, instance, world) for instance in _unknown(desired, snapshot, known_ids, first_seen, world)]
+    # Of two machines that were made for one slot, the one behind it comes first.
+    for orphan in sorted(orphans, key=lambda orphan: not orphan.in_force):
+        step = _step(desired, snapshot, orphan, taken, world)
+        if isinstance(step, AdoptOrphan):
+            taken.add(step.slot)
+        if step is not None:
+            yield step
+
+
+def _unknown(
+    desired: Desired,
+    snapshot: Snapshot,
+    known_ids: Collection[tuple[str, str]],
+    first_seen: Mapping[tuple[str, str], datetime],
+    world: World,
+) -> Iterator[Instance]:
     for provider, listing in snapshot.instances.items():
-        if not isinstance(listing, Fresh):
-            continue
-        for instance in listing.value:
-            if (provider, instance.id) in known_ids or instance.state in ENDED:
+        for instance in listing.value if isinstance(listing, Fresh) else ():
+            if (provider, instance.id) in known_ids or instance.state in ENDED | {InstanceState.TERMINATING}:
                 continue
-            if instance.state is InstanceState.TERMINATING:
-                continue
-            born = instance.launched_at or first_seen.get((provider, instance.id), now)
-            if (now - born).total_seconds() < desired.policy.orphan_grace_s:
-                continue
-            step = _orphan_step(desired, snapshot, instance, taken, busy_slots)
-            if isinstance(step, AdoptOrphan):
-                taken.add(step.slot)
-            if step is not None:
-                yield step
+            born = instance.launched_at or first_seen.get((provider, instance.id), world.now)
+            if (world.now - born).total_seconds() >= desired.policy.orphan_grace_s:
+                yield instance
 
 
-def _orphan_step(
-    desired: Desired, snapshot: Snapshot, instance: Instance, taken: set[str], busy_slots: Collection[str] | None
-) -> Step | None:
-    name = instance.token or instance.id
+def _orphan(desired: Desired, instance: Instance, world: World) -> _Orphan:
     slot = parse_machine_name(desired.cluster, instance.token)
     pool = _pool_of(desired, slot) if slot else ""
-    wanted = pool and slot not in taken and (desired.targets.get(pool) is None or desired.targets[pool].gpus > 0)
-    if slot and pool and wanted:
+    peer = world.peers.get(instance.token) if world.peers is not None else None
+    address = None if world.peers is None else peer.ipv4 if peer else ""
+    return _Orphan(instance, pool, slot if pool else None, address, world.published.get(slot, "") if slot else "")
+
+
+def _step(desired: Desired, snapshot: Snapshot, orphan: _Orphan, taken: set[str], world: World) -> Step | None:
+    instance, slot, pool = orphan.instance, orphan.slot, orphan.pool
+    name = instance.token or instance.id
+    end = TerminateOrphan(name, "it bears our tag, and nobody wants it", instance)
+    if slot is None:
+        return end
+    if slot in taken:
+        # Its slot is another's: only if this one might be behind it all the same, its jobs come first.
+        return None if orphan.address is None and _may_be_busy(slot, world) else end
+    if orphan.in_force:
+        reason = "it bears our name, the journal does not know it, and Slurm has it as its slot"
+        return AdoptOrphan(name, reason, instance, _offer_of(snapshot, instance), pool, slot, orphan.line)
+    if orphan.line:
+        return None  # who is behind the slot is decided first
+    target = desired.targets.get(pool)
+    if target is None or target.gpus > 0:
         reason = "it bears our name, the journal does not know it, and its slot is free"
         return AdoptOrphan(name, reason, instance, _offer_of(snapshot, instance), pool, slot)
-    if slot and slot not in taken and (busy_slots is None or slot in busy_slots):
-        return None  # a job may be on it
-    return TerminateOrphan(name, "it bears our tag, and nobody wants it", instance)
+    return None if _may_be_busy(slot, world) else end
+
+
+def _may_be_busy(slot: str, world: World) -> bool:
+    if world.slurm is None:
+        return True
+    node = world.slurm.nodes.get(slot)
+    return slot in world.jobs or (node is not None and node.busy)
 
 
 def _pool_of(desired: Desired, slot: SlotName) -> str:

@@ -67,8 +67,7 @@ def plan(
             known,
             {m.slot for m in machines if m.phase in HOLDS_SLOT},
             first_seen or {},
-            _busy_slots(world),
-            now,
+            world,
         )
         if step.subject not in busy and step.subject not in launching
     ]
@@ -77,8 +76,3 @@ def plan(
         tuple(step for step in steps if isinstance(step, Warn)),
     )
 
-
-def _busy_slots(world: World) -> set[str] | None:
-    if world.slurm is None:
-        return None
-    return set(world.jobs) | {name for name, node in world.slurm.nodes.items() if node.busy}

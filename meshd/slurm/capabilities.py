@@ -30,7 +30,6 @@ class Capabilities:
         may_change_shapes: CPUs, memory and Gres of a slot's line may change by reconfigure.
         refused_reconfigure_keeps_running: a file that cannot be read leaves the old slurmctld running (since 23.11 it
             forks the new one first); before that it ends.
-        releases_back: how many releases older than slurmctld a slurmd may be.
         cgroup_plugin_off: the CgroupPlugin that lets slurmd start where there is no usable cgroup tree (pods). The word
             "disabled" is in cgroup.conf(5) since 24.05; before it, cgroup/v1 that no other plugin uses does the same
             (run on 22.05.8), while the default, autodetect, ends slurmd.
@@ -41,7 +40,6 @@ class Capabilities:
     reconfigure_may_change_node_set: bool
     may_change_shapes: bool
     refused_reconfigure_keeps_running: bool
-    releases_back: int
     cgroup_plugin_off: str
     configless_ships_includes: bool = True
 
@@ -51,22 +49,15 @@ class Capabilities:
         return not self.reconfigure_may_change_node_set
 
 
-RELEASES: tuple[tuple[int, int], ...] = (
-    (20, 11), (21, 8), (22, 5), (23, 2), (23, 11), (24, 5), (24, 11), (25, 5), (25, 11),
-)  # fmt: skip
-"""Releases in order (https://slurm.schedmd.com/upgrades.html). The window counts in these, not in months."""
-
 TABLE: tuple[Capabilities, ...] = (
-    Capabilities((22, 5), False, False, False, 2, "cgroup/v1"),
-    Capabilities((23, 2), False, False, False, 2, "cgroup/v1"),
-    Capabilities((23, 11), True, True, True, 2, "cgroup/v1"),
-    Capabilities((24, 5), True, True, True, 2, "disabled"),
-    Capabilities((24, 11), True, True, True, 3, "disabled"),
-    Capabilities((25, 5), True, True, True, 3, "disabled"),
+    Capabilities((22, 5), False, False, False, "cgroup/v1"),
+    Capabilities((23, 2), False, False, False, "cgroup/v1"),
+    Capabilities((23, 11), True, True, True, "cgroup/v1"),
+    Capabilities((24, 5), True, True, True, "disabled"),
+    Capabilities((24, 11), True, True, True, "disabled"),
+    Capabilities((25, 5), True, True, True, "disabled"),
 )
-"""Source of `releases_back`: "Slurm has long supported in-place upgrades from the previous two major releases. Slurm
-24.11 introduced compatibility with the previous three" (https://slurm.schedmd.com/upgrades.html). Source of the other
-columns: run on 22.05.8 and 24.11.5; 23.02 as 22.05, and 23.11 and 24.05 as 24.11, by Slurm's source
+"""Source: run on 22.05.8 and 24.11.5; 23.02 as 22.05, and 23.11 and 24.05 as 24.11, by Slurm's source
 (src/slurmctld/read_config.c, controller.c)."""
 
 _VERSION = re.compile(r"(?:^|\s)(?:slurm(?:-\S+?)?[ -])?(\d{2})\.(\d{2})(?:\.(\d+))?(?![\d.])", re.IGNORECASE)
@@ -97,18 +88,3 @@ def capabilities(version: SlurmVersion) -> Capabilities:
             f"slurmctld {version} is too old: meshd works with {oldest.release[0]}.{oldest.release[1]:02d} and newer"
         )
     return rows[-1]
-
-
-def slurmd_fits(slurmctld: SlurmVersion, slurmd: SlurmVersion) -> str:
-    """Why this slurmd cannot work under this slurmctld; "" when it can.
-
-    A slurmd may be of the same release (any patch) or up to `releases_back` releases older, never newer.
-    """
-    if slurmd.release > slurmctld.release:
-        return f"slurmd {slurmd} is newer than slurmctld {slurmctld}: install {slurmctld} or older on the machine"
-    known = [release for release in RELEASES if slurmd.release <= release <= slurmctld.release]
-    back = len(known) - (slurmctld.release in known)
-    allowed = capabilities(slurmctld).releases_back
-    if back > allowed:
-        return f"slurmd {slurmd} is {back} releases older than slurmctld {slurmctld}: at most {allowed} work together"
-    return ""

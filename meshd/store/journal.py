@@ -190,11 +190,12 @@ class Journal:
             self._event(at, "", "block", f"{block.key}: {block.reason}", {"until": block.until.isoformat()})
         self._blocks[block.key] = block
 
-    def unblock(self, prefix: str) -> None:
-        """Forget all blocks whose key begins so."""
+    def unblock(self, keys: Iterable[str]) -> None:
+        """Forget these blocks; unknown keys are no error."""
+        doomed = self._blocks.keys() & set(keys)
         with self._transaction():
-            self._db.execute("DELETE FROM blocks WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
-        self._blocks = {key: block for key, block in self._blocks.items() if not key.startswith(prefix)}
+            self._db.executemany("DELETE FROM blocks WHERE key = ?", [(key,) for key in doomed])
+        self._blocks = {key: block for key, block in self._blocks.items() if key not in doomed}
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -274,7 +275,12 @@ class Journal:
 
 def _lock(path: Path) -> int:
     """Take the lock that makes this process the only writer; the kernel drops it when the process ends."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be made: {error.strerror}: cluster.state_dir must exist and belong to SlurmUser"
+        ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

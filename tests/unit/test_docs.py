@@ -23,7 +23,7 @@ from providers.lambda_cloud.settings import LambdaSettings
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FILES = sorted(DOCS.glob("*.md"))
-NEEDS_RESTART = {"slurm.slurmctld_port", "slurm.slurmd_port", "slurm.command_timeout_s"}
+NEEDS_RESTART = {"slurm.slurmctld_port", "slurm.command_timeout_s"}
 """In tables that are reloaded, but read only when meshd starts."""
 
 TABLES: dict[str, type[BaseModel]] = {

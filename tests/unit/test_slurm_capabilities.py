@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from meshd.errors import SlurmError
-from meshd.slurm.capabilities import SlurmVersion, capabilities, parse_version, slurmd_fits
+from meshd.slurm.capabilities import SlurmVersion, capabilities, parse_version
 
 
 @pytest.mark.parametrize(
@@ -29,25 +29,3 @@ def test_a_newer_release_behaves_as_the_newest_known_and_an_older_is_refused():
     assert capabilities(SlurmVersion((27, 5))).release == (25, 5)
     with pytest.raises(SlurmError, match=r"21\.08\.3 is too old.*22\.05"):
         capabilities(SlurmVersion((21, 8), 3))
-
-
-@pytest.mark.parametrize(
-    ("slurmctld", "slurmd", "fits"),
-    [
-        ("24.11.5", "24.11.1", True),
-        ("24.11.1", "24.11.5", True),
-        ("24.11.5", "23.02.1", True),
-        ("24.11.5", "22.05.8", False),
-        ("24.05.1", "23.02.1", True),
-        ("24.05.1", "22.05.8", False),
-        ("25.05.1", "23.11.1", True),
-        ("25.05.1", "23.02.1", False),
-        ("22.05.8", "23.02.0", False),
-    ],
-)
-def test_the_window_of_slurmd(slurmctld, slurmd, fits):
-    why = slurmd_fits(parse_version(slurmctld), parse_version(slurmd))
-    assert (why == "") is fits
-    if why:
-        assert slurmd in why
-        assert slurmctld in why
