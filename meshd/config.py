@@ -54,7 +54,7 @@ class SlurmSettings(_Table):
     slurmctld_unit: str = "slurmctld.service"
     slurmctld_port: Annotated[int, Field(gt=0, lt=65536)] = 6817
     reconfigure_quiet_s: Annotated[float, Field(ge=0)] = Field(
-        0.2, description="changes are gathered until this many seconds bring no further one"
+        0.05, description="changes are gathered until this many seconds bring no further one"
     )
     reconfigure_max_wait_s: Annotated[float, Field(ge=0)] = Field(
         10.0, description="while other machines are about to join or leave, a change waits for them this long"

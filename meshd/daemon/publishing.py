@@ -33,7 +33,7 @@ from meshd.store.journal import Journal
 log = structlog.get_logger(__name__)
 
 RESTART_TIMEOUT_S = 90.0
-LOOK_S = 0.1
+LOOK_S = 0.05
 LOG_TAIL_B = 65536
 LONGER_MAX = 4
 """A burst that goes on makes a change wait at most this many times `reconfigure_max_wait_s`."""
@@ -82,7 +82,7 @@ class Publishing:
             directory.chmod(0o755)
             self._publisher = Publisher(
                 files=SlurmFiles(directory), client=self._client, clock=self._clock, restart=self._restart, quiet_s=0.0,
-                max_wait_s=0.0, last_words=self._last_words,
+                max_wait_s=0.0, last_words=self._last_words, changed=self._wake,
             )  # fmt: skip
         except OSError as error:
             raise SlurmError(f"{directory} cannot be used: {error.strerror}") from error
@@ -94,18 +94,13 @@ class Publishing:
         publisher = self._publisher
         async with asyncio.TaskGroup() as group:
             group.create_task(publisher.run(), name="publisher")
-            group.create_task(self._watch(publisher), name="publisher-watch")
+            group.create_task(self._watch(), name="publisher-watch")
 
-    async def _watch(self, publisher: Publisher) -> None:
-        """Ask when the time has come, and tell when something came into force."""
-        before = publisher.status()
+    async def _watch(self) -> None:
+        """Ask when the time has come."""
         while True:
             await self._clock.sleep(LOOK_S)
             self.look()
-            now = publisher.status()
-            if (now.last_applied_at, now.last_error) != (before.last_applied_at, before.last_error):
-                before = now
-                self._wake()
 
     def look(self) -> None:
         """Make the wanted content anew if anything has changed, and ask for it when it need not wait any longer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshd.errors import SlurmError
-from meshd.model.observed import SlurmView
+from meshd.model.observed import SlurmNode, SlurmView
 from meshd.slurm.nodes import Rendered, is_placeholder, node_records, read_joined, read_slots
 from meshd.slurm.show import hostlist
 
@@ -44,17 +44,17 @@ def refuse_if_unsafe(wanted: Rendered, view: SlurmView, last_good: str) -> None:
             raise SlurmError(f"{slot} is open to jobs in Slurm: drain it before its line becomes a free slot")
 
 
-def missing_in_force(wanted: Rendered, view: SlurmView) -> str:
+def missing_in_force(wanted: Rendered, nodes: Mapping[str, SlurmNode]) -> str:
     """What slurmctld does not show yet of the new content; "" when it shows all."""
-    unknown = [slot for slot in wanted.slots if slot not in view.nodes]
+    unknown = [slot for slot in wanted.slots if slot not in nodes]
     if unknown:
         return f"slurmctld does not show {', '.join(unknown[:5])}"
     for slot in wanted.slots:
-        shown = view.nodes[slot].address
+        shown = nodes[slot].address
         if slot not in wanted.joined and not is_placeholder(shown):
             return f"slurmctld still shows {slot} at {shown}"
     for slot, address in wanted.joined.items():
-        shown = view.nodes[slot].address
+        shown = nodes[slot].address
         if shown != address:
             return f"slurmctld shows {slot} at {shown}, not at {address}"
     return ""

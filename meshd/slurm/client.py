@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout, SlurmError
-from meshd.model.observed import SlurmView
+from meshd.model.observed import SlurmNode, SlurmView
 from meshd.runtime.run import Runner
 from meshd.slurm.capabilities import Capabilities, SlurmVersion, capabilities, parse_version
 from meshd.slurm.show import (
@@ -66,8 +66,16 @@ class SlurmClient:
             SlurmError: one of the queries failed or cannot be read.
         """
         version = await self.version()
-        nodes = parse_nodes(await self._call(["scontrol", "show", "nodes", "-o"]))
+        nodes = await self.nodes()
         return SlurmView(version=str(version), nodes=nodes, jobs=parse_jobs(await self._queue()))
+
+    async def nodes(self) -> dict[str, SlurmNode]:
+        """The nodes alone, by name.
+
+        Raises:
+            SlurmError: the query failed or cannot be read.
+        """
+        return parse_nodes(await self._call(["scontrol", "show", "nodes", "-o"]))
 
     async def youngest_job_s(self) -> int | None:
         """Seconds since the last job start; None when no job runs.

@@ -36,10 +36,18 @@ class SlurmFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._seen: tuple[object, str] = (None, "")
 
     def current(self) -> Texts:
         """What slurmctld would read; a missing file reads as empty."""
         return Texts(self._read(NODES), self._read(GRES))
+
+    def current_digest(self) -> str:
+        """The digest of what slurmctld would read. The files are read only when they have changed: ask often."""
+        marks = [self._mark(name) for name in (NODES, GRES)]
+        if marks != self._seen[0]:
+            self._seen = marks, self.current().digest
+        return self._seen[1]
 
     def good(self) -> Texts | None:
         """What was last in force; None before the first time."""
@@ -50,7 +58,7 @@ class SlurmFiles:
     def hand_edited(self) -> bool:
         """Somebody else wrote to the files since meshd did."""
         written = self._read("written").strip()
-        return bool(written) and self.current().digest != written
+        return bool(written) and self.current_digest() != written
 
     def keep_edit(self) -> None:
         """Put what somebody else wrote aside, as `nodes.conf.edited` and `gres.conf.edited`.
@@ -87,6 +95,13 @@ class SlurmFiles:
         with suppress(FileNotFoundError):
             return (self.directory / name).read_bytes().decode("utf-8", "surrogateescape")
         return ""
+
+    def _mark(self, name: str) -> tuple[int, int, int] | None:
+        """What differs after any write."""
+        with suppress(FileNotFoundError):
+            seen = (self.directory / name).stat()
+            return seen.st_ino, seen.st_size, max(seen.st_mtime_ns, seen.st_ctime_ns)
+        return None
 
     def _write(self, name: str, text: str) -> None:
         write_atomic(self.directory / name, text.encode("utf-8", "surrogateescape"), mode=FILE_MODE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
@@ -93,17 +93,18 @@ class Rendered:
     Attributes:
         slots: every declared slot, in the order of the file.
         joined: the address of each slot that is not free.
+        digest: SHA-256 over both texts, hex.
     """
 
     nodes_conf: str
     gres_conf: str
     slots: tuple[str, ...]
     joined: Mapping[str, str]
+    digest: str = field(init=False)
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 over both texts, hex."""
-        return hashlib.sha256(f"{self.nodes_conf}\0{self.gres_conf}".encode()).hexdigest()
+    def __post_init__(self) -> None:
+        text = f"{self.nodes_conf}\0{self.gres_conf}"
+        object.__setattr__(self, "digest", hashlib.sha256(text.encode()).hexdigest())
 
 
 def render(pools: Sequence[PoolLine], joined: Iterable[JoinedNode], *, shapes_fixed: bool) -> Rendered:

@@ -72,6 +72,7 @@ class Publisher:
         quiet_s: float,
         max_wait_s: float,
         last_words: Callable[[], Awaitable[str]] | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         """Read what is in force from the files.
 
@@ -83,6 +84,7 @@ class Publisher:
             quiet_s: changes are gathered until this many seconds bring no further one.
             max_wait_s: but no change waits longer than this.
             last_words: the end of slurmctld's log in short (`show.complaints`), asked for after a refusal.
+            changed: called when something came into force, and after each failure.
 
         Raises:
             OSError: the files cannot be read.
@@ -92,6 +94,7 @@ class Publisher:
         self._clock = clock
         self._restart = restart
         self._last_words = last_words
+        self._changed = changed
         self._window = Debounce(clock, quiet_s=quiet_s, max_wait_s=max_wait_s)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -199,9 +202,11 @@ class Publisher:
                     "on the last good configuration"
                 )
                 self._last_error = text
+                self._changed()
                 raise SlurmError(text) from error
             except SlurmError as error:
                 self._last_error = str(error)
+                self._changed()
                 raise
             finally:
                 self._busy = False
@@ -225,6 +230,7 @@ class Publisher:
         self._published = dict(wanted.joined)
         self._last_applied_at = self._clock.now()
         self._refused = None
+        self._changed()
         self._files.mark_good(texts)
 
     def _begin_from_last_good(self) -> Texts:
@@ -260,6 +266,7 @@ class Publisher:
 
     async def _put_in_force(self, wanted: Rendered, *, restart: bool) -> str:
         """Make slurmctld read the files. Returns Slurm's words when it did not take them, else ""."""
+        answered = False
         if restart:
             self._restarts += 1
             try:
@@ -270,26 +277,32 @@ class Publisher:
             self._reconfigures += 1
             try:
                 await self._client.reconfigure()
+                answered = True
             except SlurmError as error:
                 # After a timeout it may have happened: the verification tells. Any other answer is a refusal.
                 if not isinstance(error.__cause__, CommandTimeout):
                     return str(error)
-        return await self._not_in_force(wanted)
+        return await self._not_in_force(wanted, alive=answered)
 
-    async def _not_in_force(self, wanted: Rendered) -> str:
-        """Why the new addresses are not what slurmctld shows; "" once they are."""
+    async def _not_in_force(self, wanted: Rendered, *, alive: bool) -> str:
+        """Why the new addresses are not what slurmctld shows; "" once they are.
+
+        Args:
+            alive: slurmctld has just answered: it need not be pinged before it is asked.
+        """
         start = answered = self._clock.monotonic_s()
         while True:
             try:
-                if await self._client.ping():
+                if alive or await self._client.ping():
                     answered = self._clock.monotonic_s()
-                    why = missing_in_force(wanted, await self._client.view())
+                    why = missing_in_force(wanted, await self._client.nodes())
                     if not why:
                         return ""
                 else:
                     why = "slurmctld ended"
             except SlurmError as error:
                 why = str(error)
+            alive = False
             now = self._clock.monotonic_s()
             if now - answered > DEAD_AFTER_S or now - start > VERIFY_TIMEOUT_S:
                 return why
@@ -332,7 +345,7 @@ class Publisher:
         return True
 
     def _is_applied(self, wanted: Rendered) -> bool:
-        return wanted.digest == self._applied_digest and self._files.current().digest == wanted.digest
+        return wanted.digest == self._applied_digest and self._files.current_digest() == wanted.digest
 
     def _is_held_back(self, wanted: Rendered) -> bool:
         """Slurm refused this very content a moment ago."""
