@@ -81,7 +81,7 @@ class IllegalMove(MeshdError):
 
 
 class ProviderError(MeshdError):
-    """A cloud's refusal. The vendor's own words are kept in `vendor_text` for `meshctl explain`."""
+    """A cloud's refusal. The vendor's own words are kept in `vendor_text` for `meshctl events`."""
 
     kind = "error"
 

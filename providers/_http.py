@@ -27,7 +27,7 @@ class Answer:
     Attributes:
         status: the HTTP status.
         body: the decoded JSON; None when the body is not JSON.
-        text: the body's first characters, for `meshctl explain`.
+        text: the body's first characters, for `meshctl events`.
         retry_after_s: seconds from the Retry-After header; None when absent or unreadable.
     """
 

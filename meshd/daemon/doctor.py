@@ -67,7 +67,7 @@ class Doctor:
     async def _settings(self) -> CheckRow:
         problem = self._config_problem()
         if problem:
-            return _warn("settings", problem, "mend /etc/meshd/meshd.toml, then `systemctl reload meshd`")
+            return _warn("settings", problem, "`meshctl config check` shows every fault")
         return _ok("settings", "are in force")
 
     async def _munge_round_trip(self) -> CheckRow:
@@ -92,7 +92,8 @@ class Doctor:
         relayed = sorted(p.hostname for p in view.peers.values() if p.path.startswith("relay"))
         if relayed:
             text = f"{len(relayed)} machines are reached over a relay, which is slow: {', '.join(relayed[:5])}"
-            return _warn("tailnet", text, "open UDP 41641 outbound at both ends; `tailscale netcheck` tells more")
+            cure = "let UDP out at both ends, and 41641 in at one of them; `tailscale netcheck` tells more"
+            return _warn("tailnet", text, cure)
         return _ok("tailnet", f"the head is {view.self_ipv4}, {len(view.peers)} peers")
 
     async def _auth_key(self) -> CheckRow:
@@ -131,9 +132,9 @@ async def _row(name: str, check: Callable[[], Awaitable[CheckRow]]) -> CheckRow:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             return await check()
     except MeshdError as error:
-        return _fail(name, str(error), "see docs/troubleshooting.md")
+        return _fail(name, str(error), f"see docs/troubleshooting.md, {name}")
     except TimeoutError:
-        return _fail(name, f"no answer within {CHECK_TIMEOUT_S:g} s", "see docs/troubleshooting.md")
+        return _fail(name, f"no answer within {CHECK_TIMEOUT_S:g} s", f"see docs/troubleshooting.md, {name}")
 
 
 def _ok(name: str, text: str) -> CheckRow:

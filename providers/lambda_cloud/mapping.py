@@ -68,7 +68,7 @@ def to_error(
         operation: the contract's name of the call.
         changes: the call may have made or ended a machine.
         retry_after_s: from the Retry-After header.
-        text: the answer's first characters, kept for `meshctl explain`.
+        text: the answer's first characters, kept for `meshctl events`.
     """
     detail = body.get("error") if isinstance(body, dict) else None
     detail = detail if isinstance(detail, dict) else {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 NODE_UNIT = "meshd-node.service"
 SLURMD_UNIT = "meshd-slurmd.service"
+MUNGE_UNIT = "munge.service"
 
 
 def node_unit(python: str, agent: str) -> str:
     """The agent's own unit. It outlives everything: it is how the head reaches the machine."""
     return f"""[Unit]
 Description=meshd node agent
-Documentation=man:meshd(8)
 Wants=network-online.target
 After=network-online.target tailscaled.service
 StartLimitIntervalSec=0
