@@ -99,12 +99,16 @@ class Drain(Step):
 class Leave(Step):
     """Out of Slurm: slurmd is stopped when it can be, and Slurm holds the node DOWN.
 
-    `forced` may kill jobs; `dead` means that there is no machine to talk to any more.
+    Attributes:
+        forced: jobs on it may end.
+        dead: its cloud ended it: nothing is left that could be killed.
+        silent: its agent does not answer and is not waited for; a job on it still is.
     """
 
     slot: str
     forced: bool = False
     dead: bool = False
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +118,16 @@ class Terminate(Step):
 
 @dataclass(frozen=True, slots=True)
 class AdoptOrphan(Step):
-    """The cloud has a machine of ours that the journal does not know, and it is wanted."""
+    """The cloud has a machine of ours that the journal does not know, and it is wanted.
+
+    `address` is the tailnet address of the slot's line when that is this machine's line; jobs may run on it then.
+    """
 
     instance: Instance
     offer: Offer
     pool: str
     slot: str
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

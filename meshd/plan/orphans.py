@@ -108,7 +108,8 @@ def _step(desired: Desired, snapshot: Snapshot, orphan: _Orphan, taken: set[str]
         return end
     if slot in taken:
         # Its slot is another's: only if this one might be behind it all the same, its jobs come first.
-        return None if orphan.address is None and _may_be_busy(slot, world) else end
+        behind = orphan.in_force or orphan.address is None
+        return None if behind and _may_be_busy(slot, world) else end
     if orphan.in_force:
         reason = "it bears our name, the journal does not know it, and Slurm has it as its slot"
         return AdoptOrphan(name, reason, instance, _offer_of(snapshot, instance), pool, slot, orphan.line)

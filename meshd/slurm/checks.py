@@ -42,6 +42,13 @@ def refuse_if_unsafe(wanted: Rendered, view: SlurmView, last_good: str) -> None:
             raise SlurmError(f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): its line stays until they end")
         if node.up and not node.drained:
             raise SlurmError(f"{slot} is open to jobs in Slurm: drain it before its line becomes a free slot")
+    for slot, before in read_joined(last_good).items():
+        after = wanted.joined.get(slot, before)
+        jobs = view.jobs_on(slot)
+        if after != before and slot in view.nodes and (jobs or view.nodes[slot].busy):
+            raise SlurmError(
+                f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): it stays at {before} until they end"
+            )
 
 
 def missing_in_force(wanted: Rendered, nodes: Mapping[str, SlurmNode]) -> str:
