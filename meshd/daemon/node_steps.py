@@ -11,7 +11,7 @@ from meshd.config import TimingSettings
 from meshd.daemon.records import Records
 from meshd.errors import MeshdError, TailnetError
 from meshd.model.machine import Machine, Phase
-from meshd.model.observed import SlurmView
+from meshd.model.observed import SlurmNode, SlurmView
 from meshd.model.plan import Accept, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
 from meshd.plan.lifecycle import way_out
 
@@ -76,6 +76,8 @@ class NodeSteps:
 
     async def start_slurmd(self, step: StartSlurmd) -> None:
         """Have slurmd started; the machine is then tested."""
+        # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
+        self._records.mark(step.subject, "start_slurmd", "its agent is told to start slurmd")
         why = await self._agents.command(step.subject, "start_slurmd", {}, self._timing().configure_timeout_s)
         if why:
             text = f"its agent could not start slurmd: {why}"
@@ -86,7 +88,7 @@ class NodeSteps:
     async def accept(self, step: Accept) -> None:
         """Resume a node that meshd had drained, and call it READY."""
         machine = self._records.get(step.subject)
-        node = (await self._slurm.view()).nodes.get(machine.slot)
+        node = await self._node(machine)
         if node is None or not node.up:
             return
         if node.drained and node.reason.startswith(MARK):
@@ -96,10 +98,19 @@ class NodeSteps:
     async def keep_after_all(self, step: KeepAfterAll) -> None:
         """Undo a drain of ours."""
         machine = self._records.get(step.subject)
-        node = (await self._slurm.view()).nodes.get(machine.slot)
-        if node is not None and node.drained and node.reason.startswith(MARK):
+        node = await self._node(machine)
+        drained_at = machine.marks.get("drained")
+        ours = drained_at is not None and drained_at >= machine.phase_since
+        if ours and node is not None and node.drained and node.reason.startswith(MARK):
             await self._slurm.resume(machine.slot)
-        self._records.move(machine.name, Phase.READY, step.reason, removal="")
+        machine = self._records.get(step.subject)
+        if machine.removal == "surplus" and not machine.left_slurm:  # nobody has removed it meanwhile
+            self._records.move(machine.name, Phase.READY, step.reason, removal="")
+
+    async def _node(self, machine: Machine) -> SlurmNode | None:
+        """The machine's slot in Slurm now, if it is this machine that stands behind it."""
+        node = (await self._slurm.view()).nodes.get(machine.slot)
+        return node if node is not None and node.address == machine.tailnet_ip else None
 
     async def drain(self, step: Drain) -> None:
         """Let no new jobs onto the slot."""
@@ -112,19 +123,21 @@ class NodeSteps:
         view = await self._slurm.view()
         jobs = view.jobs_on(step.slot)
         node = view.nodes.get(step.slot)
+        ours = node is not None and node.address == machine.tailnet_ip
         busy = bool(jobs) or (node is not None and node.busy)
-        if busy and not step.forced and not step.dead:
-            log.info("leave_waits_for_jobs", machine=machine.name, jobs=jobs)
+        if not step.forced and not step.dead and (busy or (ours and node is not None and not node.drained)):
+            # A node that is open, since somebody resumed it, may get a job at any moment: it is drained anew first.
+            log.info("leave_waits", machine=machine.name, jobs=jobs)
             return
         if busy and step.forced:
             self._records.journal.event(
                 self._records.now(), "force", f"job {', '.join(jobs)} loses {step.slot}: removed by force", machine.name
             )
-        if not step.dead and machine.facts is not None:
+        if not step.dead and not step.silent and machine.facts is not None:
             why = await self._agents.command(machine.name, "leave", {}, self._timing().leave_timeout_s)
             if why:
                 log.warning("agent_did_not_leave", machine=machine.name, reason=why)
-        if machine.line_published or busy:
+        if ours or busy:
             await self._slurm.set_down(step.slot, f"{MARK} {machine.failure or step.reason}"[:250])
         self._records.change(machine.name, "left", f"out of Slurm: {step.reason}", left_slurm=True)
 

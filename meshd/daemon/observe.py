@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Generic, TypeVar
 
 import structlog
@@ -62,23 +63,31 @@ class Source(Generic[T]):
             async with asyncio.timeout(self._timeout_s):
                 value = await self._read()
         except (MeshdError, TimeoutError) as error:
-            reason = str(error) or f"no answer within {self._timeout_s:g} s"
-            since = self.current.since if isinstance(self.current, Unavailable) else at
-            if isinstance(self.current, Fresh) or self.current.reason != reason:
-                log.warning("source_unavailable", source=self.name, reason=reason)
-            self.current = Unavailable(reason, since)
+            self._failed(str(error) or f"no answer within {self._timeout_s:g} s", at)
+        except Exception as error:
+            # A fault of our own must not leave an old word standing as if it were of now; the task guard tells it.
+            self._failed(f"a fault inside meshd: {type(error).__name__}", at)
+            self._changed()
+            raise
         else:
             if isinstance(self.current, Unavailable):
                 log.info("source_available", source=self.name)
-            self.current = Fresh(value, at)
+            since = self.current.since if isinstance(self.current, Fresh) and self.current.since else at
+            self.current = Fresh(value, at, min(since, at))
         self._changed()
         return self.current
+
+    def _failed(self, reason: str, at: datetime) -> None:
+        since = self.current.since if isinstance(self.current, Unavailable) else at
+        if isinstance(self.current, Fresh) or self.current.reason != reason:
+            log.warning("source_unavailable", source=self.name, reason=reason)
+        self.current = Unavailable(reason, since)
 
     async def run(self) -> None:
         """Read for ever."""
         while True:
+            self._soon.clear()  # before the read: who hurries while it goes on wants a newer one
             await self.read_once()
-            self._soon.clear()
             waited_s = 0.0
             while waited_s < self._wait_s() and not self._soon.is_set():
                 # The interval may shrink while we wait: somebody began to wait for news.

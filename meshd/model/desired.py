@@ -64,6 +64,8 @@ class Policy:
     terminate_again_s: float = 15.0
     lost_after_s: float = 600.0
     publish_wait_max_s: float = 60.0
+    stale_after_s: float = 180.0
+    """A word of a cloud or of Slurm that is older than this, or from the future, is no word at all."""
     may_remove_devices: bool = False
 
 

@@ -80,7 +80,8 @@ class Machine:
         munge_ok: both ways proved with the head's key.
         line_published: nodes.conf with this machine's joined line is in force in Slurm.
         slurmd_started: the agent was told to start slurmd and said it did.
-        removal: "" | "wanted" (wait for jobs) | "forced" (do not wait).
+        removal: "" | "surplus" (the target went down; it may be kept after all) | "wanted" (somebody removed it) |
+            "forced" (somebody did, without waiting for jobs).
         left_slurm: slurmd is stopped, or the machine is dead, and Slurm holds the node DOWN.
         heartbeat_at: the last word from the node agent.
         problem: what keeps it from getting on just now, in its agent's or the head's words; "" when nothing does.
@@ -120,6 +121,11 @@ class Machine:
     terminate_calls: int = 0
     problem: str = ""
     marks: dict[str, datetime] = field(default_factory=dict)
+
+    @property
+    def may_run_jobs(self) -> bool:
+        """Its slurmd was, or may have been, started: an adopted machine (no create call is known) has a past."""
+        return self.slurmd_started or "start_slurmd" in self.marks or self.launch_attempts == 0
 
     @property
     def usd_per_hour(self) -> float:

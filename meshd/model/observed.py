@@ -14,10 +14,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Fresh(Generic[T_co]):
-    """A value that was read at `at`."""
+    """A value that was read at `at`.
+
+    Attributes:
+        since: the source could be read, and believed, without a break since then; None: that is not known.
+    """
 
     value: T_co
     at: datetime
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

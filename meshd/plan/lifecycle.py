@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import TypeGuard, TypeVar
 
 from meshd.model.desired import Block, Policy
 from meshd.model.machine import IN_SLURM, Machine, Phase
-from meshd.model.observed import Fresh, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView
+from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView
 from meshd.model.plan import (
     Accept,
     Adopt,
@@ -29,6 +30,10 @@ from meshd.model.plan import (
 )
 from meshd.provider_api import Instance, InstanceState
 
+T = TypeVar("T")
+
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
 ENDED = frozenset({InstanceState.GONE, InstanceState.FAILED, InstanceState.PREEMPTED, InstanceState.STOPPED})
 """States in which nothing runs on a machine any more."""
 
@@ -41,7 +46,9 @@ class World:
         by_id, by_token: of the providers whose listing is fresh.
         listed_at: when each provider's listing was read; absent when it is not available.
         peers: by hostname; None when the tailnet's word cannot be believed now.
-        slurm: None when Slurm did not answer; else it was read at slurm_at.
+        peers_since: since when it can be believed without a break; deadlines that wait for its word count from there.
+        slurm: None when Slurm did not answer, or long ago; else it was read at slurm_at.
+        slurm_since: since when it answers without a break.
         jobs: by slot, the ids of its jobs.
     """
 
@@ -51,8 +58,10 @@ class World:
     by_token: Mapping[tuple[str, str], tuple[Instance, ...]]
     listed_at: Mapping[str, datetime]
     peers: Mapping[str, TailnetPeer] | None
+    peers_since: datetime | None
     slurm: SlurmView | None
     slurm_at: datetime | None
+    slurm_since: datetime | None
     jobs: Mapping[str, tuple[str, ...]]
     published: Mapping[str, str]
     blocks: Mapping[str, Block]
@@ -64,14 +73,15 @@ class World:
         by_token: dict[tuple[str, str], tuple[Instance, ...]] = {}
         listed_at: dict[str, datetime] = {}
         for provider, listing in snapshot.instances.items():
-            if isinstance(listing, Fresh):
+            if believed(listing, policy, now):
                 listed_at[provider] = listing.at
                 for instance in listing.value:
                     by_id[provider, instance.id] = instance
                     if instance.token and instance.state is not InstanceState.GONE:
                         key = (provider, instance.token)
                         by_token[key] = (*by_token.get(key, ()), instance)
-        slurm = snapshot.slurm.value if isinstance(snapshot.slurm, Fresh) else None
+        slurm = snapshot.slurm.value if believed(snapshot.slurm, policy, now) else None
+        peers = _peers(snapshot)
         jobs: dict[str, tuple[str, ...]] = {}
         for job in slurm.jobs if slurm else ():
             for slot in job.nodes:
@@ -82,9 +92,11 @@ class World:
             by_id=by_id,
             by_token=by_token,
             listed_at=listed_at,
-            peers=_peers(snapshot),
+            peers=peers,
+            peers_since=_since(snapshot.tailnet) if peers is not None else None,
             slurm=slurm,
-            slurm_at=snapshot.slurm.at if isinstance(snapshot.slurm, Fresh) else None,
+            slurm_at=snapshot.slurm.at if slurm is not None and isinstance(snapshot.slurm, Fresh) else None,
+            slurm_since=_since(snapshot.slurm) if slurm is not None else None,
             jobs=jobs,
             published=snapshot.published,
             blocks=blocks,
@@ -111,6 +123,15 @@ class World:
         return not self.jobs.get(machine.slot) and (node is None or not node.busy)
 
 
+def believed(seen: Observation[T], policy: Policy, now: datetime) -> TypeGuard[Fresh[T]]:
+    """Whether this is a word, and one of now: a stuck reader or a clock that was set makes it none."""
+    return isinstance(seen, Fresh) and abs((now - seen.at).total_seconds()) <= policy.stale_after_s
+
+
+def _since(seen: Observation[T]) -> datetime | None:
+    return (seen.since or LONG_AGO) if isinstance(seen, Fresh) else None
+
+
 def _peers(snapshot: Snapshot) -> dict[str, TailnetPeer] | None:
     if not isinstance(snapshot.tailnet, Fresh) or not snapshot.tailnet.value.healthy:
         return None
@@ -127,8 +148,13 @@ def next_step(machine: Machine, world: World) -> Step | None:
     return _BY_PHASE[machine.phase](machine, world)
 
 
-def _age_s(machine: Machine, world: World) -> float:
-    return (world.now - machine.phase_since).total_seconds()
+def _age_s(machine: Machine, world: World, since: datetime | None = None) -> float:
+    """How long the machine has been in its phase; counted from `since` when that was later.
+
+    `since` is when the source that would have shown progress came (back) into view: while it is away, and right after
+    meshd itself was, no deadline passes.
+    """
+    return (world.now - max(machine.phase_since, since or machine.phase_since)).total_seconds()
 
 
 def fail(machine: Machine, failure: str) -> Step:
@@ -137,12 +163,28 @@ def fail(machine: Machine, failure: str) -> Step:
 
 
 def way_out(machine: Machine) -> Phase:
-    """The next phase of a machine that is given up: one that was adopted may have its line, and jobs, from before."""
-    return Phase.DRAINING if machine.phase in IN_SLURM or machine.line_published else Phase.TERMINATING
+    """The next phase of a machine that is given up.
+
+    Where slurmd was never asked to start there can be no job: nothing has to be waited for, not even Slurm's answer.
+    One that was adopted may have its line, and jobs, from before.
+    """
+    known = machine.phase in IN_SLURM or machine.line_published
+    return Phase.DRAINING if known and machine.may_run_jobs else Phase.TERMINATING
+
+
+def _silent(machine: Machine, world: World) -> bool:
+    """Its agent has not spoken for long, while the head could hear it."""
+    if machine.heartbeat_at is None or world.peers_since is None:
+        return machine.heartbeat_at is None
+    heard = max(machine.heartbeat_at, world.peers_since)
+    return (world.now - heard).total_seconds() > world.policy.heartbeat_lost_s
 
 
 def _ended_by_cloud(machine: Machine, world: World) -> str:
-    """Why the machine does not exist any more as the cloud tells it; "" while it does or that is not known."""
+    """Why the machine does not exist any more as the cloud tells it; "" while it does or that is not known.
+
+    Missing from a listing is a weak word: a machine that still speaks is not gone.
+    """
     at = world.listed_at.get(machine.provider)
     if at is None or (machine.phase is Phase.BOOTING and at <= machine.phase_since):
         return ""
@@ -155,12 +197,22 @@ def _ended_by_cloud(machine: Machine, world: World) -> str:
     born = machine.launch_called_at or machine.created_at
     if (at - born).total_seconds() <= world.policy.listing_lag_s:
         return ""  # a fresh machine may be missing from a listing that lags
-    return f"{machine.provider} does not list it any more"
+    return f"{machine.provider} does not list it any more" if _silent(machine, world) else ""
+
+
+def _surely_ended(machine: Machine, world: World) -> bool:
+    """Nothing runs on it any more, so nothing can be killed: not merely on its way down."""
+    instance = world.instance(machine)
+    ending = instance is not None and instance.state is InstanceState.TERMINATING
+    return bool(_ended_by_cloud(machine, world)) and (not ending or _silent(machine, world))
 
 
 def _may_have_jobs(machine: Machine, world: World) -> bool:
-    """A machine that was found again after the journal was lost may be at work, whatever its phase says."""
-    return machine.launch_attempts == 0 and not world.idle(machine)
+    """A machine that was found again after the journal was lost may be at work, whatever its phase says.
+
+    One whose line is in force need not be spared here: it is drained, and waited for.
+    """
+    return machine.launch_attempts == 0 and not machine.line_published and not world.idle(machine)
 
 
 def _requested(machine: Machine, world: World) -> Step | None:
@@ -178,6 +230,8 @@ def _requested(machine: Machine, world: World) -> Step | None:
 def _launching(machine: Machine, world: World) -> Step | None:
     """Only reached when no create call is in flight: its outcome was unclear, or meshd died meanwhile."""
     called, at = machine.launch_called_at, world.listed_at.get(machine.provider)
+    if _age_s(machine, world) > world.policy.boot_timeout_s:
+        return fail(machine, f"{machine.provider} has not told within {world.policy.boot_timeout_s:g} s what became of it")
     if called is None or at is None or at <= called:
         return None
     found = world.by_token.get((machine.provider, machine.name), ())
@@ -205,7 +259,9 @@ def _booting(machine: Machine, world: World) -> Step | None:
     peer = world.peer(machine)
     if peer is not None:
         return NotePeer(machine.name, "seen on the tailnet", peer.ipv4, peer.id, peer.path)
-    if _age_s(machine, world) > world.policy.boot_timeout_s and not _may_have_jobs(machine, world):
+    if world.peers is None:
+        return None  # who cannot look has not seen that it is missing
+    if _age_s(machine, world, world.peers_since) > world.policy.boot_timeout_s and not _may_have_jobs(machine, world):
         return fail(
             machine,
             f"not seen on the tailnet within {world.policy.boot_timeout_s:g} s: it did not boot, could not install "
@@ -220,7 +276,9 @@ def _joining(machine: Machine, world: World) -> Step | None:
     ended = _ended_by_cloud(machine, world)
     if ended:
         return fail(machine, f"{ended} before it asked to join")
-    if _age_s(machine, world) > world.policy.join_timeout_s and not _may_have_jobs(machine, world):
+    if world.peers is None:
+        return None  # it cannot reach the head either
+    if _age_s(machine, world, world.peers_since) > world.policy.join_timeout_s and not _may_have_jobs(machine, world):
         if machine.problem:
             return fail(machine, machine.problem)
         return fail(
@@ -231,24 +289,32 @@ def _joining(machine: Machine, world: World) -> Step | None:
     return None
 
 
+def _both_since(world: World) -> datetime | None:
+    """Since when tailnet and Slurm are both in view; None while a machine that gets on could not be seen to."""
+    if world.peers_since is None or world.slurm_since is None:
+        return None
+    return max(world.peers_since, world.slurm_since)
+
+
 def _configuring(machine: Machine, world: World) -> Step | None:
     if machine.removal:
-        return Move(machine.name, "not wanted any more", Phase.DRAINING)
+        return Move(machine.name, "not wanted any more", way_out(machine))
     ended = _ended_by_cloud(machine, world)
     if ended:
         return fail(machine, ended)
     if not machine.line_published and world.published.get(machine.slot) == machine.tailnet_ip:
         return NotePublished(machine.name, "its line is in force")
-    if machine.munge_ok and machine.line_published and not machine.slurmd_started:
-        return StartSlurmd(machine.name, "munge is proved and Slurm knows its address")
     if machine.slurmd_started:
         return Move(machine.name, "slurmd was started", Phase.TESTING)
-    if _age_s(machine, world) > world.policy.configure_timeout_s:
+    since = _both_since(world)
+    if since is not None and _age_s(machine, world, since) > world.policy.configure_timeout_s:
         missing = "munge was not proved" if not machine.munge_ok else "Slurm did not take its line"
         if machine.munge_ok and machine.line_published:
             missing = "its agent did not start slurmd"
         missing = machine.problem or missing
         return fail(machine, f"not configured within {world.policy.configure_timeout_s:g} s: {missing}")
+    if machine.munge_ok and machine.line_published:
+        return StartSlurmd(machine.name, "munge is proved and Slurm knows its address")
     return None
 
 
@@ -263,7 +329,8 @@ def _testing(machine: Machine, world: World) -> Step | None:
         return Accept(machine.name, "slurmd answers")
     if node is not None and "INVALID_REG" in node.states:
         return fail(machine, f"Slurm refused its registration: {node.reason or 'no reason given'}")
-    if world.slurm is not None and _age_s(machine, world) > world.policy.test_timeout_s:
+    since = _both_since(world)
+    if since is not None and _age_s(machine, world, since) > world.policy.test_timeout_s:
         states = "+".join(sorted(node.states)) if node else "unknown to Slurm"
         return fail(
             machine,
@@ -292,12 +359,11 @@ def _ready(machine: Machine, world: World) -> Step | None:
 
 def _dead(machine: Machine, world: World) -> bool:
     """No heartbeat, Slurm cannot reach it and no job is on it. Any doubt says False."""
-    if machine.heartbeat_at is None:
-        return False
-    silent_s = (world.now - machine.heartbeat_at).total_seconds()
+    if machine.heartbeat_at is None or world.peers is None:
+        return False  # a head that is off the tailnet hears nobody, and its Slurm reaches nobody
     node = world.node(machine)
     return (
-        silent_s > world.policy.heartbeat_lost_s
+        _silent(machine, world)
         and node is not None
         and bool(node.states & {"DOWN", "NOT_RESPONDING"})
         and world.idle(machine)
@@ -308,19 +374,22 @@ def _draining(machine: Machine, world: World) -> Step | None:
     if machine.left_slurm:
         return Move(machine.name, machine.reason, Phase.TERMINATING)
     if world.slurm is None or world.slurm_at is None:
+        if machine.removal == "forced" and _age_s(machine, world) > world.policy.publish_wait_max_s:
+            return Move(machine.name, "removed by force while Slurm cannot be asked", Phase.TERMINATING)
         return None  # unknown is not idle
     asked = machine.marks.get("drained")
     if asked is not None and world.slurm_at <= asked:
         return None  # what was seen is older than what was done
-    if _ended_by_cloud(machine, world):
+    if _surely_ended(machine, world):
         return Leave(machine.name, "the machine is dead", machine.slot, dead=True)
     node = world.node(machine)
     if machine.removal == "forced":
         return Leave(machine.name, "removed by force", machine.slot, forced=True)
-    if node is not None and not node.drained and "DOWN" not in node.states:
+    if node is not None and not node.drained:
+        # A node that is DOWN as well: it comes back by itself when its slurmd registers again.
         return Drain(machine.name, machine.failure or machine.reason, machine.slot)
     if world.idle(machine):
-        return Leave(machine.name, "no job is on it", machine.slot, dead=_dead(machine, world))
+        return Leave(machine.name, "no job is on it", machine.slot, silent=_dead(machine, world))
     return None
 
 
@@ -330,12 +399,7 @@ def _terminating(machine: Machine, world: World) -> Step | None:
     asked = machine.marks.get("terminate_called")
     if not machine.instance_id:
         return _terminating_without_id(machine, world, at)
-    if (
-        at is not None
-        and asked is not None
-        and at > asked
-        and (instance is None or instance.state is InstanceState.GONE)
-    ):
+    if at is not None and asked is not None and at > asked and _gone_from(instance, machine, world, at):
         return Move(machine.name, f"{machine.provider} says it is gone", Phase.GONE)
     waiting_for_slurm = (
         world.published.get(machine.slot) == machine.tailnet_ip != ""
@@ -345,10 +409,27 @@ def _terminating(machine: Machine, world: World) -> Step | None:
         return None  # its line leaves nodes.conf first
     if asked is not None and (world.now - asked).total_seconds() < world.policy.terminate_again_s:
         return None
-    if machine.phase is Phase.TERMINATING and _age_s(machine, world) > world.policy.lost_after_s and asked is not None:
-        reason = f"{machine.provider} has not ended it within {world.policy.lost_after_s:g} s; asked again for ever"
-        return Move(machine.name, reason, Phase.LOST)
+    if _overdue(machine, world):
+        return _lost(machine, world)
     return Terminate(machine.name, machine.failure or machine.reason)
+
+
+def _gone_from(instance: Instance | None, machine: Machine, world: World, at: datetime) -> bool:
+    """Whether the listing read at `at` shows its end: a fresh machine may be missing, one that still speaks is alive."""
+    if instance is not None:
+        return instance.state is InstanceState.GONE
+    born = machine.launch_called_at or machine.created_at
+    spoke_since = machine.heartbeat_at is not None and machine.heartbeat_at > at
+    return (at - born).total_seconds() > world.policy.listing_lag_s and not spoke_since
+
+
+def _overdue(machine: Machine, world: World) -> bool:
+    return machine.phase is Phase.TERMINATING and _age_s(machine, world) > world.policy.lost_after_s
+
+
+def _lost(machine: Machine, world: World) -> Step:
+    reason = f"{machine.provider} has not ended it within {world.policy.lost_after_s:g} s; asked again for ever"
+    return Move(machine.name, reason, Phase.LOST)
 
 
 def _terminating_without_id(machine: Machine, world: World, at: datetime | None) -> Step | None:
@@ -359,7 +440,7 @@ def _terminating_without_id(machine: Machine, world: World, at: datetime | None)
     called = machine.launch_called_at or machine.created_at
     if at is not None and (at - called).total_seconds() > world.policy.launch_settle_s:
         return Move(machine.name, f"{machine.provider} never had it", Phase.GONE)
-    return None
+    return _lost(machine, world) if _overdue(machine, world) else None
 
 
 def _gone(machine: Machine, world: World) -> Step | None:

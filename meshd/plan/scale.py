@@ -58,14 +58,17 @@ def _grow(
     world: World,
 ) -> Iterator[Step]:
     for machine in machines:
-        returnable = machine.phase is Phase.DRAINING and machine.removal == "wanted" and not machine.left_slurm
+        returnable = machine.phase is Phase.DRAINING and machine.removal == "surplus" and not machine.left_slurm
         if missing > 0 and returnable and not machine.failure and machine.slurmd_started:
             yield KeepAfterAll(machine.name, f"{target.gpus} GPUs are wanted again")
             missing -= units(machine)
     if missing <= 0:
         return
     per_node = max(pool.gpus_per_node, 1)
+    ours = {m.tailnet_ip for m in machines}
     taken = {m.slot for m in machines if m.phase in HOLDS_SLOT}
+    # Whose line is in force and is none of ours stands for a machine that the journal does not know yet, or not any more.
+    taken |= {slot for slot, address in world.published.items() if address not in ours}  # type: ignore[misc]
     free = [s for s in (slot_name(pool.name, i) for i in range(1, pool.max_nodes + 1)) if s not in taken]
     count = ceil(missing / per_node)
     if count > len(free):
@@ -77,7 +80,11 @@ def _grow(
         )
     block = desired.blocks.get(f"pool:{pool.name}")
     if block is not None and block.until > world.now:
-        yield Warn(pool.name, f"no new machines until {block.until:%H:%M:%S} UTC: {block.reason}", "mend the cause")
+        yield Warn(
+            pool.name,
+            f"no new machines until {block.until:%H:%M:%S} UTC: {block.reason}",
+            "mend the cause (see `meshctl events`); `meshctl scale` to the same number lifts this at once",
+        )
         return
     offers = [o for listing in snapshot.offers.values() if isinstance(listing, Fresh) for o in listing.value]
     best = ranked(offers, pool, target, desired.blocks, world.now)

@@ -142,7 +142,11 @@ class TailnetWatcher:
         before = self._current
         view = table.view()
         self._table = table
-        self._current = Fresh(view, self._clock.now())
+        now = self._clock.now()
+        since = now
+        if isinstance(before, Fresh) and before.value.healthy and view.healthy:
+            since = min(before.since or now, now)
+        self._current = Fresh(view, now, since)
         if isinstance(before, Unavailable):
             log.info("tailnet_seen", peers=len(view.peers), healthy=view.healthy)
         elif before.value == view:
