@@ -136,20 +136,23 @@ join_tailnet() {
 # Gets the agent over the tailnet, checks its digest and lets it install itself.
 fetch_agent() {
   python3 - <<'PY'
-import hashlib, json, os, sys, urllib.request, zipfile
+import hashlib, http.client, json, os, sys, zipfile
 c = json.load(open("/etc/meshd-node/join.json"))
 why = "no head"
-opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 for head in c["heads"]:
-    url = "http://%s:%d/v1/agent" % ("[" + head + "]" if ":" in head else head, c["port"])
     try:
-        ask = urllib.request.Request(url, headers={"Authorization": "Bearer " + c["token"]})
-        data = opener.open(ask, timeout=20).read(4194304)
-    except (OSError, ValueError) as error:
-        why = "%s: %s" % (url, error)
+        link = http.client.HTTPConnection(head, c["port"], timeout=20)
+        link.request("GET", "/v1/agent", headers={"Authorization": "Bearer " + c["token"]})
+        answer = link.getresponse()
+        data = answer.read(4194304)
+    except (OSError, http.client.HTTPException) as error:
+        why = "%s: %s" % (head, error)
+        continue
+    if answer.status != 200:
+        why = "%s: %d %s" % (head, answer.status, answer.reason)
         continue
     if hashlib.sha256(data).hexdigest() != c["sha256"]:
-        why = url + ": the agent is not the one this machine was told of (meshd was upgraded meanwhile?)"
+        why = head + ": the agent is not the one this machine was told of (meshd was upgraded meanwhile?)"
         continue
     path = "/opt/meshd-node/meshd-node.pyz"
     os.makedirs(os.path.dirname(path), exist_ok=True)

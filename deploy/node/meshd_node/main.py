@@ -7,12 +7,16 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from . import VERSION
 from .console import say, use_console
 from .errors import NodeError
+from .facts import missing_programs
 from .files import read_json
+from .headlink import HeadLink
 from .install import install
+from .join import join
 from .node import Node
 from .paths import Paths
 
@@ -39,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         node = Node(paths, options.systemctl)
         if options.verb == "install":
+            _join_first(node)
             install(node, ["--root", str(options.root), "--proc", str(options.proc)])
             return 0
         return _run(node, options.refused_pause_s)
@@ -48,15 +53,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(node: Node, refused_pause_s: float) -> int:
-    # imported here: `install` is in a hurry and needs neither
-    from .agent import Agent
-    from .headlink import HeadLink
+    from .agent import Agent  # not above: `install` is in a hurry and does not need it
 
     config = read_json(node.paths.join_file)
-    heads = [str(head) for head in config.get("heads") or []]
-    if not heads:
+    if not config.get("heads"):
         say(f"{node.paths.join_file} names no head: nothing can be joined", urgent=True)
         return EXIT_FAILED
-    link = HeadLink(heads, int(config.get("port", 7677)))
     dead_man_s = float(config.get("dead_man_s") or 0.0)
-    return Agent(node, link, str(config.get("token", "")), dead_man_s, refused_pause_s).run()
+    return Agent(node, _link(config), str(config.get("token", "")), dead_man_s, refused_pause_s).run()
+
+
+def _link(config: dict[str, Any]) -> HeadLink:
+    return HeadLink([str(head) for head in config["heads"]], int(config.get("port", 7677)))
+
+
+def _join_first(node: Node) -> None:
+    """Ask to join before the service starts, which takes a while: the head publishes this machine's line meanwhile.
+
+    Nothing depends on it: what fails here the service tries again, and tells.
+    """
+    config = read_json(node.paths.join_file)
+    if node.state.joined or not config.get("heads") or missing_programs():
+        return
+    try:
+        join(node, _link(config), str(config.get("token", "")))
+    except (NodeError, OSError) as error:
+        say(f"not joined yet: {error}")

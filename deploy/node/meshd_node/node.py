@@ -37,7 +37,7 @@ class Node:
         self.munged: Service
         self.slurmd: Service
         if self.systemd:
-            self.munged = SystemdService("munge.service", systemctl)
+            self.munged = SystemdService(units.MUNGE_UNIT, systemctl)
             self.slurmd = SystemdService(units.SLURMD_UNIT, systemctl)
         else:
             self.munged = ChildService(self._munged_argv, paths.run_dir / "munged.pid", paths.proc, self._munge_ids())
@@ -87,7 +87,7 @@ class Node:
         for name, text in texts.items():
             known = (self.paths.units / name).exists()
             stale |= write_if_changed(self.paths.units / name, text.encode()) and known
-        masked = self.paths.units / "munge.service"
+        masked = self.paths.units / units.MUNGE_UNIT
         if masked.is_symlink() and str(masked.readlink()) == "/dev/null":
             masked.unlink()
             stale = True

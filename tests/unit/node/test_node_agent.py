@@ -169,6 +169,8 @@ async def test_the_munge_key_is_staged_and_switched(house: House) -> None:
 async def test_too_few_gpus_are_refused_with_the_reason_on_the_console(house: House) -> None:
     house.desk.gpus_rented = 8
     house.machine.write_join(house.machine.token.get_secret_value(), dead_man_s=1.5)
+    (house.machine.root / "proc").mkdir(exist_ok=True)
+    house.machine.extra = ("--proc", str(house.machine.root / "proc"))
     await house.machine.start()
     assert house.machine.process is not None
     async with asyncio.timeout(15):
