@@ -38,6 +38,12 @@ def test_units_are_well_formed(tmp_path: Path) -> None:
     assert ours == []
 
 
+def test_slurmctld_comes_back_when_it_dies_and_not_when_it_is_stopped() -> None:
+    text = (ROOT / "systemd/slurmctld.service.d/10-meshd.conf").read_text()
+    assert "\nRestart=on-failure\n" in text
+    assert "slurmctld.service.d/10-meshd.conf" in (ROOT / "deploy/head/install").read_text()
+
+
 def test_every_program_of_the_daemon_may_run() -> None:
     text = (ROOT / "systemd/meshd.service").read_text()
     assert "PrivateUsers=yes" not in text, "callers of the socket would all look like nobody"
