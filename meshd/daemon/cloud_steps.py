@@ -90,7 +90,11 @@ class CloudSteps:
     async def launch(self, step: Launch) -> None:
         """Rent the machine. The journal says LAUNCHING before the call goes out."""
         machine = self._records.get(step.subject)
-        provider = self._provider(machine)
+        provider = self._providers.get(machine.provider)
+        why = self._not_now(machine)
+        if why or provider is None:
+            self._records.move(machine.name, Phase.GONE, f"nothing was rented: {why}")
+            return
         try:
             user_data = await self._stage1.user_data(machine)
         except (TailnetError, ConfigError) as error:
@@ -157,7 +161,10 @@ class CloudSteps:
         if machine.phase is Phase.LAUNCHING:
             self._launched(machine, step.instance, step.reason)
         else:
-            self._records.change(machine.name, "adopted", step.reason, instance_id=step.instance.id)
+            self._records.change(
+                machine.name, "adopted", step.reason, instance_id=step.instance.id,
+                region=step.instance.region or machine.region,
+            )  # fmt: skip
 
     async def terminate(self, step: Terminate) -> None:
         """Ask for the machine's end; the listing will say when it came."""
@@ -187,7 +194,8 @@ class CloudSteps:
     async def terminate_orphan(self, step: TerminateOrphan) -> None:
         """End a machine that nobody wants; checked once more against the journal."""
         instance = step.instance
-        if self._records.journal.knows_instance(instance.provider, instance.id):
+        key = (instance.provider, instance.id)
+        if any((m.provider, m.instance_id) == key for m in self._records.journal.machines()):
             return
         self._records.journal.event(
             self._records.now(), "orphan", f"{instance.provider} {instance.id} ({instance.token or 'no name'}): "
@@ -207,13 +215,14 @@ class CloudSteps:
         except NotFound:
             return  # the listing confirms it
 
-    def _provider(self, machine: Machine) -> Provider:
-        try:
-            return self._providers[machine.provider]
-        except KeyError:
-            raise AuthFailed(
-                f"providers.{machine.provider} is not enabled any more", provider=machine.provider
-            ) from None
+    def _not_now(self, machine: Machine) -> str:
+        """Why the order is not sent: what was learned, or said, while it waited for its turn."""
+        if machine.provider not in self._providers:
+            return f"providers.{machine.provider} is not enabled any more"
+        if machine.removal:
+            return "it is not wanted any more"
+        block = self._records.journal.blocks(self._records.now()).get(f"offer:{machine.offer.key}")
+        return f"{machine.offer.key} is left alone: {block.reason}" if block else ""
 
     async def _deadline(self, call: Awaitable[T], provider: str, operation: str, *, unclear: bool) -> T:
         try:

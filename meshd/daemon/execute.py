@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -19,6 +22,7 @@ from meshd.runtime.clock import Clock
 log = structlog.get_logger(__name__)
 
 BACKOFF_MAX_S = 60.0
+ORPHAN_AGAIN_S = 15.0
 
 
 class Executor:
@@ -88,7 +92,7 @@ class Executor:
             case _:
                 task = asyncio.create_task(self._carry_out(step), name=f"{step.action} {step.subject}")
                 self._tasks[step.subject] = task
-                task.add_done_callback(self._ended)
+                task.add_done_callback(partial(self._ended, step))
 
     def _note_peer(self, step: p.NotePeer) -> None:
         machine = self._records.get(step.subject)
@@ -96,25 +100,34 @@ class Executor:
         if machine.phase is Phase.BOOTING:
             self._records.move(machine.name, Phase.JOINING, step.reason, **facts)
         else:
-            self._records.change(machine.name, "path", f"reached {step.path}", **facts)
+            # It may change with every packet: it is worth no line in the journal.
+            self._records.journal.note(replace(machine, path=step.path))
 
     async def _carry_out(self, step: p.Step) -> None:
-        machine = self._records.journal.machine(step.subject)
-        lane = machine.provider if machine and isinstance(step, p.Launch | p.Terminate) else "slurm"
-        limit = self._limits.setdefault(lane, asyncio.Semaphore(self._max_concurrent(lane)))
         try:
-            async with limit:
+            async with self._limit(step):
                 await self._handlers[type(step)](step)
         except MeshdError as error:
             self._failed(step, error)
         else:
             self._pauses.pop(step.subject, None)
             self._problems.pop(step.subject, None)
-        finally:
-            self._tasks.pop(step.subject, None)
-            self._wake()
+            if isinstance(step, p.TerminateOrphan):  # no record keeps the time at which it was asked for
+                self._pauses[step.subject] = (0, self._clock.monotonic_s() + ORPHAN_AGAIN_S)
 
-    def _failed(self, step: p.Step, error: MeshdError) -> None:
+    def _limit(self, step: p.Step) -> AbstractAsyncContextManager[Any]:
+        """Who waits for a node agent, maybe for minutes, must not keep others from Slurm."""
+        if isinstance(step, p.StartSlurmd | p.Leave):
+            return nullcontext()
+        lane = "slurm"
+        if isinstance(step, p.TerminateOrphan):
+            lane = step.instance.provider
+        elif isinstance(step, p.Launch | p.Terminate):
+            machine = self._records.journal.machine(step.subject)
+            lane = machine.provider if machine else lane
+        return self._limits.setdefault(lane, asyncio.Semaphore(self._max_concurrent(lane)))
+
+    def _failed(self, step: p.Step, error: BaseException) -> None:
         failures = self._pauses.get(step.subject, (0, 0.0))[0] + 1
         pause_s = min(2.0 ** min(failures, 6), BACKOFF_MAX_S)
         self._pauses[step.subject] = (failures, self._clock.monotonic_s() + pause_s)
@@ -123,10 +136,13 @@ class Executor:
             log.warning("step_failed", step=step.action, subject=step.subject, reason=str(error), again_in_s=pause_s)
         self._problems[step.subject] = text
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Tell of a fault of our own in a step: the machine is planned for again, the fault must not stay unseen."""
+    def _ended(self, step: p.Step, task: asyncio.Task[None]) -> None:
+        """Free the subject. A fault of our own is told, and rests like any other failure."""
+        self._tasks.pop(step.subject, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("step_broke", step=task.get_name(), exc_info=error)
+            self._failed(step, error)
+        self._wake()
 
     async def aclose(self, grace_s: float) -> None:
         """Let the steps in flight end, for at most `grace_s` seconds; the journal knows about the rest."""

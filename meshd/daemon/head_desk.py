@@ -126,7 +126,7 @@ class Desk:
         )
         found = [
             *problems.of_text(self._reconciler.problem, "check the disk that holds meshd's state"),
-            *problems.of_text(self._config_problem(), "mend it, then `systemctl reload meshd`", "warning"),
+            *problems.of_text(self._config_problem(), "`meshctl config check` shows every fault", "warning"),
             *problems.of_text(
                 self._published.view().error, "slurmctld runs on the last good files; see `meshctl doctor`"
             ),
@@ -247,7 +247,7 @@ class Desk:
         if machine.phase in {Phase.TERMINATING, Phase.LOST}:
             return self._answer(machine, "is already being given back")
         jobs = self._jobs(machine)
-        removal = "forced" if request.force else machine.removal or "wanted"
+        removal = "forced" if request.force or machine.removal == "forced" else "wanted"
         how = "at once, by force" if request.force else "after its jobs"
         reason = f"removed {how}, said {actor.user}"
         self._records.change(machine.name, "remove", reason, removal=removal, reason=reason)

@@ -13,7 +13,7 @@ from meshd.daemon.execute import Executor
 from meshd.daemon.records import Records
 from meshd.errors import IllegalMove, StoreError
 from meshd.model.desired import Desired
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, without_future
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import Plan
 from meshd.plan.planner import plan
@@ -91,20 +91,42 @@ class Reconciler:
         started_s = self._clock.monotonic_s()
         now = self._clock.now()
         snapshot = self._snapshot()
-        decided = self.decide(snapshot, now)
+        decided = Plan()
         try:
-            for step in decided.steps:
-                self._executor.begin(step)
+            self._heal_times(now)
+            decided = self.decide(snapshot, now)
+            self._begin(decided)
             self.problem = ""
-        except (StoreError, IllegalMove) as error:
+        except StoreError as error:
             # Nothing is done that is not in the journal: the rest of the plan waits for the next tick.
+            if self.problem != str(error):
+                log.error("tick_stopped", reason=str(error))
             self.problem = str(error)
-            log.error("tick_stopped", reason=str(error))
-        for pool in {m.pool for m in self._records.journal.machines() if m.failure and m.phase is not Phase.GONE}:
-            self._breaker(pool)
         self.last = Tick(now, decided, snapshot, self._clock.monotonic_s() - started_s)
         self._after_tick(self.last)
         return self.last
+
+    def _begin(self, decided: Plan) -> None:
+        for step in decided.steps:
+            try:
+                self._executor.begin(step)
+            except IllegalMove as error:  # a fault of the planner's: it must not keep the other machines waiting
+                log.error("step_refused", step=step.action, subject=step.subject, reason=str(error))
+        for pool in {m.pool for m in self._records.journal.machines() if m.failure}:
+            self._breaker(pool)
+
+    def _heal_times(self, now: datetime) -> None:
+        """After the clock was set back, times in the journal that are yet to come become now.
+
+        Else a deadline, or a question "was this seen after that was done?", would wait for the clock to catch up.
+        """
+        if self.last is not None and now >= self.last.at:
+            return
+        for machine in self._records.journal.machines():
+            healed = without_future(machine, now)
+            if healed != machine:
+                log.warning("times_healed", machine=machine.name)
+                self._records.journal.put(healed, "clock", "the clock was set back: its times count from now", now)
 
     def decide(self, snapshot: Snapshot, now: datetime, desired: Desired | None = None) -> Plan:
         """The plan from this snapshot, for `meshctl plan` as for the tick."""
@@ -116,7 +138,7 @@ class Reconciler:
             snapshot,
             now,
             busy=self._executor.busy,
-            known_ids=self._known(machines, snapshot, now),
+            ended_ids=self._ended(machines, snapshot, now),
             first_seen=self._first_seen,
         )
 
@@ -126,15 +148,17 @@ class Reconciler:
             machines += self._records.journal.gone_with_device()
         return machines
 
-    def _known(self, machines: list[Machine], snapshot: Snapshot, now: datetime) -> set[tuple[str, str]]:
-        """Of the instances that no live machine claims: those that the journal knows from before."""
-        claimed = {(m.provider, m.instance_id) for m in machines}
-        strangers = {
+    def _ended(self, machines: list[Machine], snapshot: Snapshot, now: datetime) -> set[tuple[str, str]]:
+        """Of the listed instances that no live machine claims: those that the journal holds to be GONE."""
+        claimed = {(m.provider, m.instance_id) for m in machines if m.phase is not Phase.GONE}
+        strangers: set[tuple[str, str]] = {
             (provider, instance.id)
             for provider, listing in snapshot.instances.items()
             if isinstance(listing, Fresh)
             for instance in listing.value
             if (provider, instance.id) not in claimed and instance.state is not InstanceState.GONE
         }
+        unread = {provider for provider, listing in snapshot.instances.items() if not isinstance(listing, Fresh)}
+        strangers |= {key for key in self._first_seen if key[0] in unread}
         self._first_seen = {key: self._first_seen.get(key, now) for key in strangers}
         return {key for key in strangers if self._records.journal.knows_instance(*key)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from meshd.errors import IllegalMove
 from meshd.model.hardware import NodeFacts
@@ -146,3 +147,15 @@ class Machine:
         if to not in MOVES[self.phase]:
             raise IllegalMove(f"{self.name}: {self.phase} cannot become {to} ({reason})")
         return replace(self, phase=to, phase_since=now, reason=reason, marks={**self.marks, to.value: now})
+
+
+def without_future(machine: Machine, now: datetime) -> Machine:
+    """The record with no time later than now: they were written before the clock was set back."""
+    changes: dict[str, Any] = {
+        name: now
+        for name in ("phase_since", "created_at", "launch_called_at", "heartbeat_at", "launched_at", "ready_at")
+        if (at := getattr(machine, name)) is not None and at > now
+    }
+    if any(at > now for at in machine.marks.values()):
+        changes["marks"] = {mark: min(at, now) for mark, at in machine.marks.items()}
+    return replace(machine, **changes) if changes else machine

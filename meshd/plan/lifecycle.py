@@ -231,7 +231,8 @@ def _launching(machine: Machine, world: World) -> Step | None:
     """Only reached when no create call is in flight: its outcome was unclear, or meshd died meanwhile."""
     called, at = machine.launch_called_at, world.listed_at.get(machine.provider)
     if _age_s(machine, world) > world.policy.boot_timeout_s:
-        return fail(machine, f"{machine.provider} has not told within {world.policy.boot_timeout_s:g} s what became of it")
+        within = f"within {world.policy.boot_timeout_s:g} s"
+        return fail(machine, f"{machine.provider} has not told {within} what became of it")
     if called is None or at is None or at <= called:
         return None
     found = world.by_token.get((machine.provider, machine.name), ())
@@ -415,7 +416,7 @@ def _terminating(machine: Machine, world: World) -> Step | None:
 
 
 def _gone_from(instance: Instance | None, machine: Machine, world: World, at: datetime) -> bool:
-    """Whether the listing read at `at` shows its end: a fresh machine may be missing, one that still speaks is alive."""
+    """Whether the listing of `at` shows its end: a fresh machine may be missing, one that still speaks is alive."""
     if instance is not None:
         return instance.state is InstanceState.GONE
     born = machine.launch_called_at or machine.created_at

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from meshd.model.desired import Desired
+from meshd.model.desired import Desired, Pool
 from meshd.model.ids import SlotName, parse_machine_name, slot_index
 from meshd.model.observed import Fresh, Snapshot
-from meshd.model.plan import AdoptOrphan, Step, TerminateOrphan
-from meshd.plan.lifecycle import ENDED, World
+from meshd.model.plan import AdoptOrphan, TerminateOrphan
+from meshd.plan.lifecycle import ENDED, World, believed
 from meshd.provider_api import Instance, InstanceState, Offer
 
 
@@ -50,26 +50,31 @@ def orphan_steps(
     desired: Desired,
     snapshot: Snapshot,
     known_ids: Collection[tuple[str, str]],
+    ended_ids: Collection[tuple[str, str]],
     taken_slots: Collection[str],
     first_seen: Mapping[tuple[str, str], datetime],
     world: World,
-) -> Iterator[Step]:
+) -> Iterator[AdoptOrphan | TerminateOrphan]:
     """What to do with each orphan that is older than the grace period.
 
     Args:
         desired: pools, targets and the grace period.
         snapshot: what was observed; only listings that are fresh are looked at.
-        known_ids: (provider, instance id) of all machines that the journal has, and of those being made.
+        known_ids: (provider, instance id) of all machines that the journal has.
+        ended_ids: of those that it holds to be GONE: still listed after the grace period, they are asked to end anew,
+            and never adopted.
         taken_slots: slots that hold a machine.
         first_seen: when meshd first saw each unknown instance: its age when the cloud tells none.
         world: the snapshot's index. When Slurm cannot say which slots are busy, nothing is terminated that could be
             behind a slot.
     """
     taken = set(taken_slots)
-    orphans = [_orphan(desired, instance, world) for instance in _unknown(desired, snapshot, known_ids, first_seen, world)]
+    unknown = _unknown(desired, snapshot, known_ids, ended_ids, first_seen, world)
+    orphans = [_orphan(desired, instance, world) for instance in unknown]
     # Of two machines that were made for one slot, the one behind it comes first.
     for orphan in sorted(orphans, key=lambda orphan: not orphan.in_force):
-        step = _step(desired, snapshot, orphan, taken, world)
+        ended = (orphan.instance.provider, orphan.instance.id) in ended_ids
+        step = _end(orphan, world) if ended else _step(desired, snapshot, orphan, taken, world)
         if isinstance(step, AdoptOrphan):
             taken.add(step.slot)
         if step is not None:
@@ -80,14 +85,17 @@ def _unknown(
     desired: Desired,
     snapshot: Snapshot,
     known_ids: Collection[tuple[str, str]],
+    ended_ids: Collection[tuple[str, str]],
     first_seen: Mapping[tuple[str, str], datetime],
     world: World,
 ) -> Iterator[Instance]:
     for provider, listing in snapshot.instances.items():
-        for instance in listing.value if isinstance(listing, Fresh) else ():
-            if (provider, instance.id) in known_ids or instance.state in ENDED | {InstanceState.TERMINATING}:
+        for instance in listing.value if believed(listing, desired.policy, world.now) else ():
+            key = (provider, instance.id)
+            if key in known_ids or instance.state in ENDED | {InstanceState.TERMINATING}:
                 continue
-            born = instance.launched_at or first_seen.get((provider, instance.id), world.now)
+            seen = first_seen.get(key, world.now)
+            born = seen if key in ended_ids else instance.launched_at or seen
             if (world.now - born).total_seconds() >= desired.policy.orphan_grace_s:
                 yield instance
 
@@ -100,26 +108,32 @@ def _orphan(desired: Desired, instance: Instance, world: World) -> _Orphan:
     return _Orphan(instance, pool, slot if pool else None, address, world.published.get(slot, "") if slot else "")
 
 
-def _step(desired: Desired, snapshot: Snapshot, orphan: _Orphan, taken: set[str], world: World) -> Step | None:
+def _end(orphan: _Orphan, world: World) -> TerminateOrphan | None:
+    """End it, unless it might be behind a slot that is at work: its jobs come first."""
+    behind = orphan.in_force or orphan.address is None
+    if orphan.slot is not None and behind and _may_be_busy(orphan.slot, world):
+        return None
+    return TerminateOrphan(orphan.instance.id, "it bears our tag, and nobody wants it", orphan.instance)
+
+
+def _step(
+    desired: Desired, snapshot: Snapshot, orphan: _Orphan, taken: set[str], world: World
+) -> AdoptOrphan | TerminateOrphan | None:
     instance, slot, pool = orphan.instance, orphan.slot, orphan.pool
     name = instance.token or instance.id
-    end = TerminateOrphan(name, "it bears our tag, and nobody wants it", instance)
-    if slot is None:
-        return end
-    if slot in taken:
-        # Its slot is another's: only if this one might be behind it all the same, its jobs come first.
-        behind = orphan.in_force or orphan.address is None
-        return None if behind and _may_be_busy(slot, world) else end
+    if slot is None or slot in taken:
+        return _end(orphan, world)
+    offer = _offer_of(snapshot, instance, desired.pools[pool])
     if orphan.in_force:
         reason = "it bears our name, the journal does not know it, and Slurm has it as its slot"
-        return AdoptOrphan(name, reason, instance, _offer_of(snapshot, instance), pool, slot, orphan.line)
+        return AdoptOrphan(name, reason, instance, offer, pool, slot, orphan.line)
     if orphan.line:
         return None  # who is behind the slot is decided first
     target = desired.targets.get(pool)
     if target is None or target.gpus > 0:
         reason = "it bears our name, the journal does not know it, and its slot is free"
-        return AdoptOrphan(name, reason, instance, _offer_of(snapshot, instance), pool, slot)
-    return None if _may_be_busy(slot, world) else end
+        return AdoptOrphan(name, reason, instance, offer, pool, slot)
+    return None if _may_be_busy(slot, world) else _end(orphan, world)
 
 
 def _may_be_busy(slot: str, world: World) -> bool:
@@ -137,13 +151,14 @@ def _pool_of(desired: Desired, slot: SlotName) -> str:
     return ""
 
 
-def _offer_of(snapshot: Snapshot, instance: Instance) -> Offer:
-    """What the instance was rented as: by its type, or else a bare offer that says only what the cloud tells."""
+def _offer_of(snapshot: Snapshot, instance: Instance, pool: Pool) -> Offer:
+    """What the instance was rented as: by its type, or else what the pool would have rented, at the cloud's price."""
     offers = snapshot.offers.get(instance.provider)
     for offer in offers.value if isinstance(offers, Fresh) else ():
         if (offer.instance_type, offer.region, offer.spot) == (instance.instance_type, instance.region, instance.spot):
             return offer
     return Offer(
-        provider=instance.provider, region=instance.region, zone="", instance_type=instance.instance_type, gpu="",
-        gpus=0, gpu_memory_gib=0, vcpus=0, memory_mib=0, usd_per_hour=instance.usd_per_hour or 0.0, spot=instance.spot,
+        provider=instance.provider, region=instance.region, zone="", instance_type=instance.instance_type,
+        gpu=pool.gpu, gpus=pool.gpus_per_node, gpu_memory_gib=0,
+        vcpus=0, memory_mib=0, usd_per_hour=instance.usd_per_hour or 0.0, spot=instance.spot,
     )  # fmt: skip

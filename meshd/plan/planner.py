@@ -26,7 +26,7 @@ def plan(
     now: datetime,
     *,
     busy: Collection[str] = (),
-    known_ids: Collection[tuple[str, str]] = (),
+    ended_ids: Collection[tuple[str, str]] = (),
     first_seen: Mapping[tuple[str, str], datetime] | None = None,
 ) -> Plan:
     """What to do now.
@@ -37,7 +37,7 @@ def plan(
         snapshot: what was observed.
         now: UTC.
         busy: machines with a step in flight: they are left alone.
-        known_ids: (provider, instance id) of instances that the journal knows but `machines` does not have.
+        ended_ids: (provider, instance id) of listed instances that the journal holds to be GONE.
         first_seen: when each unknown instance was first seen.
     """
     world = World.of(snapshot, desired.policy, now, desired.blocks)
@@ -57,22 +57,23 @@ def plan(
             step = next_step(machine, world)
             if step is not None:
                 steps.append(step)
-    known = {(m.provider, m.instance_id) for m in machines if m.instance_id} | set(known_ids)
-    launching = {m.name for m in machines if not m.instance_id and m.phase is not Phase.GONE}
+    alive = [m for m in machines if m.phase is not Phase.GONE]
+    known = {(m.provider, m.instance_id) for m in alive if m.instance_id}
+    unsure = {m.name for m in alive if not m.instance_id}.union(busy)
     steps += [
         step
         for step in orphan_steps(
             desired,
             snapshot,
             known,
-            {m.slot for m in machines if m.phase in HOLDS_SLOT},
+            ended_ids,
+            {m.slot for m in alive if m.phase in HOLDS_SLOT},
             first_seen or {},
             world,
         )
-        if step.subject not in busy and step.subject not in launching
+        if step.subject not in busy and step.instance.token not in unsure
     ]
     return Plan(
         tuple(step for step in steps if not isinstance(step, Warn)),
         tuple(step for step in steps if isinstance(step, Warn)),
     )
-

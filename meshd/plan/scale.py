@@ -67,7 +67,7 @@ def _grow(
     per_node = max(pool.gpus_per_node, 1)
     ours = {m.tailnet_ip for m in machines}
     taken = {m.slot for m in machines if m.phase in HOLDS_SLOT}
-    # Whose line is in force and is none of ours stands for a machine that the journal does not know yet, or not any more.
+    # A line in force that is none of ours stands for a machine that the journal does not know yet, or not any more.
     taken |= {slot for slot, address in world.published.items() if address not in ours}  # type: ignore[misc]
     free = [s for s in (slot_name(pool.name, i) for i in range(1, pool.max_nodes + 1)) if s not in taken]
     count = ceil(missing / per_node)

@@ -226,6 +226,7 @@ class Journal:
 
     def _keep(self, machine: Machine) -> None:
         if machine.phase is not Phase.GONE:
+            self._gone.pop(machine.name, None)  # one that was given up may be found alive
             self._live[machine.name] = machine
             return
         self._live.pop(machine.name, None)
