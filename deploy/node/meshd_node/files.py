@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,22 @@ def write_if_changed(path: Path, data: bytes, mode: int = 0o644) -> bool:
             return False
     write_atomic(path, data, mode)
     return True
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """One process of ours at a time; the kernel drops the lock when its holder ends.
+
+    Raises:
+        OSError: the directory cannot be made.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    fd = os.open(str(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -44,6 +44,3 @@ def install(node: Node, options: list[str]) -> None:
     if not link.is_symlink():
         link.symlink_to(f"/etc/systemd/system/{units.NODE_UNIT}")
     start_unit(node.systemctl, "--no-block", "restart", units.NODE_UNIT)
-    if node.state.joined:
-        # the agent will want it as soon as it has started
-        start_unit(node.systemctl, "--no-block", "start", units.MUNGE_UNIT)

@@ -13,12 +13,14 @@ from . import VERSION
 from .console import say, use_console
 from .errors import NodeError
 from .facts import missing_programs
-from .files import read_json
+from .files import locked, read_json
 from .headlink import HeadLink
 from .install import install
 from .join import join
 from .node import Node
 from .paths import Paths
+from .services import start_unit
+from .units import MUNGE_UNIT
 
 EXIT_FAILED = 1
 
@@ -41,20 +43,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             sys.stdout.write(json.dumps(facts.gather(paths, lambda: 0.0), indent=2) + "\n")
             return 0
-        node = Node(paths, options.systemctl)
         if options.verb == "install":
-            _join_first(node)
-            install(node, ["--root", str(options.root), "--proc", str(options.proc)])
-            return 0
-        return _run(node, options.refused_pause_s)
+            return _install(paths, options.systemctl, ["--root", str(options.root), "--proc", str(options.proc)])
+        return _run(paths, options.systemctl, options.refused_pause_s)
     except (NodeError, OSError) as error:
         say(f"{options.verb} failed: {error}", urgent=True)
         return EXIT_FAILED
 
 
-def _run(node: Node, refused_pause_s: float) -> int:
+def _run(paths: Paths, systemctl: str, refused_pause_s: float) -> int:
     from .agent import Agent  # not above: `install` is in a hurry and does not need it
 
+    with locked(paths.state_file.parent):
+        node = Node(paths, systemctl)
     config = read_json(node.paths.join_file)
     if not config.get("heads"):
         say(f"{node.paths.join_file} names no head: nothing can be joined", urgent=True)
@@ -67,11 +68,20 @@ def _link(config: dict[str, Any]) -> HeadLink:
     return HeadLink([str(head) for head in config["heads"]], int(config.get("port", 7677)))
 
 
-def _join_first(node: Node) -> None:
-    """Ask to join before the service starts, which takes a while: the head publishes this machine's line meanwhile.
+def _install(paths: Paths, systemctl: str, options: list[str]) -> int:
+    """Start the service and ask to join while it starts; it waits for the lock, and goes on from the head's answer."""
+    with locked(paths.state_file.parent):
+        node = Node(paths, systemctl)
+        install(node, options)
+        _join_first(node)
+    if node.systemd and node.state.joined:
+        # the service will want it in a moment
+        start_unit(systemctl, "--no-block", "start", MUNGE_UNIT)
+    return 0
 
-    Nothing depends on it: what fails here the service tries again, and tells.
-    """
+
+def _join_first(node: Node) -> None:
+    """Nothing depends on it: what fails here the service tries again, and tells."""
     config = read_json(node.paths.join_file)
     if node.state.joined or not config.get("heads") or missing_programs():
         return
