@@ -70,6 +70,10 @@ class SlurmFiles:
         self._write(f"{NODES}.edited", current.nodes)
         self._write(f"{GRES}.edited", current.gres)
 
+    def edit_kept(self) -> bool:
+        """Such an edit still lies there: nobody has looked at it and removed it."""
+        return (self.directory / f"{NODES}.edited").exists()
+
     def install(self, texts: Texts) -> None:
         """Put both files in place, or neither: everything that needs space is done before the first rename.
 

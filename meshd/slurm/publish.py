@@ -105,7 +105,6 @@ class Publisher:
         self._reconfigures = self._restarts = self._refusals = 0
         self._last_applied_at: datetime | None = None
         self._last_error = ""
-        self._edit_note = ""
         good = files.good()
         self._applied_digest = good.digest if good else ""
         self._published: Mapping[str, str] = read_joined(good.nodes) if good else {}
@@ -199,7 +198,7 @@ class Publisher:
             except OSError as error:
                 text = (
                     f"{self._files.directory} cannot be written ({error.strerror or error}): slurmctld keeps running "
-                    "on the last good configuration"
+                    "on the last good configuration; make room there (df), meshd tries again by itself"
                 )
                 self._last_error = text
                 self._changed()
@@ -240,9 +239,7 @@ class Publisher:
         """
         current = self._files.current()
         back = self._files.good() or current
-        self._edit_note = ""
         if self._files.hand_edited():
-            self._edit_note = f"{self._files.directory} was edited by hand; the edit was put aside in *.edited"
             log.warning("slurm_files_hand_edited", directory=str(self._files.directory))
             self._files.keep_edit()
         if back != current:
@@ -359,4 +356,9 @@ class Publisher:
                 f"{self._files.directory}: nodes.conf or gres.conf was edited by hand; meshd puts its own back "
                 "and keeps the edit in *.edited"
             )
-        return self._edit_note
+        if self._files.edit_kept():
+            return (
+                f"{self._files.directory}: nodes.conf or gres.conf was edited by hand; meshd's own is back and the edit "
+                "lies beside it: put what is needed of it into slurm.conf or meshd.toml, then remove *.edited"
+            )
+        return ""

@@ -281,6 +281,23 @@ async def test_a_hand_edit_is_told_kept_aside_and_overwritten_even_one_that_brea
     assert await world.publisher.apply(wanted("a-1"))
     assert (world.files.directory / "nodes.conf.edited").read_text() == "Junk=1\n"
     assert read_slots(world.files.current().nodes) == wanted().slots
+    assert await world.publisher.apply(wanted("a-1", "a-2"))
+    assert any("remove *.edited" in text for text in world.publisher.status().problems), "told until it was looked at"
+    (world.files.directory / "nodes.conf.edited").unlink()
+    assert world.publisher.status().problems == ()
+
+
+async def test_the_address_of_a_slot_with_a_job_is_not_changed(world: World) -> None:
+    await world.publisher.apply(wanted("a-1"))
+    world.slurm.jobs = [("7", "a-1", "1:00")]
+    other = wanted("a-1")
+    moved = Rendered(
+        other.nodes_conf.replace("100.64.0.1", "100.64.0.9"), other.gres_conf, other.slots, {"a-1": "100.64.0.9"}
+    )
+    with pytest.raises(SlurmError, match="still has jobs"):
+        await world.publisher.apply(moved)
+    world.slurm.jobs = []
+    assert await world.publisher.apply(moved)
 
 
 async def test_a_crash_between_writing_and_reconfigure_is_made_good(world: World) -> None:
