@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from meshd.errors import ConfigError
 
@@ -179,7 +179,7 @@ class Settings(BaseSettings):
     @classmethod
     def _pool_names(cls, pools: dict[str, PoolSettings]) -> dict[str, PoolSettings]:
         for name in pools:
-            if not re.match(NAME, name):
+            if not re.fullmatch(NAME, name):
                 raise ValueError(f"pool name {name!r}: lower-case letters, digits and dashes, at most 20, letter first")
         return pools
 
@@ -227,6 +227,14 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
         return Settings(**table)
     except ValidationError as error:
         raise ConfigError(str(path), [_line(e) for e in error.errors(include_input=False, include_url=False)]) from None
+    except SettingsError as error:
+        # A variable for a whole table has to be JSON. Its text stays out of the message: it may hold a secret.
+        raise ConfigError("environment", [f"a MESHD_ variable cannot be read: {_variable(error)}"]) from None
+
+
+def _variable(error: SettingsError) -> str:
+    found = re.search(r'field "(\w+)"', str(error))
+    return f"MESHD_{found[1].upper()} is not JSON" if found else "it is not JSON"
 
 
 def _line(error: Any) -> str:
@@ -251,6 +259,8 @@ def read_secret(path: Path | None, credential: str) -> SecretStr | None:
         text = path.read_text("utf-8").strip()
     except OSError as error:
         raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError:
+        raise ConfigError(str(path), ["is not UTF-8 text"]) from None
     if not text:
         raise ConfigError(str(path), ["is empty"])
     return SecretStr(text)

@@ -38,9 +38,12 @@ class MachineTokens:
         try:
             if not path.exists():
                 write_atomic(path, secrets.token_bytes(SECRET_BYTES), mode=0o600)
-            return cls(path.read_bytes())
+            secret = path.read_bytes()
         except OSError as error:
             raise StoreError(f"{path} cannot be used: {error.strerror}") from error
+        if len(secret) < SECRET_BYTES:
+            raise StoreError(f"{path} is cut short: remove it, a new one is made; machines that joined must join anew")
+        return cls(secret)
 
     def join_token(self, machine: str) -> SecretStr:
         """What the machine joins with."""

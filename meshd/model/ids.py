@@ -21,7 +21,7 @@ def slot_name(pool: str, index: int) -> SlotName:
 def slot_index(pool: str, slot: str) -> int | None:
     """The index of a slot of this pool; None when the slot is another pool's."""
     prefix, _, number = slot.rpartition("-")
-    return int(number) if prefix == pool and number.isdigit() else None
+    return int(number) if prefix == pool and re.fullmatch(r"[1-9][0-9]*", number) else None
 
 
 def machine_name(cluster: str, slot: str, unique: str) -> MachineName:
@@ -33,7 +33,7 @@ def parse_machine_name(cluster: str, name: str) -> SlotName | None:
     """The slot that a machine of this cluster was made for; None when the name is not one of ours."""
     if not name.startswith(f"{cluster}-"):
         return None
-    match = re.match(
-        rf"^(?P<slot>[a-z][-a-z0-9]*-[0-9]+)-[a-z0-9]{{{UNIQUE_LENGTH}}}$", name.removeprefix(f"{cluster}-")
+    match = re.fullmatch(
+        rf"(?P<slot>[a-z][-a-z0-9]*-[0-9]+)-[a-z0-9]{{{UNIQUE_LENGTH}}}", name.removeprefix(f"{cluster}-")
     )
     return SlotName(match["slot"]) if match else None

@@ -13,6 +13,7 @@ from typing import Protocol
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout
 
 OUTPUT_MAX_B = 64 * 1024 * 1024
+CHUNK_B = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,14 @@ async def run(
         )
     except (FileNotFoundError, PermissionError) as error:
         raise CommandNotFound(argv[0]) from error
+    except OSError as error:
+        raise CommandError(list(argv), -1, f"cannot be started: {error.strerror}") from error
     try:
         async with asyncio.timeout(timeout_s):
-            out, err = await process.communicate(stdin)
+            out, err, _ = await asyncio.gather(
+                _read(process.stdout), _read(process.stderr), _feed(process.stdin, stdin)
+            )
+            await process.wait()
     except TimeoutError as error:
         await _kill(process)
         raise CommandTimeout(list(argv), timeout_s) from error
@@ -86,12 +92,32 @@ async def run(
     result = Result(
         argv=tuple(argv),
         returncode=process.returncode if process.returncode is not None else -1,
-        stdout=out[:OUTPUT_MAX_B].decode("utf-8", "replace"),
-        stderr=err[:OUTPUT_MAX_B].decode("utf-8", "replace"),
+        stdout=out.decode("utf-8", "replace"),
+        stderr=err.decode("utf-8", "replace"),
     )
     if check and result.returncode != 0:
         raise CommandError(list(argv), result.returncode, result.stderr or result.stdout)
     return result
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    """All of a program's output up to the cap; the rest is read and dropped, so that the program does not hang."""
+    kept = bytearray()
+    while stream is not None and (chunk := await stream.read(CHUNK_B)):
+        kept += chunk[: OUTPUT_MAX_B - len(kept)]
+    return bytes(kept)
+
+
+async def _feed(stream: asyncio.StreamWriter | None, data: bytes | None) -> None:
+    """Write what the program reads; one that does not read it to the end is no error."""
+    if stream is None or data is None:
+        return
+    with suppress(BrokenPipeError, ConnectionResetError):
+        stream.write(data)
+        await stream.drain()
+    stream.close()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        await stream.wait_closed()
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

@@ -22,8 +22,13 @@ from pydantic import TypeAdapter
 from meshd.errors import StoreError
 from meshd.model.desired import Block, Target
 from meshd.model.machine import Machine, Phase
+from meshd.obs.log import redact
 from meshd.store.migrations import migrate
 
+EVENTS_KEPT = 100_000
+"""So many events are kept: what happened long before is in the system's log."""
+
+PRUNED_EVERY = 1000
 GONE_KEPT = 1000
 """So many machines that are gone are kept in mind for their tailnet device's sake."""
 
@@ -56,27 +61,33 @@ class Journal:
         self._lock = _lock(path.with_suffix(".lock"))
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=True)
-            path.chmod(0o600)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            migrate(self._db)
-            self._live = {m.name: m for m in self._read_machines("phase <> 'gone'")}
-            gone = "phase = 'gone' AND json_extract(record, '$.device_removed') = 0 ORDER BY rowid DESC LIMIT ?"
-            self._gone = {m.name: m for m in reversed(list(self._read_machines(gone, GONE_KEPT)))}
-            self._targets = {
-                t.pool: t for t in (_TARGET.validate_json(r[0]) for r in self._rows("SELECT record FROM targets"))
-            }
-            self._blocks = {
-                key: Block(key, datetime.fromisoformat(until), reason)
-                for key, until, reason in self._rows("SELECT key, until, reason FROM blocks")
-            }
-        except (sqlite3.Error, ValueError, OSError) as error:
+        except sqlite3.Error as error:
             os.close(self._lock)
-            raise StoreError(f"the journal {path} cannot be opened: {error}") from error
+            raise _cannot_open(path, error) from error
+        try:
+            self._load(path)
+        except (sqlite3.Error, ValueError, OSError, StoreError) as error:
+            self.close()
+            raise _cannot_open(path, error) from error
         self._listeners: list[Any] = []
         self.revision = 0
         """Grows with every change of a machine's record, so that what depends on them is made anew only then."""
+
+    def _load(self, path: Path) -> None:
+        path.chmod(0o600)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        migrate(self._db)
+        self._live = {m.name: m for m in self._read_machines("phase <> 'gone'")}
+        gone = "phase = 'gone' AND json_extract(record, '$.device_removed') = 0 ORDER BY rowid DESC LIMIT ?"
+        self._gone = {m.name: m for m in reversed(list(self._read_machines(gone, GONE_KEPT)))}
+        targets = (_TARGET.validate_json(row[0]) for row in self._rows("SELECT record FROM targets"))
+        self._targets = {target.pool: target for target in targets}
+        self._blocks = {
+            key: Block(key, datetime.fromisoformat(until), reason)
+            for key, until, reason in self._rows("SELECT key, until, reason FROM blocks")
+        }
 
     # -- machines -------------------------------------------------------------------------------------------------
 
@@ -113,7 +124,7 @@ class Journal:
 
     def put(self, machine: Machine, kind: str, text: str, at: datetime, **fields: Any) -> Machine:
         """Write a machine's record and the event that tells why, together."""
-        record = _MACHINE.dump_json(machine).decode()
+        record = redact(_MACHINE.dump_json(machine).decode())
         with self._transaction():
             self._db.execute(
                 "INSERT INTO machines (name, pool, slot, provider, instance_id, phase, record) VALUES (?,?,?,?,?,?,?) "
@@ -185,7 +196,7 @@ class Journal:
             self._db.execute(
                 "INSERT INTO blocks (key, until, reason) VALUES (?,?,?) "
                 "ON CONFLICT (key) DO UPDATE SET until=excluded.until, reason=excluded.reason",
-                (block.key, block.until.isoformat(), block.reason),
+                (block.key, block.until.isoformat(), redact(block.reason)),
             )
             self._event(at, "", "block", f"{block.key}: {block.reason}", {"until": block.until.isoformat()})
         self._blocks[block.key] = block
@@ -242,9 +253,12 @@ class Journal:
     def _event(self, at: datetime, machine: str, kind: str, text: str, fields: Mapping[str, Any]) -> int:
         cursor = self._db.execute(
             "INSERT INTO events (at, machine, kind, text, fields) VALUES (?,?,?,?,?)",
-            (at.isoformat(), machine, kind, text, json.dumps(fields, default=str)),
+            (at.isoformat(), machine, kind, redact(text), redact(json.dumps(fields, default=str))),
         )
-        return int(cursor.lastrowid or 0)
+        event_id = int(cursor.lastrowid or 0)
+        if event_id % PRUNED_EVERY == 0:
+            self._db.execute("DELETE FROM events WHERE id <= ?", (event_id - EVENTS_KEPT,))
+        return event_id
 
     def _rows(self, sql: LiteralString, *args: Any) -> list[Any]:
         try:
@@ -272,6 +286,18 @@ class Journal:
             raise StoreError(f"the journal {self._path} cannot be written: {error}") from error
         for listener in self._listeners:
             listener()
+
+
+def _cannot_open(path: Path, error: Exception) -> StoreError:
+    """What is wrong, and what to do. Of a full or unreadable disk sqlite speaks as an OperationalError."""
+    cause = error.__cause__ or error
+    damaged = isinstance(cause, sqlite3.DatabaseError | ValueError) and not isinstance(cause, sqlite3.OperationalError)
+    if damaged:
+        return StoreError(
+            f"the journal {path} is damaged: {str(cause).splitlines()[0]}. Move it away and start meshd: it finds its machines again by "
+            "their tags; targets must be set anew"
+        )
+    return error if isinstance(error, StoreError) else StoreError(f"the journal {path} cannot be opened: {error}")
 
 
 def _lock(path: Path) -> int:

@@ -1,0 +1,120 @@
+"""Settings: every fault is one clear line, secrets are in none, the environment wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshd import config
+from meshd.errors import ConfigError
+
+GOOD = """
+[cluster]
+name = "lab"
+[providers.aws]
+region = "us-east-1"
+[pools.a100]
+gpu = "a100"
+providers = ["aws"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "meshd.toml"
+    path.write_text(text)
+    return path
+
+
+def problems(path: Path) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config.load(path)
+    return caught.value.problems
+
+
+def test_a_good_file(tmp_path: Path) -> None:
+    settings = config.load(write(tmp_path, GOOD))
+    assert settings.pools["a100"].max_nodes == 8
+    assert settings.providers["aws"].own() == {"region": "us-east-1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[cluster]\nnmae = 'x'\n", "cluster.nmae: unknown key"),
+        ("[clutser]\n", "clutser: unknown key"),
+        ("[timing]\ntick_interval_s = 'soon'\n", "timing.tick_interval_s: "),
+        ("[timing]\ntick_interval_s = 0\n", "timing.tick_interval_s: "),
+        ("[pools.A100]\n", "pool name 'A100'"),
+        ('[pools."a\\n"]\n', "pool name"),
+        ("[pools.a]\nproviders = ['gce']\n", "which has no [providers.*] table"),
+        ("[pools.a]\ndefault = true\n[pools.b]\ndefault = true\n", "more than one pool"),
+        ("[cluster]\nname = 'Not Good'\n", "cluster.name: "),
+        ("[cluster\n", "line 1"),
+        ("a = 1\na = 2\n", "line 2"),
+    ],
+)
+def test_a_fault_is_named(tmp_path: Path, text: str, words: str) -> None:
+    assert any(words in line for line in problems(write(tmp_path, text))), problems(write(tmp_path, text))
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    assert len(problems(write(tmp_path, "[cluster]\nx = 1\n[log]\nlevel = 'loud'\n[slurm]\ny = 2\n"))) == 3
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    assert "no such file" in problems(tmp_path / "none.toml")[0]
+    assert "cannot be read" in problems(tmp_path)[0]
+    (tmp_path / "latin.toml").write_bytes(b"# caf\xe9")
+    assert "not UTF-8" in problems(tmp_path / "latin.toml")[0]
+
+
+def test_the_environment_wins_within_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHD_CLUSTER__STATE_DIR", "/elsewhere")
+    monkeypatch.setenv("MESHD_TIMING__TICK_INTERVAL_S", "7.5")
+    settings = config.load(write(tmp_path, GOOD))
+    assert settings.cluster.name == "lab", "the file's other values stay"
+    assert settings.cluster.state_dir == Path("/elsewhere")
+    assert settings.timing.tick_interval_s == 7.5
+
+
+def test_a_variable_that_is_not_json_is_named_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHD_PROVIDERS", "{hunter2")
+    lines = problems(write(tmp_path, GOOD))
+    assert "MESHD_PROVIDERS" in lines[0]
+    assert "hunter2" not in "".join(lines)
+
+
+def test_values_are_not_in_errors(tmp_path: Path) -> None:
+    lines = problems(write(tmp_path, "[tailnet]\nauth_key = 'tskey-secret'\n[timing]\ndead_man_s = 'tskey-secret'\n"))
+    assert len(lines) == 2
+    assert "tskey-secret" not in "".join(lines)
+
+
+def test_secrets_come_from_a_file_or_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert config.read_secret(None, "key") is None
+    (tmp_path / "key").write_text("s3cret\n")
+    found = config.read_secret(tmp_path / "key", "key")
+    assert found is not None
+    assert found.get_secret_value() == "s3cret"
+    assert "s3cret" not in repr(found)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert config.read_secret(None, "key") == found
+    assert config.read_secret(None, "other") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"", "empty"), (b"\n", "empty"), (b"\xff\xfehidden", "UTF-8"), (None, "read")]
+)
+def test_a_secret_that_cannot_be_used(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=words) as caught:
+        config.read_secret(path, "key")
+    assert "hidden" not in str(caught.value)
