@@ -358,7 +358,7 @@ class Publisher:
             )
         if self._files.edit_kept():
             return (
-                f"{self._files.directory}: nodes.conf or gres.conf was edited by hand; meshd's own is back and the edit "
-                "lies beside it: put what is needed of it into slurm.conf or meshd.toml, then remove *.edited"
+                f"{self._files.directory}: nodes.conf or gres.conf was edited by hand; meshd's own is back and the "
+                "edit lies beside it: put what is needed of it into slurm.conf or meshd.toml, then remove *.edited"
             )
         return ""

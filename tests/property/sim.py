@@ -92,6 +92,7 @@ class World:
     published: dict[str, str] = field(default_factory=dict)
     slurm_down: bool = False
     crashed: bool = False
+    journal_lost: bool = False
     creates: int = 0
     next_ip: int = 1
 
@@ -304,8 +305,12 @@ class Daemon:
         }
         for slot in {*wanted, *world.published}:
             node = world.nodes.get(slot, SlurmNode(slot, "192.0.2.1", frozenset({"DOWN"})))
-            if slot not in wanted and slot in world.jobs:
+            if slot not in wanted and slot in world.jobs and not world.journal_lost:
                 raise Violation(f"{slot} became a free slot under job {world.jobs[slot][0]}")
+            if slot not in wanted and (slot in world.jobs or node.states == {"IDLE"}):
+                return  # the publisher refuses to free a slot that is at work or open to jobs
+            if slot in wanted and world.published.get(slot, wanted[slot]) != wanted[slot] and slot in world.jobs:
+                raise Violation(f"{slot} became another machine's under job {world.jobs[slot][0]}")
             world.nodes[slot] = replace(node, address=wanted.get(slot, "192.0.2.1"))
         world.published = wanted
 
@@ -356,6 +361,10 @@ async def live_through(seed: int, directory: Path, rounds: int = 60) -> World:
             break
         if world.crashed or world.chance(0.05):
             await daemon.kill()
+            if world.chance(0.1):
+                world.journal_lost = True
+                for file in directory.glob(f"{path.name}*"):
+                    file.unlink()
             daemon = Daemon(world, path, pool, policy)
     alive = [m for m in world.machines.values() if m.ended_s is None]
     known = {m.instance_id: m for m in daemon.journal.machines()}
