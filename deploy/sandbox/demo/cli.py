@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,9 @@ def main() -> int:
         return asyncio.run(keep.down(options.id, lambda text: print(text, flush=True)))
     if options.action == "shell":
         return keep.shell(options.id, options.machine, options.command)
-    # What follows takes seconds to load, which the actions above need not wait for.
+    # What follows takes seconds to load, which the actions above need not wait for. Until the stages begin there is
+    # nothing to clean up, and Ctrl-C ends it at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     from deploy.sandbox.demo.show import Options, Show
 
     wanted = Options(options.id, options.provider, options.gpus, options.gpus_per_node, keep=options.keep)
