@@ -39,11 +39,11 @@ from meshd.daemon.records import Records
 from meshd.daemon.registry import load_providers
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.tokens import MachineTokens
-from meshd.daemon.views import slurm_of, status_line
+from meshd.daemon.views import status_line
 from meshd.errors import ConfigError, MeshdError, MungeError
 from meshd.model.desired import Desired
 from meshd.model.machine import IN_SLURM
-from meshd.model.observed import Fresh, Snapshot
+from meshd.model.observed import Fresh, SlurmView, Snapshot
 from meshd.munge.client import MungeClient
 from meshd.munge.key import read_key
 from meshd.obs import log as logging
@@ -63,6 +63,7 @@ log = structlog.get_logger(__name__)
 
 STOP_GRACE_S = 15.0
 FIRST_LOOK_S = 60.0
+RECONCILE = "reconcile"
 RELOADABLE = ("pools", "timing", "log", "slurm")
 """Tables that a reload puts in force; the others need a restart."""
 
@@ -78,8 +79,10 @@ class Daemon:
         self._notify = Notifier()
         self._watchdog_fed_s = 0.0
         self._stop = asyncio.Event()
+        self._awake = asyncio.Event()
         state = settings.cluster.state_dir
         self._journal = Journal(state / "journal.db")
+        wanted.check_rented(settings, self._journal.machines(), str(settings_path))
         self._records = records = Records(self._journal, clock, self._wake)
         self._tokens = MachineTokens.at(state / "machines.key")
         self._providers = load_providers(settings, clock.now)
@@ -98,7 +101,7 @@ class Daemon:
         self._build_sources()
         self._publishing = Publishing(
             settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
-            slurm=lambda: slurm_of(self._snapshot()), wake=self._wake,
+            slurm=self._slurm_view, wake=self._wake,
         )  # fmt: skip
         stage1 = Stage1Maker(
             lambda: self.settings, self._keys, self._tokens, lambda: self._watcher.current, self._providers
@@ -115,7 +118,7 @@ class Daemon:
         )  # fmt: skip
         self._reconciler = Reconciler(
             records, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
-            interval_s=lambda: self.settings.timing.tick_interval_s, breaker=self._breaker,
+            interval_s=lambda: self.settings.timing.tick_interval_s, breaker=self._breaker, awake=self._awake,
         )  # fmt: skip
         doctor = Doctor(
             snapshot=self._snapshot, providers=self._providers, munge=self._munge, keys=self._keys, admin=self._admin,
@@ -173,8 +176,12 @@ class Daemon:
             offers=sources_of(self._offers),
             tailnet=self._watcher.current,
             slurm=self._slurm_source.current,
-            published=self._publishing.in_force if hasattr(self, "_publishing") else {},
+            published=self._publishing.in_force,
         )
+
+    def _slurm_view(self) -> SlurmView | None:
+        seen = self._slurm_source.current
+        return seen.value if isinstance(seen, Fresh) else None
 
     def _breaker(self, pool: str) -> None:
         """Rent nothing more for a pool whose machines fail one after another."""
@@ -193,19 +200,18 @@ class Daemon:
     # -- life -----------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        if hasattr(self, "_reconciler"):
-            self._reconciler.wake()
+        self._awake.set()
 
     def _after_tick(self, tick: Tick) -> None:
         machines = self._journal.machines()
-        joined = {m.name for m in machines if m.facts is not None and m.phase in IN_SLURM}
-        self._agents.keep(self._roster(), {m.name for m in machines}, joined)
-        self._publishing.look()
         now_s = self._clock.monotonic_s()
         if now_s - self._watchdog_fed_s > 1.0:
             self._watchdog_fed_s = now_s
             self._notify.watchdog()
             self._notify.status(status_line(machines, self._desk.problems()))
+        joined = {m.name for m in machines if m.facts is not None and m.phase in IN_SLURM}
+        self._agents.keep(self._roster(), {m.name for m in machines}, joined)
+        self._publishing.look()
 
     def _roster(self) -> dict[str, str]:
         roster: dict[str, str] = {
@@ -233,7 +239,7 @@ class Daemon:
             await self._publishing.start()
             await self._api.start()
             bodies: dict[str, Callable[[], Awaitable[None]]] = {
-                "reconcile": self._reconciler.run,
+                RECONCILE: self._reconciler.run,
                 "node_api": self._serve_nodes,
                 "slurm": self._slurm_source.run,
                 "publish": self._publishing.run,
@@ -252,7 +258,8 @@ class Daemon:
         offers = [source.read_once() for source in self._offers.values()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
-                await asyncio.gather(self._slurm_source.read_once(), *listings, *offers)
+                # A fault in one of them is told by its own task; it keeps nobody from starting.
+                await asyncio.gather(self._slurm_source.read_once(), *listings, *offers, return_exceptions=True)
 
     async def _serve_nodes(self) -> None:
         """Serve the node API on the head's tailnet address, and move with it."""
@@ -284,7 +291,7 @@ class Daemon:
             records=self._records, tokens=self._tokens, agents=self._agents, whois=self._local, munge=self._munge,
             munge_key=_munge_key, head=head, timing=lambda: self.settings.timing, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
-            slurm_version=lambda: view.version if (view := slurm_of(self._snapshot())) else "",
+            slurm_version=lambda: view.version if (view := self._slurm_view()) else "",
         )  # fmt: skip
 
     def reload(self) -> None:
@@ -292,6 +299,7 @@ class Daemon:
         self._notify.reloading()
         try:
             new = config.load(self._path)
+            wanted.check_rented(new, self._journal.machines(), str(self._path))
         except ConfigError as error:
             self.config_problem = f"the new settings are wrong, the old ones stay in force: {'; '.join(error.problems)}"
             log.error("reload_refused", problems=error.problems)
@@ -313,10 +321,14 @@ class Daemon:
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         self._notify.stopping("finishing what is under way")
         await self._api.stop()
+        # No new steps; those in flight may need the node API and the sources to come to their end.
+        for task in tasks:
+            if task.get_name() == RECONCILE:
+                task.cancel()
+        await self._executor.aclose(STOP_GRACE_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._executor.aclose(STOP_GRACE_S)
         for provider in self._providers.values():
             await provider.aclose()
         await self._local.aclose()
@@ -359,6 +371,9 @@ def _admin(settings: Settings, clock: SystemClock) -> TailscaleAdmin | None:
     tailnet = settings.tailnet
     token = config.read_secret(tailnet.api_token_file, "tailscale_api_token")
     secret = config.read_secret(tailnet.oauth_client_secret_file, "tailscale_oauth_client_secret")
+    for one in (token, secret):
+        if one is not None:
+            logging.register_secret(one.get_secret_value())
     credential = ApiToken(token) if token else OAuthClient(tailnet.oauth_client_id, secret) if secret else None
     if credential is None:
         if tailnet.mint_auth_key:

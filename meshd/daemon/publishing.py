@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 RESTART_TIMEOUT_S = 90.0
 LOOK_S = 0.05
+ASK_AGAIN_S = 3.0
 LOG_TAIL_B = 65536
 LONGER_MAX = 4
 """A burst that goes on makes a change wait at most this many times `reconfigure_max_wait_s`."""
@@ -60,9 +61,9 @@ class Publishing:
         self._slurm = slurm
         self._wake = wake
         self._publisher: Publisher | None = None
-        self._made_for: tuple[int, int, str] | None = None
+        self._made_for: tuple[int, Settings, str] | None = None
         self._wanted: Rendered | None = None
-        self._asked = ""
+        self._asked, self._asked_s = "", 0.0
         self._first_change_s: float | None = None
         self._last_change_s = 0.0
         self._longer = 1
@@ -123,7 +124,9 @@ class Publishing:
                 return
             self._first_change_s = None
             self._longer = min(2 * self._longer, LONGER_MAX) if more else 1
-        self._asked = wanted.digest
+        if wanted.digest == self._asked and now_s - self._asked_s < ASK_AGAIN_S:
+            return  # it is in force, under way, or was not taken: none of these changes within a moment
+        self._asked, self._asked_s = wanted.digest, now_s
         self._publisher.request(wanted)
 
     def _more_to_come(self) -> bool:
@@ -142,8 +145,8 @@ class Publishing:
         view, settings = self._slurm(), self._settings()
         if view is None:
             return self._wanted  # which form Slurm takes is not known before it was asked
-        key = (self._journal.revision, id(settings), view.version)
-        if key == self._made_for:
+        key = (self._journal.revision, settings, view.version)
+        if self._made_for is not None and key[::2] == self._made_for[::2] and settings is self._made_for[1]:
             return self._wanted
         try:
             shapes_fixed = not capabilities(parse_version(view.version)).may_change_shapes

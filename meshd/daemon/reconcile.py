@@ -22,7 +22,7 @@ from meshd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-TICK_SPACING_S = 0.02
+TICK_SPACING_S = 0.01
 """The least time between two ticks: a burst of events is one tick."""
 
 
@@ -43,6 +43,7 @@ class Reconciler:
         desired: made anew for each tick: targets and blocks change.
         snapshot: the newest word of every source.
         after_tick: called with each tick: publishes Slurm's files, feeds the watchdog, writes the status line.
+        awake: set by whoever wants a tick soon; its own when none is given.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Reconciler:
         after_tick: Callable[[Tick], None],
         interval_s: Callable[[], float],
         breaker: Callable[[str], None],
+        awake: asyncio.Event | None = None,
     ) -> None:
         self._records = records
         self._executor = executor
@@ -65,7 +67,7 @@ class Reconciler:
         self._after_tick = after_tick
         self._interval_s = interval_s
         self._breaker = breaker
-        self._awake = asyncio.Event()
+        self._awake = awake or asyncio.Event()
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self.last: Tick | None = None
         self.problem = ""

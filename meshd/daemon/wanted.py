@@ -5,7 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from meshd.config import PoolSettings, Settings, TimingSettings
+from meshd.errors import ConfigError
 from meshd.model.desired import Policy, Pool
+from meshd.model.ids import slot_index
+from meshd.model.machine import Machine, Phase
+
+
+def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -> None:
+    """Whether every machine that is rented still has its place in the settings.
+
+    A pool's partition and slots are lines in Slurm's files: without them slurmctld ends the jobs on them. So a pool is
+    scaled to nothing first, and removed then.
+
+    Raises:
+        ConfigError: a machine's pool, or its slot, would be no more.
+    """
+    stranded: dict[str, list[str]] = {}
+    for machine in machines:
+        pool = settings.pools.get(machine.pool)
+        if machine.phase in {Phase.TERMINATING, Phase.LOST}:
+            continue
+        if pool is None:
+            key = (
+                f"pools.{machine.pool} is no more, but has machines ({{}}): put it back, `meshctl scale --pool "
+                f"{machine.pool} --gpus 0`, and remove it once they are gone"
+            )
+            stranded.setdefault(key, []).append(machine.name)
+        elif (slot_index(machine.pool, machine.slot) or 0) > pool.max_nodes:
+            key = f"pools.{machine.pool}.max_nodes = {pool.max_nodes} leaves no slot for {{}}: remove them first"
+            stranded.setdefault(key, []).append(machine.name)
+    if stranded:
+        raise ConfigError(source, [key.format(", ".join(sorted(names)[:5])) for key, names in stranded.items()])
 
 
 def pools(settings: Settings, enabled: Iterable[str]) -> Mapping[str, Pool]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,15 @@ def _alive(pid: int) -> bool:
         return False
 
 
-async def _ends(pid: int) -> bool:
+async def _until(holds: Callable[[], bool]) -> bool:
     end_s = time.monotonic() + 10
-    while _alive(pid) and time.monotonic() < end_s:
+    while not holds() and time.monotonic() < end_s:  # noqa: ASYNC110 - another process is waited for
         await asyncio.sleep(0.01)
-    return not _alive(pid)
+    return holds()
+
+
+async def _ends(pid: int) -> bool:
+    return await _until(lambda: not _alive(pid))
 
 
 async def test_output_code_and_stdin() -> None:
@@ -62,8 +67,7 @@ async def test_a_timeout_ends_the_children_too(tmp_path: Path) -> None:
 async def test_a_cancelled_call_ends_the_program(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     task = asyncio.create_task(run(["sh", "-c", f"echo $$ > {pid_file}; sleep 100"], timeout_s=100))
-    while not (pid_file.exists() and pid_file.read_text().strip()):
-        await asyncio.sleep(0.01)
+    assert await _until(lambda: pid_file.exists() and bool(pid_file.read_text().strip()))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
