@@ -133,10 +133,21 @@ join_tailnet() {
   done
 }
 
-# Gets the agent over the tailnet, checks its digest and lets it install itself.
+# Gets the agent over the tailnet, checks its digest and lets it install itself. It is started before there is a tailnet,
+# and waits for it: python takes as long to start as the tailnet to come up.
+begin_fetch() {
+  fetch_agent >"$ETC/fetch.log" 2>&1 &
+  fetch=$!
+}
+
 fetch_agent() {
   python3 - <<'PY'
-import hashlib, http.client, json, os, sys, zipfile
+import hashlib, http.client, json, os, sys, time, zipfile
+parent = os.getppid()
+while not os.path.exists("/etc/meshd-node/online"):
+    if os.getppid() != parent:
+        sys.exit("stage 1 ended")
+    time.sleep(0.02)
 c = json.load(open("/etc/meshd-node/join.json"))
 why = "no head"
 for head in c["heads"]:
@@ -171,6 +182,8 @@ sys.exit(why)
 PY
 }
 
+was_node() { [ -e "$STATE" ] && [ -s /opt/meshd-node/meshd-node.pyz ]; }
+
 main() {
   say "stage 1 on $MACHINE"
   # wakes the GPU driver while the rest goes on
@@ -182,21 +195,27 @@ main() {
   fi
   tailscale_ok || install_tailscale
   start_tailscaled
+  rm -f "$ETC/online"
+  if ! was_node; then
+    command -v python3 >/dev/null 2>&1 || give_up "no python3 here, which the node agent needs: use an image with it"
+    begin_fetch
+  fi
   join_tailnet
+  : >"$ETC/online"
   [ -n @KEEP_KEY@ ] || rm -f "$KEY"
   say "on the tailnet as $MACHINE"
-  if [ -e "$STATE" ] && [ -s /opt/meshd-node/meshd-node.pyz ]; then
+  if was_node; then
     say "a node already: starting its agent"
     if booted; then systemctl --no-block start meshd-node; else python3 /opt/meshd-node/meshd-node.pyz install; fi
     return
   fi
-  command -v python3 >/dev/null 2>&1 || give_up "no python3 here, which the node agent needs: use an image with it"
   try=1
-  until why=$(fetch_agent 2>&1); do
-    say "cannot get the node agent (try $try of $TRIES): $(printf '%s' "$why" | tail -n 1)"
+  until wait "$fetch"; do
+    say "cannot get the node agent (try $try of $TRIES): $(tail -n 1 "$ETC/fetch.log")"
     [ "$try" -lt "$TRIES" ] || give_up "the head does not give the node agent"
     try=$((try + 1))
     sleep $((try * 2))
+    begin_fetch
   done
   say "the node agent is started"
 }

@@ -44,6 +44,7 @@ def join(node: Node, link: HeadLink, token: str) -> None:
     _align(node)
     if munge.put_key(node.paths, key, node.munge) and munge.answers(node.paths):
         node.munged.restart()
+    node.munged.start_soon()
     write_hosts(node.paths, _roster(answer))
 
 

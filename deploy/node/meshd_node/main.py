@@ -19,8 +19,6 @@ from .install import install
 from .join import join
 from .node import Node
 from .paths import Paths
-from .services import start_unit
-from .units import MUNGE_UNIT
 
 EXIT_FAILED = 1
 
@@ -74,9 +72,6 @@ def _install(paths: Paths, systemctl: str, options: list[str]) -> int:
         node = Node(paths, systemctl)
         install(node, options)
         _join_first(node)
-    if node.systemd and node.state.joined:
-        # the service will want it in a moment
-        start_unit(systemctl, "--no-block", "start", MUNGE_UNIT)
     return 0
 
 

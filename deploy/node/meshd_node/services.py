@@ -26,6 +26,9 @@ class Service(Protocol):
     def start(self) -> None:
         """Have it run."""
 
+    def start_soon(self) -> None:
+        """Begin to start it, where that does not keep the caller waiting."""
+
     def stop(self) -> None:
         """Have it not run; returns when it has ended."""
 
@@ -57,6 +60,10 @@ class SystemdService:
     def start(self) -> None:
         """Have it run."""
         start_unit(self._systemctl, "start", self._unit)
+
+    def start_soon(self) -> None:
+        """Have systemd start it beside what we do."""
+        start_unit(self._systemctl, "--no-block", "start", self._unit)
 
     def stop(self) -> None:
         """Have it not run."""
@@ -102,6 +109,9 @@ class ChildService:
         if self._watcher is None:
             self._watcher = threading.Thread(target=self._watch, name=f"watch {self._pid_file.stem}", daemon=True)
             self._watcher.start()
+
+    def start_soon(self) -> None:
+        """Nothing yet: a child is of the process that starts it."""
 
     def stop(self) -> None:
         """Ask it to end, and end it when it does not."""
