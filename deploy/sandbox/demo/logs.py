@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from deploy.sandbox.cluster import Cluster
 from deploy.sandbox.proc import CommandError
+
+if TYPE_CHECKING:
+    from deploy.sandbox.cluster import Cluster
 
 _TIMEOUT_S = 15.0
 HEAD_COMMANDS: dict[str, list[str]] = {

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from deploy.sandbox import cache, prepare
-from deploy.sandbox.cluster import ADMIN_PORT, Cluster, ClusterOptions
 from deploy.sandbox.demo import checks, job, report
 from deploy.sandbox.demo.checks import DifferenceError
 from deploy.sandbox.demo.logs import save
@@ -19,6 +20,9 @@ from deploy.sandbox.network import GATEWAY
 from deploy.sandbox.proc import CommandError
 from deploy.sandbox.processes import PidFolder
 from deploy.sandbox.tailnet import TailnetError
+
+if TYPE_CHECKING:
+    from deploy.sandbox.cluster import Cluster
 
 PARTS = ("trixie", "head", "tailscale", "control")
 SCALE_TIMEOUT_S = 600
@@ -52,6 +56,10 @@ class Options:
         return ""
 
 
+def _cluster_module() -> ModuleType:
+    return importlib.import_module("deploy.sandbox.cluster")
+
+
 class Show:
     """One demonstration.
 
@@ -73,7 +81,8 @@ class Show:
         self._pids = PidFolder(Path())
         try:
             async with screen.stage("prepare images and programs (cached)"):
-                await prepare.prepare(PARTS)
+                # The stand-ins take seconds to load: meanwhile the rest is looked at.
+                await asyncio.gather(prepare.prepare(PARTS), asyncio.to_thread(_cluster_module))
             await self._inside()
             async with screen.stage("nothing is left on this host"):
                 self._nothing_left(before)
@@ -91,13 +100,14 @@ class Show:
         return 0
 
     async def _inside(self) -> None:
-        options = ClusterOptions(
+        module = _cluster_module()
+        options = module.ClusterOptions(
             sandbox_id=self.options.sandbox_id,
             providers=(self.options.provider,),
             gpus_per_node=self.options.gpus_per_node,
             max_nodes=max(self.options.nodes, 1),
         )
-        cluster = Cluster(options)
+        cluster: Cluster = module.Cluster(options)
         async with self.screen.stage("sandbox: network, control server of the tailnet, clouds"):
             await cluster.__aenter__()
         self._pids = PidFolder(cluster.world.state / "pids")
@@ -232,7 +242,7 @@ class Show:
             after = int(page["last_id"])
 
     async def _admin(self, cluster: Cluster, path: str) -> dict[str, Any]:
-        url = f"http://{GATEWAY}:{ADMIN_PORT}/{path}"
+        url = f"http://{GATEWAY}:{_cluster_module().ADMIN_PORT}/{path}"
         answer: dict[str, Any] = await cluster.head.json("curl", "-fsS", "--max-time", "20", url)
         return answer
 
