@@ -293,8 +293,9 @@ def _cannot_open(path: Path, error: Exception) -> StoreError:
     cause = error.__cause__ or error
     damaged = isinstance(cause, sqlite3.DatabaseError | ValueError) and not isinstance(cause, sqlite3.OperationalError)
     if damaged:
+        words = str(cause).splitlines()[0]
         return StoreError(
-            f"the journal {path} is damaged: {str(cause).splitlines()[0]}. Move it away and start meshd: it finds its machines again by "
+            f"the journal {path} is damaged: {words}. Move it away and start meshd: it finds its machines again by "
             "their tags; targets must be set anew"
         )
     return error if isinstance(error, StoreError) else StoreError(f"the journal {path} cannot be opened: {error}")
