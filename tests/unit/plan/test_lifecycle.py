@@ -1,0 +1,334 @@
+"""Each phase against each observation: what is done, and above all what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshd.model import plan as p
+from meshd.model.desired import Block, Policy
+from meshd.model.machine import MOVES, Machine, Phase
+from meshd.model.observed import Fresh, Snapshot
+from meshd.plan.lifecycle import World, next_step
+from meshd.provider_api import InstanceState
+from tests.unit.worlds import GONE_DARK, NOW, ago, around, instance, machine, node, peer, slurm, snapshot, tailnet
+
+POLICY = Policy()
+ALL = tuple(Phase)
+IN_SLURM = (Phase.CONFIGURING, Phase.TESTING, Phase.READY, Phase.DRAINING)
+LONG = 100_000.0
+
+
+def step(m: Machine, seen: Snapshot, **policy: Any) -> p.Step | None:
+    blocks: dict[str, Block] = policy.pop("blocks", {})
+    return next_step(m, World.of(seen, replace(POLICY, **policy), NOW, blocks))
+
+
+def to(found: p.Step | None) -> Phase | None:
+    assert found is None or isinstance(found, p.Move), found
+    return found.to if found else None
+
+
+def gone_from_cloud(m: Machine) -> Snapshot:
+    return around(m, instances={"aws": Fresh((), NOW)})
+
+
+# -- an unavailable source destroys nothing ---------------------------------------------------------------------------
+
+DESTROYS = (p.Terminate, p.Leave, p.Drain)
+
+
+@pytest.mark.parametrize("phase", ALL)
+@pytest.mark.parametrize("removal", ["", "surplus", "wanted"])
+@pytest.mark.parametrize("age_s", [10.0, LONG])
+def test_with_no_source_at_all_nothing_is_destroyed(phase: Phase, removal: str, age_s: float) -> None:
+    seen = snapshot(
+        instances={"aws": GONE_DARK}, offers={"aws": GONE_DARK}, tailnet=GONE_DARK, slurm=GONE_DARK, published={}
+    )
+    found = step(machine(phase, age_s=age_s, removal=removal, heartbeat_at=ago(LONG)), seen)
+    if phase in {Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING, Phase.TESTING, Phase.READY, Phase.DRAINING}:
+        assert not isinstance(found, DESTROYS)
+        assert not removal or not isinstance(found, p.Move) or found.to in {Phase.DRAINING, Phase.TERMINATING}
+        assert removal or found is None
+
+
+@pytest.mark.parametrize("phase", [Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING, Phase.TESTING, Phase.READY])
+def test_a_head_off_the_tailnet_gives_nothing_up(phase: Phase) -> None:
+    for seen in (GONE_DARK, Fresh(tailnet(healthy=False), NOW)):
+        m = machine(phase, age_s=LONG, heartbeat_at=ago(LONG), munge_ok=False)
+        down = around(m, "DOWN", "NOT_RESPONDING", tailnet=seen)
+        assert step(m, down) is None, (
+            "its agent cannot be heard, its slurmd cannot be reached: that is the head's fault"
+        )
+
+
+@pytest.mark.parametrize("phase", [Phase.JOINING, Phase.CONFIGURING, Phase.TESTING])
+def test_deadlines_count_from_when_the_head_can_see_again(phase: Phase) -> None:
+    m = machine(phase, age_s=LONG, munge_ok=False)
+    back = around(m, "UNKNOWN", tailnet=Fresh(tailnet(peer(m)), NOW, ago(30)))
+    assert step(m, back) is None
+    assert to(step(m, around(m, "UNKNOWN"))) in {Phase.TERMINATING, Phase.DRAINING}
+
+
+def test_silence_counts_from_when_the_head_can_hear_again() -> None:
+    m = machine(Phase.READY, heartbeat_at=ago(LONG))
+    assert to(step(m, around(m, "DOWN", "NOT_RESPONDING"))) is Phase.DRAINING
+    back = around(m, "DOWN", "NOT_RESPONDING", tailnet=Fresh(tailnet(peer(m)), NOW, ago(30)))
+    assert step(m, back) is None
+
+
+@pytest.mark.parametrize("phase", [Phase.TESTING, Phase.CONFIGURING])
+def test_slurm_away_passes_no_deadline(phase: Phase) -> None:
+    m = machine(phase, age_s=LONG)
+    assert step(m, around(m, slurm=GONE_DARK, published={})) is None
+
+
+@pytest.mark.parametrize("at", [ago(600), ago(-600)])
+def test_a_word_from_long_ago_or_from_the_future_is_none(at: Any) -> None:
+    m = machine(Phase.DRAINING)
+    drained = slurm(node(m, "IDLE", "DRAIN"))
+    assert isinstance(step(m, around(m, slurm=Fresh(drained, NOW))), p.Leave)
+    assert step(m, around(m, slurm=Fresh(drained, at))) is None
+    ready = machine(Phase.READY, heartbeat_at=ago(LONG))
+    assert step(ready, around(ready, instances={"aws": Fresh((), at)})) is None
+
+
+# -- what the cloud says ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", IN_SLURM[:3])
+def test_missing_from_the_listing_but_speaking_is_alive(phase: Phase) -> None:
+    m = machine(phase, heartbeat_at=ago(20))
+    assert not isinstance(step(m, gone_from_cloud(m)), p.Move)
+
+
+@pytest.mark.parametrize("phase", IN_SLURM[:3])
+def test_missing_and_silent_is_given_up(phase: Phase) -> None:
+    m = machine(phase, heartbeat_at=ago(LONG))
+    found = step(m, gone_from_cloud(m))
+    assert to(found) is (Phase.TERMINATING if phase is Phase.CONFIGURING else Phase.DRAINING)
+
+
+@pytest.mark.parametrize("state", [InstanceState.GONE, InstanceState.PREEMPTED, InstanceState.STOPPED])
+def test_ended_by_its_cloud(state: InstanceState) -> None:
+    m = machine(Phase.READY)
+    assert to(step(m, around(m, instances={"aws": Fresh((instance(m, state),), NOW)}))) is Phase.DRAINING
+
+
+@pytest.mark.parametrize("state", [InstanceState.UNKNOWN, InstanceState.RUNNING, InstanceState.BOOTING])
+def test_a_state_that_is_not_known_means_nothing(state: InstanceState) -> None:
+    m = machine(Phase.READY)
+    assert step(m, around(m, instances={"aws": Fresh((instance(m, state),), NOW)})) is None
+
+
+def test_a_fresh_machine_may_be_missing() -> None:
+    m = machine(Phase.BOOTING, launch_called_at=ago(30), age_s=30)
+    assert step(m, snapshot()) is None
+
+
+def test_being_shut_down_its_jobs_are_not_killed_early() -> None:
+    m = machine(Phase.DRAINING)
+    ending = {"aws": Fresh((instance(m, InstanceState.TERMINATING),), NOW)}
+    busy = around(m, "ALLOCATED", "DRAIN", jobs={m.slot: "7"}, instances=ending)
+    assert step(m, busy) is None
+    over = {"aws": Fresh((instance(m, InstanceState.GONE),), NOW)}
+    found = step(m, around(m, "ALLOCATED", "DRAIN", jobs={m.slot: "7"}, instances=over))
+    assert isinstance(found, p.Leave)
+    assert found.dead
+
+
+# -- the way in -------------------------------------------------------------------------------------------------------
+
+
+def test_requested() -> None:
+    m = machine(Phase.REQUESTED, created_at=ago(5))
+    assert isinstance(step(m, snapshot()), p.Launch)
+    assert to(step(replace(m, removal="surplus"), snapshot())) is Phase.GONE
+    block = {"provider:aws": Block("provider:aws", ago(-60), "slow down")}
+    assert step(m, snapshot(), blocks=block) is None
+    assert to(step(replace(m, created_at=ago(LONG)), snapshot(), blocks=block)) is Phase.GONE
+
+
+def test_launching_is_found_by_name_or_asked_for_again() -> None:
+    m = machine(Phase.LAUNCHING, launch_called_at=ago(100), age_s=100)
+    found = step(m, snapshot(instances={"aws": Fresh((instance(m),), NOW)}))
+    assert isinstance(found, p.Adopt)
+    assert to(step(m, snapshot())) is Phase.REQUESTED
+    assert to(step(replace(m, launch_attempts=5), snapshot())) is Phase.GONE
+    assert step(m, snapshot(instances={"aws": Fresh((), ago(100))})) is None, "that listing is older than the call"
+    soon = replace(m, launch_called_at=ago(10))
+    assert step(soon, snapshot()) is None, "it may still turn up"
+
+
+def test_launching_has_a_way_out_when_its_cloud_never_answers() -> None:
+    m = machine(Phase.LAUNCHING, launch_called_at=ago(LONG), age_s=LONG)
+    assert to(step(m, snapshot(instances={"aws": GONE_DARK}))) is Phase.TERMINATING
+    given_up = machine(Phase.TERMINATING, instance_id="", age_s=LONG)
+    assert to(step(given_up, snapshot(instances={"aws": GONE_DARK}))) is Phase.LOST, "it is not forgotten"
+    lost = machine(Phase.LOST, instance_id="", age_s=LONG)
+    found = step(lost, snapshot(instances={"aws": Fresh((instance(lost),), NOW)}))
+    assert isinstance(found, p.Adopt), "it is ended when its cloud shows it again"
+    assert to(step(lost, snapshot())) is Phase.GONE
+
+
+def test_removal_while_launching_waits_for_the_outcome() -> None:
+    m = machine(Phase.LAUNCHING, launch_called_at=ago(5), age_s=5, removal="wanted")
+    assert step(m, snapshot(instances={"aws": GONE_DARK})) is None
+    booting = machine(Phase.BOOTING, removal="wanted")
+    assert to(step(booting, around(booting))) is Phase.TERMINATING
+
+
+def test_booting_is_seen_or_given_up() -> None:
+    m = machine(Phase.BOOTING)
+    assert isinstance(step(m, around(m)), p.NotePeer)
+    assert step(m, around(m, tailnet=Fresh(tailnet(), NOW))) is None
+    old = machine(Phase.BOOTING, age_s=LONG)
+    assert to(step(old, around(old, tailnet=Fresh(tailnet(), NOW)))) is Phase.TERMINATING
+
+
+def test_configuring_goes_on_in_order() -> None:
+    m = machine(Phase.CONFIGURING)
+    assert isinstance(step(m, around(m, published={m.slot: m.tailnet_ip})), p.NotePublished)
+    assert step(m, around(m, published={m.slot: "100.64.9.9"})) is None, "another machine's line"
+    ready = replace(m, munge_ok=True, line_published=True)
+    assert isinstance(step(ready, around(ready)), p.StartSlurmd)
+    assert to(step(replace(ready, slurmd_started=True), around(ready))) is Phase.TESTING
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_what_never_ran_a_slurmd_need_not_be_drained(started: bool) -> None:
+    marks = {"start_slurmd": ago(400)} if started else {}
+    m = machine(Phase.CONFIGURING, age_s=LONG, line_published=True, marks=marks)
+    assert to(step(m, around(m))) is (Phase.DRAINING if started else Phase.TERMINATING)
+    gone = replace(m, removal="wanted")
+    assert to(step(gone, around(gone, slurm=GONE_DARK))) is (Phase.DRAINING if started else Phase.TERMINATING)
+
+
+def test_testing_is_accepted_or_given_up() -> None:
+    m = machine(Phase.TESTING)
+    assert isinstance(step(m, around(m, "IDLE")), p.Accept)
+    assert isinstance(step(m, around(m, "IDLE", "DRAIN")), p.Accept)
+    assert step(m, around(m, "DOWN", "NOT_RESPONDING")) is None
+    assert to(step(m, around(m, "DOWN", "INVALID_REG"))) is Phase.DRAINING
+    other = around(m, slurm=Fresh(slurm(node(m, "IDLE", address="100.64.9.9")), NOW))
+    assert step(m, other) is None, "another machine's node says nothing of this one"
+    old = machine(Phase.TESTING, age_s=LONG)
+    assert to(step(old, around(old, "UNKNOWN"))) is Phase.DRAINING
+
+
+# -- at work, and the way out -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("states", [("IDLE",), ("ALLOCATED",), ("MIXED",), ("IDLE", "DRAIN"), ("DOWN",)])
+def test_a_ready_machine_that_speaks_is_left_alone(states: tuple[str, ...]) -> None:
+    m = machine(Phase.READY)
+    assert step(m, around(m, *states)) is None
+
+
+def test_dead_only_when_nobody_hears_it_and_no_job_is_on_it() -> None:
+    m = machine(Phase.READY, heartbeat_at=ago(LONG))
+    assert step(m, around(m, "IDLE")) is None, "Slurm reaches it"
+    assert step(m, around(m, "DOWN", jobs={m.slot: "7"})) is None
+    assert step(m, around(m, slurm=GONE_DARK)) is None
+    assert to(step(m, around(m, "DOWN"))) is Phase.DRAINING
+
+
+def test_draining_in_order() -> None:
+    m = machine(Phase.DRAINING)
+    assert isinstance(step(m, around(m, "IDLE")), p.Drain)
+    assert isinstance(step(m, around(m, "ALLOCATED", jobs={m.slot: "7"})), p.Drain)
+    assert step(m, around(m, "ALLOCATED", "DRAIN", jobs={m.slot: "7"})) is None
+    assert step(m, around(m, "COMPLETING", "DRAIN")) is None
+    assert isinstance(step(m, around(m, "IDLE", "DRAIN")), p.Leave)
+    assert to(step(replace(m, left_slurm=True), around(m))) is Phase.TERMINATING
+
+
+def test_a_node_that_is_down_is_drained_too() -> None:
+    m = machine(Phase.DRAINING)
+    assert isinstance(step(m, around(m, "DOWN", "NOT_RESPONDING")), p.Drain), "else it takes jobs when it comes back"
+    assert isinstance(step(m, around(m, "DOWN", "DRAIN")), p.Leave)
+
+
+def test_what_was_seen_before_the_drain_does_not_count() -> None:
+    m = machine(Phase.DRAINING, marks={"drained": ago(2)})
+    old = Fresh(slurm(node(m, "IDLE", "DRAIN")), ago(3))
+    assert step(m, around(m, slurm=old)) is None
+
+
+def test_by_force() -> None:
+    m = machine(Phase.DRAINING, removal="forced")
+    found = step(m, around(m, "ALLOCATED", jobs={m.slot: "7"}))
+    assert isinstance(found, p.Leave)
+    assert found.forced
+    assert step(m, around(m, slurm=GONE_DARK)) is None
+    waited = replace(m, phase_since=ago(90))
+    assert to(step(waited, around(m, slurm=GONE_DARK))) is Phase.TERMINATING
+    gentle = replace(waited, removal="wanted", phase_since=ago(LONG))
+    assert step(gentle, around(m, slurm=GONE_DARK)) is None
+
+
+def test_terminating_waits_for_its_line_then_asks_for_ever() -> None:
+    m = machine(Phase.TERMINATING, tailnet_ip="100.64.0.2", line_published=True)
+    assert step(m, around(m)) is None
+    assert isinstance(step(m, around(m, published={})), p.Terminate)
+    assert isinstance(step(replace(m, phase_since=ago(90)), around(m)), p.Terminate)
+    asked = replace(m, marks={"terminate_called": ago(5)})
+    assert step(asked, around(m, published={})) is None
+    again = replace(m, marks={"terminate_called": ago(20)})
+    assert isinstance(step(again, around(m, published={})), p.Terminate)
+    assert to(step(replace(again, phase_since=ago(LONG)), around(m, published={}))) is Phase.LOST
+    lost = replace(again, phase=Phase.LOST, phase_since=ago(LONG))
+    assert isinstance(step(lost, around(m, published={})), p.Terminate)
+
+
+def test_never_asked_with_success_it_is_lost_all_the_same() -> None:
+    m = machine(Phase.TERMINATING, age_s=LONG)
+    assert to(step(m, snapshot(instances={}))) is Phase.LOST, "its provider is not enabled any more"
+
+
+def test_gone_is_believed_only_of_a_listing_after_the_call() -> None:
+    asked = {"terminate_called": ago(5)}
+    m = machine(Phase.TERMINATING, marks=asked)
+    gone = {"aws": Fresh((instance(m, InstanceState.GONE),), NOW)}
+    assert to(step(m, snapshot(instances=gone))) is Phase.GONE
+    assert to(step(m, snapshot())) is Phase.GONE
+    assert step(m, snapshot(instances={"aws": Fresh((), ago(6))})) is None
+    assert step(m, snapshot(instances={"aws": GONE_DARK})) is None
+    for state in (InstanceState.UNKNOWN, InstanceState.TERMINATING, InstanceState.STOPPED):
+        assert step(m, snapshot(instances={"aws": Fresh((instance(m, state),), NOW)})) is None
+
+
+def test_a_machine_ended_at_birth_is_not_called_gone_before_it_was_listed() -> None:
+    m = machine(Phase.TERMINATING, launch_called_at=ago(10), marks={"terminate_called": ago(5)})
+    assert to(step(m, snapshot())) is None
+
+
+def test_missing_but_heard_after_the_listing_is_not_gone() -> None:
+    m = machine(Phase.TERMINATING, marks={"terminate_called": ago(5)}, heartbeat_at=NOW)
+    assert step(m, snapshot(instances={"aws": Fresh((), ago(1))})) is None
+
+
+def test_devices_of_what_is_gone() -> None:
+    m = machine(Phase.GONE)
+    seen = snapshot(tailnet=Fresh(tailnet(peer(m)), NOW))
+    assert step(m, seen) is None
+    assert isinstance(step(m, seen, may_remove_devices=True), p.RemoveDevice)
+    assert step(replace(m, device_removed=True), seen, may_remove_devices=True) is None
+    assert step(m, snapshot(), may_remove_devices=True) is None
+
+
+@pytest.mark.parametrize("phase", ALL)
+def test_every_phase_but_the_last_has_a_way_out(phase: Phase) -> None:
+    assert (phase is Phase.GONE) is not bool(MOVES[phase])
+    assert Phase.GONE in _reachable(phase) or phase is Phase.GONE
+
+
+def _reachable(phase: Phase) -> set[Phase]:
+    found: set[Phase] = set()
+    edge = set(MOVES[phase])
+    while edge:
+        found |= edge
+        edge = {y for x in edge for y in MOVES[x]} - found
+    return found
