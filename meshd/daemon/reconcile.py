@@ -96,6 +96,9 @@ class Reconciler:
         decided = Plan()
         try:
             self._heal_times(now)
+            # Before the plan: a machine that failed since the last tick may be the one too many to be replaced.
+            for pool in {m.pool for m in self._records.journal.machines() if m.failure}:
+                self._breaker(pool)
             decided = self.decide(snapshot, now)
             self._begin(decided)
             self.problem = ""
@@ -114,8 +117,6 @@ class Reconciler:
                 self._executor.begin(step)
             except IllegalMove as error:  # a fault of the planner's: it must not keep the other machines waiting
                 log.error("step_refused", step=step.action, subject=step.subject, reason=str(error))
-        for pool in {m.pool for m in self._records.journal.machines() if m.failure}:
-            self._breaker(pool)
 
     def _heal_times(self, now: datetime) -> None:
         """After the clock was set back, times in the journal that are yet to come become now.
