@@ -1,0 +1,308 @@
+"""A cluster of the sandbox as the scenarios see it: from meshctl's, Slurm's, the cloud's and the tailnet's side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+import tomllib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from deploy.sandbox import proc
+from deploy.sandbox.clouds.faults import Fault
+from deploy.sandbox.clouds.host import BootDefaults
+from deploy.sandbox.clouds.ledger import Life, Machine
+from deploy.sandbox.cluster import Cluster
+from deploy.sandbox.headmachine import Head
+
+T = TypeVar("T")
+
+USER = "alice"
+POLL_S = 0.2
+PATIENCE_S = 60.0
+FREE_SLOT = "meshd: free slot"
+
+QUICK = {
+    "tick_interval_s": 1.0,
+    "provider_poll_interval_s": 2.0,
+    "provider_timeout_s": 10.0,
+    "launch_settle_s": 5.0,
+    "listing_lag_s": 10.0,
+    "leave_timeout_s": 5.0,
+    "terminate_again_s": 3.0,
+    "breaker_failures": 1,
+}
+"""The clouds here answer at once, so what waits for a slow one need not wait long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A node as `scontrol show nodes` tells it."""
+
+    name: str
+    address: str
+    states: frozenset[str]
+    reason: str
+
+
+class Lab:
+    """The whole, and what is done to it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._settings = cluster.options.settings()
+        self._dirty = False
+
+    @property
+    def head(self) -> Head:
+        """The head machine."""
+        return self.cluster.head
+
+    # -- meshctl --------------------------------------------------------------------------------------------------
+
+    async def meshctl(self, *words: str, user: str = "root", timeout_s: float = 60.0) -> proc.Result:
+        """Run meshctl; its exit code is the caller's to judge."""
+        argv = ["runuser", "-u", user, "--", "meshctl", *words]
+        return await self.head.run(*argv, timeout_s=timeout_s, check=False)
+
+    async def ask(self, *words: str, timeout_s: float = 60.0) -> Any:
+        """The document that `meshctl WORDS -o json` prints."""
+        result = await self.meshctl(*words, "-o", "json", timeout_s=timeout_s)
+        assert result.returncode == 0, f"meshctl {' '.join(words)}: {result.returncode} {_output(result)}"
+        return json.loads(result.stdout)
+
+    async def scale(self, gpus: int, *more: str, timeout_s: float = 90.0, expect: int = 0) -> Any:
+        """`meshctl scale --wait`, and what it says in the end."""
+        words = ["scale", "--gpus", str(gpus), "--yes", "--wait", "--timeout", f"{timeout_s:.0f}s", *_from_aws(more)]
+        result = await self.meshctl(*words, "-o", "json", timeout_s=timeout_s + 30)
+        if result.returncode != expect:
+            raise AssertionError(f"{' '.join(words)}: {result.returncode}\n{_output(result)}\n{await self.evidence()}")
+        return json.loads(result.stdout)
+
+    async def want(self, gpus: int, *more: str) -> Any:
+        """`meshctl scale` without waiting."""
+        return (await self.ask("scale", "--gpus", str(gpus), "--yes", *_from_aws(more)))["answer"]
+
+    async def status(self) -> Any:
+        """`meshctl status`."""
+        return await self.ask("status")
+
+    async def nodes(self) -> dict[str, Any]:
+        """`meshctl nodes`, by machine."""
+        return {row["machine"]: row for row in (await self.ask("nodes"))["nodes"]}
+
+    async def by_slot(self) -> dict[str, Any]:
+        """`meshctl nodes`, by slot; of those that are in a slot."""
+        rows = (await self.nodes()).values()
+        return {row["slot"]: row for row in rows if row["phase"] not in {"terminating", "lost"}}
+
+    async def ready(self, gpus: int, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+        """Wait until so many machines are READY, and no other is there; by slot."""
+
+        async def look() -> dict[str, Any] | None:
+            rows = await self.nodes()
+            phases = [row["phase"] for row in rows.values()]
+            return {row["slot"]: row for row in rows.values()} if phases == ["ready"] * gpus else None
+
+        return await self.until(look, f"{gpus} machines are ready", timeout_s)
+
+    async def problems(self) -> str:
+        """All problems of `meshctl status`, one a line, each with its cure."""
+        return "\n".join(f"{p['text']} -> {p['cure']}" for p in (await self.status())["problems"])
+
+    async def last_event(self) -> int:
+        """Where `events` goes on from."""
+        return int((await self.ask("events", "--limit", "1"))["last_id"])
+
+    async def events(self, after: int) -> list[Any]:
+        """What happened since."""
+        found: list[Any] = (await self.ask("events", "--after", str(after), "--limit", "1000"))["events"]
+        return found
+
+    async def reconfigures(self) -> int:
+        """How often Slurm was reconfigured since meshd's start."""
+        return int((await self.status())["slurm"]["reconfigures"])
+
+    # -- Slurm ----------------------------------------------------------------------------------------------------
+
+    async def slots(self) -> dict[str, Slot]:
+        """Every node that slurmctld knows."""
+        text = (await self.head.run("scontrol", "show", "nodes", "--oneliner")).text
+        return {slot.name: slot for slot in map(_slot, text.splitlines()) if slot.name}
+
+    async def joined_slots(self) -> set[str]:
+        """The slots that have a machine's address in slurmctld."""
+        return {name for name, slot in (await self.slots()).items() if slot.address.startswith("100.")}
+
+    async def sbatch(self, script: str, *options: str, user: str = USER) -> str:
+        """Submit a job of one GPU as an ordinary user; its id."""
+        argv = ["runuser", "-u", user, "--", "sbatch", "--parsable", "--chdir=/tmp", "--gpus=1", *options]
+        return (await self.head.run(*argv, stdin=f"#!/bin/sh\n{script}\n".encode())).text
+
+    async def srun(self, *words: str, user: str = USER, timeout_s: float = 45.0) -> str:
+        """Run a job to its end as an ordinary user; what it printed."""
+        argv = ["runuser", "-u", user, "--", "srun", "--chdir=/tmp", *words]
+        result = await self.head.run(*argv, timeout_s=timeout_s, check=False)
+        assert result.returncode == 0, f"srun: {_output(result)}\n{await self.evidence()}"
+        return result.text
+
+    async def job(self, job_id: str) -> dict[str, str]:
+        """`scontrol show job`, by key."""
+        text = (await self.head.run("scontrol", "show", "job", "--oneliner", job_id)).text
+        return dict(re.findall(r"(\S+?)=(\S*)", text))
+
+    async def running(self, job_id: str, timeout_s: float = 30.0) -> str:
+        """Wait until the job runs; its node."""
+
+        async def look() -> str | None:
+            job = await self.job(job_id)
+            return job["NodeList"] if job["JobState"] == "RUNNING" else None
+
+        return await self.until(look, f"job {job_id} runs", timeout_s)
+
+    # -- the cloud ------------------------------------------------------------------------------------------------
+
+    def ledger(self, cloud: str = "aws") -> list[Machine]:
+        """All machines that the cloud ever made."""
+        return self.cluster.clouds.clouds[cloud].ledger.everything()
+
+    def alive(self, cloud: str = "aws") -> list[Machine]:
+        """The machines that cost money."""
+        return [machine for machine in self.ledger(cloud) if machine.life is not Life.ENDED]
+
+    def fault(self, fault: Fault, cloud: str = "aws") -> None:
+        """Let something go wrong."""
+        self.cluster.clouds.clouds[cloud].faults.inject(fault)
+
+    def boot(self, defaults: BootDefaults) -> None:
+        """What the next machines are booted with."""
+        self.cluster.clouds.host.boot_defaults = defaults
+
+    def die(self, machine: str, cloud: str = "aws") -> None:
+        """The cloud loses a machine."""
+        (found,) = [m for m in self.alive(cloud) if m.token == machine]
+        self.cluster.clouds.clouds[cloud].ledger.kill(found.id)
+
+    async def inside(self, machine: str, *argv: str, check: bool = True) -> str:
+        """Run a program on a rented machine as its root."""
+        (found,) = [m for cloud in ("aws", "lambda") for m in self.alive(cloud) if m.token == machine]
+        return (await self.cluster.world.hypervisor.run(found.name, argv, check=check)).text
+
+    # -- the tailnet ----------------------------------------------------------------------------------------------
+
+    async def devices(self) -> set[str]:
+        """Host names of all devices but the head."""
+        return {device.hostname for device in await self.cluster.world.tailnet.devices()} - {"head"}
+
+    # -- settings and services ------------------------------------------------------------------------------------
+
+    def settings_with(self, **timing: float) -> str:
+        """meshd.toml with other deadlines."""
+        assert tomllib.loads(self._settings)["timing"].keys() >= QUICK.keys()
+        changed = {**self.cluster.options.timing, **timing}
+        lines = "\n".join(f"{key} = {value}" for key, value in changed.items())
+        return re.sub(r"(?s)\[timing\]\n.*?\n\n", lambda _: f"[timing]\n{lines}\n\n", self._settings, count=1)
+
+    async def write_settings(self, text: str) -> None:
+        """Put meshd.toml in place, and have it read."""
+        self._dirty = True
+        await self.head.write("/etc/meshd/meshd.toml", text)
+        await self.head.run("systemctl", "reload", "meshd")
+
+    async def timing(self, **timing: float) -> None:
+        """Other deadlines, at once."""
+        await self.write_settings(self.settings_with(**timing))
+
+    async def restart_meshd(self) -> None:
+        """A clean restart, which also reads the credentials anew."""
+        await self.head.run("systemctl", "restart", "meshd", timeout_s=60)
+
+    async def kill_meshd(self) -> None:
+        """`kill -9`, and started again at once rather than in RestartSec."""
+        await self.head.run("systemctl", "kill", "-s", "KILL", "meshd")
+        await self.head.run("systemctl", "reset-failed", "meshd", check=False)
+        await self.head.run("systemctl", "start", "meshd", timeout_s=60)
+
+    async def meshd_pid(self) -> str:
+        """Which process meshd is now."""
+        return (await self.head.run("systemctl", "show", "-P", "MainPID", "meshd")).text
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    async def until(self, look: Callable[[], Awaitable[T | None]], what: str, timeout_s: float = PATIENCE_S) -> T:
+        """Look again and again until there is something to see; that.
+
+        Raises:
+            AssertionError: it did not come in time; with all that is known.
+        """
+        end = time.monotonic() + timeout_s
+        while True:
+            seen = await look()
+            if seen:
+                return seen
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {timeout_s:g} s: {what}\n{await self.evidence()}")
+            await asyncio.sleep(POLL_S)
+
+    async def reset(self) -> None:
+        """0 GPUs, no jobs, no faults, the first settings; proved from all sides."""
+        for name, cloud in self.cluster.clouds.clouds.items():
+            cloud.faults.clear()
+            cloud.ledger.release()
+            self.cluster.clouds.host.boot_defaults = BootDefaults()
+            del name
+        await self.head.run("scancel", "-u", USER, check=False)
+        if self._dirty:
+            await self.write_settings(self._settings)
+            self._dirty = False
+        await self.scale(0)
+        await self.nothing_left()
+
+    async def nothing_left(self) -> None:
+        """No machine costs money, no device is left, Slurm has free slots only."""
+
+        async def look() -> bool:
+            slots = (await self.slots()).values()
+            return (
+                not await self.nodes()
+                and not self.alive("aws")
+                and not self.alive("lambda")
+                and not await self.devices()
+                and all("DOWN" in slot.states and not slot.address.startswith("100.") for slot in slots)
+            )
+
+        await self.until(look, "nothing is left", 30)
+
+    async def evidence(self) -> str:
+        """What to know after a failure."""
+        shown = await self.head.shell(
+            "meshctl status; meshctl nodes; sinfo -N -o '%N %T %E'; squeue; meshctl events -n 40;"
+            "tail -n 15 /var/log/slurm/slurmctld.log; journalctl --no-pager -n 40 -u meshd",
+            check=False,
+        )
+        machines = [f"{m.token} {m.life} {m.end or ''}" for c in ("aws", "lambda") for m in self.ledger(c)[-12:]]
+        consoles = [f"--- {m.token}\n{self.cluster.world.hypervisor.logs(m.name)[-1500:]}" for m in self.alive()[:2]]
+        return "\n".join([shown, *machines, *consoles])
+
+
+def _from_aws(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Lambda is cheaper and slower: it lets one launch pass every few seconds."""
+    return words if "--provider" in words else (*words, "--provider", "aws")
+
+
+def _slot(line: str) -> Slot:
+    fields = dict(re.findall(r"(\w+)=(\S*)", line))
+    reason = re.search(r"Reason=(.*?)(?: \[\S+@\S+\])?(?: Comment=.*)?$", line)
+    return Slot(
+        name=fields.get("NodeName", ""),
+        address=fields.get("NodeAddr", ""),
+        states=frozenset(fields.get("State", "").split("+")),
+        reason=reason[1].strip() if reason else "",
+    )
+
+
+def _output(result: proc.Result) -> str:
+    return f"{result.text}\n{result.stderr.decode(errors='replace')}"

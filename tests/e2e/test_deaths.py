@@ -1,0 +1,66 @@
+"""Machines that die by themselves are replaced; what ran on them is queued again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e.lab import Lab
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+
+
+async def replaced(lab: Lab, dead: str, gpus: int) -> float:
+    """Wait until a dead machine is gone and another one stands in; the seconds that it took."""
+    began = time.monotonic()
+
+    async def done() -> bool:
+        rows = await lab.nodes()
+        return dead not in rows and [row["phase"] for row in rows.values()] == ["ready"] * gpus
+
+    await lab.until(done, f"{dead} is replaced", 60)
+    took = time.monotonic() - began
+    rows = await lab.by_slot()
+    slots = await lab.slots()
+    assert await lab.joined_slots() == set(rows)
+    assert all(slots[slot].address == row["address"] for slot, row in rows.items())
+    assert {machine.token for machine in lab.alive()} == {row["machine"] for row in rows.values()}
+
+    async def forgotten() -> bool:
+        return dead not in await lab.devices()
+
+    await lab.until(forgotten, "the dead machine's device is gone")
+    return took
+
+
+async def test_an_idle_machine_dies(lab: Lab, figure: Callable[[str], None]) -> None:
+    await lab.scale(2)
+    dead = sorted(await lab.nodes())[0]
+    lab.die(dead)
+    figure(f"replaced in {await replaced(lab, dead, 2):.1f} s")
+    said = await lab.srun("-N2", "--gpus-per-node=1", "hostname")
+    assert len(set(said.split())) == 2
+
+
+async def test_a_machine_with_a_job_dies(lab: Lab, figure: Callable[[str], None]) -> None:
+    await lab.scale(1)
+    job = await lab.sbatch("[ ${SLURM_RESTART_COUNT:-0} -gt 0 ] || sleep 600; echo done", "--requeue")
+    slot = await lab.running(job)
+    dead = (await lab.by_slot())[slot]["machine"]
+    event = await lab.last_event()
+    lab.die(dead)
+    figure(f"replaced in {await replaced(lab, dead, 1):.1f} s")
+    seen = await lab.job(job)
+    assert seen["Restarts"] == "1", seen
+    told = [e["text"] for e in await lab.events(event) if e["machine"] == dead and e["kind"] == "failure"]
+    assert told
+    assert "aws ended it" in told[0]
+    # Slurm lets a job that was queued again wait until its old credentials have expired; that need not be waited for.
+    await lab.head.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+    async def job_done() -> bool:
+        return (await lab.job(job))["JobState"] == "COMPLETED"
+
+    await lab.until(job_done, "the job has run on the replacement", 30)

@@ -1,0 +1,138 @@
+"""Machines that cannot become nodes are given back, and the words say why and what to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+
+from deploy.sandbox.clouds.host import BootDefaults
+from tests.e2e.lab import Lab
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+
+KEY = "/etc/meshd/credentials/tailscale/auth_key"
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """How it ended: the failure as told by events, and the problems that `meshctl status` showed."""
+
+    failure: str
+    status: str
+    seconds: float
+
+
+async def given_up(lab: Lab, timeout_s: float = 60) -> GivenUp:
+    """Ask for one machine that cannot become a node; wait until it is given back."""
+    ever, event, began = len(lab.ledger()), await lab.last_event(), time.monotonic()
+    await lab.want(1)
+
+    async def ended() -> GivenUp | None:
+        failures = [e for e in await lab.events(event) if e["kind"] == "failure"]
+        status = await lab.problems()
+        born = lab.ledger()[ever:]
+        if not failures or not born or lab.alive() or failures[0]["text"].split(": ", 1)[1][:40] not in status:
+            return None
+        return GivenUp(failures[0]["text"], status, time.monotonic() - began)
+
+    found = await lab.until(ended, "the machine is given back", timeout_s)
+    assert len(lab.ledger()) == ever + 1, "the breaker lets no second one be rented"
+    assert not await lab.joined_slots()
+    return found
+
+
+async def test_fewer_gpus_than_rented(lab: Lab, figure: Callable[[str], None]) -> None:
+    lab.boot(BootDefaults(missing_gpus=1))
+    end = await given_up(lab)
+    figure(f"{end.seconds:.1f} s: {end.failure}")
+    assert "1 GPUs were rented and nvidia-smi shows 0" in end.failure
+    assert "driver" in end.failure
+
+
+async def test_slurmd_too_old(lab: Lab, figure: Callable[[str], None]) -> None:
+    lab.boot(BootDefaults(image="bookworm"))
+    end = await given_up(lab, 90)
+    figure(f"{end.seconds:.1f} s: {end.failure}")
+    assert "slurmd 22.05" in end.failure
+    assert "too old for slurmctld 24.11" in end.failure
+    assert "use an image with slurmd 24.11" in end.failure
+
+
+async def test_a_wrong_clock(lab: Lab, figure: Callable[[str], None]) -> None:
+    lab.boot(BootDefaults(clock_offset_s=600))
+    await lab.timing(join_timeout_s=8)
+    end = await given_up(lab)
+    figure(f"{end.seconds:.1f} s: {end.failure}")
+    assert "600 s ahead of the head's" in end.failure
+    assert "NTP" in end.failure
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def dead_key(lab: Lab) -> AsyncIterator[Lab]:
+    """The auth key in the file was revoked."""
+    key_id, secret = await lab.cluster.world.tailnet.mint_key(description="soon dead")
+    before = await lab.head.shell(f"cat {KEY}")
+    await lab.head.write(KEY, secret, "0600")
+    await lab.restart_meshd()
+    await lab.cluster.world.tailnet.revoke_key(key_id)
+    yield lab
+    await lab.head.write(KEY, before, "0600")
+    await lab.restart_meshd()
+
+
+async def test_a_dead_auth_key(dead_key: Lab, figure: Callable[[str], None]) -> None:
+    lab = dead_key
+    end = await given_up(lab, 120)
+    figure(f"{end.seconds:.1f} s: {end.failure}")
+    assert "auth key" in end.failure
+    assert "put a new" in end.failure
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def two_keys(lab: Lab) -> AsyncIterator[Lab]:
+    """The head's munged has another key than the one that meshd was started with, and hands out."""
+    await lab.head.shell("cp -a /etc/munge/munge.key /root/munge.key; head -c 1024 /dev/urandom >/etc/munge/munge.key;"
+                         "systemctl restart munge slurmctld")  # fmt: skip
+    yield lab
+    await lab.head.shell("cp -a /root/munge.key /etc/munge/munge.key; systemctl restart munge slurmctld")
+
+
+async def test_two_munge_keys(two_keys: Lab, figure: Callable[[str], None]) -> None:
+    lab = two_keys
+    await lab.timing(configure_timeout_s=8)
+    end = await given_up(lab)
+    figure(f"{end.seconds:.1f} s: {end.failure}")
+    assert "munge" in end.failure
+    assert "same" in end.failure
+    assert "key" in end.failure
+    assert "systemctl restart meshd" in end.failure
+
+
+async def test_another_key_on_the_machine(lab: Lab, figure: Callable[[str], None]) -> None:
+    """Somebody changes the machine's key: the agent notices at its next start and says so; the node is not lost."""
+    await lab.scale(1)
+    (name,) = await lab.nodes()
+    await lab.inside(name, "sh", "-ec", "cp -a /etc/munge/munge.key /root/k; head -c 1024 /dev/urandom >/root/new;"
+                     "cat /root/new >/etc/munge/munge.key; systemctl restart munge meshd-node")  # fmt: skip
+    event = await lab.last_event()
+
+    async def told() -> str | None:
+        texts = [e["text"] for e in await lab.events(event - 1) if e["machine"] == name and "munge" in e["text"]]
+        return texts[-1] if texts else None
+
+    words = await lab.until(told, "the events tell of it", 40)
+    figure(words)
+    assert "key" in words
+    assert set(await lab.nodes()) == {name}
+    await lab.inside(name, "sh", "-ec", "cat /root/k >/etc/munge/munge.key; systemctl restart munge meshd-node")
+
+    async def works() -> bool:
+        row = (await lab.nodes())[name]
+        return row["phase"] == "ready" and (row["heartbeat_age_s"] or 99) < 5
+
+    await lab.until(works, "its heartbeat is back")
+    assert await lab.srun("-N1", "printenv", "SLURMD_NODENAME") == "h100-1"

@@ -1,0 +1,94 @@
+"""Restarts of what runs on the head: nothing is drained, nothing is lost, all come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from tests.e2e.lab import Lab
+from tests.e2e.test_jobs import WAIT_FOR_WORD
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+
+
+class Working:
+    """Two machines, one of them with a job."""
+
+    def __init__(self, lab: Lab, job: str, slot: str, machines: dict[str, str]) -> None:
+        self.lab = lab
+        self.job = job
+        self.slot = slot
+        self.machines = machines
+
+    async def beats(self) -> dict[str, float]:
+        """Seconds since each machine's last word, by machine."""
+        rows = await self.lab.nodes()
+        return {name: row["heartbeat_age_s"] for name, row in rows.items() if row["heartbeat_age_s"] is not None}
+
+    async def all_is_well(self) -> bool:
+        """Heartbeats are fresh and Slurm has both nodes, open to jobs."""
+        beats, slots = await self.beats(), await self.lab.slots()
+        states = {slots[slot].states for slot in self.machines}
+        open_to_jobs = {frozenset({"IDLE"}), frozenset({"MIXED"}), frozenset({"ALLOCATED"})}
+        return len(beats) == 2 and max(beats.values()) < 30 and states <= open_to_jobs
+
+    async def untouched(self, event: int) -> None:
+        """The same machines, none drained, the job still at its first run."""
+        lab = self.lab
+        rows = await lab.by_slot()
+        assert {slot: row["machine"] for slot, row in rows.items()} == self.machines
+        assert {row["phase"] for row in rows.values()} == {"ready"}
+        assert rows[self.slot]["jobs"] == [self.job]
+        job = await lab.job(self.job)
+        assert (job["JobState"], job["Restarts"]) == ("RUNNING", "0")
+        kinds = {e["kind"] for e in await lab.events(event)}
+        assert not kinds & {"drained", "left", "failure", "terminate_called", "remove", "force"}, kinds
+        said = await lab.srun("-N1", "--exclude", self.slot, "printenv", "SLURMD_NODENAME")
+        assert said in self.machines
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def working(booted: Lab) -> AsyncIterator[Working]:
+    lab = booted
+    await lab.scale(2)
+    job = await lab.sbatch(WAIT_FOR_WORD)
+    slot = await lab.running(job)
+    yield Working(lab, job, slot, {row["slot"]: row["machine"] for row in (await lab.nodes()).values()})
+    await lab.reset()
+
+
+async def fresh_beats(working: Working, began: float) -> bool:
+    """Every agent has spoken since a moment."""
+    beats = await working.beats()
+    return len(beats) == 2 and max(beats.values()) < time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "systemctl restart tailscaled",
+        "systemctl restart meshd",
+        "systemctl kill -s KILL meshd; systemctl reset-failed meshd; systemctl start meshd",
+        "systemctl restart slurmctld",
+        "systemctl kill -s KILL slurmctld",
+        "systemctl restart munge",
+    ],
+)
+async def test_nothing_is_lost(working: Working, command: str, figure: Callable[[str], None]) -> None:
+    lab = working.lab
+    event = await lab.last_event()
+    await lab.head.shell(command, timeout_s=90)
+    began = time.monotonic()
+
+    async def well() -> bool:
+        answers = (await lab.head.run("scontrol", "ping", check=False)).returncode == 0
+        if not answers or (await lab.meshctl("nodes")).returncode != 0:
+            return False
+        return await fresh_beats(working, began) and await working.all_is_well() and not await lab.problems()
+
+    await lab.until(well, f"all is well after {command}", 90)
+    figure(f"`{command.split(';')[0]}`: all is well again after {time.monotonic() - began:.1f} s")
+    await working.untouched(event)

@@ -1,0 +1,75 @@
+"""Settings that are wrong change nothing and are told; who may look and who may change."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.lab import USER, Lab
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+
+
+async def test_a_reload_with_wrong_settings_keeps_the_old_ones(lab: Lab) -> None:
+    await lab.scale(1)
+    (row,) = (await lab.nodes()).values()
+    good = lab.settings_with()
+    wrong = good.replace("max_nodes = 8", "max_nodes = -8").replace("[timing]", "[timing]\ntick_intervall_s = 3")
+    await lab.write_settings(wrong)
+
+    async def told() -> str | None:
+        problems = await lab.problems()
+        return problems if "stay in force" in problems else None
+
+    words = await lab.until(told, "the reload is refused")
+    assert "pools.h100.max_nodes" in words
+    assert "timing.tick_intervall_s: unknown key" in words
+    assert "systemctl reload meshd" in words
+    assert set(await lab.nodes()) == {row["machine"]}
+
+    checked = await lab.meshctl("config", "check", "-o", "json")
+    assert checked.returncode == 1
+    faults = [c["text"] for c in json.loads(checked.stdout)["checks"] if c["status"] == "fail"]
+    assert len(faults) == 2
+    assert all("\n" not in fault for fault in faults)
+
+    await lab.write_settings(good)
+
+    async def mended() -> bool:
+        return not await lab.problems()
+
+    await lab.until(mended, "the problem is gone")
+    assert (await lab.meshctl("config", "check")).returncode == 0
+
+
+async def test_toml_that_is_none(lab: Lab) -> None:
+    await lab.write_settings("[cluster\n")
+    checked = await lab.meshctl("config", "check")
+    assert checked.returncode == 1
+    assert "is not TOML" in checked.text
+    assert "line 1" in checked.text
+
+    async def told() -> bool:
+        return "is not TOML" in await lab.problems()
+
+    await lab.until(told, "the reload is refused")
+
+
+async def test_an_ordinary_user_may_look_and_not_change(lab: Lab) -> None:
+    for words in (["status"], ["nodes"], ["events"], ["plan"], ["doctor"]):
+        seen = await lab.meshctl(*words, user=USER)
+        assert seen.returncode in {0, 1} if words == ["doctor"] else seen.returncode == 0, (words, seen)
+    event = await lab.last_event()
+    refused = await lab.meshctl("scale", "--gpus", "1", "--yes", user=USER)
+    assert refused.returncode == 5, refused
+    assert b"meshd" in refused.stderr
+    assert not await lab.nodes()
+    assert not [e for e in await lab.events(event) if e["kind"] == "target"]
+
+    await lab.head.run("gpasswd", "--add", USER, "meshd")
+    try:
+        allowed = await lab.meshctl("scale", "--gpus", "0", "--yes", user=USER)
+        assert allowed.returncode == 0, allowed
+    finally:
+        await lab.head.run("gpasswd", "--delete", USER, "meshd")

@@ -1,0 +1,74 @@
+"""slurmctld keeps running on the last good files, whatever happens to them; people are told what to do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from tests.e2e.lab import Lab
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+
+FILES = "/var/lib/meshd/slurm"
+
+
+async def test_garbage_in_nodes_conf(lab: Lab, figure: Callable[[str], None]) -> None:
+    await lab.scale(1)
+    job = await lab.sbatch("sleep 8; echo done")
+    await lab.running(job)
+    await lab.head.shell(f"printf 'NodeName=h100-[1-\\n<<<<<<< HEAD\\n' >>{FILES}/nodes.conf")
+
+    await lab.scale(2)
+    told = await lab.problems()
+    figure(f"told: {told}")
+    assert "edited by hand" in told
+    assert "remove *.edited" in told
+    assert "<<<<<<<" in await lab.head.shell(f"cat {FILES}/nodes.conf.edited")
+    assert "<<<<<<<" not in await lab.head.shell(f"cat {FILES}/nodes.conf")
+    assert await lab.srun("-N1", "printenv", "SLURMD_NODENAME") in {"h100-1", "h100-2"}
+
+    async def job_done() -> bool:
+        return (await lab.job(job))["JobState"] == "COMPLETED"
+
+    await lab.until(job_done, "the job that ran meanwhile is done")
+    assert (await lab.job(job))["Restarts"] == "0"
+    await lab.head.shell(f"rm {FILES}/*.edited")
+    assert await lab.problems() == ""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def full_disk(lab: Lab) -> AsyncIterator[Lab]:
+    """The directory of Slurm's files lies on a disk that is full."""
+    await lab.scale(1)
+    await lab.head.shell(
+        f"cp -a {FILES} /root/slurm-files; mount -t tmpfs -o size=64k,mode=0755,uid=slurm,gid=slurm none {FILES};"
+        f"cp -a /root/slurm-files/. {FILES}/; cat /dev/zero >{FILES}/ballast 2>/dev/null || true"
+    )
+    yield lab
+    await lab.head.shell(f"cp -a {FILES}/. /root/slurm-files/; umount {FILES}; rm -f /root/slurm-files/ballast;"
+                         f"cp -a /root/slurm-files/. {FILES}/; rm -rf /root/slurm-files")  # fmt: skip
+
+
+async def test_a_full_disk(full_disk: Lab, figure: Callable[[str], None]) -> None:
+    lab = full_disk
+    await lab.want(2)
+
+    async def told() -> str | None:
+        problems = await lab.problems()
+        return problems if "No space left" in problems else None
+
+    words = await lab.until(told, "`meshctl status` tells of the full disk")
+    figure(f"told: {words}")
+    assert "cannot be written" in words
+    assert "last good" in words
+    assert "make room" in words
+    assert await lab.srun("-N1", "printenv", "SLURMD_NODENAME") == "h100-1"
+    assert await lab.joined_slots() == {"h100-1"}
+
+    await lab.head.shell(f"rm {FILES}/ballast")
+    await lab.ready(2)
+    assert await lab.problems() == ""
+    said = await lab.srun("-N2", "printenv", "SLURMD_NODENAME")
+    assert set(said.split()) == {"h100-1", "h100-2"}
