@@ -98,6 +98,8 @@ install_project() {
 
 install_with_uv() {
     export UV_CACHE_DIR="$cache/uv"
+    # The host's certificates, as Debian's pip takes them, not uv's own list.
+    export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-1}"
     index=${PIP_INDEX_URL:-$(setting global.index-url)}
     extra=${PIP_EXTRA_INDEX_URL:-$(setting global.extra-index-url)}
     links=${PIP_FIND_LINKS:-$(setting global.find-links)}
