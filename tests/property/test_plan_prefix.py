@@ -1,0 +1,193 @@
+"""The plan's promise: from any state, any prefix of it done and planned again leads to the same end.
+
+The world here is ideal (what is asked for happens at once) and the start is anything at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshd.model import plan as p
+from meshd.model.desired import Desired, Pool, Target
+from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
+from meshd.model.observed import Fresh
+from meshd.plan.planner import plan
+from meshd.plan.scale import supply_gpus
+from meshd.provider_api import InstanceState
+from tests.unit.worlds import FACTS, NOW, ago, instance, machine, node, peer, slurm, snapshot, tailnet
+
+SLOTS = 5
+POOL = Pool("h100", "h100", 1, SLOTS, ("aws",))
+ROUNDS = 60
+
+
+class Ideal:
+    """Clouds, tailnet, Slurm and agents that do at once what is asked of them, and forget nothing."""
+
+    def __init__(self, machines: dict[str, Machine], jobs: dict[str, str], gpus: int) -> None:
+        self.machines = dict(machines)
+        self.jobs = dict(jobs)
+        self.drained: set[str] = {m.slot for m in machines.values() if m.phase is Phase.DRAINING}
+        self.now = NOW
+        self.made = self.addresses = 0
+        self.desired = Desired("lab", {"h100": POOL}, {"h100": Target("h100", gpus)})
+
+    def plan(self) -> p.Plan:
+        live = [m for m in self.machines.values() if m.phase is not Phase.GONE]
+        rented = [m for m in live if m.instance_id]
+        line = {m.slot: m for m in live if m.phase in IN_SLURM and m.tailnet_ip and not m.left_slurm}
+        nodes = []
+        for slot, m in line.items():
+            base = "ALLOCATED" if slot in self.jobs else "IDLE" if m.slurmd_started else "DOWN"
+            nodes.append(node(m, base, *(["DRAIN"] if slot in self.drained else [])))
+        ended = {m.name for m in rented if "terminate_called" in m.marks}
+        listed = [instance(m, InstanceState.GONE if m.name in ended else InstanceState.RUNNING) for m in rented]
+        seen = snapshot(
+            instances={"aws": Fresh(tuple(listed), self.now)},
+            offers={"aws": Fresh(snapshot().offers["aws"].value, self.now)},  # type: ignore[union-attr]
+            tailnet=Fresh(tailnet(*(peer(m) for m in rented if m.name not in ended)), self.now),
+            slurm=Fresh(slurm(*nodes, jobs={s: j for s, j in self.jobs.items() if s in line}), self.now),
+            published={slot: m.tailnet_ip for slot, m in line.items()},
+        )
+        return plan(self.desired, list(self.machines.values()), seen, self.now)
+
+    def do(self, step: p.Step) -> None:
+        if isinstance(step, p.RequestMachine):
+            self.made += 1
+            new = machine(Phase.REQUESTED, created_at=self.now, name=f"lab-{step.subject}-new{self.made:03}")
+            self.machines[new.name] = replace(new, slot=step.subject, phase_since=self.now)
+            return
+        m = self.machines[step.subject]
+        if isinstance(step, p.Launch):
+            m = m.moved(Phase.LAUNCHING, self.now, "asked")
+        if isinstance(step, p.Leave):
+            assert m.slot not in self.jobs, f"{m.name} left Slurm under job {self.jobs[m.slot]}"
+        (self.drained.add if isinstance(step, p.Drain) else self.drained.discard)(m.slot)
+        to, changes = self.outcome(step, m)
+        m = m.moved(to, self.now, step.reason) if to else m
+        self.machines[m.name] = replace(m, **changes)
+
+    def outcome(self, step: p.Step, m: Machine) -> tuple[Phase | None, dict[str, Any]]:
+        """The phase that follows, None for the same, and what else the record then says."""
+        if isinstance(step, p.Move):
+            return step.to, {"failure": step.failure or m.failure}
+        bought = {"instance_id": f"i-{m.name}", "launch_called_at": self.now, "launch_attempts": 1}
+        asked = {"marks": {**m.marks, "terminate_called": self.now}}
+        table: dict[type[p.Step], tuple[Phase | None, dict[str, Any]]] = {
+            p.Launch: (Phase.BOOTING, bought),
+            p.NotePeer: (Phase.JOINING, {}),
+            p.NotePublished: (None, {"line_published": True}),
+            p.StartSlurmd: (Phase.TESTING, {"slurmd_started": True}),
+            p.Accept: (Phase.READY, {}),
+            p.Remove: (None, {"removal": "surplus"}),
+            p.KeepAfterAll: (Phase.READY, {"removal": ""}),
+            p.Drain: (None, {}),
+            p.Leave: (None, {"left_slurm": True}),
+            p.Terminate: (None, asked),
+        }
+        return table[type(step)]
+
+    def agents(self) -> None:
+        """Agents speak; those on the tailnet join and prove munge."""
+        for m in list(self.machines.values()):
+            if m.phase is Phase.JOINING:
+                self.addresses += 1
+                address = f"100.64.1.{self.addresses}"
+                m = m.moved(Phase.CONFIGURING, self.now, "joined")
+                m = replace(m, tailnet_ip=address, facts=FACTS, munge_ok=True, heartbeat_at=self.now)
+            if m.heartbeat_at is not None:
+                m = replace(m, heartbeat_at=self.now)
+            self.machines[m.name] = m
+
+    def carry_out(self, steps: tuple[p.Step, ...]) -> None:
+        held = Counter(m.slot for m in self.machines.values() if m.phase in HOLDS_SLOT)
+        for step in steps:
+            self.do(step)
+            supply = supply_gpus(list(self.machines.values()))
+            if isinstance(step, p.RequestMachine):
+                assert supply <= self.desired.targets["h100"].gpus, "more was rented than wanted"
+                assert not held[step.subject], "the slot is another's"
+        taken = Counter(m.slot for m in self.machines.values() if m.phase in HOLDS_SLOT)
+        assert all(count <= max(1, held[slot]) for slot, count in taken.items())
+        self.now += timedelta(seconds=20)
+        self.agents()
+
+    def end(self) -> tuple[int, int, int]:
+        """(READY, all that live, jobs) once nothing is left to do."""
+        self.agents()
+        for _ in range(ROUNDS):
+            steps = self.plan().steps
+            if not steps:
+                break
+            assert len({s.subject for s in steps}) == len(steps), "a machine has at most one step at a time"
+            self.carry_out(steps)
+        else:
+            raise AssertionError(f"it never comes to rest: {self.plan().steps}")
+        live = [m for m in self.machines.values() if m.phase is not Phase.GONE]
+        return sum(m.phase is Phase.READY for m in live), len(live), len(self.jobs)
+
+
+PHASES = [phase for phase in Phase if phase not in {Phase.LAUNCHING, Phase.GONE, Phase.LOST}]
+
+
+@st.composite
+def states(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int]:
+    machines: dict[str, Machine] = {}
+    jobs: dict[str, str] = {}
+    for index in range(1, SLOTS + 1):
+        phase = draw(st.sampled_from([None, *PHASES]))
+        if phase is None:
+            continue
+        m = machine(phase, index=index, created_at=ago(draw(st.integers(200, 800))))
+        m = replace(m, removal=draw(st.sampled_from(["", "", "surplus", "wanted"])))
+        if phase is Phase.DRAINING and not m.removal:
+            m = replace(m, failure="broken")
+        if phase is Phase.CONFIGURING:
+            m = replace(m, munge_ok=True)
+        if m.slurmd_started and draw(st.booleans()):
+            jobs[m.slot] = str(index)
+        machines[m.name] = m
+    return machines, jobs, draw(st.integers(0, SLOTS + 1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(states(), st.integers(0, 20), st.integers(0, 4))
+def test_any_prefix_leads_to_the_same_end(
+    start: tuple[dict[str, Machine], dict[str, str], int], cut: int, rounds_cut: int
+) -> None:
+    whole, cut_off = Ideal(*start), Ideal(*start)
+    for _ in range(rounds_cut):
+        cut_off.carry_out(cut_off.plan().steps[:cut])
+    ready, live, jobs = whole.end()
+    again_ready, again_live, again_jobs = cut_off.end()
+    assert jobs == again_jobs == len(start[1]), "no job was ended"
+    assert again_ready == ready
+    assert again_live == live
+    waiting = live - ready  # machines that wait for their jobs
+    assert ready == min(start[2], SLOTS - sum(m.phase in HOLDS_SLOT for m in whole.machines.values()) + ready)
+    assert waiting <= len(start[1])
+
+
+@settings(max_examples=200, deadline=None)
+@given(states())
+def test_a_plan_only_makes_moves_that_are_allowed(start: tuple[dict[str, Machine], dict[str, str], int]) -> None:
+    world = Ideal(*start)
+    for step in world.plan().steps:
+        world.do(step)  # Machine.moved raises IllegalMove
+
+
+@settings(max_examples=200, deadline=None)
+@given(states())
+def test_no_machine_with_a_job_is_told_to_leave(start: tuple[dict[str, Machine], dict[str, str], int]) -> None:
+    world = Ideal(*start)
+    for step in world.plan().steps:
+        m = world.machines.get(step.subject)
+        if m is not None and m.slot in world.jobs:
+            assert not isinstance(step, p.Leave)
+            assert not isinstance(step, p.Terminate) or m.phase is Phase.TERMINATING

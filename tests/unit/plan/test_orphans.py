@@ -1,0 +1,95 @@
+"""Machines that the journal does not know, or holds to be gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from meshd.model import plan as p
+from meshd.model.desired import Desired, Pool, Target
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Fresh
+from meshd.plan.planner import plan
+from meshd.provider_api import Instance, InstanceState
+from tests.unit.worlds import GONE_DARK, NOW, ago, instance, machine, node, peer, slurm, snapshot, tailnet
+
+POOL = Pool("h100", "h100", 1, 4, ("aws",))
+LOST = machine(Phase.READY, index=3)
+STRAY = instance(LOST)
+
+
+def steps(
+    *machines: Machine, stray: Instance = STRAY, gpus: int | None = None, seen: dict[str, Any] | None = None,
+    **parts: Any,
+) -> list[p.Step]:  # fmt: skip
+    listed = (*(instance(m) for m in machines if m.instance_id and m.phase is not Phase.GONE), stray)
+    whole = snapshot(**{"instances": {"aws": Fresh(listed, NOW)}, **(seen or {})})
+    targets = {} if gpus is None else {"h100": Target("h100", gpus)}
+    decided = plan(Desired("lab", {"h100": POOL}, targets), machines, whole, NOW, **parts)
+    return [s for s in decided.steps if isinstance(s, p.AdoptOrphan | p.TerminateOrphan)]
+
+
+def test_one_of_ours_is_adopted_when_nothing_speaks_against_it() -> None:
+    found = steps()
+    assert isinstance(found[0], p.AdoptOrphan)
+    assert (found[0].slot, found[0].offer.gpus) == ("h100-3", 1)
+
+
+def test_a_type_that_nobody_offers_counts_as_the_pools() -> None:
+    found = steps(stray=replace(STRAY, instance_type="g.9"))
+    assert isinstance(found[0], p.AdoptOrphan)
+    assert (found[0].offer.gpus, found[0].offer.gpu) == (1, "h100"), "else it would be replaced at once"
+
+
+def test_young_ones_have_time() -> None:
+    assert steps(stray=replace(STRAY, launched_at=ago(60))) == []
+    untold = replace(STRAY, launched_at=None)
+    assert steps(stray=untold) == []
+    assert steps(stray=untold, first_seen={("aws", STRAY.id): ago(301)}) != []
+
+
+def test_of_another_name_or_slot_it_is_ended() -> None:
+    for token in ("", "lab-other-1-abcdef", "lab-h100-9-abcdef", "lab-h100-03-abcdef", "else-h100-3-abcdef"):
+        assert isinstance(steps(stray=replace(STRAY, token=token))[0], p.TerminateOrphan), token
+
+
+def test_a_second_one_of_a_slot_is_ended() -> None:
+    other = machine(Phase.READY, index=3, name="lab-h100-3-zzzzzz", instance_id="i-9")
+    assert isinstance(steps(other)[0], p.TerminateOrphan)
+
+
+def test_not_while_it_may_be_behind_a_slot_at_work() -> None:
+    """The journal was lost, another machine was rented for its slot, and its job still runs."""
+    other = machine(Phase.BOOTING, index=3, name="lab-h100-3-zzzzzz", instance_id="i-9")
+    busy = Fresh(slurm(node(LOST, "ALLOCATED"), jobs={"h100-3": "7"}), NOW)
+    here = Fresh(tailnet(peer(LOST)), NOW)
+    line = {"h100-3": LOST.tailnet_ip}
+    assert steps(other, seen={"slurm": busy, "tailnet": here, "published": line}) == []
+    assert steps(other, seen={"slurm": GONE_DARK, "tailnet": here, "published": line}) == []
+    assert steps(other, seen={"slurm": busy, "tailnet": GONE_DARK, "published": line}) == []
+
+
+def test_ended_ones_and_stale_listings_are_nothing() -> None:
+    for state in (InstanceState.GONE, InstanceState.TERMINATING, InstanceState.STOPPED):
+        assert steps(stray=replace(STRAY, state=state)) == []
+    assert steps(seen={"instances": {"aws": GONE_DARK}}) == []
+    assert steps(seen={"instances": {"aws": Fresh((STRAY,), ago(1000))}}) == []
+
+
+def test_what_was_called_gone_and_is_listed_again_is_ended_anew_never_adopted() -> None:
+    key = ("aws", STRAY.id)
+    gone = replace(LOST, phase=Phase.GONE)
+    assert steps(gone, ended_ids={key}, first_seen={key: ago(10)}) == [], "a listing may lag"
+    for machines in ((gone,), ()):
+        found = steps(*machines, ended_ids={key}, first_seen={key: ago(400)})
+        assert isinstance(found[0], p.TerminateOrphan)
+
+
+def test_a_machine_whose_call_is_unclear_is_not_its_own_orphan() -> None:
+    unclear = machine(Phase.LAUNCHING, index=3, launch_called_at=NOW)
+    assert steps(replace(unclear, name=LOST.name)) == []
+
+
+def test_nor_one_with_a_step_in_flight() -> None:
+    assert steps(busy={LOST.name}) == []
+    assert steps(busy={STRAY.id}, gpus=0) == []
