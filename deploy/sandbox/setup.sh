@@ -93,7 +93,7 @@ install_project() {
     cd "$root"
     "$venv/bin/python" -m pip --disable-pip-version-check install -q uv &&
         install_with_uv ||
-        "$venv/bin/python" -m pip --disable-pip-version-check install -e '.[dev]'
+        "$venv/bin/python" -m pip --disable-pip-version-check install --progress-bar off -e '.[dev]'
 }
 
 install_with_uv() {
