@@ -74,6 +74,11 @@ class Executor:
         return frozenset(self._tasks) | resting
 
     @property
+    def in_flight(self) -> int:
+        """How many steps are under way."""
+        return len(self._tasks)
+
+    @property
     def problems(self) -> dict[str, str]:
         """By subject: why its last step failed; cleared by the next one that succeeds."""
         return dict(self._problems)

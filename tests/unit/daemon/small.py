@@ -1,0 +1,167 @@
+"""A small world around the real steps, executor, loop and journal: one cloud, one Slurm, agents that answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from meshd.config import TimingSettings
+from meshd.daemon.cloud_steps import CloudSteps
+from meshd.daemon.execute import Executor
+from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.reconcile import Reconciler
+from meshd.daemon.records import Records
+from meshd.errors import SlurmError
+from meshd.model.desired import Desired, Policy, Pool
+from meshd.model.machine import Machine
+from meshd.model.observed import SlurmNode, SlurmView, Snapshot
+from meshd.provider_api import Capabilities, Instance, InstanceId, InstanceState, LaunchRequest
+from meshd.store.journal import Journal
+from tests.unit.worlds import AWS, NOW, slurm, snapshot
+
+
+class HandClock:
+    """Time that moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.t_s = 0.0
+        self.shift = timedelta()
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.t_s) + self.shift
+
+    def monotonic_s(self) -> float:
+        return self.t_s
+
+    async def sleep(self, delay_s: float) -> None:
+        self.t_s += delay_s
+        await asyncio.sleep(0)
+
+
+class Cloud:
+    """Rents and ends; raises what it is told to."""
+
+    name = AWS
+    capabilities = Capabilities()
+
+    def __init__(self) -> None:
+        self.launched: list[LaunchRequest] = []
+        self.ended: list[str] = []
+        self.errors: list[Exception] = []
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        self.launched.append(request)
+        self._raise()
+        return Instance(AWS, InstanceId(f"i-{len(self.launched)}"), request.token, InstanceState.BOOTING, "r1", "g.1")
+
+    async def terminate(self, instance: Instance) -> None:
+        self._raise()
+        self.ended.append(instance.id)
+
+    def _raise(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+class Slurm:
+    """Nodes as they are set; every order is written down."""
+
+    def __init__(self) -> None:
+        self.seen = slurm()
+        self.orders: list[str] = []
+        self.down = False
+        self.before_view: Callable[[], None] = lambda: None
+
+    async def view(self) -> SlurmView:
+        await asyncio.sleep(0)
+        self.before_view()
+        if self.down:
+            raise SlurmError("slurmctld does not answer")
+        return self.seen
+
+    def set(self, *nodes: SlurmNode, jobs: dict[str, str] | None = None) -> None:
+        self.seen = slurm(*nodes, jobs=jobs)
+
+    async def drain(self, slot: str, reason: str) -> None:
+        self.orders.append(f"drain {slot}")
+        self._states(slot, lambda states: states | {"DRAIN"}, reason)
+
+    async def resume(self, slot: str) -> None:
+        self.orders.append(f"resume {slot}")
+        self._states(slot, lambda states: states - {"DRAIN"}, "")
+
+    async def set_down(self, slot: str, reason: str) -> None:
+        self.orders.append(f"down {slot}")
+        self._states(slot, lambda states: frozenset({"DOWN"}) | (states & {"DRAIN"}), reason)
+
+    def _states(self, slot: str, change: Callable[[frozenset[str]], frozenset[str]], reason: str) -> None:
+        node = self.seen.nodes[slot]
+        changed = replace(node, states=change(node.states), reason=reason)
+        self.seen = replace(self.seen, nodes={**self.seen.nodes, slot: changed})
+
+
+class Agents:
+    """Obey at once, unless told to answer otherwise."""
+
+    def __init__(self) -> None:
+        self.orders: list[str] = []
+        self.answer = ""
+
+    async def command(self, machine: str, verb: str, args: Mapping[str, object], timeout_s: float) -> str:
+        self.orders.append(verb)
+        await asyncio.sleep(0)
+        return self.answer
+
+    async def user_data(self, machine: Machine) -> str:
+        return "#!/bin/sh\n"
+
+
+class Small:
+    """The daemon's core with the small world around it."""
+
+    def __init__(self, directory: Path, *machines: Machine) -> None:
+        self.clock = HandClock()
+        self.journal = Journal(directory / "j.db")
+        self.records = Records(self.journal, self.clock, lambda: None)
+        for one in machines:
+            self.journal.put(one, "phase", "given", NOW)
+        self.cloud, self.slurm, self.agents = Cloud(), Slurm(), Agents()
+        self.providers: dict[str, Any] = {"aws": self.cloud}
+        timing = TimingSettings
+        self.cloud_steps = CloudSteps("lab", self.records, self.providers, self.agents, timing, lambda _: None)
+        self.node_steps = NodeSteps(self.records, self.slurm, self.agents, None, timing)
+        self.woken = 0
+        self.executor = Executor(
+            self.records, self.cloud_steps, self.node_steps, self.clock, self._wake, max_concurrent=lambda _: 4
+        )
+        self.seen: Snapshot = snapshot()
+        self.pool = Pool("h100", "h100", 1, 8, ("aws",))
+        self.reconciler = Reconciler(
+            self.records, self.executor, self.clock, desired=self.desired, snapshot=lambda: self.seen,
+            after_tick=lambda _: None, interval_s=lambda: 5.0, breaker=self.breaker,
+        )  # fmt: skip
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def desired(self) -> Desired:
+        blocks = self.journal.blocks(self.clock.now())
+        return Desired("lab", {"h100": self.pool}, self.journal.targets(), Policy(), blocks)
+
+    def breaker(self, pool: str) -> None:
+        """The daemon decides; here nothing breaks."""
+
+    async def settle(self) -> None:
+        """Let every step in flight come to its end."""
+        for _ in range(1000):
+            await asyncio.sleep(0)
+            if not self.executor.in_flight:
+                return
+        raise AssertionError("a step never ends")
+
+    def get(self, name: str) -> Machine:
+        return self.records.get(name)

@@ -1,0 +1,237 @@
+"""Steps look again right before they act, and leave the journal saying what is known."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from meshd.errors import (
+    AuthFailed,
+    InvalidRequest,
+    NoCapacity,
+    NotFound,
+    QuotaExceeded,
+    RateLimited,
+    Transient,
+    Uncertain,
+)
+from meshd.model import plan as p
+from meshd.model.desired import Block
+from meshd.model.machine import Machine, Phase
+from tests.unit.daemon.small import Small
+from tests.unit.worlds import NOW, OFFER, ago, instance, machine, node
+
+READY = machine(Phase.READY)
+LEAVING = machine(Phase.DRAINING, marks={"drained": ago(1)})
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[Small]:
+    world = Small(tmp_path)
+    yield world
+    await world.executor.aclose(1)
+    world.journal.close()
+
+
+def give(small: Small, m: Machine, *states: str, jobs: dict[str, str] | None = None) -> Machine:
+    small.slurm.set(node(m, *states, reason="meshd: x"), jobs=jobs)
+    return small.journal.put(m, "phase", "given", NOW)
+
+
+async def do(small: Small, step: p.Step) -> None:
+    small.executor.begin(step)
+    await small.settle()
+
+
+# -- leaving Slurm ----------------------------------------------------------------------------------------------------
+
+
+async def test_leave(small: Small) -> None:
+    m = give(small, LEAVING, "IDLE", "DRAIN")
+    await do(small, p.Leave(m.name, "idle", m.slot))
+    assert small.get(m.name).left_slurm
+    assert (small.agents.orders, small.slurm.orders) == (["leave"], [f"down {m.slot}"])
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_job_that_came_after_the_snapshot_stops_it(small: Small, silent: bool) -> None:
+    for states, jobs in (
+        ((["ALLOCATED", "DRAIN"]), None),
+        (["IDLE", "DRAIN"], {LEAVING.slot: "7"}),
+        (["COMPLETING"], None),
+    ):
+        m = give(small, LEAVING, *states, jobs=jobs)
+        await do(small, p.Leave(m.name, "idle", m.slot, silent=silent))
+        assert not small.get(m.name).left_slurm
+    assert small.agents.orders == small.slurm.orders == []
+
+
+async def test_a_node_that_was_opened_again_stops_it(small: Small) -> None:
+    m = give(small, LEAVING, "IDLE")
+    await do(small, p.Leave(m.name, "idle", m.slot))
+    assert not small.get(m.name).left_slurm
+    assert small.agents.orders == []
+
+
+async def test_slurm_that_does_not_answer_stops_it(small: Small) -> None:
+    m = give(small, LEAVING, "IDLE", "DRAIN")
+    small.slurm.down = True
+    await do(small, p.Leave(m.name, "idle", m.slot))
+    assert not small.get(m.name).left_slurm
+    assert m.name in small.executor.busy, "it rests"
+    assert "does not answer" in small.executor.problems[m.name]
+
+
+async def test_force_and_death_do_not_wait(small: Small) -> None:
+    for step in (
+        p.Leave(LEAVING.name, "", LEAVING.slot, forced=True),
+        p.Leave(LEAVING.name, "", LEAVING.slot, dead=True),
+    ):
+        m = give(small, LEAVING, "ALLOCATED", jobs={LEAVING.slot: "7"})
+        await do(small, step)
+        assert small.get(m.name).left_slurm
+    assert any(e.kind == "force" and "job 7" in e.text for e in small.journal.events())
+    assert small.agents.orders == ["leave"], "nobody talks to the dead"
+
+
+async def test_another_machines_node_is_not_set_down(small: Small) -> None:
+    m = give(small, LEAVING, "IDLE", "DRAIN")
+    small.slurm.set(node(m, "IDLE", address="100.64.9.9"))
+    await do(small, p.Leave(m.name, "idle", m.slot))
+    assert small.slurm.orders == []
+    assert small.get(m.name).left_slurm
+
+
+# -- coming in --------------------------------------------------------------------------------------------------------
+
+
+async def test_starting_slurmd_is_written_down_first(small: Small) -> None:
+    m = give(small, machine(Phase.CONFIGURING, munge_ok=True, line_published=True), "DOWN")
+    assert not m.may_run_jobs
+    small.agents.answer = "no answer"
+    await do(small, p.StartSlurmd(m.name, "now"))
+    found = small.get(m.name)
+    assert found.phase is Phase.DRAINING
+    assert found.may_run_jobs, "it may have started all the same"
+
+
+@pytest.mark.parametrize(
+    ("reason", "address", "resumed", "phase"),
+    [
+        ("meshd: free slot", "", True, Phase.READY),
+        ("bad fan", "", False, Phase.READY),
+        ("meshd: x", "100.64.9.9", False, Phase.TESTING),
+    ],
+)
+async def test_accept_resumes_only_what_meshd_drained(
+    small: Small, reason: str, address: str, resumed: bool, phase: Phase
+) -> None:
+    m = small.journal.put(machine(Phase.TESTING), "phase", "given", NOW)
+    small.slurm.set(node(m, "IDLE", "DRAIN", reason=reason, address=address or m.tailnet_ip))
+    await do(small, p.Accept(m.name, "up"))
+    assert bool(small.slurm.orders) is resumed
+    assert small.get(m.name).phase is phase
+
+
+async def test_kept_after_all_its_drain_is_undone(small: Small) -> None:
+    m = give(small, replace(LEAVING, removal="surplus"), "IDLE", "DRAIN")
+    await do(small, p.KeepAfterAll(m.name, "wanted again"))
+    assert small.slurm.orders == [f"resume {m.slot}"]
+    assert (small.get(m.name).phase, small.get(m.name).removal) == (Phase.READY, "")
+
+
+async def test_a_drain_by_a_person_is_not_undone(small: Small) -> None:
+    m = give(small, replace(LEAVING, removal="surplus", marks={}), "IDLE", "DRAIN")
+    await do(small, p.KeepAfterAll(m.name, "wanted again"))
+    assert small.slurm.orders == []
+    assert small.get(m.name).phase is Phase.READY
+
+
+async def test_removed_by_a_person_meanwhile_it_is_not_kept(small: Small) -> None:
+    m = give(small, replace(LEAVING, removal="surplus"), "IDLE", "DRAIN")
+    small.slurm.before_view = lambda: (small.records.change(m.name, "remove", "said root", removal="wanted"), None)[1]
+    await do(small, p.KeepAfterAll(m.name, "wanted again"))
+    assert (small.get(m.name).phase, small.get(m.name).removal) == (Phase.DRAINING, "wanted")
+
+
+# -- clouds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "phase", "block"),
+    [
+        (NoCapacity("sold out"), Phase.GONE, f"offer:{OFFER.key}"),
+        (QuotaExceeded("quota"), Phase.GONE, f"offer:{OFFER.key}"),
+        (InvalidRequest("no such type"), Phase.GONE, f"offer:{OFFER.key}"),
+        (AuthFailed("bad key"), Phase.GONE, "provider:aws"),
+        (RateLimited("slow down", retry_after_s=7), Phase.REQUESTED, "provider:aws"),
+        (Transient("busy"), Phase.REQUESTED, "provider:aws"),
+        (Uncertain("cut"), Phase.LAUNCHING, ""),
+    ],
+)
+async def test_each_refusal_has_one_way_out(small: Small, error: Exception, phase: Phase, block: str) -> None:
+    m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
+    small.cloud.errors.append(error)
+    await do(small, p.Launch(m.name, "wanted"))
+    assert small.get(m.name).phase is phase
+    assert set(small.journal.blocks(NOW)) == ({block} if block else set())
+
+
+async def test_launching_is_in_the_journal_before_the_call(small: Small) -> None:
+    m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
+    small.cloud.errors.append(KeyError("a fault in an adapter"))
+    await do(small, p.Launch(m.name, "wanted"))
+    found = small.get(m.name)
+    assert (found.phase, found.launch_attempts) == (Phase.LAUNCHING, 1)
+    assert m.name in small.executor.busy, "a fault of our own rests like any failure"
+
+
+async def test_what_was_learned_while_an_order_waited_holds(small: Small) -> None:
+    names = []
+    for index in (1, 2, 3):
+        names.append(small.journal.put(machine(Phase.REQUESTED, index=index), "phase", "given", NOW).name)
+    small.records.change(names[1], "remove", "said root", removal="wanted")
+    small.providers.clear()
+    await do(small, p.Launch(names[0], "wanted"))
+    small.providers["aws"] = small.cloud
+    await do(small, p.Launch(names[1], "wanted"))
+    small.journal.block(Block(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
+    await do(small, p.Launch(names[2], "wanted"))
+    assert small.cloud.launched == []
+    assert all(small.get(name).phase is Phase.GONE for name in names)
+
+
+async def test_a_machine_that_its_cloud_does_not_know_is_asked_of_the_listing(small: Small) -> None:
+    m = small.journal.put(machine(Phase.TERMINATING), "phase", "given", NOW)
+    small.cloud.errors.append(NotFound("no such instance"))
+    await do(small, p.Terminate(m.name, "over"))
+    assert small.get(m.name).phase is Phase.TERMINATING
+    assert "terminate_called" in small.get(m.name).marks
+
+
+async def test_an_orphan_is_asked_once_in_a_while_and_never_one_of_ours(small: Small) -> None:
+    m = small.journal.put(READY, "phase", "given", NOW)
+    await do(small, p.TerminateOrphan(m.instance_id, "stray", instance(m)))
+    assert small.cloud.ended == []
+    stray = instance(m, id="i-77")
+    await do(small, p.TerminateOrphan("i-77", "stray", stray))
+    assert small.cloud.ended == ["i-77"]
+    assert "i-77" in small.executor.busy
+    small.clock.t_s += 16
+    assert "i-77" not in small.executor.busy
+
+
+async def test_one_that_was_gone_and_is_listed_again_is_ended(small: Small) -> None:
+    m = small.journal.put(replace(READY, phase=Phase.GONE), "phase", "given", NOW)
+    await do(small, p.TerminateOrphan(m.instance_id, "listed again", instance(m)))
+    assert small.cloud.ended == [m.instance_id]
+
+
+async def test_adopted_while_ending_it_keeps_where_it_is(small: Small) -> None:
+    m = small.journal.put(machine(Phase.TERMINATING, instance_id="", region=""), "phase", "given", NOW)
+    await do(small, p.Adopt(m.name, "found", instance(m, id="i-9", region="r7")))
+    assert (small.get(m.name).instance_id, small.get(m.name).region) == ("i-9", "r7")
