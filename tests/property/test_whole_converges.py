@@ -1,4 +1,4 @@
-"""From any history of faults and kills the whole comes to what is wanted: nothing leaked, nothing doubled, no job killed."""
+"""After any history of faults and kills all is as wanted: nothing leaked, nothing doubled, no job killed."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ NODE_24_11 = (
     "Sockets=2 Boards=1 State=IDLE+DRAIN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A "
     "Partitions=h100,all  BootTime=2026-11-27T22:50:40 SlurmdStartTime=2026-11-27T23:21:17 "
     "LastBusyTime=2026-11-27T23:21:17 ResumeAfterTime=None CfgTRES=cpu=2,mem=1000M,billing=2 AllocTRES= CurrentWatts=0 "
-    "AveWatts=0  Reason=meshd: it's = \"q\" State=UP [root@2026-11-27T23:21:20]\n"
+    'AveWatts=0  Reason=meshd: it\'s = "q" State=UP [root@2026-11-27T23:21:20]\n'
 )
 NODE_22_05 = (
     "NodeName=h100-2 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=N/A AvailableFeatures=(null) "
@@ -28,7 +28,7 @@ NODE_22_05 = (
 def test_a_node_of_24_11_with_a_reason_that_looks_like_fields():
     node = show.parse_nodes(NODE_24_11)["h100-1"]
     assert node.states == {"IDLE", "DRAIN"}
-    assert node.reason == "meshd: it's = \"q\" State=UP"
+    assert node.reason == 'meshd: it\'s = "q" State=UP'
     assert (node.address, node.version, node.gres) == ("100.64.77.2", "24.11.5", "gpu:h100:8")
     assert node.features == ("aws", "h100")
     assert node.partitions == ("h100", "all")
