@@ -285,6 +285,7 @@ class Publisher:
         """Why the new addresses are not what slurmctld shows; "" once they are.
 
         Args:
+            wanted: what was published.
             alive: slurmctld has just answered: it need not be pinged before it is asked.
         """
         start = answered = self._clock.monotonic_s()
