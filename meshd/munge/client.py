@@ -10,7 +10,8 @@ from meshd.runtime.run import Result, Runner, run
 CREDENTIAL_MAX_CHARS = 8192
 _CREDENTIAL = re.compile(r"^MUNGE:[A-Za-z0-9+/=:]+:$")
 _STATUS = {
-    14: "the credential is invalid: the two sides do not have the same munge key",
+    14: "the credential is invalid: the two sides do not have the same munge key "
+    "(after a change of the head's key: systemctl restart munge meshd there)",
     15: "the credential is expired: it was made over 300 s ago by our clock: the clocks differ (NTP)",
     16: "the credential is rewound: it comes from over 300 s in our future, so the clocks differ (NTP)",
     17: "the credential is replayed: it was already used here",

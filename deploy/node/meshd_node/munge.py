@@ -23,7 +23,8 @@ STATUS_MUNGE = 409
 _KINDS = {
     15: "expired: this machine's clock is ahead of the head's by more than munge allows; set the clock (NTP)",
     16: "rewound: this machine's clock is behind the head's by more than munge allows; set the clock (NTP)",
-    14: "invalid: the two sides do not have the same munge key",
+    14: "invalid: the two sides do not have the same munge key "
+    "(after a change of the head's key: systemctl restart munge meshd there)",
     17: "replayed: the same credential was shown twice",
 }
 
