@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from meshd.config import TimingSettings
 from meshd.daemon.cloud_steps import CloudSteps
@@ -24,6 +24,7 @@ from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot
 from meshd.provider_api import Capabilities, Instance, InstanceId, InstanceState, Offer, ProviderName
 from meshd.store.journal import Journal
 
+T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CLOUD = ProviderName("cloud")
 OFFERS = tuple(
@@ -91,6 +92,7 @@ class World:
     jobs: dict[str, tuple[str, float]] = field(default_factory=dict)  # slot -> (job id, ends at)
     published: dict[str, str] = field(default_factory=dict)
     slurm_down: bool = False
+    tailnet_down_until_s: float = 0.0
     crashed: bool = False
     journal_lost: bool = False
     creates: int = 0
@@ -174,6 +176,7 @@ class World:
     async def view(self) -> SlurmView:
         if self.slurm_down:
             raise SlurmError("slurmctld does not answer")
+        self.start_jobs(0.1)  # the world goes on between a snapshot and the step that it led to
         jobs = tuple(SlurmJob(job, "u", "h100", "RUNNING", (slot,)) for slot, (job, _) in self.jobs.items())
         return SlurmView("24.11.5", dict(self.nodes), jobs)
 
@@ -203,6 +206,7 @@ class World:
         if found is None:
             return "no answer"
         slot = next((s for s, n in self.nodes.items() if n.address == found.ip), "")
+        self.start_jobs(0.2)
         if verb == "leave" and slot in self.jobs:
             raise Violation(f"slurmd stopped under job {self.jobs[slot][0]}")
         found.slurmd = verb == "start_slurmd"
@@ -214,6 +218,14 @@ class World:
 
     async def delete_device(self, device_id: str) -> None:
         return None
+
+    def start_jobs(self, p: float) -> None:
+        """Slurm starts jobs on nodes that are open, at any moment."""
+        for slot, node in self.nodes.items():
+            behind = any(m.slurmd and m.ip == node.address and m.ended_s is None for m in self.machines.values())
+            if behind and slot not in self.jobs and "DRAIN" not in node.states and self.rng.random() < p:
+                self.jobs[slot] = (str(self.rng.randrange(10**6)), self.clock.t_s + self.rng.uniform(5, 300))
+                self.nodes[slot] = replace(node, states=frozenset({"ALLOCATED"}))
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -233,11 +245,11 @@ class World:
             base = "DOWN"
             if behind is not None and behind.slurmd:
                 base = "ALLOCATED" if slot in self.jobs else "IDLE"
-                if base == "IDLE" and "DRAIN" not in node.states and self.rng.random() < 0.4:
-                    self.jobs[slot] = (str(self.rng.randrange(10**6)), t + self.rng.uniform(5, 300))
-                    base = "ALLOCATED"
             self.nodes[slot] = replace(node, states=frozenset({base}) | (node.states & {"DRAIN"}))
+        self.start_jobs(0.4)
         self.slurm_down = self.chance(0.1)
+        if self.chance(0.03):
+            self.tailnet_down_until_s = t + self.rng.uniform(10, 400)
 
 
 class Daemon:
@@ -245,6 +257,8 @@ class Daemon:
 
     def __init__(self, world: World, path: Path, pool: Pool, policy: Policy) -> None:
         self.world = world
+        self.fresh_since: dict[str, datetime] = {}
+        self.old_slurm: Fresh[SlurmView] | None = None
         self.journal = Journal(path)
         self.records = Records(self.journal, world.clock, lambda: None)
         timing = TimingSettings(no_capacity_cooldown_s=30, breaker_cooldown_s=60)
@@ -271,16 +285,36 @@ class Daemon:
             "24.11.5", dict(world.nodes),
             tuple(SlurmJob(job, "u", "h100", "RUNNING", (slot,)) for slot, (job, _) in world.jobs.items()),
         )  # fmt: skip
+        tailnet_down = world.clock.t_s < world.tailnet_down_until_s
+        seen: Fresh[SlurmView] | Unavailable = self.fresh("slurm", slurm, down=world.slurm_down)
+        if world.chance(0.15) and self.old_slurm is not None:
+            seen = self.old_slurm  # its reader is slow, or stuck
+        elif isinstance(seen, Fresh):
+            self.old_slurm = seen
         return Snapshot(
             instances={"cloud": gone if world.chance(0.1) else Fresh(world.listing(), now)},
             offers={"cloud": gone if world.chance(0.1) else Fresh(OFFERS, now)},
-            tailnet=gone if world.chance(0.1) else Fresh(TailnetView("100.64.0.1", "head", True, (), peers), now),
-            slurm=gone if world.slurm_down else Fresh(slurm, now),
+            tailnet=self.fresh("tailnet", TailnetView("100.64.0.1", "head", True, (), peers), down=tailnet_down),
+            slurm=seen,
             published=dict(world.published),
         )
 
+    def fresh(self, name: str, value: T, *, down: bool) -> Fresh[T] | Unavailable:
+        """The source's word, with since when it speaks without a break."""
+        now = self.world.clock.now()
+        if down:
+            self.fresh_since.pop(name, None)
+            return Unavailable("down", now)
+        return Fresh(value, now, self.fresh_since.setdefault(name, now))
+
+    def people_act(self) -> None:
+        """Somebody removes a machine, whatever it is doing."""
+        machines = [m for m in self.journal.machines() if m.phase not in {Phase.TERMINATING, Phase.LOST}]
+        if machines and self.world.chance(0.05):
+            self.records.change(self.world.rng.choice(machines).name, "remove", "said root", removal="wanted")
+
     def agents_act(self) -> None:
-        """What machines do by themselves: appear on the tailnet, join, prove munge, have their line published."""
+        """What machines do by themselves: appear on the tailnet, join, prove munge, speak."""
         world = self.world
         for m in world.machines.values():
             if m.ended_s is not None or not m.boots or world.clock.t_s < m.born_s + m.boot_s:
@@ -289,6 +323,10 @@ class Daemon:
                 m.ip = f"100.64.{world.next_ip // 250}.{world.next_ip % 250 + 1}"
                 world.next_ip += 1
             record = self.journal.machine(m.token)
+            if world.clock.t_s < world.tailnet_down_until_s:
+                continue
+            if record is not None and record.facts is not None and record.phase in IN_SLURM:
+                self.journal.note(replace(record, heartbeat_at=world.clock.now()))
             if record is None or record.facts is not None or world.chance(0.2):
                 continue
             try:
@@ -296,8 +334,12 @@ class Daemon:
                 self.records.change(record.name, "munge", "proved", munge_ok=True)
             except JoinRefused:
                 continue
-        if world.chance(0.3):
-            return
+        if not world.chance(0.3):
+            self.publish()
+
+    def publish(self) -> None:
+        """What the publisher does: the joined lines into Slurm."""
+        world = self.world
         wanted = {
             x.slot: x.tailnet_ip
             for x in self.journal.machines()
@@ -351,6 +393,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60) -> World:
             daemon.journal.set_target(Target("h100", rng.randrange(0, 7)), "chaos", world.clock.now())
         world.move_on(rng.uniform(1, 25))
         daemon.agents_act()
+        daemon.people_act()
         daemon.reconciler.tick()
         await daemon.settle()
         assert not Violation.seen, (seed, round_, Violation.seen)
