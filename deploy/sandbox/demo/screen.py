@@ -62,8 +62,8 @@ class Screen:
             self.console.print(f"    {text}", markup=False, soft_wrap=True)
 
     @contextlib.asynccontextmanager
-    async def stage(self, title: str) -> AsyncIterator[None]:
-        """Announce a stage, show that it is alive while it lasts, and say how long it took."""
+    async def stage(self, title: str, *, speaks: bool = False) -> AsyncIterator[None]:
+        """Announce a stage, show that it lives (unless it speaks itself), and say how long it took."""
         begun_s = time.monotonic()
         self._title, self._note = title, ""
         self._stage_begun_s = begun_s
@@ -72,7 +72,7 @@ class Screen:
             self._status.start()
         else:
             self.line(f"[{self._clock()}] {title} ...")
-        ticker = asyncio.create_task(self._tick())
+        ticker = asyncio.create_task(self._tick(speaks=speaks))
         try:
             yield
         finally:
@@ -91,13 +91,13 @@ class Screen:
     def _clock(self) -> str:
         return f"{time.monotonic() - self._begun_s:6.1f}s"
 
-    async def _tick(self) -> None:
+    async def _tick(self, *, speaks: bool) -> None:
         shown = len(self.lines)
         while True:
             await asyncio.sleep(0.5 if self._status else _REPEAT_S)
             if self._status:
                 self._status.update(self._words())
-            elif shown == len(self.lines):
+            elif not speaks and shown == len(self.lines):
                 took_s = time.monotonic() - self._stage_begun_s
                 self.console.print(f"    still at it after {took_s:.0f} s", markup=False)
             shown = len(self.lines)
