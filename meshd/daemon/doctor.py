@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
+import structlog
+
 from meshd.api.schema import CheckRow
 from meshd.errors import MeshdError
 from meshd.model.machine import Machine
@@ -16,6 +18,7 @@ from meshd.tailnet.admin import TailscaleAdmin
 from meshd.tailnet.keys import AuthKeySource
 
 CHECK_TIMEOUT_S = 20.0
+log = structlog.get_logger(__name__)
 
 
 class FilesCheck(Protocol):
@@ -62,7 +65,8 @@ class Doctor:
             ("tailnet devices", self._devices),
             *((f"provider {name}", self._provider(provider)) for name, provider in sorted(self._providers.items())),
         ]
-        return list(await asyncio.gather(*(_row(name, check) for name, check in checks)))
+        rows = await asyncio.gather(*(_row(name, check) for name, check in checks), return_exceptions=True)
+        return [_row_of(name, row) for (name, _), row in zip(checks, rows, strict=True)]
 
     async def _settings(self) -> CheckRow:
         problem = self._config_problem()
@@ -125,6 +129,14 @@ class Doctor:
             return _ok(f"provider {provider.name}", await provider.check())
 
         return check
+
+
+def _row_of(name: str, row: CheckRow | BaseException) -> CheckRow:
+    """A fault of our own in one check keeps no other from being seen."""
+    if isinstance(row, CheckRow):
+        return row
+    log.error("check_broke", check=name, exc_info=row)
+    return _fail(name, f"a fault inside meshd: {type(row).__name__}", "see `journalctl -u meshd`")
 
 
 async def _row(name: str, check: Callable[[], Awaitable[CheckRow]]) -> CheckRow:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import platform
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from meshd import __version__
@@ -134,6 +136,7 @@ class Desk:
         ]
         if tick is not None:
             found += problems.of_sources(tick.snapshot)
+            found += problems.of_providers(machines, tick.snapshot)
             found += problems.of_plan(desired, machines, tick.plan.warnings, tick.snapshot)
         return problems.ordered(found)
 
@@ -149,6 +152,7 @@ class Desk:
         deadline_s = self._clock.monotonic_s() + wait_s
         name = self._name_of(machine) if machine else ""
         while True:
+            newest = self._journal.last_event_id()
             found = self._journal.events(-1 if after_id is None else after_id, limit, name)
             left_s = deadline_s - self._clock.monotonic_s()
             if found or after_id is None or left_s <= 0:
@@ -156,12 +160,10 @@ class Desk:
                 return s.EventsView(
                     events=[_event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id
                 )
-            async with self._news:
-                try:
-                    async with asyncio.timeout(left_s):
-                        await self._news.wait()
-                except TimeoutError:
-                    continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s), self._news:
+                    # One that came while the lock was waited for is not waited for again.
+                    await self._news.wait_for(partial(self._newer_than, newest))
 
     async def plan(self, request: s.ScaleRequest | None) -> s.PlanView:
         """What would be done."""
@@ -254,6 +256,9 @@ class Desk:
         self._reconciler.wake()
         warnings = [f"job {', '.join(jobs)} loses the node"] if jobs and request.force else []
         return self._answer(self._machine(machine.name), f"will be given back {how}", warnings)
+
+    def _newer_than(self, event_id: int) -> bool:
+        return self._journal.last_event_id() > event_id
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,22 @@ def of_sources(snapshot: Snapshot) -> Iterable[ProblemView]:
         yield _problem("error", f"the head's tailnet is not well: {words}", "run `tailscale status` on the head")
 
 
+def of_providers(machines: Iterable[Machine], snapshot: Snapshot) -> Iterable[ProblemView]:
+    """Machines of providers that are not enabled: nobody looks after them."""
+    unwatched: dict[str, list[Machine]] = {}
+    for machine in machines:
+        if machine.provider not in snapshot.instances and machine.phase is not Phase.REQUESTED:
+            unwatched.setdefault(machine.provider, []).append(machine)
+    for provider, found in sorted(unwatched.items()):
+        usd = sum(machine.usd_per_hour for machine in found)
+        yield _problem(
+            "error",
+            f"{len(found)} machines of {provider} cost {usd:.2f} USD/h, and it is not enabled: meshd can neither see "
+            "nor end them",
+            f"enable providers.{provider} and restart meshd, until they are gone",
+        )
+
+
 def of_machines(machines: Iterable[Machine], steps_failed: Mapping[str, str], now: datetime) -> Iterable[ProblemView]:
     """Machines that were given up, that do not die, or whose last step failed."""
     for machine in machines:
@@ -46,7 +62,7 @@ def of_machines(machines: Iterable[Machine], steps_failed: Mapping[str, str], no
                 "error",
                 f"{machine.name} costs {machine.usd_per_hour:.2f} USD/h and {machine.provider} does not end it: "
                 f"asked {machine.terminate_calls} times",
-                f"end {machine.instance_id} in {machine.provider}'s console; meshd goes on asking",
+                f"end {machine.instance_id or machine.name} in {machine.provider}'s console; meshd goes on asking",
                 since=machine.phase_since, machine=machine.name, pool=machine.pool,
             )  # fmt: skip
         elif machine.failure:

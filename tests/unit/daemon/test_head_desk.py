@@ -1,0 +1,199 @@
+"""What people ask for, against the real journal, loop and steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from meshd.api import schema as s
+from meshd.api.auth import Actor
+from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
+from meshd.daemon.doctor import Doctor
+from meshd.daemon.head_desk import Desk
+from meshd.errors import TailnetError
+from meshd.model.desired import Block, Target
+from meshd.model.machine import Phase
+from meshd.model.observed import Fresh, Snapshot
+from tests.unit.daemon.small import Cloud, Small
+from tests.unit.worlds import GONE_DARK, NOW, around, machine, snapshot
+
+ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
+
+
+class Files:
+    """Slurm's files, all well."""
+
+    def view(self) -> s.PublishView:
+        return s.PublishView()
+
+    async def __call__(self) -> s.CheckRow:
+        return s.CheckRow(name="slurm files", status="ok", text="fine")
+
+
+class NoDoctor:
+    async def __call__(self) -> list[s.CheckRow]:
+        return []
+
+
+class World(Small):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.desk = Desk(
+            records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
+            published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
+            clock=self.clock, cluster="lab", config_problem=lambda: "", tailscale_version=lambda: "1.102",
+        )  # fmt: skip
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    made = World(tmp_path)
+    made.reconciler.tick()
+    yield made
+    await made.executor.aclose(1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    made.journal.close()
+
+
+async def test_scale_journals_the_target_and_lifts_what_held_the_pool_back(world: World) -> None:
+    for key in ("pool:h100", "pool:h100x", "provider:aws"):
+        world.journal.block(Block(key, NOW + timedelta(hours=1), "why"), NOW)
+    answer = await world.desk.scale(s.ScaleRequest(gpus=2), ROOT)
+    assert answer.target_id is not None
+    assert [row.action for row in answer.plan.steps] == ["request_machine"] * 2
+    assert world.journal.targets()["h100"].gpus == 2
+    assert "pool:h100" not in world.journal.blocks(NOW)
+    assert "pool:h100x" in world.journal.blocks(NOW), "another pool's breaker stays"
+
+
+async def test_a_dry_run_changes_nothing(world: World) -> None:
+    before = world.journal.last_event_id()
+    answer = await world.desk.scale(s.ScaleRequest(gpus=2, dry_run=True), ROOT)
+    assert (answer.target_id, len(answer.plan.steps)) == (None, 2)
+    assert world.journal.last_event_id() == before
+    assert not world.journal.targets()
+
+
+async def test_what_cannot_be_is_refused(world: World) -> None:
+    with pytest.raises(Refused, match="room for 8"):
+        await world.desk.scale(s.ScaleRequest(gpus=9), ROOT)
+    with pytest.raises(Unknown, match="no pool"):
+        await world.desk.scale(s.ScaleRequest(gpus=1, pool="a100"), ROOT)
+    with pytest.raises(BadRequest, match="does not rent from gce"):
+        await world.desk.scale(s.ScaleRequest(gpus=1, provider="gce"), ROOT)
+    assert not world.journal.targets()
+
+
+async def test_before_the_first_tick_nothing_is_promised(tmp_path: Path) -> None:
+    early = World(tmp_path)
+    with pytest.raises(NotReady):
+        await early.desk.scale(s.ScaleRequest(gpus=1), ROOT)
+    assert (await early.desk.status()).tick_at is None
+    early.journal.close()
+
+
+async def test_remove_says_who_and_stays_removed(world: World) -> None:
+    m = world.journal.put(machine(Phase.DRAINING, removal="surplus"), "phase", "given", NOW)
+    world.journal.set_target(Target("h100", 1), "said", NOW)
+    await world.desk.remove(s.RemoveRequest(machine=m.slot), ROOT)
+    assert world.get(m.name).removal == "wanted"
+    world.seen = around(m, "IDLE", "DRAIN")
+    world.slurm.seen = world.seen.slurm.value  # type: ignore[union-attr]
+    world.reconciler.tick()
+    await world.settle()
+    assert world.get(m.name).phase is Phase.DRAINING, "the target does not bring it back"
+    await world.desk.remove(s.RemoveRequest(machine=m.name, force=True), ROOT)
+    await world.desk.remove(s.RemoveRequest(machine=m.name), ROOT)
+    assert world.get(m.name).removal == "forced", "a later, gentler word does not call force back"
+
+
+async def test_force_names_the_jobs(world: World) -> None:
+    m = world.journal.put(machine(Phase.READY), "phase", "given", NOW)
+    world.seen = around(m, "ALLOCATED", jobs={m.slot: "7"})
+    world.reconciler.tick()
+    gentle = await world.desk.remove(s.RemoveRequest(machine=m.name), ROOT)
+    assert (gentle.jobs, gentle.warnings) == (["7"], [])
+    forced = await world.desk.remove(s.RemoveRequest(machine=m.name, force=True), ROOT)
+    assert "job 7 loses the node" in forced.warnings[0]
+
+
+async def test_what_is_gone_or_going_is_told(world: World) -> None:
+    gone = world.journal.put(machine(Phase.GONE, gone_at=NOW), "phase", "given", NOW)
+    going = world.journal.put(machine(Phase.TERMINATING, index=2), "phase", "given", NOW)
+    with pytest.raises(Refused, match="is gone since"):
+        await world.desk.remove(s.RemoveRequest(machine=gone.name), ROOT)
+    assert "already" in (await world.desk.remove(s.RemoveRequest(machine=going.name), ROOT)).text
+    with pytest.raises(Unknown):
+        await world.desk.remove(s.RemoveRequest(machine="lab-none-1-abcdef"), ROOT)
+    with pytest.raises(Refused, match="not in Slurm"):
+        await world.desk.drain(s.DrainRequest(machine=going.name), ROOT)
+
+
+async def test_undrain_does_not_call_back_what_leaves(world: World) -> None:
+    m = world.journal.put(machine(Phase.DRAINING, removal="surplus"), "phase", "given", NOW)
+    with pytest.raises(Refused, match="on its way out"):
+        await world.desk.undrain(s.DrainRequest(machine=m.name), ROOT)
+
+
+async def test_events_are_waited_for(world: World) -> None:
+    last = world.journal.last_event_id()
+    waiting = asyncio.create_task(world.desk.events(after_id=last, limit=10, wait_s=30))
+    await asyncio.sleep(0)
+    world.journal.event(NOW, "test", "news")
+    found = await asyncio.wait_for(waiting, 5)
+    assert [e.text for e in found.events] == ["news"]
+
+
+async def test_problems_tell_of_sources_and_of_machines_that_nobody_watches(world: World) -> None:
+    world.journal.put(machine(Phase.READY, provider="gce"), "phase", "given", NOW)
+    world.journal.put(machine(Phase.LOST, index=2, instance_id=""), "phase", "given", NOW)
+    world.seen = snapshot(slurm=GONE_DARK, instances={"aws": GONE_DARK})
+    world.reconciler.tick()
+    texts = " | ".join(p.text + p.cure for p in world.desk.problems())
+    for words in ("slurm cannot be read", "1 machines of gce", "end lab-h100-2-abcde2 in aws's console"):
+        assert words in texts
+
+
+# -- doctor -----------------------------------------------------------------------------------------------------------
+
+
+class Munge:
+    async def encode(self) -> str:
+        return "MUNGE:x:"
+
+    async def exchange(self, credential: str) -> str:
+        return credential
+
+
+class NoKey:
+    async def current(self) -> object:
+        raise TailnetError("no auth key: set auth_key_file")
+
+
+class BrokenCloud(Cloud):
+    async def check(self) -> str:
+        raise KeyError("account")
+
+
+async def test_every_check_has_its_row_whatever_breaks() -> None:
+    def rows(seen: Snapshot | None) -> Doctor:
+        return Doctor(
+            snapshot=lambda: seen, providers={"aws": BrokenCloud()}, munge=Munge(), keys=NoKey(), admin=None,  # type: ignore[dict-item, arg-type]
+            gone=lambda: [machine(Phase.GONE)], files=Files(), config_problem=lambda: "",
+        )  # fmt: skip
+
+    found = {row.name: row for row in await rows(snapshot())()}
+    assert [found[name].status for name in ("settings", "munge", "slurm", "slurm files", "tailnet")] == ["ok"] * 5
+    assert found["auth key"].status == found["provider aws"].status == "fail"
+    assert "KeyError" in found["provider aws"].text
+    dark = {row.name: row.status for row in await rows(snapshot(slurm=GONE_DARK, tailnet=GONE_DARK))()}
+    assert (dark["slurm"], dark["tailnet"], dark["tailnet devices"]) == ("fail", "fail", "warn")
+    assert len(await rows(None)()) == len(found)
+    left = around(machine(Phase.GONE))
+    assert isinstance(left.tailnet, Fresh)
+    assert {row.name: row.status for row in await rows(left)()}["tailnet devices"] == "warn"
