@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -29,12 +29,14 @@ class Answer:
         body: the decoded JSON; None when the body is not JSON.
         text: the body's first characters, for `meshctl events`.
         retry_after_s: seconds from the Retry-After header; None when absent or unreadable.
+        headers: all of the answer's, names in lower case.
     """
 
     status: int
     body: Any
     text: str
     retry_after_s: float | None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_json(self) -> bool:
@@ -131,7 +133,9 @@ class JsonHttp:
             if not response.content.at_eof():
                 raise aiohttp.ClientPayloadError("the answer is larger than 16 MiB")
             wait_s = retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC))
-            return Answer(response.status, _decode(raw), raw[:MAX_VENDOR_TEXT].decode("utf-8", "replace"), wait_s)
+            text = raw[:MAX_VENDOR_TEXT].decode("utf-8", "replace")
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status, _decode(raw), text, wait_s, headers)
 
     async def aclose(self) -> None:
         """Close the session."""

@@ -1,0 +1,1 @@
+"""RunPod: pods, by its REST API v2."""

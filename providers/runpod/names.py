@@ -1,0 +1,95 @@
+"""Names between RunPod and the contract: of instance types, of our marks on a pod. PURE.
+
+RunPod has no instance types: a pod is so many GPUs of an id, or so many vCPUs of a flavour, in a cloud tier. The type's
+name holds all of it and can be read back: "8x_NVIDIA_H100_80GB_HBM3", "1x_NVIDIA_A40@community", "16vcpu_cpu5c".
+
+RunPod has no tags either. The environment of the container takes their place: the API returns it with each pod.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TAG_PREFIX = "MESHD_TAG_"
+CLUSTER_TAG = "meshd-cluster"
+MACHINE_TAG = "meshd-machine"
+
+_TYPE = re.compile(r"([1-9]\d*)(x|vcpu)_(\S+?)(@community)?")
+_ENV_UNSAFE = re.compile(r"[^A-Z0-9]")
+_ESCAPED = {"%": "%25", "_": "%5F", "@": "%40"}
+
+
+@dataclass(frozen=True, slots=True)
+class PodKind:
+    """What a pod is made of.
+
+    Attributes:
+        id: RunPod's id of the GPU type, or of the CPU flavour.
+        count: GPUs, or vCPUs.
+        cpu: it is a CPU pod.
+        community: in the community cloud instead of the secure one.
+    """
+
+    id: str
+    count: int
+    cpu: bool = False
+    community: bool = False
+
+    @property
+    def cloud(self) -> str:
+        """RunPod's word for the tier."""
+        return "COMMUNITY" if self.community else "SECURE"
+
+    @property
+    def type_name(self) -> str:
+        """The instance type's name, without blanks."""
+        escaped = "".join(_ESCAPED.get(char, char) for char in self.id).replace(" ", "_")
+        return f"{self.count}{'vcpu' if self.cpu else 'x'}_{escaped}{'@community' if self.community else ''}"
+
+
+def parse_type(name: str) -> PodKind | None:
+    """The reverse of `PodKind.type_name`; None for a name that is none."""
+    match = _TYPE.fullmatch(name)
+    if match is None:
+        return None
+    plain = match[3].replace("_", " ")
+    for char, escape in reversed(_ESCAPED.items()):
+        plain = plain.replace(escape, char)
+    return PodKind(plain, int(match[1]), match[2] == "vcpu", match[4] is not None)
+
+
+def kind_of(pod: Mapping[str, Any]) -> PodKind | None:
+    """What a pod is made of; None when it does not tell."""
+    community = pod.get("cloud") == "COMMUNITY"
+    gpu, cpu = pod.get("gpu"), pod.get("cpu")
+    if isinstance(gpu, dict) and gpu.get("id"):
+        return PodKind(str(gpu["id"]), int(gpu.get("count") or 1), cpu=False, community=community)
+    if isinstance(cpu, dict) and cpu.get("id") and cpu.get("vcpuCount"):
+        return PodKind(str(cpu["id"]), int(cpu["vcpuCount"]), cpu=True, community=community)
+    return None
+
+
+def tag_variable(tag: str) -> str:
+    """The environment variable that stands for a tag: "meshd-slot" is MESHD_TAG_SLOT."""
+    return TAG_PREFIX + _ENV_UNSAFE.sub("_", tag.removeprefix("meshd-").upper())
+
+
+def tag(pod: Mapping[str, Any], name: str) -> str:
+    """The value of one of our tags on a pod; "" when it has none."""
+    env = pod.get("env")
+    return str(env.get(tag_variable(name), "")) if isinstance(env, dict) else ""
+
+
+def is_ours(pod: Mapping[str, Any], cluster: str) -> bool:
+    """Whether a pod is this cluster's.
+
+    Our mark decides. On a pod without a mark the name does, but only one of exactly meshd's form (cluster, pool,
+    number, six letters or digits): people give their own pods names that begin alike.
+    """
+    mark = tag(pod, CLUSTER_TAG)
+    if mark:
+        return mark == cluster
+    return bool(re.fullmatch(rf"{re.escape(cluster)}-[a-z0-9-]+-\d+-[a-z0-9]{{6}}", str(pod.get("name") or "")))

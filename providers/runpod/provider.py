@@ -1,0 +1,150 @@
+"""The RunPod adapter: glue between the contract and the client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshd.errors import InvalidRequest, NotFound
+from meshd.provider_api import (
+    Capabilities,
+    Instance,
+    InstanceState,
+    LaunchRequest,
+    Offer,
+    OfferQuery,
+    ProviderContext,
+    ProviderName,
+    Shape,
+)
+from providers._fresh import Freshness
+from providers._gather import all_of
+from providers._offers import matches
+from providers._settings import parse
+from providers.runpod.catalogue import cpu_offers, cpu_questions, gpu_offers, gpu_questions
+from providers.runpod.client import RunpodApi
+from providers.runpod.endings import Endings
+from providers.runpod.mapping import RUNPOD, launch_body, to_instance
+from providers.runpod.names import is_ours, parse_type
+from providers.runpod.settings import RunpodSettings
+
+USER_DATA_MAX_B = 32 * 1024
+"""RunPod names no limit. In base64 this stays far below the 128 KiB that Linux takes as one argument."""
+
+
+class RunpodProvider:
+    """RunPod's pods behind the contract `meshd.provider_api.Provider`."""
+
+    def __init__(self, context: ProviderContext, settings: RunpodSettings, api: RunpodApi) -> None:
+        self._cluster = context.cluster
+        self._settings = settings
+        self._api = api
+        self._now = context.now
+        self._fresh = Freshness(context.now, settings.fresh_s)
+        self._endings = Endings(context.now)
+
+    @property
+    def name(self) -> ProviderName:
+        """Always "runpod"."""
+        return RUNPOD
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Containers without a TUN device and without systemd, on demand only.
+
+        A lost create is found by its name; marks are kept in the container's environment, in place of tags. A
+        container that ends leaves a stopped pod behind, whose disk goes on costing.
+        """
+        return Capabilities(shape=Shape.CONTAINER, tun=False, systemd=False, user_data_max_b=USER_DATA_MAX_B)
+
+    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+        """Pods by data centre, with today's price; RunPod's stock is a hint, a create may be refused all the same."""
+        answers = await all_of(
+            [
+                *(self._gpus(cloud, count) for cloud, count in gpu_questions(query, self._settings)),
+                *(self._cpus(vcpus) for vcpus in cpu_questions(query, self._settings)),
+            ]
+        )
+        return [offer for offers in answers for offer in offers if matches(offer, query)]
+
+    async def _gpus(self, cloud: str, count: int) -> list[Offer]:
+        return gpu_offers(await self._api.gpu_types(cloud, count), cloud, count, self._settings, self._now())
+
+    async def _cpus(self, vcpus: int) -> list[Offer]:
+        return cpu_offers(await self._api.cpu_flavours(vcpus), vcpus, self._settings, self._now())
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        """Create one pod, named by its token, that runs the user data as its start command.
+
+        RunPod takes no idempotency token: after Uncertain, list and look for the name before launching again.
+        """
+        size_b = len(request.user_data.encode())
+        kind = parse_type(request.offer.instance_type)
+        if size_b > USER_DATA_MAX_B or kind is None:
+            over = f"user data of {size_b} bytes; {USER_DATA_MAX_B} fit"
+            text = over if kind else f"{request.offer.instance_type!r} is no type that this adapter offers"
+            raise InvalidRequest(text, provider=RUNPOD, operation="launch")
+        made = to_instance(await self._api.create(launch_body(request, kind, self._settings)))
+        self._fresh.see(made.id)
+        return replace(
+            made,
+            token=request.token,
+            region=made.region or request.offer.region,
+            instance_type=made.instance_type or request.offer.instance_type,
+            usd_per_hour=made.usd_per_hour or request.offer.usd_per_hour,
+        )
+
+    async def get(self, instance: Instance) -> Instance:
+        """The pod by its id.
+
+        Raises:
+            NotFound: RunPod does not know it, and it is not fresh.
+            Transient: RunPod does not know it, but may not know it yet.
+        """
+        try:
+            return self._endings.look(to_instance(await self._api.pod(instance.id)))
+        except NotFound as error:
+            if self._endings.accepted(instance.id):
+                return replace(instance, state=InstanceState.GONE, reason="deleted", vendor_state="")
+            raise self._fresh.judge(instance, error) from error
+
+    async def list(self) -> Sequence[Instance]:
+        """The account's pods that are this cluster's, by our mark or else by the form of the name."""
+        pods = [pod for pod in await self._api.pods() if is_ours(pod, self._cluster)]
+        instances = [self._endings.look(to_instance(pod)) for pod in pods]
+        for instance in instances:
+            self._fresh.see(instance.id)
+        return instances
+
+    async def terminate(self, instance: Instance) -> None:
+        """Delete the pod, with its disk. A network volume stays.
+
+        Raises:
+            NotFound: RunPod does not know it, and it is not fresh.
+            Transient: RunPod does not know it, but may not know it yet.
+        """
+        try:
+            await self._api.delete(instance.id)
+        except NotFound as error:
+            if self._endings.accepted(instance.id):
+                return
+            raise self._fresh.judge(instance, error) from error
+        self._endings.accept(instance.id)
+
+    async def check(self) -> str:
+        """Proof that the key may read. RunPod does not tell whose it is, so this counts what it sees."""
+        return f"an API key that sees {len(await self._api.pods('check'))} pods"
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._api.aclose()
+
+
+def create(context: ProviderContext) -> RunpodProvider:
+    """Entry point of `meshd.providers`.
+
+    Raises:
+        ConfigError: the table cannot be used; one line per problem.
+    """
+    settings = parse(RunpodSettings, context.settings, "[providers.runpod]")
+    return RunpodProvider(context, settings, RunpodApi(settings))
