@@ -308,7 +308,10 @@ class Daemon:
         return Fresh(value, now, self.fresh_since.setdefault(name, now))
 
     def people_act(self) -> None:
-        """Somebody removes a machine, whatever it is doing."""
+        """Somebody removes a machine, whatever it is doing, or opens a node that is drained."""
+        for slot, node in self.world.nodes.items():
+            if "DRAIN" in node.states and self.world.chance(0.05):
+                self.world.nodes[slot] = replace(node, states=node.states - {"DRAIN"}, reason="")
         machines = [m for m in self.journal.machines() if m.phase not in {Phase.TERMINATING, Phase.LOST}]
         if machines and self.world.chance(0.05):
             self.records.change(self.world.rng.choice(machines).name, "remove", "said root", removal="wanted")
