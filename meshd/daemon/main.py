@@ -42,13 +42,14 @@ from meshd.daemon.tokens import MachineTokens
 from meshd.daemon.views import status_line
 from meshd.errors import ConfigError, MeshdError, MungeError
 from meshd.model.desired import Desired
-from meshd.model.machine import IN_SLURM
+from meshd.model.machine import IN_SLURM, Machine
 from meshd.model.observed import Fresh, SlurmView, Snapshot
 from meshd.munge.client import MungeClient
 from meshd.munge.key import read_key
 from meshd.obs import log as logging
 from meshd.provider_api import Instance, Offer, OfferQuery, Provider
 from meshd.runtime.clock import SystemClock
+from meshd.runtime.collector import calm
 from meshd.runtime.run import run
 from meshd.runtime.tasks import keep_running
 from meshd.slurm.client import SlurmClient
@@ -78,6 +79,7 @@ class Daemon:
         self._clock = clock = SystemClock()
         self._notify = Notifier()
         self._watchdog_fed_s = 0.0
+        self._told = (-1, "")
         self._stop = asyncio.Event()
         self._awake = asyncio.Event()
         state = settings.cluster.state_dir
@@ -209,9 +211,18 @@ class Daemon:
             self._watchdog_fed_s = now_s
             self._notify.watchdog()
             self._notify.status(status_line(machines, self._desk.problems()))
+        self._tell_agents(machines)
+        self._publishing.look()
+
+    def _tell_agents(self, machines: list[Machine]) -> None:
+        """Keep the agents' rosters; only a change of a record or of the head's address can change them."""
+        seen = self._watcher.current
+        own = seen.value.self_ipv4 if isinstance(seen, Fresh) else ""
+        if self._told == (self._journal.revision, own):
+            return
+        self._told = self._journal.revision, own
         joined = {m.name for m in machines if m.facts is not None and m.phase in IN_SLURM}
         self._agents.keep(self._roster(), {m.name for m in machines}, joined)
-        self._publishing.look()
 
     def _roster(self) -> dict[str, str]:
         roster: dict[str, str] = {
@@ -236,6 +247,7 @@ class Daemon:
         tasks = [watcher]
         try:
             await self._first_look()
+            calm()
             await self._publishing.start()
             await self._api.start()
             bodies: dict[str, Callable[[], Awaitable[None]]] = {
