@@ -25,7 +25,9 @@ class RunpodSettings(AdapterSettings):
     api_key_file: Path | None = Field(None, description="file with the API key; else the credential `runpod_api_key`")
     base_url: str = Field("https://api.runpod.io", pattern=r"^https?://[^/]+/?$")
 
-    clouds: tuple[Literal["secure", "community"], ...] = Field(("secure",), min_length=1, description="tiers to rent in")
+    clouds: tuple[Literal["secure", "community"], ...] = Field(
+        ("secure",), min_length=1, description="tiers to rent in"
+    )
     data_centers: tuple[str, ...] = Field((), description="data centres to rent in; empty: all")
     country_codes: tuple[Annotated[str, Field(pattern=r"^[A-Z]{2}$")], ...] = Field((), description="empty: all")
     gpu_types: tuple[str, ...] = Field(("*",), description="RunPod's GPU ids, with * as wildcard; empty: none")
@@ -44,7 +46,9 @@ class RunpodSettings(AdapterSettings):
     network_volume_path: str = Field("/workspace", pattern=r"^/.+")
     ports: tuple[Port, ...] = Field(("22/tcp",), description="ports that RunPod makes public")
     global_networking: bool = Field(False, description="RunPod's own network between pods; GPU pods only")
-    start_ssh: bool = Field(False, description="the account's SSH keys, and the image's own start script beside stage 1")
+    start_ssh: bool = Field(
+        False, description="the account's SSH keys, and the image's own start script beside stage 1"
+    )
     env: dict[str, str] = Field({}, description="environment of the pod; readable by everybody with an API key")
 
     max_wait_s: NotNegative = Field(30.0, description="a call that would wait longer for RunPod's quota is put off")

@@ -1,0 +1,304 @@
+"""A stand-in for RunPod's REST API 2.0: stateful, with its quotas as real behaviour and faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+
+from aiohttp import web
+
+from deploy.sandbox.clouds.faults import AFTER, CUTS, Fault, FaultEngine, Kind, Struck
+from deploy.sandbox.clouds.ledger import Birth, End, Ledger, Life, Machine
+from deploy.sandbox.clouds.runpod_bodies import pod_body, problems_of, script_of, tags_of, type_name
+from deploy.sandbox.clouds.runpod_types import CPUS, DATA_CENTERS, GPUS, CpuFlavour, GpuType
+
+HTML = "<html><head><title>502 Bad Gateway</title></head><body>cloudflare</body></html>"
+TITLES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    402: "Payment Required",
+    403: "Forbidden",
+    404: "Not Found",
+    410: "Gone",
+    422: "Unprocessable Entity",
+    429: "Too Many Requests",
+}
+NO_ROOM = "There are no longer any instances available with the requested specifications. Please refresh and try again."
+#: The faults of the request that this task answers.
+_STRUCK: ContextVar[Struck] = ContextVar("struck")
+
+
+class Refused(Exception):
+    """A problem document."""
+
+    def __init__(self, status: int, detail: str, errors: list[str] | None = None, retry_after_s: float = 0) -> None:
+        self.status = status
+        self.headers = {"Retry-After": f"{retry_after_s:g}"} if retry_after_s else {}
+        title = TITLES.get(status, "Internal Server Error")
+        self.body: dict[str, Any] = {"title": title, "status": status, "detail": detail}
+        if errors:
+            self.body["errors"] = errors
+        super().__init__(detail)
+
+    def response(self) -> web.Response:
+        """As an answer."""
+        return web.json_response(
+            self.body, status=self.status, headers=self.headers, content_type="application/problem+json"
+        )
+
+
+def _refusal(fault: Fault) -> Refused:
+    table: dict[Kind, tuple[int, str]] = {
+        Kind.NO_CAPACITY: (400, NO_ROOM),
+        Kind.QUOTA: (403, "Your account cannot access the requested pool."),
+        Kind.AUTH: (401, "invalid bearer token"),
+        Kind.INVALID: (422, "Request validation failed."),
+        Kind.THROTTLED: (429, "rate limit exceeded for the minute window"),
+    }
+    status, detail = table.get(fault.kind, (fault.status, "an internal error occurred"))
+    errors = ["$: additional properties 'bogus' not allowed"] if fault.kind is Kind.INVALID else None
+    return Refused(status, detail, errors, fault.seconds if fault.kind is Kind.THROTTLED else 0)
+
+
+class RunpodCloud:
+    """The stand-in as an aiohttp application.
+
+    Args:
+        ledger: the machines.
+        faults: what goes wrong.
+        api_key: the only key that is let in.
+        per_minute: calls that the key may make in a minute; 0 for no quota. May be changed while it runs.
+    """
+
+    def __init__(self, ledger: Ledger, faults: FaultEngine, api_key: str, per_minute: int = 60) -> None:
+        self.ledger = ledger
+        self.faults = faults
+        self.per_minute = per_minute
+        self.levels: dict[str, str] = {}
+        self.gpus: dict[str, GpuType] = {gpu.id: gpu for gpu in GPUS}
+        self.cpus: dict[str, CpuFlavour] = {cpu.id: cpu for cpu in CPUS}
+        self._api_key = api_key
+        self._asked: dict[str, dict[str, Any]] = {}
+        self._window = (0, 0)
+        self._closing = asyncio.Event()
+
+    def app(self) -> web.Application:
+        """The application, with all routes under /v2."""
+        app = web.Application(middlewares=[self._middleware])
+        app.add_routes(
+            [
+                web.get("/v2/catalog/gpus", self._gpus),
+                web.get("/v2/catalog/cpus", self._cpus),
+                web.get("/v2/pods", self._list),
+                web.post("/v2/pods", self._create),
+                web.get("/v2/pods/{id}", self._get),
+                web.delete("/v2/pods/{id}", self._delete),
+            ]
+        )
+        return app
+
+    def close(self) -> None:
+        """Let slow answers go."""
+        self._closing.set()
+
+    @web.middleware
+    async def _middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        struck = self.faults.take(_operation(request))
+        _STRUCK.set(struck)
+        quota: Mapping[str, str] = {}
+        try:
+            _admit(request, self._api_key)
+            quota = self._count()
+            if struck.before is not None:
+                return _spoiled(request, struck.before)
+            response = await handler(request)
+        except Refused as refused:
+            response = refused.response()
+            quota = quota or refused.headers
+        except web.HTTPNotFound:
+            response = Refused(404, "resource not found").response()
+        response.headers.update(quota)
+        if struck.after is None:
+            return response
+        if struck.after.kind is not Kind.SLOW:
+            return _spoiled(request, struck.after)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), struck.after.seconds)
+        return response
+
+    def _count(self) -> dict[str, str]:
+        """Count one call; returns the quota headers."""
+        now_s = int(self.ledger.now().timestamp())
+        minute, used = self._window
+        used = used + 1 if minute == now_s // 60 else 1
+        self._window = (now_s // 60, used)
+        if not self.per_minute:
+            return {}
+        left_s = 60 - now_s % 60
+        left = max(0, self.per_minute - used)
+        headers = {
+            "RateLimit": f'"minute";r={left};t={left_s}',
+            "RateLimit-Policy": f'"minute";q={self.per_minute};w=60',
+        }
+        if used > self.per_minute:
+            refused = Refused(429, "rate limit exceeded for the minute window", retry_after_s=left_s)
+            refused.headers |= headers
+            raise refused
+        return headers
+
+    async def _gpus(self, request: web.Request) -> web.Response:
+        count, cloud = int(request.query.get("count", "1")), request.query.get("cloud", "SECURE").lower()
+        countries = set(filter(None, request.query.get("countryCodes", "").split(",")))
+        stocked = _wants_stock(request)
+        rows = []
+        for gpu in self.gpus.values():
+            name = type_name(gpu.id, count, community=cloud == "community")
+            places = [place for place in gpu.data_centers if not countries or DATA_CENTERS[place][1] in countries]
+            fits = 0 < count <= gpu.max_count.get(cloud, 0)
+            if places:
+                rows.append(gpu.body() | (self._stock(name, places if fits else []) if stocked else {}))
+        return web.json_response({"gpus": rows})
+
+    async def _cpus(self, request: web.Request) -> web.Response:
+        count, stocked = int(request.query.get("vcpuCount", "2")), _wants_stock(request)
+        if count < 2 or count & (count - 1):
+            raise Refused(400, "vcpuCount must be a power of two")
+        rows = [
+            cpu.body() | (self._stock(type_name(cpu.id, count, cpu=True), cpu.data_centers) if stocked else {})
+            for cpu in self.cpus.values()
+        ]
+        return web.json_response({"cpus": rows})
+
+    def _stock(self, name: str, places: list[str] | tuple[str, ...]) -> dict[str, Any]:
+        levels = {
+            place: self.levels.get(place, "HIGH") if self.ledger.has_room(name, place) else "NONE" for place in places
+        }
+        best = next((level for level in ("HIGH", "MEDIUM", "LOW") if level in levels.values()), "NONE")
+        if best == "NONE":
+            return {"availability": "NONE"}
+        rows = [{"id": p, "name": DATA_CENTERS[p][0], "availability": level} for p, level in levels.items()]
+        return {"availability": best, "dataCenters": rows}
+
+    async def _list(self, request: web.Request) -> web.Response:
+        looks = _STRUCK.get().looks
+        pods = [self._body(machine, looks) for machine in self.ledger.listed() if machine.life is not Life.ENDED]
+        return web.json_response({"pods": pods})
+
+    async def _get(self, request: web.Request) -> web.Response:
+        return web.json_response(self._body(self._known(request.match_info["id"]), _STRUCK.get().looks))
+
+    def _known(self, pod_id: str) -> Machine:
+        machine = self.ledger.find(pod_id)
+        if machine is None or machine.end is End.ASKED:
+            raise Refused(404, "pod not found")
+        return machine
+
+    async def _create(self, request: web.Request) -> web.Response:
+        body = await _json(request)
+        struck = _STRUCK.get()
+        births = [self._birth(body) for _ in range(2 if struck.fate(Kind.DUPLICATE) else 1)]
+        machines = []
+        for birth in births:
+            self._asked[birth.id] = body
+            machines.append(self.ledger.add(birth, struck))
+        return web.json_response(self._body(machines[0], struck.looks), status=201)
+
+    def _birth(self, body: dict[str, Any]) -> Birth:
+        problems = problems_of(body)
+        if problems:
+            raise Refused(422, "Request validation failed.", problems)
+        if ("gpu" in body) == ("cpu" in body):
+            raise Refused(400, "exactly one of gpu and cpu must be set")
+        name, gpus, usd, places = self._priced(body)
+        wanted = body.get("dataCenterIds") or places
+        place = next((p for p in wanted if p in places and self.ledger.has_room(name, p)), None)
+        if place is None:
+            raise Refused(400, NO_ROOM)
+        return Birth(
+            id=secrets.token_hex(7),
+            token=str(body["name"]),
+            region=place,
+            zone="",
+            instance_type=name,
+            gpus=gpus,
+            gpu_name=str(body["gpu"]["id"]) if gpus else "",
+            usd_per_hour=usd,
+            user_data=script_of(str(body.get("args", ""))),
+            tags=tags_of(body.get("env", {})),
+        )
+
+    def _priced(self, body: Mapping[str, Any]) -> tuple[str, int, float, tuple[str, ...]]:
+        cloud = str(body.get("cloud", "SECURE")).lower()
+        if "cpu" in body:
+            flavour, vcpus = self.cpus.get(body["cpu"]["id"]), int(body["cpu"].get("vcpuCount", 2))
+            if flavour is None or not 2 <= vcpus <= flavour.max_vcpus or vcpus & (vcpus - 1) or cloud != "secure":
+                raise Refused(400, "invalid cpu flavor or vcpuCount")
+            usd = round(vcpus * flavour.usd_per_vcpu_hour, 6)
+            return type_name(flavour.id, vcpus, cpu=True), 0, usd, flavour.data_centers
+        gpu, count = self.gpus.get(body["gpu"]["id"]), int(body["gpu"].get("count", 1))
+        if gpu is None:
+            raise Refused(400, "unknown GPU type")
+        if not 1 <= count <= gpu.max_count[cloud]:
+            raise Refused(400, NO_ROOM)
+        usd = round(count * gpu.usd_per_hour[cloud], 6)
+        return type_name(gpu.id, count, community=cloud == "community"), count, usd, gpu.data_centers
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        machine = self._known(request.match_info["id"])
+        if machine.life is not Life.ENDED:
+            self.ledger.ask_end(machine.id)
+        return web.Response(status=204)
+
+    def _body(self, machine: Machine, looks: frozenset[Kind]) -> dict[str, Any]:
+        return pod_body(machine, self._asked[machine.id], looks, self.ledger.now())
+
+
+def _admit(request: web.Request, api_key: str) -> None:
+    agent = request.headers.get("User-Agent", "")
+    if not agent or agent.startswith("Python-urllib"):
+        raise web.HTTPForbidden(text="error code: 1010")  # what stands before the API says so, in plain text
+    if request.headers.get("Authorization") != f"Bearer {api_key}":
+        raise Refused(401, "missing bearer token" if "Authorization" not in request.headers else "invalid bearer token")
+
+
+def _wants_stock(request: web.Request) -> bool:
+    stocked, product = request.query.get("include") == "AVAILABILITY", "product" in request.query
+    if stocked != product:
+        raise Refused(400, "include=AVAILABILITY and product go together")
+    return stocked
+
+
+def _operation(request: web.Request) -> str:
+    path = request.path.removeprefix("/v2")
+    if path == "/pods":
+        return {"GET": "list", "POST": "launch"}.get(request.method, "other")
+    if path.startswith("/pods/"):
+        return {"GET": "get", "DELETE": "terminate"}.get(request.method, "other")
+    return "offers" if path.startswith("/catalog/") else "other"
+
+
+async def _json(request: web.Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise Refused(400, "request could not be processed")
+    return body
+
+
+def _spoiled(request: web.Request, fault: Fault) -> web.StreamResponse:
+    if fault.kind in CUTS:
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response()  # to nobody
+    if fault.kind in (Kind.HTML, Kind.HTML_AFTER):
+        status = 200 if fault.kind in AFTER else 502
+        return web.Response(text=HTML, content_type="text/html", status=status)
+    return _refusal(fault).response()
