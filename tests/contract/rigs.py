@@ -15,6 +15,7 @@ from deploy.sandbox.hypervisor import HollowHypervisor
 from meshd.provider_api import Instance, LaunchRequest, Offer, OfferQuery, Provider, ProviderContext
 from providers.aws.provider import create as create_aws
 from providers.lambda_cloud.provider import create as create_lambda
+from providers.runpod.provider import create as create_runpod
 
 CLUSTER = "lab"
 SECRET = "s3cr3t-key-that-must-never-show"
@@ -129,14 +130,35 @@ class LambdaRig(_Rig):
         return self.make(base_url="http://127.0.0.1:9", ssh_key_name="meshd")
 
 
-RIGS: dict[str, type[_Rig]] = {"aws": AwsRig, "lambda": LambdaRig}
+@dataclass
+class RunpodRig(_Rig):
+    name: str = "runpod"
+    factory: Callable[[ProviderContext], Provider] = create_runpod
+
+    def table(self) -> dict[str, Any]:
+        return {"base_url": self.server.runpod_url, "api_key": SECRET, "cpu_types": ["*"]}
+
+    def unreachable(self) -> Provider:
+        return self.make(base_url="http://127.0.0.1:9")
+
+
+RIGS: dict[str, type[_Rig]] = {"aws": AwsRig, "lambda": LambdaRig, "runpod": RunpodRig}
 
 
 async def build(name: str, stack: AsyncExitStack) -> Rig:
     """The rig called `name`, on a server of its own."""
     clock = ManualClock()
     hypervisor = HollowHypervisor()
-    options = ServerOptions(boot_s=30, end_s=20, keep_s=3600, lambda_api_key=SECRET, lambda_limits=(0, 0), watch_s=0)
+    options = ServerOptions(
+        boot_s=30,
+        end_s=20,
+        keep_s=3600,
+        lambda_api_key=SECRET,
+        lambda_limits=(0, 0),
+        watch_s=0,
+        runpod_api_key=SECRET,
+        runpod_per_minute=0,
+    )
     server = await stack.enter_async_context(CloudServer(hypervisor, options, clock.now))
     return RIGS[name](server, clock, hypervisor, stack)
 

@@ -30,9 +30,11 @@ from deploy.sandbox.clouds.faults import FaultEngine
 from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.clouds.lambda_api import LambdaCloud, RateLimits
 from deploy.sandbox.clouds.ledger import Ledger, Rules
+from deploy.sandbox.clouds.runpod_api import RunpodCloud
 from deploy.sandbox.hypervisor import HollowHypervisor, Hypervisor
 
 DEFAULT_LAMBDA_KEY = "sandbox-lambda-key"
+DEFAULT_RUNPOD_KEY = "sandbox-runpod-key"
 
 
 def utc_now() -> datetime:
@@ -52,6 +54,8 @@ class ServerOptions:
         keep_s: how long ended machines are still shown.
         lambda_api_key: the only key that Lambda lets in. EC2 lets in any.
         lambda_limits: Lambda's spacing of calls and launches.
+        runpod_api_key: the only key that RunPod lets in.
+        runpod_per_minute: calls that RunPod takes in a minute; 0: any number.
         seed: of the faults that strike by chance.
         watch_s: how often machines are looked at for having powered themselves off; 0: only when somebody asks.
     """
@@ -59,12 +63,15 @@ class ServerOptions:
     ip: str = "127.0.0.1"
     ec2_port: int = 0
     lambda_port: int = 0
+    runpod_port: int = 0
     admin_port: int = 0
     boot_s: float = 0.0
     end_s: float = 0.0
     keep_s: float = 3600.0
     lambda_api_key: str = DEFAULT_LAMBDA_KEY
     lambda_limits: tuple[float, float] = (1.0, 12.0)
+    runpod_api_key: str = DEFAULT_RUNPOD_KEY
+    runpod_per_minute: int = 60
     seed: int = 0
     watch_s: float = 2.0
 
@@ -103,6 +110,7 @@ class CloudServer:
         self._listen = listen or self._listen_here
         self.ec2_url = ""
         self.lambda_url = ""
+        self.runpod_url = ""
         self.admin_url = ""
         self._stack = AsyncExitStack()
 
@@ -113,16 +121,21 @@ class CloudServer:
         self.clouds = {
             "aws": self._cloud("aws", ends_itself=True),
             "lambda": self._cloud("lambda", ends_itself=False),
+            "runpod": self._cloud("runpod", ends_itself=False),
         }
         aws, lambda_ = self.clouds["aws"], self.clouds["lambda"]
         self.ec2 = Ec2Cloud(aws.ledger, aws.faults)
         limits = RateLimits(*options.lambda_limits)
         self.lambda_cloud = LambdaCloud(lambda_.ledger, lambda_.faults, options.lambda_api_key, limits)
+        runpod = self.clouds["runpod"]
+        self.runpod = RunpodCloud(runpod.ledger, runpod.faults, options.runpod_api_key, options.runpod_per_minute)
         admin = Admin(self.clouds, self.lambda_cloud, self.host)
         self.ec2_url = self._serve_ec2()
         self.lambda_url = await self._serve(self.lambda_cloud.app(), options.lambda_port)
+        self.runpod_url = await self._serve(self.runpod.app(), options.runpod_port)
         self.admin_url = await self._serve(admin.app(), options.admin_port)
         self._stack.callback(self.lambda_cloud.close)
+        self._stack.callback(self.runpod.close)
         if options.watch_s:
             watch = asyncio.create_task(self._watch(), name="cloud watch")
             self._stack.callback(watch.cancel)
@@ -140,7 +153,7 @@ class CloudServer:
 
     def urls(self) -> dict[str, str]:
         """Where each API listens."""
-        return {"ec2": self.ec2_url, "lambda": self.lambda_url, "admin": self.admin_url}
+        return {"ec2": self.ec2_url, "lambda": self.lambda_url, "runpod": self.runpod_url, "admin": self.admin_url}
 
     def _cloud(self, name: str, *, ends_itself: bool) -> Cloud:
         options = self.options
@@ -192,10 +205,12 @@ async def _main(arguments: argparse.Namespace) -> None:
         ip=arguments.ip,
         ec2_port=arguments.ec2_port,
         lambda_port=arguments.lambda_port,
+        runpod_port=arguments.runpod_port,
         admin_port=arguments.admin_port,
         boot_s=arguments.boot_s,
         end_s=arguments.end_s,
         lambda_limits=(0.0, 0.0) if arguments.no_limits else (1.0, 12.0),
+        runpod_per_minute=0 if arguments.no_limits else 60,
     )
     done = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -211,10 +226,11 @@ def main() -> None:
     parser.add_argument("--ip", default="127.0.0.1")
     parser.add_argument("--ec2-port", type=int, default=0)
     parser.add_argument("--lambda-port", type=int, default=0)
+    parser.add_argument("--runpod-port", type=int, default=0)
     parser.add_argument("--admin-port", type=int, default=0)
     parser.add_argument("--boot-s", type=float, default=5.0)
     parser.add_argument("--end-s", type=float, default=3.0)
-    parser.add_argument("--no-limits", action="store_true", help="switch Lambda's rate limits off")
+    parser.add_argument("--no-limits", action="store_true", help="switch the clouds' rate limits off")
     parser.add_argument("--hypervisor", default="hollow", help="hollow, or module:factory")
     asyncio.run(_main(parser.parse_args()))
 
