@@ -1,4 +1,4 @@
-"""RunPod's quotas: what is left in each window, as each answer's RateLimit header tells, and waiting for the next one."""
+"""RunPod's quotas: what is left in each window, as the RateLimit header tells, and waiting for the next one."""
 
 from __future__ import annotations
 

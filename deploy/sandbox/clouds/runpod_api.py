@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -100,6 +101,35 @@ class RunpodCloud:
             ]
         )
         return app
+
+    def add_admin_routes(self, app: web.Application) -> None:
+        """What the stand-ins' own API can change: prices, stock and the quota of calls."""
+        app.add_routes(
+            [
+                web.put("/clouds/runpod/gpus", self._set_price),
+                web.put("/clouds/runpod/stock", self._set_stock),
+                web.put("/clouds/runpod/limits", self._set_limits),
+            ]
+        )
+
+    async def _set_price(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        gpu = self.gpus[body["id"]]
+        prices = {tier: float(body.get(tier, usd)) for tier, usd in gpu.usd_per_hour.items()}
+        self.gpus[gpu.id] = replace(gpu, usd_per_hour=prices)
+        return web.json_response(prices)
+
+    async def _set_stock(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        place, level = str(body["data_center"]), str(body["availability"])
+        if place not in DATA_CENTERS or level not in ("NONE", "LOW", "MEDIUM", "HIGH"):
+            raise ValueError(f"data centres are {', '.join(DATA_CENTERS)}; availability is NONE, LOW, MEDIUM or HIGH")
+        self.levels[place] = level
+        return web.json_response(self.levels)
+
+    async def _set_limits(self, request: web.Request) -> web.Response:
+        self.per_minute = int((await request.json())["per_minute"])
+        return web.json_response({"per_minute": self.per_minute})
 
     def close(self) -> None:
         """Let slow answers go."""
