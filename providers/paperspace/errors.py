@@ -1,0 +1,111 @@
+"""What an answer of Paperspace that is no success means. PURE.
+
+Every operation declares only 200 and a default error {"code", "message"}; the codes are those of tRPC. What the vendor
+says of capacity and quota has no code of its own, so the words decide. Of the body only code and message are kept:
+`details` and `issues` may repeat what was sent, and a startup script holds a key.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from meshd.errors import (
+    AuthFailed,
+    InvalidRequest,
+    NoCapacity,
+    NotFound,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+    Transient,
+    Uncertain,
+)
+from meshd.provider_api import ProviderName
+
+PAPERSPACE = ProviderName("paperspace")
+
+
+class NotNow(Transient):
+    """The machine cannot be deleted as it stands: it runs, or something else is being done to it."""
+
+
+_CAPACITY = re.compile(
+    r"out of capacity|no (?:more |available )?capacity|(?:insufficient|not enough) (?:capacity|resources)"
+    r"|no machines? (?:is |are )?available|(?:currently|temporarily) unavailable",
+    re.IGNORECASE,
+)
+_QUOTA = re.compile(
+    r"quota|maximum (?:number|amount)|max(?:imum)? \w*\s?machines?\b|machine limit"
+    r"|limit (?:has been )?(?:reached|exceeded)|(?:reached|exceed\w*|over) (?:your|the|its)\b[\w ]* limit"
+    r"|request (?:access|an increase)|not approved|require\w* approval",
+    re.IGNORECASE,
+)
+_BILLING = re.compile(
+    r"billing|payment|credit card|past due|account (?:is )?(?:suspended|on hold|locked)", re.IGNORECASE
+)
+_CODES = {
+    "PARSE_ERROR": 400,
+    "BAD_REQUEST": 400,
+    "UNAUTHORIZED": 401,
+    "FORBIDDEN": 403,
+    "NOT_FOUND": 404,
+    "METHOD_NOT_SUPPORTED": 405,
+    "TIMEOUT": 408,
+    "CONFLICT": 409,
+    "PRECONDITION_FAILED": 412,
+    "PAYLOAD_TOO_LARGE": 413,
+    "TOO_MANY_REQUESTS": 429,
+    "CLIENT_CLOSED_REQUEST": 499,
+    "INTERNAL_SERVER_ERROR": 500,
+}
+
+
+def to_error(
+    status: int, body: Any, *, operation: str, changes: bool, retry_after_s: float | None = None, text: str = ""
+) -> ProviderError:
+    """The contract's error for an answer that is no success.
+
+    Args:
+        status: the HTTP status.
+        body: the decoded answer; None when it was not JSON.
+        operation: the contract's name of the call.
+        changes: the call may have made or ended a machine.
+        retry_after_s: from the Retry-After header.
+        text: the answer's first characters, kept for `meshctl events` when the body has no code.
+    """
+    detail = body if isinstance(body, dict) else {}
+    code, words = str(detail.get("code") or ""), str(detail.get("message") or "")
+    said = f"{code}: {words}" if code else f"HTTP {status} without an error code"
+    vendor_text = said if code else text
+    meant = _CODES.get(code, status)
+    if 429 in (status, meant):
+        return RateLimited(
+            said, retry_after_s=retry_after_s, provider=PAPERSPACE, operation=operation, vendor_text=vendor_text
+        )
+    kind = by_words(words) if operation == "launch" else None
+    if kind is None or (kind is not NoCapacity and meant >= 500):
+        kind = _by_status(meant, operation, changes, coded=bool(code))
+    return kind(said, provider=PAPERSPACE, operation=operation, vendor_text=vendor_text)
+
+
+def by_words(words: str) -> type[ProviderError] | None:
+    """The kind of refusal that a message on launching tells of; None when it says nothing of these."""
+    if _CAPACITY.search(words):
+        return NoCapacity
+    if _BILLING.search(words):
+        return AuthFailed
+    return QuotaExceeded if _QUOTA.search(words) else None
+
+
+def _by_status(status: int, operation: str, changes: bool, *, coded: bool) -> type[ProviderError]:
+    if status in (401, 402, 403):
+        return AuthFailed
+    if status in (408, 499) or status >= 500 or not coded:
+        return Uncertain if changes else Transient
+    if operation == "terminate" and status in (400, 409, 412):
+        return NotNow
+    if status == 404:
+        # On launch it is something that the request names: the template, the script, the network.
+        return InvalidRequest if operation == "launch" else NotFound
+    return Transient if status == 409 else InvalidRequest

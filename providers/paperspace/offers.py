@@ -1,0 +1,107 @@
+"""What can be rented: the shipped types, the templates that start them, and the vendor's word on room. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from meshd.errors import InvalidRequest
+from meshd.provider_api import Offer, OfferQuery
+from providers._offers import matches
+from providers.paperspace.catalogue import Catalogue, MachineType
+from providers.paperspace.errors import PAPERSPACE
+from providers.paperspace.settings import PaperspaceSettings
+
+
+def template_for(
+    label: str, *, gpus: int, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings
+) -> Mapping[str, Any] | None:
+    """The OS template to start a type with; None when none of those wanted can.
+
+    Args:
+        label: the type.
+        gpus: decides which of the settings' lists of names is used.
+        templates: of GET /os-templates.
+        settings: the names wanted, or one fixed id.
+    """
+    fixed = settings.template_ids.get(label.lower())
+    if fixed:
+        return next((one for one in templates if one.get("id") == fixed), {"id": fixed})
+    able = [one for one in templates if _starts(one, label)]
+    for pattern in settings.templates if gpus else settings.cpu_templates:
+        fitting = [one for one in able if any(fnmatchcase(name, pattern.lower()) for name in _names(one))]
+        if fitting:
+            return max(fitting, key=lambda one: str(one.get("dtCreated") or ""))
+    return None
+
+
+def _starts(template: Mapping[str, Any], label: str) -> bool:
+    if "windows" in " ".join((str(template.get("agentType") or "").lower(), *_names(template))):
+        return False
+    return any(
+        str(kind.get("machineTypeLabel") or "").lower() == label.lower() and kind.get("isAvailable")
+        for kind in template.get("availableMachineTypes") or ()
+    )
+
+
+def _names(template: Mapping[str, Any]) -> tuple[str, str]:
+    return str(template.get("name") or "").lower(), str(template.get("operatingSystemLabel") or "").lower()
+
+
+def wanted_template(
+    offer: Offer, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings
+) -> Mapping[str, Any]:
+    """The template to start an offer's machine with.
+
+    Raises:
+        InvalidRequest: there is none; the text names the settings to change.
+    """
+    found = template_for(offer.instance_type, gpus=offer.gpus, templates=templates, settings=settings)
+    if found is None:
+        names = sorted({name for one in templates if _starts(one, offer.instance_type) for name in _names(one)[:1]})
+        text = (
+            f"no OS template that starts {offer.instance_type} has a name that is wanted (there are: "
+            f"{', '.join(names[:8]) or 'none'}); set providers.paperspace.templates or template_ids"
+        )
+        raise InvalidRequest(text, provider=PAPERSPACE, operation="launch")
+    return found
+
+
+def candidates(
+    catalogue: Catalogue, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings, query: OfferQuery
+) -> list[Offer]:
+    """All offers that the settings and the query mean and that a template can start, not yet asked for room.
+
+    A price of the settings stands in for the shipped one, and the vendor's table of types has its date all the same.
+    """
+    types = [kind for kind in catalogue.types.values() if _is_wanted(kind, templates, settings)]
+    offers = (
+        _offer(kind, region, catalogue, settings)
+        for kind in types
+        for region in settings.regions
+        if region in kind.regions
+    )
+    return [offer for offer in offers if matches(offer, query)]
+
+
+def _is_wanted(kind: MachineType, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings) -> bool:
+    if not any(fnmatchcase(kind.label.lower(), pattern.lower()) for pattern in settings.machine_types):
+        return False
+    return template_for(kind.label, gpus=kind.gpus, templates=templates, settings=settings) is not None
+
+
+def _offer(kind: MachineType, region: str, catalogue: Catalogue, settings: PaperspaceSettings) -> Offer:
+    return Offer(
+        provider=PAPERSPACE,
+        region=region,
+        zone="",
+        instance_type=kind.label,
+        gpu=kind.gpu,
+        gpus=kind.gpus,
+        gpu_memory_gib=kind.gpu_memory_gib,
+        vcpus=kind.vcpus,
+        memory_mib=kind.memory_gib * 1024,
+        usd_per_hour=settings.prices.get(kind.label.lower(), kind.usd_per_hour),
+        price_as_of=catalogue.as_of,
+    )

@@ -1,0 +1,239 @@
+"""The Paperspace adapter: glue between the contract and the client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from meshd.errors import AuthFailed, InvalidRequest, NotFound, ProviderError, Transient, Uncertain
+from meshd.provider_api import (
+    Capabilities,
+    Instance,
+    InstanceId,
+    InstanceState,
+    LaunchRequest,
+    Offer,
+    OfferQuery,
+    ProviderContext,
+    ProviderName,
+)
+from providers._fresh import Freshness
+from providers._gather import all_of
+from providers._settings import parse
+from providers.paperspace.catalogue import Catalogue, shipped
+from providers.paperspace.client import PaperspaceApi
+from providers.paperspace.errors import PAPERSPACE, NotNow, by_words
+from providers.paperspace.mapping import (
+    deletion,
+    failed_create,
+    is_ours,
+    launch_body,
+    to_instance,
+    why_gone,
+)
+from providers.paperspace.offers import candidates, wanted_template
+from providers.paperspace.scripts import StartupScripts
+from providers.paperspace.settings import PaperspaceSettings
+
+USER_DATA_MAX_B = 16384  # the vendor tells no limit of a startup script; stage 1 is half of this
+
+
+class PaperspaceProvider:
+    """Paperspace behind the contract `meshd.provider_api.Provider`."""
+
+    def __init__(
+        self, context: ProviderContext, settings: PaperspaceSettings, api: PaperspaceApi, catalogue: Catalogue
+    ) -> None:
+        self._cluster = context.cluster
+        self._settings = settings
+        self._api = api
+        self._catalogue = catalogue
+        self._now = context.now
+        self._fresh = Freshness(context.now, settings.fresh_s)
+        self._scripts = StartupScripts(context.cluster, settings, api, context.now)
+        self._templates: tuple[datetime, list[Mapping[str, Any]]] | None = None
+        self._was_up: set[InstanceId] = set()
+        self._ending: set[InstanceId] = set()
+
+    @property
+    def name(self) -> ProviderName:
+        """Always "paperspace"."""
+        return PAPERSPACE
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Virtual machines, on demand only, known by their names alone. Powering off does not end the bill."""
+        return Capabilities(tags=False, user_data_max_b=USER_DATA_MAX_B)
+
+    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+        """Types by region, with the shipped or the settings' price, and whether there is room."""
+        found = candidates(self._catalogue, await self._os_templates("offers"), self._settings, query)
+        room = await all_of(self._api.available(offer.instance_type, offer.region) for offer in found)
+        return [replace(offer, available=free) for offer, free in zip(found, room, strict=True)]
+
+    async def _os_templates(self, operation: str) -> list[Mapping[str, Any]]:
+        ttl = timedelta(seconds=self._settings.templates_ttl_s)
+        if self._templates is None or self._now() - self._templates[0] >= ttl:
+            self._templates = (self._now(), await self._api.templates(operation))
+        return self._templates[1]
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        """Launch one machine, named by its token, which is also the name of the startup script with its user data.
+
+        Paperspace takes no idempotency token: after Uncertain, list and look for the name before launching again.
+        The script is deleted at once when no machine was made, and by `list` once a machine has run it.
+        """
+        size_b = len(request.user_data.encode())
+        if size_b > USER_DATA_MAX_B:
+            text = f"user data of {size_b} bytes; at most {USER_DATA_MAX_B} are given to Paperspace"
+            raise InvalidRequest(text, provider=PAPERSPACE, operation="launch")
+        template = wanted_template(request.offer, await self._os_templates("launch"), self._settings)
+        script_id = await self._scripts.make(request.token, request.user_data)
+        try:
+            raw, event = await self._api.create(launch_body(request, self._settings, template, script_id))
+            await self._refuse_stillborn(str(raw["id"]), event)
+        except Uncertain:
+            raise  # there may be a machine, and it needs its script
+        except ProviderError:
+            await self._scripts.drop(request.token, "launch")
+            raise
+        made = to_instance(raw)
+        self._fresh.see(made.id)
+        return replace(
+            made,
+            token=request.token,
+            state=InstanceState.BOOTING,
+            region=request.offer.region,
+            instance_type=request.offer.instance_type,
+            launched_at=made.launched_at or self._now(),
+            usd_per_hour=made.usd_per_hour or request.offer.usd_per_hour,
+            reason="",
+        )
+
+    async def _refuse_stillborn(self, machine_id: str, event: Mapping[str, Any]) -> None:
+        """Raise when the create call's own event says already that it failed, and give back what it left.
+
+        What cannot be given back here is found by its name, as an orphan.
+        """
+        words = failed_create([event])
+        if not words:
+            return
+        kind = by_words(words) or InvalidRequest
+        error = kind(words, provider=PAPERSPACE, operation="launch", vendor_text=words)
+        try:
+            await self._api.delete(machine_id)
+        except ProviderError as left:
+            raise error from left
+        raise error
+
+    async def get(self, instance: Instance) -> Instance:
+        """The machine by its id, with what its events tell when it is not there or does not come up.
+
+        Raises:
+            NotFound: Paperspace does not know it, nor why, and it is not fresh.
+            Transient: Paperspace does not know it, but may not know it yet.
+        """
+        try:
+            raw = await self._api.machine(instance.id, "get")
+        except NotFound as error:
+            why = why_gone(await self._api.events(instance.id, "get"))
+            if not why:
+                raise self._fresh.judge(instance, error) from error
+            return replace(instance, provider=PAPERSPACE, state=InstanceState.GONE, reason=why, vendor_state="")
+        return await self._told(raw, "get")
+
+    async def _told(self, raw: Mapping[str, Any], operation: str) -> Instance:
+        """The machine, with what only this adapter or the machine's events know of it."""
+        found = to_instance(raw)
+        self._fresh.see(found.id)
+        self._scripts.note(found)
+        if found.state is InstanceState.RUNNING:
+            self._was_up.add(found.id)
+        if found.state is InstanceState.GONE:
+            return found
+        if found.id in self._ending:
+            return replace(found, state=InstanceState.TERMINATING)
+        age_s = (self._now() - found.launched_at).total_seconds() if found.launched_at else float("inf")
+        waits = found.vendor_state in ("provisioning", "off") and found.id not in self._was_up
+        if waits and age_s >= self._settings.events_after_s:
+            why = failed_create(await self._api.events(found.id, operation))
+            if why:
+                return replace(found, state=InstanceState.FAILED, reason=why)
+        if waits and age_s < self._settings.start_s:  # made, and about to be started
+            return replace(found, state=InstanceState.BOOTING, reason="")
+        return found
+
+    async def list(self) -> Sequence[Instance]:
+        """The account's machines that have a name of this cluster. Then deletes startup scripts that are done with."""
+        ours = [raw for raw in await self._api.machines() if is_ours(str(raw.get("name") or ""), self._cluster)]
+        machines = await all_of(self._told(raw, "list") for raw in ours)
+        here = {machine.id for machine in machines}
+        self._was_up &= here
+        await self._scripts.sweep(machines)
+        return machines
+
+    async def terminate(self, instance: Instance) -> None:
+        """Ask for the end. Where Paperspace wants the machine off first, turn it off and say Transient.
+
+        Raises:
+            Transient: the machine was only turned off yet, or Paperspace may not know it yet: ask again.
+        """
+        try:
+            raw = await self._api.machine(instance.id, "terminate")
+        except NotFound as error:
+            if why_gone(await self._api.events(instance.id, "terminate")):
+                return
+            raise self._fresh.judge(instance, error) from error
+        found = to_instance(raw)
+        if found.state is not InstanceState.GONE:
+            await self._delete(found)
+        self._ending.add(found.id)
+        await self._scripts.drop(found.token, "terminate")
+
+    async def _delete(self, machine: Instance) -> None:
+        try:
+            await self._api.delete(machine.id)
+        except NotNow as error:
+            if deletion(await self._api.events(machine.id, "terminate")) in ("new", "in progress"):
+                return
+            if machine.state in (InstanceState.STOPPED, InstanceState.STOPPING):
+                raise Transient(
+                    error.text, provider=PAPERSPACE, operation="terminate", vendor_text=error.vendor_text
+                ) from error
+            await self._api.stop(machine.id)
+            raise Transient(
+                f"turned off first: {error.text}",
+                provider=PAPERSPACE,
+                operation="terminate",
+                vendor_text=error.vendor_text,
+            ) from error
+
+    async def check(self) -> str:
+        """Proof that the key is let in, and whose it is.
+
+        Raises:
+            AuthFailed: the answer knows no team: the key is not let in.
+        """
+        session = await self._api.session()
+        team = session.get("team")
+        if not isinstance(team, dict):
+            raise AuthFailed("the key belongs to no team", provider=PAPERSPACE, operation="check")
+        limit = team.get("maxMachines")
+        at_most = f", at most {limit} machines" if limit else ""
+        return f"team {team.get('namespace') or team.get('id')}{at_most}"
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._api.aclose()
+
+
+def create(context: ProviderContext) -> PaperspaceProvider:
+    """Entry point of `meshd.providers`.
+
+    Raises:
+        ConfigError: the table cannot be used; one line per problem.
+    """
+    settings = parse(PaperspaceSettings, context.settings, "[providers.paperspace]")
+    return PaperspaceProvider(context, settings, PaperspaceApi(settings), shipped())
