@@ -62,6 +62,7 @@ class Publishing:
         self._wake = wake
         self._publisher: Publisher | None = None
         self._made_for: tuple[int, Settings, str] | None = None
+        self._made_of: list[tuple[object, ...]] | None = None
         self._wanted: Rendered | None = None
         self._asked, self._asked_s = "", 0.0
         self._first_change_s: float | None = None
@@ -141,18 +142,24 @@ class Publishing:
         )
 
     def _make(self) -> Rendered | None:
-        """The content by journal and settings; made anew only when one of them, or Slurm's version, has changed."""
+        """The content by journal and settings; made anew only when what stands in it, or Slurm's version, has changed."""
         view, settings = self._slurm(), self._settings()
         if view is None:
             return self._wanted  # which form Slurm takes is not known before it was asked
         key = (self._journal.revision, settings, view.version)
-        if self._made_for is not None and key[::2] == self._made_for[::2] and settings is self._made_for[1]:
+        same_form = self._made_for is not None and self._made_for[2] == view.version and self._made_for[1] is settings
+        if same_form and self._made_for is not None and self._made_for[0] == self._journal.revision:
+            return self._wanted
+        joined = [m for m in self._journal.machines() if _belongs(m, settings)]
+        of: list[tuple[object, ...]] = [(m.slot, m.tailnet_ip, m.region, m.facts) for m in joined]
+        if same_form and of == self._made_of:
+            self._made_for, self._error = key, ""
             return self._wanted
         try:
             shapes_fixed = not capabilities(parse_version(view.version)).may_change_shapes
             wanted = render(
                 [_pool_line(name, pool) for name, pool in settings.pools.items()],
-                [self._joined(m, settings) for m in self._journal.machines() if _belongs(m, settings)],
+                [self._joined(m, settings) for m in joined],
                 shapes_fixed=shapes_fixed,
             )
         except SlurmError as error:
@@ -160,7 +167,7 @@ class Publishing:
                 log.error("slurm_files_cannot_be_made", reason=str(error))
             self._error = str(error)
             return None
-        self._made_for, self._error = key, ""
+        self._made_for, self._made_of, self._error = key, of, ""
         return wanted
 
     @staticmethod
