@@ -21,6 +21,7 @@ from deploy.sandbox.headmachine import Head
 T = TypeVar("T")
 
 USER = "alice"
+SOCKET = "/run/meshd/meshd.sock"
 POLL_S = 0.2
 PATIENCE_S = 60.0
 FREE_SLOT = "meshd: free slot"
@@ -86,13 +87,23 @@ class Lab:
         """`meshctl scale` without waiting."""
         return (await self.ask("scale", "--gpus", str(gpus), "--yes", *_from_aws(more)))["answer"]
 
+    async def get(self, path: str) -> Any:
+        """What meshctl reads, over the same socket: for questions that are asked again and again."""
+        argv = ["curl", "--silent", "--fail", "--max-time", "20", "--unix-socket", SOCKET, f"http://meshd/v1/{path}"]
+        result = await self.head.run(*argv, check=False)
+        return json.loads(result.stdout) if result.returncode == 0 else None
+
     async def status(self) -> Any:
         """`meshctl status`."""
         return await self.ask("status")
 
     async def nodes(self) -> dict[str, Any]:
-        """`meshctl nodes`, by machine."""
-        return {row["machine"]: row for row in (await self.ask("nodes"))["nodes"]}
+        """As `meshctl nodes` shows them, by machine."""
+
+        async def look() -> Any:
+            return await self.get("nodes")
+
+        return {row["machine"]: row for row in (await self.until(look, "meshd answers"))["nodes"]}
 
     async def by_slot(self) -> dict[str, Any]:
         """`meshctl nodes`, by slot; of those that are in a slot."""
@@ -111,7 +122,12 @@ class Lab:
 
     async def problems(self) -> str:
         """All problems of `meshctl status`, one a line, each with its cure."""
-        return "\n".join(f"{p['text']} -> {p['cure']}" for p in (await self.status())["problems"])
+
+        async def look() -> Any:
+            return await self.get("status")
+
+        problems = (await self.until(look, "meshd answers"))["problems"]
+        return "\n".join(f"{p['text']} -> {p['cure']}" for p in problems)
 
     async def last_event(self) -> int:
         """Where `events` goes on from."""

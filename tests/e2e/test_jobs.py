@@ -29,7 +29,7 @@ async def test_a_working_node_is_waited_for(lab: Lab, figure: Callable[[str], No
         return idle not in rows and {m.token for m in lab.alive()} == {busy}
 
     await lab.until(idle_gone, "the idle machine is gone")
-    row = (await lab.nodes())[busy]
+    (row,) = (await lab.ask("nodes"))["nodes"]
     assert (row["phase"], row["jobs"]) == ("draining", [job])
     assert "DRAIN" in (await lab.slots())[slot].states
     assert (await lab.job(job))["JobState"] == "RUNNING"

@@ -109,7 +109,7 @@ async def test_two_munge_keys(two_keys: Lab, figure: Callable[[str], None]) -> N
     assert "munge" in end.failure
     assert "same" in end.failure
     assert "key" in end.failure
-    assert "systemctl restart meshd" in end.failure
+    assert "systemctl restart munge meshd" in end.failure
 
 
 async def test_another_key_on_the_machine(lab: Lab, figure: Callable[[str], None]) -> None:

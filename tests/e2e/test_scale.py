@@ -22,7 +22,7 @@ async def test_two_machines_come_work_and_go(lab: Lab, cloud: str, figure: Calla
     assert up["outcome"] == "reached"
     figure(f"{cloud}: 2 machines from nothing to READY in {up['elapsed_s']:.1f} s")
 
-    rows = await lab.nodes()
+    rows = {row["machine"]: row for row in (await lab.ask("nodes"))["nodes"]}
     assert {row["phase"] for row in rows.values()} == {"ready"}
     assert {row["provider"] for row in rows.values()} == {cloud}
     assert {machine.token for machine in lab.alive(cloud)} == set(rows) == await lab.devices()
