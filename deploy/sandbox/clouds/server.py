@@ -1,4 +1,4 @@
-"""All stand-ins on one address: EC2, Lambda, and the admin API.
+"""All stand-ins on one address: EC2, Lambda, RunPod, and the admin API.
 
 In a program: `async with CloudServer(hypervisor) as clouds: ...`. From a shell:
 `python -m deploy.sandbox.clouds.server --ip 192.0.2.1`, which prints the three URLs as JSON and runs until a signal.
@@ -133,7 +133,9 @@ class CloudServer:
         self.ec2_url = self._serve_ec2()
         self.lambda_url = await self._serve(self.lambda_cloud.app(), options.lambda_port)
         self.runpod_url = await self._serve(self.runpod.app(), options.runpod_port)
-        self.admin_url = await self._serve(admin.app(), options.admin_port)
+        admin_app = admin.app()
+        self.runpod.add_admin_routes(admin_app)
+        self.admin_url = await self._serve(admin_app, options.admin_port)
         self._stack.callback(self.lambda_cloud.close)
         self._stack.callback(self.runpod.close)
         if options.watch_s:
