@@ -13,6 +13,7 @@ from typing import Protocol
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout
 
 OUTPUT_MAX_B = 64 * 1024 * 1024
+KILLED_WAIT_S = 5.0
 CHUNK_B = 1024 * 1024
 
 
@@ -64,8 +65,8 @@ async def run(
     check: bool = True,
 ) -> Result:
     """Run a program on this machine. See Runner."""
-    try:
-        process = await asyncio.create_subprocess_exec(
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -73,6 +74,13 @@ async def run(
             env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
             start_new_session=True,
         )
+    )
+    try:
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # It may run already: asyncio by itself would end the program and leave what that has started.
+        starting.add_done_callback(_kill_started)
+        raise
     except (FileNotFoundError, PermissionError) as error:
         raise CommandNotFound(argv[0]) from error
     except OSError as error:
@@ -122,6 +130,18 @@ async def _feed(stream: asyncio.StreamWriter | None, data: bytes | None) -> None
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
     """End the program and everything it started: it leads its own session."""
+    _kill_group(process)
+    # One that left the session may hold the pipes open: it is not waited for.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(KILLED_WAIT_S):
+            await process.wait()
+
+
+def _kill_started(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        _kill_group(starting.result())
+
+
+def _kill_group(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()

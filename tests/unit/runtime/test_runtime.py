@@ -74,6 +74,21 @@ async def test_a_cancelled_call_ends_the_program(tmp_path: Path) -> None:
     assert await _ends(int(pid_file.read_text()))
 
 
+async def test_cancelled_while_it_starts_nothing_is_left(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    argv = ["sh", "-c", f"sleep 100 & echo $! > {pid_file}; wait"]
+    for turns in (1, 2, 3, 4):
+        task = asyncio.create_task(run(argv, timeout_s=100))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 10)
+    await asyncio.sleep(0.2)  # what was started would have told its pid by now
+    for pid in pid_file.read_text().split() if pid_file.exists() else ():
+        assert await _ends(int(pid))
+
+
 async def test_output_is_capped_and_the_program_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "OUTPUT_MAX_B", 1000)
     done = await run(["head", "-c", "3000000", "/dev/zero"], timeout_s=10)
