@@ -6,7 +6,6 @@ A lost queue is no harm: the planner sees what is not as it should be and orders
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +36,6 @@ class Command:
 @dataclass(slots=True)
 class _Pending:
     command: Command
-    key: str
     delivered_at: float | None = None
 
 
@@ -68,13 +66,12 @@ class CommandQueue:
         Returns:
             The command's id: the new one's, or that of the equal one which is pending.
         """
-        args = dict(args or {})
-        key = f"{verb} {json.dumps(_reveal(args), sort_keys=True)}"
+        args = dict(args or {})  # not deeper: all agents share one roster
         for pending in self._pending.values():
-            if pending.key == key:
+            if pending.command.verb == verb and pending.command.args == args:
                 return pending.command.id
         command = Command(self._new_id(), verb, args)
-        self._pending[command.id] = _Pending(command, key)
+        self._pending[command.id] = _Pending(command)
         self._wake.set()
         return command.id
 
