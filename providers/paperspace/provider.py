@@ -184,6 +184,7 @@ class PaperspaceProvider:
             raw = await self._api.machine(instance.id, "terminate")
         except NotFound as error:
             if why_gone(await self._api.events(instance.id, "terminate")):
+                await self._scripts.drop(instance.token, "terminate")
                 return
             raise self._fresh.judge(instance, error) from error
         found = to_instance(raw)

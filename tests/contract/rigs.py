@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Protocol
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from deploy.sandbox.clouds.faults import Fault, FaultEngine, Kind
 from deploy.sandbox.clouds.ledger import Ledger
@@ -14,7 +19,9 @@ from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
 from meshd.provider_api import Instance, LaunchRequest, Offer, OfferQuery, Provider, ProviderContext
 from providers.aws.provider import create as create_aws
+from providers.gce.provider import create as create_gce
 from providers.lambda_cloud.provider import create as create_lambda
+from providers.paperspace.provider import create as create_paperspace
 from providers.runpod.provider import create as create_runpod
 
 CLUSTER = "lab"
@@ -142,7 +149,72 @@ class RunpodRig(_Rig):
         return self.make(base_url="http://127.0.0.1:9")
 
 
-RIGS: dict[str, type[_Rig]] = {"aws": AwsRig, "lambda": LambdaRig, "runpod": RunpodRig}
+@dataclass
+class PaperspaceRig(_Rig):
+    name: str = "paperspace"
+    factory: Callable[[ProviderContext], Provider] = create_paperspace
+
+    def table(self) -> dict[str, Any]:
+        return {"base_url": self.server.paperspace_url, "api_key": SECRET, "call_spacing_s": 0}
+
+    def unreachable(self) -> Provider:
+        return self.make(base_url="http://127.0.0.1:9")
+
+
+@lru_cache(maxsize=1)
+def _private_key() -> str:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+
+
+def service_account() -> str:
+    """The JSON key of a service account. It signs its tokens itself, so nothing is asked at `token_uri`."""
+    return json.dumps(
+        {
+            "type": "service_account",
+            "project_id": "sandbox-project",
+            "private_key_id": "0123456789abcdef",
+            "private_key": _private_key(),
+            "client_email": "meshd@sandbox-project.iam.gserviceaccount.com",
+            "token_uri": "http://127.0.0.1:9/token",
+        }
+    )
+
+
+@dataclass
+class GceRig(_Rig):
+    name: str = "gce"
+    factory: Callable[[ProviderContext], Provider] = create_gce
+    cannot: Mapping[Kind, str] = field(
+        default_factory=lambda: {Kind.DUPLICATE: "a zone has a name only once, and a request id makes one machine"}
+    )
+
+    def __post_init__(self) -> None:
+        self.key = service_account()
+        self.secrets = (self.key, _private_key().splitlines()[3], "join-token-that-must-never-show")
+
+    def table(self) -> dict[str, Any]:
+        return {
+            "api_endpoint": self.server.gce_url,
+            "service_account": self.key,
+            "regions": ["us-central1", "us-east4"],
+            "instance_types": ["a3-*", "g2-standard-4", "e2-standard-4"],
+            "spot": True,
+            "insert_wait_s": 0.5,
+        }
+
+    def unreachable(self) -> Provider:
+        return self.make(api_endpoint="http://127.0.0.1:9")
+
+
+RIGS: dict[str, type[_Rig]] = {
+    "aws": AwsRig,
+    "lambda": LambdaRig,
+    "paperspace": PaperspaceRig,
+    "runpod": RunpodRig,
+    "gce": GceRig,
+}
 
 
 async def build(name: str, stack: AsyncExitStack) -> Rig:
@@ -154,6 +226,7 @@ async def build(name: str, stack: AsyncExitStack) -> Rig:
         end_s=20,
         keep_s=3600,
         lambda_api_key=SECRET,
+        paperspace_api_key=SECRET,
         lambda_limits=(0, 0),
         watch_s=0,
         runpod_api_key=SECRET,

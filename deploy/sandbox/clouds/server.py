@@ -27,13 +27,16 @@ from werkzeug.serving import make_server
 from deploy.sandbox.clouds.admin import Admin, Cloud
 from deploy.sandbox.clouds.ec2 import Ec2Cloud
 from deploy.sandbox.clouds.faults import FaultEngine
+from deploy.sandbox.clouds.gce_api import GceCloud
 from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.clouds.lambda_api import LambdaCloud, RateLimits
 from deploy.sandbox.clouds.ledger import Ledger, Rules
+from deploy.sandbox.clouds.paperspace_api import PaperspaceCloud
 from deploy.sandbox.clouds.runpod_api import RunpodCloud
 from deploy.sandbox.hypervisor import HollowHypervisor, Hypervisor
 
 DEFAULT_LAMBDA_KEY = "sandbox-lambda-key"
+DEFAULT_PAPERSPACE_KEY = "sandbox-paperspace-key"
 DEFAULT_RUNPOD_KEY = "sandbox-runpod-key"
 
 
@@ -54,6 +57,7 @@ class ServerOptions:
         keep_s: how long ended machines are still shown.
         lambda_api_key: the only key that Lambda lets in. EC2 lets in any.
         lambda_limits: Lambda's spacing of calls and launches.
+        paperspace_api_key: the only key that Paperspace lets in.
         runpod_api_key: the only key that RunPod lets in.
         runpod_per_minute: calls that RunPod takes in a minute; 0: any number.
         seed: of the faults that strike by chance.
@@ -63,13 +67,16 @@ class ServerOptions:
     ip: str = "127.0.0.1"
     ec2_port: int = 0
     lambda_port: int = 0
+    paperspace_port: int = 0
     runpod_port: int = 0
+    gce_port: int = 0
     admin_port: int = 0
     boot_s: float = 0.0
     end_s: float = 0.0
     keep_s: float = 3600.0
     lambda_api_key: str = DEFAULT_LAMBDA_KEY
     lambda_limits: tuple[float, float] = (1.0, 12.0)
+    paperspace_api_key: str = DEFAULT_PAPERSPACE_KEY
     runpod_api_key: str = DEFAULT_RUNPOD_KEY
     runpod_per_minute: int = 60
     seed: int = 0
@@ -110,7 +117,9 @@ class CloudServer:
         self._listen = listen or self._listen_here
         self.ec2_url = ""
         self.lambda_url = ""
+        self.paperspace_url = ""
         self.runpod_url = ""
+        self.gce_url = ""
         self.admin_url = ""
         self._stack = AsyncExitStack()
 
@@ -121,14 +130,19 @@ class CloudServer:
         self.clouds = {
             "aws": self._cloud("aws", ends_itself=True),
             "lambda": self._cloud("lambda", ends_itself=False),
+            "paperspace": self._cloud("paperspace", ends_itself=False),
             "runpod": self._cloud("runpod", ends_itself=False),
+            "gce": self._cloud("gce", ends_itself=False),
         }
         aws, lambda_ = self.clouds["aws"], self.clouds["lambda"]
         self.ec2 = Ec2Cloud(aws.ledger, aws.faults)
         limits = RateLimits(*options.lambda_limits)
         self.lambda_cloud = LambdaCloud(lambda_.ledger, lambda_.faults, options.lambda_api_key, limits)
+        paperspace = self.clouds["paperspace"]
+        self.paperspace = PaperspaceCloud(paperspace.ledger, paperspace.faults, self.host, options.paperspace_api_key)
         runpod = self.clouds["runpod"]
         self.runpod = RunpodCloud(runpod.ledger, runpod.faults, options.runpod_api_key, options.runpod_per_minute)
+        self.gce = GceCloud(self.clouds["gce"].ledger, self.clouds["gce"].faults)
         admin = Admin(self.clouds, self.lambda_cloud, self.host)
         self.ec2_url = self._serve_ec2()
         self.lambda_url = await self._serve(self.lambda_cloud.app(), options.lambda_port)
@@ -137,7 +151,11 @@ class CloudServer:
         self.runpod.add_admin_routes(admin_app)
         self.admin_url = await self._serve(admin_app, options.admin_port)
         self._stack.callback(self.lambda_cloud.close)
+        self.paperspace_url = await self._serve(self.paperspace.app(), options.paperspace_port)
+        self._stack.callback(self.paperspace.close)
         self._stack.callback(self.runpod.close)
+        self.gce_url = await self._serve(self.gce.app(), options.gce_port)
+        self._stack.callback(self.gce.close)
         if options.watch_s:
             watch = asyncio.create_task(self._watch(), name="cloud watch")
             self._stack.callback(watch.cancel)
@@ -155,7 +173,14 @@ class CloudServer:
 
     def urls(self) -> dict[str, str]:
         """Where each API listens."""
-        return {"ec2": self.ec2_url, "lambda": self.lambda_url, "runpod": self.runpod_url, "admin": self.admin_url}
+        return {
+            "ec2": self.ec2_url,
+            "lambda": self.lambda_url,
+            "paperspace": self.paperspace_url,
+            "runpod": self.runpod_url,
+            "gce": self.gce_url,
+            "admin": self.admin_url,
+        }
 
     def _cloud(self, name: str, *, ends_itself: bool) -> Cloud:
         options = self.options
@@ -207,7 +232,9 @@ async def _main(arguments: argparse.Namespace) -> None:
         ip=arguments.ip,
         ec2_port=arguments.ec2_port,
         lambda_port=arguments.lambda_port,
+        paperspace_port=arguments.paperspace_port,
         runpod_port=arguments.runpod_port,
+        gce_port=arguments.gce_port,
         admin_port=arguments.admin_port,
         boot_s=arguments.boot_s,
         end_s=arguments.end_s,
@@ -228,7 +255,9 @@ def main() -> None:
     parser.add_argument("--ip", default="127.0.0.1")
     parser.add_argument("--ec2-port", type=int, default=0)
     parser.add_argument("--lambda-port", type=int, default=0)
+    parser.add_argument("--paperspace-port", type=int, default=0)
     parser.add_argument("--runpod-port", type=int, default=0)
+    parser.add_argument("--gce-port", type=int, default=0)
     parser.add_argument("--admin-port", type=int, default=0)
     parser.add_argument("--boot-s", type=float, default=5.0)
     parser.add_argument("--end-s", type=float, default=3.0)

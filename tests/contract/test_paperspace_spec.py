@@ -1,0 +1,370 @@
+"""Every request that the Paperspace adapter sends and every answer of its stand-in, against a schema made by hand.
+
+The vendor's document is not at hand: the schema says where it comes from (`x-origin`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from jsonschema import Draft202012Validator, ValidationError
+
+from deploy.sandbox.clouds.faults import Kind, When
+from deploy.sandbox.clouds.server import CloudServer
+from meshd.errors import InvalidRequest, NoCapacity, ProviderError, Transient, Uncertain
+from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, Provider
+from tests.contract.rigs import GPU, USER_DATA, Rig, build, launched, request, running, strike
+
+SPEC: dict[str, Any] = json.loads((Path(__file__).parent / "specs" / "paperspace_handmade.json").read_text("utf-8"))
+TOKEN = "lab-h100-1-k7q2mz"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    method: str
+    path: str
+    query: dict[str, str]
+    sent: Any
+    status: int
+    answered: Any
+
+
+class Recorder:
+    """A proxy that keeps what passes through it."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.url = ""
+        self.exchanges: list[Exchange] = []
+
+    async def handle(self, incoming: web.Request) -> web.Response:
+        raw = await incoming.read()
+        headers = {k: v for k, v in incoming.headers.items() if k in ("Authorization", "Content-Type")}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(
+                incoming.method, self.target + incoming.path_qs, data=raw or None, headers=headers
+            ) as answer,
+        ):
+            body = await answer.json()
+            sent = json.loads(raw) if raw else None
+            self.exchanges.append(
+                Exchange(incoming.method, incoming.path, dict(incoming.query), sent, answer.status, body)
+            )
+            return web.json_response(body, status=answer.status)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with AsyncExitStack() as stack:
+        yield await build("paperspace", stack)
+
+
+@pytest.fixture
+async def recorder(rig: Rig) -> AsyncIterator[Recorder]:
+    async with AsyncExitStack() as stack:
+        found = Recorder(rig.server.paperspace_url)
+        app = web.Application(client_max_size=4 * 1024 * 1024)
+        app.router.add_route("*", "/{tail:.*}", found.handle)
+        proxy = TestServer(app)
+        await proxy.start_server()
+        stack.push_async_callback(proxy.close)
+        found.url = str(proxy.make_url("/"))
+        yield found
+        for exchange in found.exchanges:
+            check_exchange(exchange)
+
+
+@pytest.fixture
+def provider(rig: Rig, recorder: Recorder) -> Provider:
+    return rig.make(base_url=recorder.url)
+
+
+@pytest.fixture
+def cloud(rig: Rig) -> CloudServer:
+    return rig.server
+
+
+def operation(exchange: Exchange) -> dict[str, Any]:
+    for path, methods in SPEC["paths"].items():
+        pattern = re.sub(r"\{[^}]+\}", "[^/]+", path)
+        if re.fullmatch(pattern, exchange.path) and exchange.method.lower() in methods:
+            found: dict[str, Any] = methods[exchange.method.lower()]
+            return found
+    raise AssertionError(f"there is no {exchange.method} {exchange.path}")
+
+
+def check(schema: dict[str, Any], value: Any) -> None:
+    Draft202012Validator({**schema, "components": SPEC["components"]}).validate(value)
+
+
+def check_exchange(exchange: Exchange) -> None:
+    described = operation(exchange)
+    parameters = {one["name"]: one["required"] for one in described["parameters"]}
+    assert exchange.query.keys() <= parameters.keys()
+    assert {name for name, required in parameters.items() if required} <= exchange.query.keys()
+    if "requestBody" in described:
+        check(described["requestBody"]["content"]["application/json"]["schema"], exchange.sent)
+    else:
+        assert exchange.sent is None
+    answer = described["responses"]["200" if exchange.status == 200 else "default"]
+    check(answer["content"]["application/json"]["schema"], exchange.answered)
+
+
+async def test_whole_life_of_a_machine(rig: Rig, recorder: Recorder, provider: Provider) -> None:
+    assert await provider.check() == "team sandbox, at most 20 machines"
+    await provider.offers(OfferQuery())
+    instance = await running(rig, provider)
+    await provider.list()
+    rig.clock.advance(301)
+    await provider.list()
+    await provider.terminate(instance)
+    await provider.get(instance)
+    rig.clock.advance(60)
+    assert (await provider.get(instance)).reason == "deactivate: done"
+    assert {
+        (exchange.method, re.sub("/(ps|ss)[0-9a-f]+", "/ID", exchange.path)) for exchange in recorder.exchanges
+    } == {
+        ("GET", "/v1/auth/session"),
+        ("GET", "/v1/os-templates"),
+        ("GET", "/v1/machine-availability"),
+        ("POST", "/v1/startup-scripts"),
+        ("POST", "/v1/machines"),
+        ("GET", "/v1/machines"),
+        ("GET", "/v1/machines/ID"),
+        ("GET", "/v1/startup-scripts"),
+        ("DELETE", "/v1/startup-scripts/ID"),
+        ("DELETE", "/v1/machines/ID"),
+        ("GET", "/v1/machine-events"),
+    }
+
+
+async def test_machine_is_asked_for_without_costly_or_talkative_extras(recorder: Recorder, provider: Provider) -> None:
+    offers = {offer.instance_type: offer for offer in await provider.offers(OfferQuery(gpu="h100"))}
+    await provider.launch(request(offers["H100x8"]))
+    body = next(one.sent for one in recorder.exchanges if (one.method, one.path) == ("POST", "/v1/machines"))
+    assert body["templateId"] == "tmlb0008"
+    assert (body["publicIpType"], body["enableNvlink"], body["startOnCreate"]) == ("dynamic", True, True)
+    assert not any(
+        body[key] for key in ("emailPassword", "takeInitialSnapshot", "autoSnapshotEnabled", "autoShutdownEnabled")
+    )
+
+
+async def test_cpu_types_are_rented_when_asked_for(rig: Rig, recorder: Recorder) -> None:
+    provider = rig.make(base_url=recorder.url, machine_types=["C5"], regions=["CA1"])
+    (offer,) = await provider.offers(OfferQuery())
+    assert (offer.gpu, offer.gpus, offer.vcpus, offer.region, offer.available) == ("", 0, 4, "ca1", True)
+    await provider.launch(request(offer))
+    body = recorder.exchanges[-1].sent
+    assert (body["templateId"], body["region"]) == ("tubu0022", "ca1")
+
+
+@pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID, Kind.THROTTLED])
+async def test_refusals_leave_no_script(rig: Rig, cloud: CloudServer, provider: Provider, kind: Kind) -> None:
+    offer = (await provider.offers(GPU))[0]
+    strike(rig, kind, "launch")
+    with pytest.raises(ProviderError):
+        await provider.launch(request(offer))
+    assert cloud.paperspace.scripts == {}
+
+
+async def test_unknown_machine_has_no_events(provider: Provider) -> None:
+    with pytest.raises(ProviderError):
+        await provider.get(Instance(provider.name, InstanceId("psnone"), "", InstanceState.UNKNOWN))
+
+
+def test_the_check_can_fail() -> None:
+    wrong = Exchange("POST", "/v1/machines", {}, {"name": "x", "user_data": "x"}, 200, {})
+    with pytest.raises(ValidationError):
+        check_exchange(wrong)
+
+
+# --- startup scripts
+
+
+async def test_script_runs_once_and_stays_until_its_machine_has_run_it(
+    rig: Rig, cloud: CloudServer, provider: Provider
+) -> None:
+    await launched(rig, provider)
+    (script,) = cloud.paperspace.scripts.values()
+    assert (script.name, script.text, script.is_run_once) == (TOKEN, USER_DATA, True)
+    for _ in range(6):
+        await provider.list()
+        assert len(cloud.paperspace.scripts) == 1
+        rig.clock.advance(61)
+    await provider.list()
+    assert cloud.paperspace.scripts == {}
+
+
+async def test_restarted_daemon_deletes_what_was_left(rig: Rig, cloud: CloudServer, provider: Provider) -> None:
+    await running(rig, provider)
+    again = rig.make()
+    await again.list()
+    assert len(cloud.paperspace.scripts) == 1
+    rig.clock.advance(301)
+    await again.list()
+    assert cloud.paperspace.scripts == {}
+
+
+async def test_script_goes_with_its_machine(rig: Rig, cloud: CloudServer, provider: Provider) -> None:
+    instance = await launched(rig, provider)
+    await provider.terminate(instance)
+    assert cloud.paperspace.scripts == {}
+
+
+async def test_restarted_daemon_deletes_the_script_of_a_terminated_machine(
+    rig: Rig, cloud: CloudServer, provider: Provider
+) -> None:
+    instance = await launched(rig, provider)
+    again = rig.make()
+    await again.list()
+    await again.terminate(instance)
+    await again.list()
+    assert cloud.paperspace.scripts == {}
+
+
+async def test_script_of_a_create_call_in_doubt_stays_for_its_machine(
+    rig: Rig, cloud: CloudServer, provider: Provider
+) -> None:
+    offer = (await provider.offers(GPU))[0]
+    strike(rig, Kind.CUT_AFTER, "launch")
+    with pytest.raises(Uncertain):
+        await provider.launch(request(offer))
+    await provider.list()
+    assert len(cloud.paperspace.scripts) == 1
+
+
+async def test_orphaned_scripts_are_deleted_and_others_are_left(
+    rig: Rig, cloud: CloudServer, provider: Provider
+) -> None:
+    offer = (await provider.offers(GPU))[0]
+    strike(rig, Kind.ERROR_BEFORE, "launch")
+    with pytest.raises(Uncertain):
+        await provider.launch(request(offer))
+    api = provider._api  # type: ignore[attr-defined]
+    for name in ("my-own-script", "other-h100-1-abcdef"):
+        await api.create_script(name, "#!/bin/sh\n")
+    await provider.list()
+    assert len(cloud.paperspace.scripts) == 3
+    rig.clock.advance(601)
+    await provider.list()
+    assert sorted(script.name for script in cloud.paperspace.scripts.values()) == [
+        "my-own-script",
+        "other-h100-1-abcdef",
+    ]
+
+
+async def test_key_does_not_stay_behind_on_a_machine_that_never_boots(
+    rig: Rig, cloud: CloudServer, provider: Provider
+) -> None:
+    strike(rig, Kind.NEVER_BOOTS)
+    await launched(rig, provider)
+    rig.clock.advance(3601)
+    await provider.list()
+    assert cloud.paperspace.scripts == {}
+
+
+async def test_failed_deletion_is_tried_again_and_hinders_nothing(
+    rig: Rig, cloud: CloudServer, provider: Provider
+) -> None:
+    instance = await running(rig, provider)
+    rig.clock.advance(301)
+    await provider.get(instance)
+    strike(rig, Kind.ERROR_BEFORE, "other", when=When.ALWAYS)
+    rig.clock.advance(301)
+    assert len(await provider.list()) == 1
+    await provider.terminate(instance)
+    assert len(cloud.paperspace.scripts) == 1
+    rig.faults.clear()
+    await provider.list()
+    assert cloud.paperspace.scripts == {}
+
+
+async def test_no_machine_is_made_without_its_script(rig: Rig, cloud: CloudServer, provider: Provider) -> None:
+    offer = (await provider.offers(GPU))[0]
+    for kind in (Kind.ERROR_BEFORE, Kind.CUT_AFTER, Kind.HTML_AFTER):
+        rig.faults.clear()
+        strike(rig, kind, "other")
+        with pytest.raises(Transient):
+            await provider.launch(request(offer))
+    assert rig.faults.seen("launch") == 0
+    rig.clock.advance(601)
+    await provider.list()
+    assert cloud.paperspace.scripts == {}
+
+
+# --- what shows only in events
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_late_refusal_is_told_with_the_vendors_words(
+    rig: Rig, cloud: CloudServer, provider: Provider, shown: bool
+) -> None:
+    cloud.paperspace.ways.refuses_late = True
+    cloud.paperspace.ways.shows_stillborn = shown
+    offer = (await provider.offers(GPU))[0]
+    rig.ledger.set_room("H100", "ny2", 0)
+    instance = await provider.launch(request(offer))
+    rig.clock.advance(61)
+    found = await provider.get(instance)
+    assert found.state is (InstanceState.FAILED if shown else InstanceState.GONE)
+    assert "out of capacity" in found.reason
+    assert [one.state for one in await provider.list()] == ([InstanceState.FAILED] if shown else [])
+    await provider.terminate(instance)
+    assert list(await provider.list()) == []
+    assert cloud.paperspace.scripts == {}
+
+
+# --- pages, and machines that must be off
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_lists_are_read_to_their_end(rig: Rig, cloud: CloudServer, provider: Provider, named: bool) -> None:
+    cloud.paperspace.ways.page = 3
+    cloud.paperspace.ways.names_next_page = named
+    offer = (await provider.offers(GPU))[0]
+    tokens = [f"lab-h100-{index}-abcdef" for index in range(7)]
+    for token in tokens:
+        await provider.launch(request(offer, token))
+    assert sorted(found.token for found in await provider.list()) == tokens
+
+
+async def test_machine_that_must_be_off_first_is_turned_off(
+    rig: Rig, cloud: CloudServer, recorder: Recorder, provider: Provider
+) -> None:
+    cloud.paperspace.ways.must_be_off = True
+    instance = await running(rig, provider)
+    with pytest.raises(Transient, match="turned off first"):
+        await provider.terminate(instance)
+    await rig.server.host.settle()
+    assert any(one.method == "PATCH" and one.sent == {} for one in recorder.exchanges)
+    await provider.terminate(instance)
+    rig.clock.advance(21)
+    assert (await provider.get(instance)).state is InstanceState.GONE
+
+
+async def test_type_without_a_template_is_not_offered_and_not_launched(rig: Rig, provider: Provider) -> None:
+    offer = (await provider.offers(GPU))[0]
+    picky = rig.make(templates=["Debian*"])
+    assert list(await picky.offers(GPU)) == []
+    with pytest.raises(InvalidRequest, match=r"ML-in-a-Box|ml-in-a-box"):
+        await picky.launch(request(offer))
+    assert rig.ledger.everything() == []
+
+
+async def test_full_region_is_told_before_and_refused_after(rig: Rig, provider: Provider) -> None:
+    offer = (await provider.offers(GPU))[0]
+    rig.ledger.set_room("H100", "ny2", 0)
+    assert [found.available for found in await provider.offers(GPU)] == [False]
+    with pytest.raises(NoCapacity):
+        await provider.launch(request(offer))
