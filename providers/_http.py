@@ -120,8 +120,8 @@ class JsonHttp:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(force_close=True), headers=self._headers, auto_decompress=True
             )
-            # aiohttp sends GET, PUT and DELETE again by itself when the connection breaks, and has no option for it. The
-            # caller would not learn that the first one may have had its effect, and quotas count both.
+            # aiohttp sends GET, PUT and DELETE again by itself when the connection breaks, and has no option for it.
+            # The caller would not learn that the first one may have had its effect, and quotas count both.
             self._session._retry_connection = False
         async with self._session.request(
             method,

@@ -25,9 +25,7 @@ class RunpodSettings(AdapterSettings):
     api_key_file: Path | None = Field(None, description="file with the API key; else the credential `runpod_api_key`")
     base_url: str = Field("https://api.runpod.io", pattern=r"^https?://[^/]+/?$")
 
-    clouds: tuple[Literal["secure", "community"], ...] = Field(
-        ("secure",), min_length=1, description="tiers to rent in"
-    )
+    clouds: tuple[Literal["secure", "community"], ...] = Field(("secure",), description="tiers to rent in")
     data_centers: tuple[str, ...] = Field((), description="data centres to rent in; empty: all")
     country_codes: tuple[Annotated[str, Field(pattern=r"^[A-Z]{2}$")], ...] = Field((), description="empty: all")
     gpu_types: tuple[str, ...] = Field(("*",), description="RunPod's GPU ids, with * as wildcard; empty: none")
@@ -55,6 +53,13 @@ class RunpodSettings(AdapterSettings):
     fresh_s: NotNegative = Field(120.0, description="how long RunPod may deny knowing a pod just made")
     call_timeout_s: Positive = 30.0
     launch_timeout_s: Positive = 60.0
+
+    @field_validator("clouds")
+    @classmethod
+    def _some_cloud(cls, clouds: tuple[str, ...]) -> tuple[str, ...]:
+        if not clouds:
+            raise ValueError("name at least one of secure, community")
+        return clouds
 
     @field_validator("cpu_vcpus")
     @classmethod

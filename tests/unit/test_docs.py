@@ -19,6 +19,7 @@ from meshd.model.machine import MOVES
 from providers._settings import AdapterSettings
 from providers.aws.settings import AwsSettings
 from providers.lambda_cloud.settings import LambdaSettings
+from providers.runpod.settings import RunpodSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -67,7 +68,8 @@ def test_every_setting_is_described(table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("heading", "model"), [("[providers.aws]", AwsSettings), ("[providers.lambda]", LambdaSettings)]
+    ("heading", "model"),
+    [("[providers.aws]", AwsSettings), ("[providers.lambda]", LambdaSettings), ("[providers.runpod]", RunpodSettings)],
 )
 def test_every_setting_of_the_adapters_is_described(heading: str, model: type[AdapterSettings]) -> None:
     rows = _rows(_section((DOCS / "providers.md").read_text(), heading))

@@ -1,0 +1,301 @@
+"""Every request that the RunPod adapter sends and every answer of the stand-in, against the vendor's own document."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from jsonschema import Draft202012Validator, ValidationError
+
+from deploy.sandbox.clouds.faults import Kind, When
+from meshd.errors import AuthFailed, NotFound, ProviderError, RateLimited
+from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
+from tests.contract.rigs import GPU, SECRET, Rig, build, launched, request, running, strike
+
+SPEC: dict[str, Any] = json.loads((Path(__file__).parent / "specs" / "runpod_v2_openapi.json").read_text("utf-8"))
+NAMES = ("Authorization", "Content-Type", "User-Agent")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    method: str
+    path: str
+    sent: Any
+    status: int
+    answered: Any
+    query: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Recorder:
+    """A proxy that keeps what passes through it."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.exchanges: list[Exchange] = []
+
+    async def handle(self, incoming: web.Request) -> web.Response:
+        raw = await incoming.read()
+        headers = {name: value for name, value in incoming.headers.items() if name in NAMES}
+        url = self.target + incoming.path_qs
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(incoming.method, url, data=raw or None, headers=headers) as answer,
+        ):
+            body = await answer.read()
+            self.exchanges.append(
+                Exchange(
+                    incoming.method,
+                    incoming.rel_url.raw_path,
+                    json.loads(raw) if raw else None,
+                    answer.status,
+                    json.loads(body) if body else None,
+                    dict(incoming.query),
+                    answer.content_type if body else "",
+                    headers,
+                )
+            )
+            kept = {name: answer.headers[name] for name in ("RateLimit", "Retry-After") if name in answer.headers}
+            return web.Response(body=body, status=answer.status, headers=kept, content_type=answer.content_type)
+
+
+@pytest.fixture
+async def recorded() -> AsyncIterator[tuple[Rig, Recorder, str]]:
+    async with AsyncExitStack() as stack:
+        rig = await build("runpod", stack)
+        recorder = Recorder(rig.server.urls()["runpod"])
+        app = web.Application(client_max_size=4 * 1024 * 1024)
+        app.router.add_route("*", "/{tail:.*}", recorder.handle)
+        proxy = TestServer(app)
+        await proxy.start_server()
+        stack.push_async_callback(proxy.close)
+        yield rig, recorder, str(proxy.make_url("/"))
+
+
+def resolved(node: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in node:
+        target: Any = SPEC
+        for part in node["$ref"].removeprefix("#/").split("/"):
+            target = target[part]
+        node = target
+    return node
+
+
+def operation(exchange: Exchange) -> dict[str, Any]:
+    for path, methods in SPEC["paths"].items():
+        pattern = re.sub(r"\{[^}]+\}", "[^/]+", path)
+        if re.fullmatch(pattern, exchange.path) and exchange.method.lower() in methods:
+            found: dict[str, Any] = methods[exchange.method.lower()]
+            return found
+    raise AssertionError(f"the vendor has no {exchange.method} {exchange.path}")
+
+
+def check(schema: dict[str, Any], value: Any) -> None:
+    Draft202012Validator({**schema, "components": SPEC["components"]}).validate(value)
+
+
+def check_query(described: dict[str, Any], query: Mapping[str, str]) -> None:
+    known = {p["name"]: p["schema"] for p in map(resolved, described.get("parameters", [])) if p["in"] == "query"}
+    for name, text in query.items():
+        assert name in known, f"the vendor has no parameter {name}"
+        kind = str(resolved(known[name]).get("type", "string"))
+        value: Any = text.split(",") if kind == "array" else text if kind == "string" else json.loads(text)
+        check(known[name], value)
+
+
+def check_exchange(exchange: Exchange) -> None:
+    described = operation(exchange)
+    check_query(described, exchange.query)
+    if exchange.sent is not None:
+        check(described["requestBody"]["content"]["application/json"]["schema"], exchange.sent)
+        assert ("gpu" in exchange.sent) != ("cpu" in exchange.sent)
+    else:
+        assert "requestBody" not in described
+    responses = described["responses"]
+    answer = resolved(responses.get(str(exchange.status), responses["default"]))
+    if "content" not in answer:
+        assert exchange.answered is None
+        return
+    check(answer["content"][exchange.content_type]["schema"], exchange.answered)
+
+
+def check_all(recorder: Recorder) -> None:
+    for exchange in recorder.exchanges:
+        check_exchange(exchange)
+        assert exchange.headers.get("User-Agent", "").startswith("meshd/")
+
+
+EVERYTHING: dict[str, Any] = {
+    "clouds": ["secure", "community"],
+    "country_codes": ["US", "CA"],
+    "min_cuda_version": "12.4",
+    "cpu_types": ["*"],
+    "registry_id": "reg1",
+    "network_volumes": {"US-KS-2": "vol1", "US-TX-3": "vol2", "CA-MTL-1": "vol3"},
+    "ports": ["22/tcp", "8888/http"],
+    "global_networking": True,
+    "start_ssh": True,
+    "env": {"HF_HOME": "/workspace/hf"},
+}
+
+
+@pytest.mark.parametrize("settings", [{}, EVERYTHING], ids=["defaults", "everything"])
+async def test_whole_life_of_a_pod(recorded: tuple[Rig, Recorder, str], settings: dict[str, Any]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(base_url=url, **settings)
+    await provider.check()
+    await provider.offers(OfferQuery())
+    instance = await running(rig, provider)
+    await provider.list()
+    await provider.terminate(instance)
+    await provider.get(instance)
+    rig.clock.advance(60)
+    assert (await provider.get(instance)).state is InstanceState.GONE
+    statuses = {exchange.status for exchange in recorder.exchanges}
+    assert statuses == {200, 201, 204, 404}
+    check_all(recorder)
+
+
+async def test_cpu_and_community_pods(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(base_url=url, cpu_types=["cpu5c"], cpu_vcpus=[4], clouds=["secure", "community"])
+    offers = await provider.offers(OfferQuery())
+    cpu = next(offer for offer in offers if offer.gpus == 0)
+    community = next(offer for offer in offers if offer.instance_type.endswith("@community"))
+    for number, offer in enumerate((cpu, community)):
+        made = await provider.launch(request(offer, f"lab-x-{number}-abcdef"))
+        assert (made.instance_type, made.region) == (offer.instance_type, offer.region)
+        assert made.usd_per_hour == pytest.approx(offer.usd_per_hour)
+    assert {pod.instance_type for pod in await provider.list()} == {cpu.instance_type, community.instance_type}
+    check_all(recorder)
+
+
+async def test_lives_and_looks(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(base_url=url)
+    strike(rig, Kind.NO_ADDRESS)
+    instance = await launched(rig, provider)
+    assert (await provider.get(instance)).vendor_state == "RUNNING"
+    assert (await provider.get(instance)).state is InstanceState.BOOTING
+    rig.clock.advance(31)
+    await provider.get(instance)
+    await rig.hypervisor.destroy(instance.token)
+    stopped = await provider.get(instance)
+    assert (stopped.state, stopped.vendor_state) == (InstanceState.STOPPED, "EXITED")
+    strike(rig, Kind.DIES, seconds=1)
+    other = await launched(rig, provider, "lab-h100-2-abcdef")
+    rig.clock.advance(2)
+    assert (await provider.get(other)).vendor_state == "TERMINATED"
+    assert other.id not in {pod.id for pod in await provider.list()}
+    check_all(recorder)
+
+
+@pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID, Kind.THROTTLED])
+async def test_refusals(recorded: tuple[Rig, Recorder, str], kind: Kind) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(base_url=url)
+    offer = (await provider.offers(GPU))[0]
+    strike(rig, kind, "launch", seconds=3)
+    with pytest.raises(ProviderError):
+        await provider.launch(request(offer))
+    assert recorder.exchanges[-1].status in (400, 401, 403, 422, 429)
+    assert recorder.exchanges[-1].content_type == "application/problem+json"
+    check_all(recorder)
+
+
+async def test_unknown_pod_and_bad_key(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    unknown = Instance(rig.make().name, InstanceId("no such/pod"), "", InstanceState.UNKNOWN)
+    with pytest.raises(NotFound):
+        await rig.make(base_url=url, fresh_s=0).get(unknown)
+    with pytest.raises(AuthFailed):
+        await rig.make(base_url=url, api_key="wrong").list()
+    check_all(recorder)
+
+
+@pytest.mark.parametrize("body", [{"interruptible": True}, {"imageName": "x"}, {"gpu": {"id": "x", "minRam": 1}}])
+async def test_the_stand_in_refuses_what_the_vendor_refuses(
+    recorded: tuple[Rig, Recorder, str], body: dict[str, Any]
+) -> None:
+    _, recorder, url = recorded
+    good = {"name": "lab", "image": "image", "gpu": {"id": "NVIDIA A40"}}
+    headers = {"Authorization": f"Bearer {SECRET}"}
+    async with aiohttp.ClientSession(url, headers=headers) as session:
+        async with session.post("/v2/pods", json={**good, **body}) as answer:
+            assert answer.status == 422
+        async with session.post("/v2/pods", json=good) as answer:
+            assert answer.status == 201
+    refused, made = recorder.exchanges
+    with pytest.raises(ValidationError):
+        check_exchange(refused)
+    check_exchange(made)
+
+
+def test_the_check_can_fail() -> None:
+    with pytest.raises(ValidationError):
+        check_exchange(Exchange("POST", "/v2/pods", {"name": "x"}, 201, {}))
+    with pytest.raises(AssertionError):
+        check_exchange(Exchange("GET", "/v2/pods", None, 200, {"pods": []}, {"name": "x"}))
+
+
+async def test_the_quota_is_real_and_is_kept_to(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    rig.server.runpod.per_minute = 3
+    provider = rig.make(base_url=url, max_wait_s=1)
+    for _ in range(3):
+        await provider.list()
+    with pytest.raises(RateLimited) as caught:
+        await provider.list()
+    assert len(recorder.exchanges) == 3  # what would be refused is not sent
+    assert caught.value.retry_after_s is not None and 50 < caught.value.retry_after_s <= 60
+    other = rig.make(max_wait_s=2)  # another process, which has not seen the header
+    with pytest.raises(RateLimited) as caught:
+        await other.list()
+    assert caught.value.retry_after_s == 60
+
+
+async def test_a_program_without_a_name_is_turned_away(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, _, _ = recorded
+    headers = {"Authorization": f"Bearer {SECRET}", "User-Agent": "Python-urllib/3.11"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.get(f"{rig.server.runpod_url}/v2/pods") as answer,
+    ):
+        assert (answer.status, await answer.text()) == (403, "error code: 1010")
+
+
+async def test_a_retired_api_is_told_loudly(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, _, url = recorded
+    provider = rig.make(base_url=url)
+    strike(rig, Kind.ERROR_BEFORE, when=When.ALWAYS, status=410)
+    for call in (provider.check, provider.list):
+        with pytest.raises(ProviderError, match="newer release of meshd"):
+            await call()
+
+
+async def test_a_stock_that_shows_is_only_a_hint(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(base_url=url, data_centers=["US-KS-2", "EU-RO-1"])
+    async with aiohttp.ClientSession(rig.server.admin_url) as session:
+        low = {"data_center": "US-KS-2", "availability": "LOW"}
+        assert (await session.put("/clouds/runpod/stock", json=low)).status == 200
+        assert (await session.put("/clouds/runpod/stock", json={**low, "availability": "SOME"})).status == 400
+        price = {"id": "NVIDIA H100 80GB HBM3", "secure": 1.25}
+        assert (await session.put("/clouds/runpod/gpus", json=price)).status == 200
+        assert (await session.put("/clouds/runpod/limits", json={"per_minute": 600})).status == 200
+    offers = [o for o in await provider.offers(GPU) if o.gpu == "h100-sxm"]
+    assert [(o.region, o.available, o.usd_per_hour) for o in offers] == [
+        ("US-KS-2", True, 1.25),
+        ("EU-RO-1", False, 1.25),
+    ]
+    check_all(recorder)
