@@ -71,7 +71,7 @@ class Doctor:
     async def _settings(self) -> CheckRow:
         problem = self._config_problem()
         if problem:
-            return _warn("settings", problem, "`meshctl config check` shows every fault")
+            return _warn("settings", problem, "`meshctl config check` shows every fault; then `systemctl reload meshd`")
         return _ok("settings", "are in force")
 
     async def _munge_round_trip(self) -> CheckRow:

@@ -128,7 +128,11 @@ class Desk:
         )
         found = [
             *problems.of_text(self._reconciler.problem, "check the disk that holds meshd's state"),
-            *problems.of_text(self._config_problem(), "`meshctl config check` shows every fault", "warning"),
+            *problems.of_text(
+                self._config_problem(),
+                "`meshctl config check` shows every fault; then `systemctl reload meshd`",
+                "warning",
+            ),
             *problems.of_text(
                 self._published.view().error, "slurmctld runs on the last good files; see `meshctl doctor`"
             ),
