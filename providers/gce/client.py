@@ -1,0 +1,332 @@
+"""The only place that imports Google's SDK: calls in threads, with its exceptions turned into the contract's.
+
+The SDK is imported in a thread on the first call, not when this module is: that takes seconds and 140 MB.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
+from providers._http import MAX_VENDOR_TEXT, in_doubt, retry_after_s
+from providers._settings import read_secret
+from providers._threads import Workers
+from providers.gce.errors import GCE, refusal_of_answer, to_error
+from providers.gce.keys import key_info
+from providers.gce.settings import GceSettings
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+PAGE = 500
+_HARMLESS = frozenset({"", "NO_RESULTS_ON_PAGE"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Sdk:
+    compute: ModuleType
+    auth: ModuleType
+    service_account: ModuleType
+    options: Any
+    to_dict: Callable[[Any], dict[str, Any]]
+    parse: Callable[[Mapping[str, Any], Any], Any]
+    refused: type[Exception]
+    auth_transport: type[Exception]
+    auth_failed: type[Exception]
+    all_errors: tuple[type[Exception], ...]
+    not_sent: tuple[type[Exception], ...]
+    cut: type[Exception]
+
+
+@lru_cache(maxsize=1)
+def _sdk() -> _Sdk:
+    import google.auth
+    import requests
+    from google.api_core import exceptions
+    from google.api_core.client_options import ClientOptions
+    from google.auth import exceptions as auth_errors
+    from google.cloud import compute_v1
+    from google.oauth2 import service_account
+    from google.protobuf import json_format
+    from urllib3 import exceptions as wire
+
+    return _Sdk(
+        compute=compute_v1,
+        auth=google.auth,
+        service_account=service_account,
+        options=ClientOptions,
+        to_dict=lambda message: json_format.MessageToDict(type(message).pb(message)),
+        parse=json_format.ParseDict,
+        refused=exceptions.GoogleAPICallError,
+        auth_transport=auth_errors.TransportError,
+        auth_failed=auth_errors.GoogleAuthError,
+        all_errors=(
+            exceptions.GoogleAPIError,
+            auth_errors.GoogleAuthError,
+            requests.RequestException,
+            json_format.Error,
+        ),
+        not_sent=(
+            requests.exceptions.ConnectTimeout,
+            requests.exceptions.SSLError,
+            requests.exceptions.ProxyError,
+            wire.NewConnectionError,
+            wire.ConnectTimeoutError,
+        ),
+        cut=requests.exceptions.ConnectionError,
+    )
+
+
+class Gce:
+    """The Compute API of one project.
+
+    No call is tried twice by the SDK. Creates and deletes have a client whose connections are not kept: one that the
+    far end closes just as a create is sent would leave that create in doubt for nothing.
+
+    Raises:
+        ConfigError: the service account's key cannot be read or is none.
+        ModuleNotFoundError: the SDK is not installed.
+    """
+
+    def __init__(self, settings: GceSettings) -> None:
+        if importlib.util.find_spec("google") is None or importlib.util.find_spec("google.cloud.compute_v1") is None:
+            raise ModuleNotFoundError("No module named 'google.cloud.compute_v1'", name="google.cloud.compute_v1")
+        self._settings = settings
+        self._key = read_secret(settings.service_account, settings.service_account_file, "gce_service_account")
+        if self._key is not None:
+            key_info(self._key)
+        self._workers = Workers(GCE, settings.threads)
+        self._clients: dict[tuple[str, bool], Any] = {}
+        self._lock = threading.Lock()
+        self._credentials: Any = None
+        self._project = settings.project
+        self._who = ""
+
+    async def insert(self, zone: str, body: Row, request_id: str) -> Row:
+        """instances.insert; returns the operation."""
+
+        def call(sdk: _Sdk) -> Row:
+            instance = sdk.compute.Instance()
+            sdk.parse(body, sdk.compute.Instance.pb(instance))
+            client = self._client(sdk, "InstancesClient", changes=True)
+            request = sdk.compute.InsertInstanceRequest(
+                project=self._project, zone=zone, instance_resource=instance, request_id=request_id
+            )
+            return self._row(sdk, client.insert_unary(request, **self._once(launch=True)), "operation", "launch")
+
+        return await self._do(call, "launch", changes=True, timeout_s=self._settings.launch_timeout_s)
+
+    async def delete(self, zone: str, name: str) -> Row:
+        """instances.delete; returns the operation."""
+
+        def call(sdk: _Sdk) -> Row:
+            client = self._client(sdk, "InstancesClient", changes=True)
+            request = sdk.compute.DeleteInstanceRequest(project=self._project, zone=zone, instance=name)
+            return self._row(sdk, client.delete_unary(request, **self._once()), "operation", "terminate")
+
+        return await self._do(call, "terminate", changes=True)
+
+    async def instance(self, zone: str, name: str, operation: str = "get") -> Row:
+        """instances.get."""
+
+        def call(sdk: _Sdk) -> Row:
+            client = self._client(sdk, "InstancesClient")
+            request = sdk.compute.GetInstanceRequest(project=self._project, zone=zone, instance=name)
+            return self._row(sdk, client.get(request, **self._once()), "instance", operation)
+
+        return await self._do(call, operation)
+
+    async def instances(self, wanted: str, operation: str = "list") -> list[Row]:
+        """instances.aggregatedList by filter: all zones, all pages, or an error."""
+        scopes = await self._aggregated("InstancesClient", "AggregatedListInstancesRequest", wanted, operation)
+        return [row for part in scopes.values() for row in part.get("instances") or ()]
+
+    async def machine_types(self, wanted: str) -> dict[str, Row]:
+        """machineTypes.aggregatedList by filter; by scope."""
+        return await self._aggregated("MachineTypesClient", "AggregatedListMachineTypesRequest", wanted, "offers")
+
+    async def accelerator_types(self) -> dict[str, Row]:
+        """acceleratorTypes.aggregatedList; by scope."""
+        request = "AggregatedListAcceleratorTypesRequest"
+        return await self._aggregated("AcceleratorTypesClient", request, "", "offers")
+
+    async def operation(self, zone: str, name: str) -> Row:
+        """zoneOperations.get."""
+
+        def call(sdk: _Sdk) -> Row:
+            client = self._client(sdk, "ZoneOperationsClient")
+            request = sdk.compute.GetZoneOperationRequest(project=self._project, zone=zone, operation=name)
+            return self._row(sdk, client.get(request, **self._once()), "operation", "launch")
+
+        return await self._do(call, "launch")
+
+    async def operations_on(self, zone: str, name: str, operation: str) -> list[Row]:
+        """zoneOperations.list for one machine, all pages."""
+
+        def call(sdk: _Sdk) -> list[Row]:
+            client = self._client(sdk, "ZoneOperationsClient")
+            wanted = f'targetLink eq ".*/zones/{zone}/instances/{name}"'
+            request = sdk.compute.ListZoneOperationsRequest(
+                project=self._project, zone=zone, filter=wanted, max_results=PAGE
+            )
+            pages = [self._row(sdk, page, "operationList", operation) for page in self._pages(client.list, request)]
+            return [row for page in pages for row in page.get("items") or ()]
+
+        return await self._do(call, operation)
+
+    async def identity(self, wanted: str) -> str:
+        """Who the credentials belong to, after a read that proves them."""
+        await self.instances(wanted, "check")
+        return f"project {self._project}, {self._who}"
+
+    async def aclose(self) -> None:
+        """Close the clients' connections and take no more calls."""
+        await self._workers.aclose()
+        with self._lock:
+            for client in self._clients.values():
+                client.transport.close()
+            self._clients.clear()
+
+    async def _aggregated(self, client_name: str, request_name: str, wanted: str, operation: str) -> dict[str, Row]:
+        def call(sdk: _Sdk) -> dict[str, Row]:
+            client = self._client(sdk, client_name)
+            request = getattr(sdk.compute, request_name)(project=self._project, filter=wanted, max_results=PAGE)
+            found: dict[str, dict[str, Any]] = {}
+            for page in self._pages(client.aggregated_list, request):
+                row = self._row(sdk, page, "AggregatedList", operation)
+                _must_be_complete(row, operation)
+                for scope, part in (row.get("items") or {}).items():
+                    into = found.setdefault(scope, {})
+                    for key, value in part.items():
+                        into[key] = [*into.get(key, ()), *value] if isinstance(value, list) else value
+            return dict(found)
+
+        return await self._do(call, operation)
+
+    def _pages(self, function: Callable[..., Any], request: Any) -> Iterable[Any]:
+        pages: Iterable[Any] = function(request, **self._once()).pages
+        return pages
+
+    def _once(self, *, launch: bool = False) -> dict[str, Any]:
+        """One try, and when a thread may give it up."""
+        limit_s = self._settings.launch_timeout_s if launch else self._settings.call_timeout_s
+        return {"retry": None, "timeout": limit_s}
+
+    def _row(self, sdk: _Sdk, message: Any, kind: str, operation: str) -> Row:
+        """The message as JSON.
+
+        Raises:
+            Uncertain, Transient: its `kind` is not the expected one. The SDK takes any JSON for an answer, such as a
+                proxy's, and finds nothing in it: that must not pass for "there are no machines".
+        """
+        row = sdk.to_dict(message)
+        if str(row.get("kind", "")).endswith(kind):
+            return row
+        text = "the answer is not what the Compute API promises"
+        raise in_doubt(text, changes=operation in ("launch", "terminate"), provider=GCE, operation=operation)
+
+    async def _do(
+        self, call: Callable[[_Sdk], T], operation: str, *, changes: bool = False, timeout_s: float | None = None
+    ) -> T:
+        def guarded() -> T:
+            sdk = _sdk()
+            try:
+                self._open(sdk, operation)
+                return call(sdk)
+            except sdk.all_errors as error:
+                raise _translate(sdk, error, operation, changes) from None
+
+        deadline_s = timeout_s or self._settings.call_timeout_s
+        return await self._workers.call(guarded, operation=operation, changes=changes, timeout_s=deadline_s)
+
+    def _open(self, sdk: _Sdk, operation: str) -> None:
+        """Find the credentials and the project, once."""
+        with self._lock:
+            if self._credentials is None:
+                self._credentials, own_project, self._who = self._find_credentials(sdk)
+                self._project = self._project or own_project
+        if not self._project:
+            text = "no project: set providers.gce.project, for the credentials name none"
+            raise InvalidRequest(text, provider=GCE, operation=operation)
+
+    def _find_credentials(self, sdk: _Sdk) -> tuple[Any, str, str]:
+        if self._settings.anonymous:
+            return sdk.auth.credentials.AnonymousCredentials(), "", "without credentials"
+        if self._key is not None:
+            info = key_info(self._key)
+            try:
+                found = sdk.service_account.Credentials.from_service_account_info(info, scopes=[SCOPE])
+            except ValueError:
+                text = "the service account's key cannot be read: make a new one"
+                raise AuthFailed(text, provider=GCE, operation="check") from None
+            return found, str(info.get("project_id", "")), str(info["client_email"])
+        found, project = sdk.auth.default(scopes=[SCOPE])
+        return found, str(project or ""), str(getattr(found, "service_account_email", "") or "your own credentials")
+
+    def _client(self, sdk: _Sdk, name: str, *, changes: bool = False) -> Any:
+        with self._lock:
+            if (name, changes) not in self._clients:
+                options = sdk.options(api_endpoint=self._settings.api_endpoint.rstrip("/") or None)
+                made = getattr(sdk.compute, name)(credentials=self._credentials, client_options=options)
+                session = getattr(made.transport, "_session", None)
+                if changes and session is not None:
+                    session.headers["Connection"] = "close"
+                self._clients[name, changes] = made
+            return self._clients[name, changes]
+
+
+def _must_be_complete(page: Row, operation: str) -> None:
+    """Google leaves out the zones that it cannot reach, and says so in passing.
+
+    Raises:
+        Transient: the list is not complete.
+    """
+    missing = [str(place) for place in page.get("unreachables") or ()]
+    for scope, part in (page.get("items") or {}).items():
+        if str((part.get("warning") or {}).get("code", "")) not in _HARMLESS:
+            missing.append(scope)
+    if str((page.get("warning") or {}).get("code", "")) not in _HARMLESS:
+        missing.append("some zones")
+    if missing:
+        raise Transient(f"not complete: {', '.join(missing)[:300]} unreachable", provider=GCE, operation=operation)
+
+
+def _translate(sdk: _Sdk, error: Exception, operation: str, changes: bool) -> ProviderError:
+    """The contract's error for one of the SDK's.
+
+    The SDK's own exception is not chained: it holds the request, and with it the user data.
+    """
+    if isinstance(error, sdk.refused):
+        return _refused(error, operation, changes)
+    text = f"{type(error).__name__}: {error}"[:MAX_VENDOR_TEXT]
+    if isinstance(error, sdk.auth_transport):
+        return Transient(f"no access token: {text}", provider=GCE, operation=operation)
+    if isinstance(error, sdk.auth_failed):
+        return AuthFailed(text, provider=GCE, operation=operation)
+    cause = getattr(error.args[0], "reason", None) if error.args else None
+    if isinstance(error, sdk.not_sent) or (isinstance(error, sdk.cut) and isinstance(cause, sdk.not_sent)):
+        return Transient(f"cannot connect: {text}", provider=GCE, operation=operation)
+    kind: type[ProviderError] = Uncertain if changes else Transient
+    return kind(text, provider=GCE, operation=operation)
+
+
+def _refused(error: Any, operation: str, changes: bool) -> ProviderError:
+    response = getattr(error, "response", None)
+    headers = getattr(response, "headers", {})
+    wait_s = retry_after_s(headers.get("Retry-After"), datetime.now(UTC))
+    try:
+        body = response.json() if response is not None else None
+    except ValueError:
+        body = None
+    status = int(getattr(response, "status_code", 0) or error.code or 0)
+    text = str(getattr(response, "text", "") or error.message)[:MAX_VENDOR_TEXT]
+    return to_error(refusal_of_answer(status, body, text, wait_s), operation=operation, changes=changes)

@@ -1,0 +1,179 @@
+"""Compute Engine's refusals in the contract's words. PURE: no I/O, no clock.
+
+They come in two places: as an HTTP error with a `reason` in camelCase, or later, in the operation that a successful
+call has begun, with a `code` in capitals. Capacity shows almost always in the second place.
+
+Sources: the Compute API's error reference and rate quotas, and what SkyPilot and dstack have met in the field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshd.errors import (
+    AuthFailed,
+    InvalidRequest,
+    NoCapacity,
+    NotFound,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+    Transient,
+    Uncertain,
+)
+from meshd.provider_api import ProviderName
+
+GCE = ProviderName("gce")
+TAKEN = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
+NOT_READY = (
+    "resourceNotReady",
+    "RESOURCE_NOT_READY",
+    "resourceInUseByAnotherResource",
+    "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE",
+)
+
+_CODES: dict[str, type[ProviderError]] = {
+    **dict.fromkeys(
+        (
+            "ZONE_RESOURCE_POOL_EXHAUSTED",
+            "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+            "RESOURCE_POOL_EXHAUSTED",
+            "REGION_RESOURCE_POOL_EXHAUSTED",
+            "GPU_STOCKOUT",
+            "insufficientCapacity",
+            "VM_MIN_COUNT_NOT_REACHED",
+            "UNSUPPORTED_OPERATION",  # seen when a spot machine is taken back while it is made
+        ),
+        NoCapacity,
+    ),
+    **dict.fromkeys(("QUOTA_EXCEEDED", "quotaExceeded", "limitExceeded"), QuotaExceeded),
+    **dict.fromkeys(
+        (
+            "rateLimitExceeded",
+            "userRateLimitExceeded",
+            "RATE_LIMIT_EXCEEDED",
+            "RESOURCE_OPERATION_RATE_EXCEEDED",
+            "resourceOperationRateExceeded",
+        ),
+        RateLimited,
+    ),
+    **dict.fromkeys(NOT_READY, Transient),
+    **dict.fromkeys(TAKEN, InvalidRequest),
+    **dict.fromkeys(("notFound", "RESOURCE_NOT_FOUND"), NotFound),
+    **dict.fromkeys(("invalid", "badRequest", "INVALID_FIELD_VALUE", "INVALID_USAGE", "required"), InvalidRequest),
+    **dict.fromkeys(
+        (
+            "forbidden",
+            "accessNotConfigured",
+            "authError",
+            "SERVICE_DISABLED",
+            "IAM_PERMISSION_DENIED",
+            "PERMISSION_DENIED",
+            "BILLING_DISABLED",
+            "billingNotEnabled",
+        ),
+        AuthFailed,
+    ),
+}
+_NO_SUCH_TYPE_HERE = re.compile(
+    r"machine type .*(does not exist|not available|not found|not supported)|/(machineTypes|acceleratorTypes)/", re.I
+)
+_NAMED_BY_US = re.compile(r"/(images|networks|subnetworks|serviceAccounts|diskTypes|reservations)/", re.I)
+_WHOLE_PROJECT = "GPUS_ALL_REGIONS"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What Google said no with.
+
+    Attributes:
+        code: its `reason` or operation error code; the HTTP status as text when it told none.
+        status: the HTTP status, 0 for an operation that tells none.
+        message: its words.
+        retry_after_s: from the Retry-After header; None when absent.
+    """
+
+    code: str
+    status: int
+    message: str
+    retry_after_s: float | None = None
+
+
+def refusal_of_answer(status: int, body: Any, text: str, retry_after_s: float | None = None) -> Refusal:
+    """The refusal in an HTTP error.
+
+    Args:
+        status: the HTTP status.
+        body: the decoded answer; anything when it was no JSON of Google's.
+        text: words to show when the body has none.
+        retry_after_s: from the Retry-After header.
+    """
+    detail = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(detail, dict):
+        return Refusal(str(status), status, text, retry_after_s)
+    rows = detail.get("errors") or ()
+    reason = next((str(row["reason"]) for row in rows if isinstance(row, dict) and row.get("reason")), "")
+    info = next((str(row["reason"]) for row in detail.get("details") or () if row.get("reason")), "")
+    code = info if info in _CODES and reason not in _CODES else reason or info or str(detail.get("status") or status)
+    return Refusal(code, status, str(detail.get("message") or text), retry_after_s)
+
+
+def refusal_of_operation(operation: Mapping[str, Any]) -> Refusal | None:
+    """The refusal in an operation that has ended; None when it has not ended, or ended well.
+
+    An operation that is DONE has failed if it carries an error, whatever its HTTP status was.
+    """
+    rows = (operation.get("error") or {}).get("errors") or ()
+    if operation.get("status") != "DONE" or (not rows and not operation.get("httpErrorStatusCode")):
+        return None
+    first = next((row for row in rows if row.get("code") in _CODES), rows[0] if rows else {})
+    status = int(operation.get("httpErrorStatusCode") or 0)
+    words = str(first.get("message") or operation.get("httpErrorMessage") or "")
+    return Refusal(str(first.get("code") or status), status, words)
+
+
+def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderError:
+    """The contract's error for a refusal.
+
+    Args:
+        refusal: Google's answer.
+        operation: the contract's name of the call.
+        changes: the call may have made or ended a machine, so an unknown 5xx leaves that in doubt.
+    """
+    said = f"{refusal.code}: {refusal.message}"
+    kind = _kind(refusal, operation, changes)
+    if kind is RateLimited:
+        return RateLimited(said, retry_after_s=refusal.retry_after_s, provider=GCE, operation=operation)
+    text = said
+    if kind is QuotaExceeded and _WHOLE_PROJECT in refusal.message:
+        text += f" (the whole project's quota {_WHOLE_PROJECT}, which no other region helps)"
+    return kind(text, provider=GCE, operation=operation, vendor_text=said)
+
+
+def _kind(refusal: Refusal, operation: str, changes: bool) -> type[ProviderError]:
+    kind = _CODES.get(refusal.code)
+    if (
+        operation == "launch"
+        and kind in (NotFound, InvalidRequest, None)
+        and _NO_SUCH_TYPE_HERE.search(refusal.message)
+    ):
+        return NoCapacity
+    if kind is NotFound:
+        return _not_found(refusal, operation)
+    if kind is not None:
+        return kind
+    if refusal.status == 429:
+        return RateLimited
+    if refusal.status >= 500 or refusal.status < 400:
+        return Uncertain if changes else Transient
+    return AuthFailed if refusal.status in (401, 403) else InvalidRequest
+
+
+def _not_found(refusal: Refusal, operation: str) -> type[ProviderError]:
+    """What is missing decides: on a create it is what the request names; elsewhere than on a machine, the project."""
+    if operation == "launch":
+        return InvalidRequest if _NAMED_BY_US.search(refusal.message) else NoCapacity
+    return NotFound if operation in ("get", "terminate") else InvalidRequest

@@ -1,0 +1,223 @@
+"""Between Compute Engine's machines and the contract's. PURE: no I/O, no clock.
+
+Everything here is JSON as the Compute API v1 writes it: camelCase, 64-bit numbers as text.
+
+A machine's id is `zone/name`: it is known before Google has answered, and it is all that a later call needs.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from meshd.errors import InvalidRequest
+from meshd.provider_api import Instance, InstanceId, InstanceState
+from providers.gce.errors import GCE, refusal_of_operation
+
+CLUSTER_LABEL = "meshd-cluster"
+MACHINE_LABEL = "meshd-machine"
+PREEMPTED = "compute.instances.preempted"
+
+_REQUESTS = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
+_STATES = {
+    "PENDING": InstanceState.BOOTING,
+    "PROVISIONING": InstanceState.BOOTING,
+    "STAGING": InstanceState.BOOTING,
+    "RUNNING": InstanceState.RUNNING,
+    "REPAIRING": InstanceState.FAILED,
+    # Both a stop and a delete show as STOPPING. meshd never stops machines, so it is an end.
+    "PENDING_STOP": InstanceState.TERMINATING,
+    "STOPPING": InstanceState.TERMINATING,
+    "DEPROVISIONING": InstanceState.TERMINATING,
+    # TERMINATED is a machine that is off: its disk is kept and costs. A deleted machine is not found.
+    "TERMINATED": InstanceState.STOPPED,
+    "STOPPED": InstanceState.STOPPED,
+    "SUSPENDING": InstanceState.STOPPING,
+    "SUSPENDED": InstanceState.STOPPED,
+}
+_NOT_YET_GRANTED = frozenset({"", "PENDING", "PROVISIONING"})
+_NOT_IN_LABELS = re.compile(r"[^a-z0-9_-]")
+
+
+def to_label(value: str) -> str:
+    """A text as a label's value may be: lower case, [a-z0-9_-], at most 63 characters."""
+    return _NOT_IN_LABELS.sub("-", value.lower())[:63]
+
+
+def to_labels(tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags as labels; a key that does not begin with a letter is left out."""
+    pairs = {to_label(key): to_label(value) for key, value in tags.items()}
+    return {key: value for key, value in sorted(pairs.items()) if key[:1].isalpha()}
+
+
+def cluster_filter(cluster: str) -> str:
+    """The filter of instances.aggregatedList that finds this cluster's machines."""
+    return f"labels.{CLUSTER_LABEL}={to_label(cluster)}"
+
+
+def is_ours(raw: Mapping[str, Any], cluster: str) -> bool:
+    """Whether a machine carries this cluster's label."""
+    return (raw.get("labels") or {}).get(CLUSTER_LABEL) == to_label(cluster)
+
+
+def request_id(token: str) -> str:
+    """The requestId of a machine's create call: the same for the same name, in every process."""
+    return str(uuid.uuid5(_REQUESTS, f"meshd:{token}"))
+
+
+def to_id(zone: str, name: str) -> InstanceId:
+    """The machine's id for meshd."""
+    return InstanceId(f"{zone}/{name}")
+
+
+def split_id(instance_id: str, operation: str) -> tuple[str, str]:
+    """Zone and name.
+
+    Raises:
+        InvalidRequest: it is no id of this adapter's.
+    """
+    zone, _, name = instance_id.partition("/")
+    if not zone or not name:
+        raise InvalidRequest(f"{instance_id} is not zone/name", provider=GCE, operation=operation)
+    return zone, name
+
+
+def region_of(zone: str) -> str:
+    """The region of a zone: its name without the last part."""
+    return zone.rpartition("-")[0]
+
+
+def last_part(url: object) -> str:
+    """What a URL or path of Google's names."""
+    return str(url or "").rpartition("/")[2]
+
+
+def to_state(status: str) -> InstanceState:
+    """The contract's state. Nothing that Google still shows is GONE."""
+    return _STATES.get(status, InstanceState.UNKNOWN)
+
+
+def is_granted(raw: Mapping[str, Any]) -> bool:
+    """Whether the machine has got its place: from STAGING on, capacity and quota are settled."""
+    return str(raw.get("status", "")) not in _NOT_YET_GRANTED
+
+
+def is_spot(raw: Mapping[str, Any]) -> bool:
+    """Whether it is a spot machine, by either of the words that Google has for it."""
+    scheduling = raw.get("scheduling") or {}
+    return scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible"))
+
+
+def type_of(raw: Mapping[str, Any]) -> str:
+    """The machine type as offers name it: with the GPUs that were attached to an N1."""
+    name = last_part(raw.get("machineType"))
+    attached = raw.get("guestAccelerators") or ()
+    if not name.startswith("n1-") or not attached:
+        return name
+    return f"{name}+{last_part(attached[0].get('acceleratorType'))}x{int(attached[0].get('acceleratorCount', 1))}"
+
+
+def to_instance(raw: Mapping[str, Any], usd_per_hour: float | None = None) -> Instance:
+    """One Instance of the Compute API."""
+    zone, name, status = last_part(raw.get("zone")), str(raw["name"]), str(raw.get("status", ""))
+    nic = next(iter(raw.get("networkInterfaces") or ()), {})
+    access = next(iter(nic.get("accessConfigs") or ()), {})
+    state = to_state(status)
+    fine = state in (InstanceState.BOOTING, InstanceState.RUNNING)
+    return Instance(
+        provider=GCE,
+        id=to_id(zone, name),
+        token=name,
+        state=state,
+        region=region_of(zone),
+        instance_type=type_of(raw),
+        public_ip=str(access.get("natIP") or ""),
+        private_ip=str(nic.get("networkIP") or ""),
+        spot=is_spot(raw),
+        launched_at=to_time(raw.get("creationTimestamp")),
+        usd_per_hour=usd_per_hour,
+        reason="" if fine else str(raw.get("statusMessage") or status),
+        vendor_state=status,
+    )
+
+
+def to_time(text: object) -> datetime | None:
+    """An RFC 3339 time in UTC; None when there is none to read."""
+    try:
+        at = datetime.fromisoformat(str(text or ""))
+    except ValueError:
+        return None
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+class Verdict(StrEnum):
+    """What the operations on a machine tell about one that is not found."""
+
+    ENDED = "ended"
+    NEVER_MADE = "never made"
+    BEING_MADE = "being made"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The verdict, and Google's words for it."""
+
+    verdict: Verdict
+    reason: str = ""
+
+
+def story_of(operations: Iterable[Mapping[str, Any]]) -> Story:
+    """Why a machine is not there, from the operations on it in any order.
+
+    Only an operation that has ended well proves an end; Google keeps operations for two weeks or so.
+    """
+    rows = sorted(operations, key=lambda row: str(row.get("insertTime", "")), reverse=True)
+    ended = next((row for row in rows if _ends(row) and _went_well(row)), None)
+    if ended is not None:
+        return Story(Verdict.ENDED, _end_words(ended))
+    insert = next((row for row in rows if row.get("operationType") == "insert"), None)
+    if insert is None:
+        return Story(Verdict.SILENT)
+    refusal = refusal_of_operation(insert)
+    if refusal is not None:
+        return Story(Verdict.NEVER_MADE, f"{refusal.code}: {refusal.message}")
+    return Story(Verdict.SILENT if insert.get("status") == "DONE" else Verdict.BEING_MADE)
+
+
+def preempted(operations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether Google has taken the machine back, or is about to."""
+    return any(row.get("operationType") == PREEMPTED for row in operations)
+
+
+def _ends(row: Mapping[str, Any]) -> bool:
+    return row.get("operationType") in ("delete", PREEMPTED)
+
+
+def _went_well(row: Mapping[str, Any]) -> bool:
+    return row.get("status") == "DONE" and refusal_of_operation(row) is None
+
+
+def _end_words(row: Mapping[str, Any]) -> str:
+    kind, words = str(row["operationType"]), str(row.get("statusMessage") or "")
+    user = "" if kind == PREEMPTED else str(row.get("user") or "")
+    return f"{kind}{' by ' + user if user else ''}{': ' + words if words else ''}"
+
+
+def gone(instance_id: str, story: Story) -> Instance:
+    """A machine that is not there any more, or never was."""
+    zone, _, name = instance_id.partition("/")
+    return Instance(
+        provider=GCE,
+        id=InstanceId(instance_id),
+        token=name,
+        state=InstanceState.GONE,
+        region=region_of(zone),
+        reason=story.reason,
+        vendor_state=story.verdict.value,
+    )

@@ -1,0 +1,244 @@
+"""The Compute Engine adapter: glue between the contract, the catalogue and the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshd.errors import InvalidRequest, NotFound, ProviderError, RateLimited, Transient
+from meshd.provider_api import (
+    Capabilities,
+    Instance,
+    InstanceState,
+    LaunchRequest,
+    Offer,
+    OfferQuery,
+    ProviderContext,
+    ProviderName,
+)
+from providers._fresh import Freshness
+from providers._gather import all_of
+from providers._offers import matches
+from providers._settings import parse
+from providers.gce.body import insert_body
+from providers.gce.catalogue import Catalogue
+from providers.gce.client import Gce, Row
+from providers.gce.errors import GCE, NOT_READY, TAKEN, refusal_of_operation, to_error
+from providers.gce.mapping import (
+    Verdict,
+    cluster_filter,
+    gone,
+    is_granted,
+    is_ours,
+    is_spot,
+    last_part,
+    preempted,
+    region_of,
+    request_id,
+    split_id,
+    story_of,
+    to_id,
+    to_instance,
+    type_of,
+)
+from providers.gce.prices import shipped
+from providers.gce.settings import GceSettings
+
+USER_DATA_MAX_B = 256 * 1024
+_OFF = frozenset({InstanceState.TERMINATING, InstanceState.STOPPED})
+_POLL_S = (0.25, 3.0)
+
+
+class GceProvider:
+    """Compute Engine behind the contract `meshd.provider_api.Provider`."""
+
+    def __init__(self, context: ProviderContext, settings: GceSettings, gce: Gce) -> None:
+        self._cluster = context.cluster
+        self._settings = settings
+        self._gce = gce
+        self._fresh = Freshness(context.now, settings.fresh_s)
+        self._catalogue = Catalogue(gce, settings, shipped(), context.now)
+
+    @property
+    def name(self) -> ProviderName:
+        """Always "gce"."""
+        return GCE
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Virtual machines with everything. One that powers itself off keeps its disk, which goes on costing."""
+        return Capabilities(
+            spot=self._settings.spot, idempotent_launch=True, user_data_max_b=USER_DATA_MAX_B, ends_itself=False
+        )
+
+    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+        """Types in zones with their prices; `available` is None, since Google does not tell."""
+        wants_spot = self._settings.spot and query.spot is not False
+        return [offer for offer in await self._catalogue.offers(spot=wants_spot) if matches(offer, query)]
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        """instances.insert, and then for a while its operation: only there Google tells that it has no capacity.
+
+        A second launch with the same name returns the first machine: by the request id, and by the name, which a zone
+        has only once. Returns it in state GONE when it has ended meanwhile.
+        """
+        size_b = len(request.user_data.encode())
+        if size_b > USER_DATA_MAX_B:
+            text = f"user data of {size_b} bytes; Google takes {USER_DATA_MAX_B}"
+            raise InvalidRequest(text, provider=GCE, operation="launch")
+        zone, name = request.offer.zone, request.token
+        try:
+            operation = await self._gce.insert(zone, insert_body(request, self._settings), request_id(name))
+            self._fresh.see(to_id(zone, name))
+            return await self._begun(request, operation)
+        except InvalidRequest as error:
+            if not error.text.startswith(TAKEN):
+                raise
+            return await self._holder(request, error)
+
+    async def _begun(self, request: LaunchRequest, operation: Row) -> Instance:
+        """The machine as soon as it has got its place, or when `insert_wait_s` is over.
+
+        Raises:
+            ProviderError: what the operation failed with.
+        """
+        zone, name = request.offer.zone, request.token
+        clock, pause_s = asyncio.get_running_loop().time, _POLL_S[0]
+        until_s = clock() + self._settings.insert_wait_s
+        while True:
+            refusal = refusal_of_operation(operation)
+            if refusal is not None:
+                raise to_error(refusal, operation="launch", changes=True)
+            raw = await self._look(zone, name)
+            done = operation.get("status") == "DONE"
+            if raw is not None and (done or is_granted(raw)):
+                return to_instance(raw, request.offer.usd_per_hour)
+            if raw is None and done:
+                return await self._after_insert(request)
+            if clock() >= until_s:
+                return to_instance(raw, request.offer.usd_per_hour) if raw is not None else self._accepted(request)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.6, _POLL_S[1])
+            try:
+                operation = await self._gce.operation(zone, str(operation["name"]))
+            except ProviderError:
+                continue  # the create call is accepted: nothing that is read now can change that
+
+    async def _look(self, zone: str, name: str) -> Row | None:
+        try:
+            return await self._gce.instance(zone, name)
+        except (NotFound, Transient, RateLimited):
+            return None
+
+    async def _after_insert(self, request: LaunchRequest) -> Instance:
+        """An insert that has ended well long ago, and no machine: it has been deleted since, or does not show yet."""
+        accepted = self._accepted(request)
+        story = story_of(await self._gce.operations_on(request.offer.zone, request.token, "launch"))
+        return gone(accepted.id, story) if story.verdict is Verdict.ENDED else accepted
+
+    def _accepted(self, request: LaunchRequest) -> Instance:
+        offer = request.offer
+        return Instance(
+            provider=GCE,
+            id=to_id(offer.zone, request.token),
+            token=request.token,
+            state=InstanceState.BOOTING,
+            region=region_of(offer.zone),
+            instance_type=offer.instance_type,
+            spot=offer.spot,
+            usd_per_hour=offer.usd_per_hour,
+        )
+
+    async def _holder(self, request: LaunchRequest, error: InvalidRequest) -> Instance:
+        raw = await self._gce.instance(request.offer.zone, request.token, "launch")
+        if is_ours(raw, self._cluster):
+            return self._instance(raw)
+        text = f"{request.token} is taken in {request.offer.zone} by a machine that is not this cluster's"
+        raise InvalidRequest(text, provider=GCE, operation="launch", vendor_text=error.vendor_text) from error
+
+    async def get(self, instance: Instance) -> Instance:
+        """instances.get; and where there is none, what the operations tell about its end.
+
+        Raises:
+            NotFound: Google knows neither the machine nor its end, and it is not fresh.
+            Transient: Google does not know it, but may not know it yet.
+        """
+        zone, name = split_id(instance.id, "get")
+        try:
+            return await self._with_cause(self._instance(await self._gce.instance(zone, name)))
+        except NotFound as error:
+            return await self._missing(instance, error)
+
+    async def _missing(self, instance: Instance, error: NotFound) -> Instance:
+        zone, name = split_id(instance.id, error.operation)
+        try:
+            story = story_of(await self._gce.operations_on(zone, name, error.operation))
+        except ProviderError:
+            raise self._fresh.judge(instance, error) from error
+        if story.verdict in (Verdict.ENDED, Verdict.NEVER_MADE):
+            return gone(instance.id, story)
+        raise self._fresh.judge(instance, error) from error
+
+    async def _with_cause(self, instance: Instance) -> Instance:
+        """A spot machine on its way down says not why: its operations do."""
+        if not instance.spot or instance.state not in _OFF:
+            return instance
+        zone, name = split_id(instance.id, "get")
+        try:
+            operations = await self._gce.operations_on(zone, name, "get")
+        except ProviderError:
+            return instance
+        if not preempted(operations):
+            return instance
+        return replace(instance, state=InstanceState.PREEMPTED, reason="Google took the spot machine back")
+
+    async def list(self) -> Sequence[Instance]:
+        """instances.aggregatedList by the cluster's label: every zone of the project, in whatever region."""
+        rows = await self._gce.instances(cluster_filter(self._cluster))
+        found = [self._instance(raw) for raw in rows if is_ours(raw, self._cluster)]
+        for instance in found:
+            self._fresh.see(instance.id)
+        return await all_of(self._with_cause(instance) for instance in found)
+
+    async def terminate(self, instance: Instance) -> None:
+        """instances.delete, which may be repeated."""
+        zone, name = split_id(instance.id, "terminate")
+        try:
+            refusal = refusal_of_operation(await self._gce.delete(zone, name))
+        except NotFound as error:
+            await self._missing(instance, error)
+            return
+        except Transient as error:
+            if not error.text.startswith(NOT_READY) or (await self.get(instance)).state not in (
+                InstanceState.TERMINATING,
+                InstanceState.PREEMPTED,
+                InstanceState.GONE,
+            ):
+                raise
+            return
+        if refusal is not None:
+            raise to_error(refusal, operation="terminate", changes=True)
+
+    async def check(self) -> str:
+        """The project and the identity of the credentials."""
+        return await self._gce.identity(cluster_filter(self._cluster))
+
+    async def aclose(self) -> None:
+        """Close connections and threads."""
+        await self._gce.aclose()
+
+    def _instance(self, raw: Row) -> Instance:
+        region = region_of(last_part(raw.get("zone")))
+        return to_instance(raw, self._catalogue.usd_per_hour(region, type_of(raw), spot=is_spot(raw)))
+
+
+def create(context: ProviderContext) -> GceProvider:
+    """Entry point of `meshd.providers`.
+
+    Raises:
+        ConfigError: the table cannot be used; one line per problem.
+        ImportError: the SDK is not installed.
+    """
+    settings = parse(GceSettings, context.settings, "[providers.gce]")
+    return GceProvider(context, settings, Gce(settings))

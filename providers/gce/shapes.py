@@ -1,0 +1,185 @@
+"""What can be rented, from machineTypes and acceleratorTypes to offers. PURE: no I/O, no clock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import Any
+
+from meshd.provider_api import Offer
+from providers._gpus import normalise
+from providers.gce.errors import GCE
+from providers.gce.mapping import last_part, region_of
+from providers.gce.prices import PriceTable
+from providers.gce.settings import ATTACHED, GceSettings
+
+#: Accelerator types: the normalised model, and one GPU's memory in GiB, neither of which Google's API tells.
+_GPUS = {
+    "nvidia-l4": ("l4", 24),
+    "nvidia-tesla-t4": ("t4", 16),
+    "nvidia-tesla-p4": ("p4", 8),
+    "nvidia-tesla-p100": ("p100-pcie", 16),
+    "nvidia-tesla-v100": ("v100-sxm", 16),
+    "nvidia-tesla-a100": ("a100-sxm", 40),
+    "nvidia-a100-80gb": ("a100-sxm", 80),
+    "nvidia-h100-80gb": ("h100-sxm", 80),
+    "nvidia-h100-mega-80gb": ("h100-sxm", 80),
+    "nvidia-h200-141gb": ("h200-sxm", 141),
+    "nvidia-b200": ("b200", 180),
+    "nvidia-rtx-pro-6000": ("rtx-pro-6000", 96),
+}
+_UNUSABLE = frozenset({"OBSOLETE", "DELETED"})
+_GIB = re.compile(r"(\d+)gb")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineType:
+    """A row of machineTypes, with what is attached to it.
+
+    Attributes:
+        name: as offers name it.
+        accelerator: Google's accelerator type, "" for none.
+        attached: the GPUs do not belong to the type and are priced apart.
+    """
+
+    name: str
+    zone: str
+    accelerator: str
+    gpus: int
+    vcpus: int
+    memory_mib: int
+    arch: str
+    attached: bool = False
+
+    @property
+    def base(self) -> str:
+        """Google's name of the machine type alone."""
+        return self.name.partition("+")[0]
+
+
+def to_gpu(accelerator: str) -> tuple[str, int]:
+    """The normalised model and one GPU's memory in GiB; 0 GiB for a type that is not known and does not say."""
+    if accelerator in _GPUS:
+        return _GPUS[accelerator]
+    size = _GIB.search(accelerator)
+    return normalise(accelerator.replace("-", " ")), int(size[1]) if size else 0
+
+
+def to_machine_type(raw: Mapping[str, Any], zone: str) -> MachineType | None:
+    """A type that meshd can use; None for one that is withdrawn, or whose accelerators are no GPUs of NVIDIA's."""
+    cards = raw.get("accelerators") or ()
+    kinds = {str(card.get("guestAcceleratorType", "")) for card in cards}
+    withdrawn = (raw.get("deprecated") or {}).get("state") in _UNUSABLE
+    if withdrawn or any(not kind.startswith("nvidia-") or kind.endswith("-vws") for kind in kinds):
+        return None
+    return MachineType(
+        name=str(raw["name"]),
+        zone=zone,
+        accelerator=next(iter(sorted(kinds)), ""),
+        gpus=sum(int(card.get("guestAcceleratorCount", 0)) for card in cards),
+        vcpus=int(raw.get("guestCpus", 0)),
+        memory_mib=int(raw.get("memoryMb", 0)),
+        arch="arm64" if raw.get("architecture") == "ARM64" else "x86_64",
+    )
+
+
+def name_filter(settings: GceSettings) -> str:
+    """The filter of machineTypes.aggregatedList for the types of the settings: an RE2 expression."""
+    bases = [attached[1] for text in settings.attached_gpus if (attached := ATTACHED.fullmatch(text))]
+    parts = [_to_re2(pattern) for pattern in (*settings.instance_types, *bases)]
+    return f'name eq "({"|".join(dict.fromkeys(parts))})"'
+
+
+def _to_re2(pattern: str) -> str:
+    return "".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern)
+
+
+def usable_types(
+    scopes: Mapping[str, Iterable[Mapping[str, Any]]],
+    cards: Mapping[str, Iterable[Mapping[str, Any]]],
+    settings: GceSettings,
+) -> list[MachineType]:
+    """The types of the settings in the zones of the settings.
+
+    Args:
+        scopes: rows of machineTypes by zone.
+        cards: rows of acceleratorTypes by zone; needed for attached GPUs only.
+        settings: which are wanted.
+    """
+    wanted = [re.compile(translate(pattern)) for pattern in settings.instance_types]
+    found: list[MachineType] = []
+    for zone, rows in scopes.items():
+        if not zone_wanted(zone, settings):
+            continue
+        types = {kind.name: kind for kind in (to_machine_type(row, zone) for row in rows) if kind is not None}
+        found += [kind for name, kind in types.items() if any(pattern.match(name) for pattern in wanted)]
+        found += _with_attached(zone, types, cards.get(zone, ()), settings)
+    return found
+
+
+def _with_attached(
+    zone: str, types: Mapping[str, MachineType], cards: Iterable[Mapping[str, Any]], settings: GceSettings
+) -> Iterator[MachineType]:
+    most = {str(card["name"]): int(card.get("maximumCardsPerInstance", 0)) for card in cards}
+    for text in settings.attached_gpus:
+        parts = ATTACHED.fullmatch(text)
+        base = types.get(parts[1]) if parts else None
+        if parts is None or base is None or not 0 < int(parts[3]) <= most.get(parts[2], 0):
+            continue
+        yield MachineType(text, zone, parts[2], int(parts[3]), base.vcpus, base.memory_mib, base.arch, attached=True)
+
+
+def zone_wanted(zone: str, settings: GceSettings) -> bool:
+    """Whether to rent in a zone."""
+    return zone in settings.zones if settings.zones else region_of(zone) in settings.regions
+
+
+def usd_per_hour(name: str, region: str, settings: GceSettings, table: PriceTable, *, spot: bool) -> float | None:
+    """The price of a machine: from the settings, else from the shipped table; None when neither has it."""
+    own = (settings.spot_prices if spot else settings.prices).get(name)
+    if own is not None:
+        return own
+    attached = ATTACHED.fullmatch(name)
+    if attached is None:
+        return table.find(region, name, spot=spot)
+    machine = table.find(region, attached[1], spot=spot)
+    card = table.find_attached(region, attached[2], spot=spot)
+    return None if machine is None or card is None else round(machine + int(attached[3]) * card, 5)
+
+
+def to_offers(kinds: Iterable[MachineType], settings: GceSettings, table: PriceTable, *, spot: bool) -> list[Offer]:
+    """One offer for each type, zone and way to rent with a known price. Google does not tell what is free."""
+    ways = (False, True) if spot else (False,)
+    priced = (
+        (kind, way, usd_per_hour(kind.name, region_of(kind.zone), settings, table, spot=way))
+        for kind in kinds
+        for way in ways
+    )
+    return [_offer(kind, price, way, table) for kind, way, price in priced if price is not None]
+
+
+def _offer(kind: MachineType, price: float, spot: bool, table: PriceTable) -> Offer:
+    gpu, memory_gib = to_gpu(kind.accelerator) if kind.gpus else ("", 0)
+    return Offer(
+        provider=GCE,
+        region=region_of(kind.zone),
+        zone=kind.zone,
+        instance_type=kind.name,
+        gpu=gpu,
+        gpus=kind.gpus,
+        gpu_memory_gib=memory_gib,
+        vcpus=kind.vcpus,
+        memory_mib=kind.memory_mib,
+        usd_per_hour=price,
+        spot=spot,
+        arch=kind.arch,
+        available=None,
+        price_as_of=table.as_of,
+    )
+
+
+def by_zone(scopes: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, list[Mapping[str, Any]]]:
+    """The rows of an aggregated list by zone; regions and the global scope are left out."""
+    return {last_part(scope): list(part.get(key) or ()) for scope, part in scopes.items() if scope.startswith("zones/")}
