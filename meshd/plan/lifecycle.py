@@ -408,11 +408,19 @@ def _terminating(machine: Machine, world: World) -> Step | None:
     )
     if waiting_for_slurm:
         return None  # its line leaves nodes.conf first
+    if _at_work_again(machine, world):
+        return None
     if asked is not None and (world.now - asked).total_seconds() < world.policy.terminate_again_s:
         return None
     if _overdue(machine, world):
         return _lost(machine, world)
     return Terminate(machine.name, machine.failure or machine.reason)
+
+
+def _at_work_again(machine: Machine, world: World) -> bool:
+    """Its slurmd did not stop, somebody opened its node anew after it had left, and now a job runs on it."""
+    node = world.node(machine)
+    return machine.removal != "forced" and node is not None and node.up and bool(world.jobs.get(machine.slot))
 
 
 def _gone_from(instance: Instance | None, machine: Machine, world: World, at: datetime) -> bool:

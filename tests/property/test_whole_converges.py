@@ -13,3 +13,9 @@ from tests.property.sim import live_through
 async def test_every_history_ends_well(block: int, tmp_path: Path) -> None:
     for seed in range(block * 10, block * 10 + 10):
         await live_through(seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", [1147])
+async def test_a_history_that_once_went_wrong(seed: int, tmp_path: Path) -> None:
+    """1147: slurmd had not stopped, somebody opened the node again, and its machine was ended under the next job."""
+    await live_through(seed, tmp_path)
