@@ -112,6 +112,7 @@ def to_state(pod: Mapping[str, Any]) -> InstanceState:
 def to_instance(pod: Mapping[str, Any]) -> Instance:
     """One pod."""
     status, state, kind = str(pod.get("status", "")), to_state(pod), kind_of(pod)
+    elsewhere = ANYWHERE if kind and kind.community else ""
     cost = pod.get("cost")
     network = pod.get("globalNetworking")
     return Instance(
@@ -119,7 +120,7 @@ def to_instance(pod: Mapping[str, Any]) -> Instance:
         id=InstanceId(str(pod["id"])),
         token=tag(pod, MACHINE_TAG) or str(pod.get("name") or ""),
         state=state,
-        region=str(pod.get("dataCenterId") or ""),
+        region=str(pod.get("dataCenterId") or elsewhere),
         instance_type=kind.type_name if kind else "",
         public_ip=_public_ip(pod),
         private_ip=str(network.get("ip") or "") if isinstance(network, dict) else "",

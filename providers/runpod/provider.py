@@ -28,7 +28,7 @@ from providers.runpod.mapping import RUNPOD, launch_body, to_instance
 from providers.runpod.names import is_ours, parse_type
 from providers.runpod.settings import RunpodSettings
 
-USER_DATA_MAX_B = 32 * 1024
+USER_DATA_MAX_B = 16 * 1024
 """RunPod names no limit. In base64 this stays far below the 128 KiB that Linux takes as one argument."""
 
 

@@ -147,6 +147,11 @@ def test_instance() -> None:
     )  # fmt: skip
 
 
+def test_a_host_outside_of_any_data_centre_has_the_region_that_was_offered() -> None:
+    assert to_instance(pod(cloud="COMMUNITY", dataCenterId=None)).region == "any"
+    assert to_instance(pod(cloud="SECURE", dataCenterId=None)).region == ""
+
+
 @pytest.mark.parametrize(
     "port",
     [
@@ -163,7 +168,7 @@ def test_no_inner_address_is_taken_for_public(port: Any) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"createdAt": None}, {"createdAt": "soon"}, {"createdAt": "2026-03-01T00:00:00"}, {"cost": None},
+        {"createdAt": None}, {"createdAt": "2026-03-01T00:00:00.123456789Z"}, {"createdAt": "soon"}, {"createdAt": "2026-03-01T00:00:00"}, {"cost": None},
         {"dataCenterId": None}, {"globalNetworking": None}, {"runtime": {"ports": None}}, {"gpu": None},
         {"env": None}, {"runtime": "up"},
     ],
