@@ -125,8 +125,8 @@ def type_of(raw: Mapping[str, Any]) -> str:
 def to_instance(raw: Mapping[str, Any], usd_per_hour: float | None = None) -> Instance:
     """One Instance of the Compute API."""
     zone, name, status = last_part(raw.get("zone")), str(raw["name"]), str(raw.get("status", ""))
-    nic = next(iter(raw.get("networkInterfaces") or ()), {})
-    access = next(iter(nic.get("accessConfigs") or ()), {})
+    nic: Mapping[str, Any] = next(iter(raw.get("networkInterfaces") or ()), {})
+    access: Mapping[str, Any] = next(iter(nic.get("accessConfigs") or ()), {})
     state = to_state(status)
     fine = state in (InstanceState.BOOTING, InstanceState.RUNNING)
     return Instance(

@@ -392,7 +392,7 @@ def _status(machine: Machine) -> str:
 
 
 def _network(asked: dict[str, Any]) -> str:
-    nic = next(iter(asked.get("networkInterfaces") or ()), {})
+    nic: dict[str, Any] = next(iter(asked.get("networkInterfaces") or ()), {})
     return str(nic.get("network") or "global/networks/default")
 
 
