@@ -97,7 +97,7 @@ def pod_body(machine: Machine, asked: Mapping[str, Any], looks: frozenset[Kind],
     up = machine.life in (Life.RUNNING, Life.ENDING) and not machine.powered_off
     ports = [_port(port, machine) for port in asked.get("ports", [])] if up else []
     direct = next((port for port in ports if port["private"] == 22 and port["public"]), None)
-    proxy = {"host": "ssh.runpod.io", "port": 22, "username": machine.id}
+    proxy = _ssh(host="ssh.runpod.io", port=22, username=machine.id)
     body: dict[str, Any] = {
         "id": machine.id,
         "name": machine.token,
@@ -113,7 +113,7 @@ def pod_body(machine: Machine, asked: Mapping[str, Any], looks: frozenset[Kind],
         "cloud": asked.get("cloud", "SECURE"),
         "dataCenterId": machine.region or None,
         "cudaVersion": "12.8" if machine.gpus else None,
-        "ssh": {"proxy": _ssh(**proxy), "direct": None},
+        "ssh": {"proxy": proxy, "direct": None},
         "template": None,
         "cost": machine.usd_per_hour,
         "locked": False,
