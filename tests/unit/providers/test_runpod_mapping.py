@@ -168,9 +168,9 @@ def test_no_inner_address_is_taken_for_public(port: Any) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"createdAt": None}, {"createdAt": "2026-03-01T00:00:00.123456789Z"}, {"createdAt": "soon"}, {"createdAt": "2026-03-01T00:00:00"}, {"cost": None},
-        {"dataCenterId": None}, {"globalNetworking": None}, {"runtime": {"ports": None}}, {"gpu": None},
-        {"env": None}, {"runtime": "up"},
+        {"createdAt": None}, {"createdAt": "2026-03-01T00:00:00.123456789Z"}, {"createdAt": "soon"},
+        {"createdAt": "2026-03-01T00:00:00"}, {"cost": None}, {"dataCenterId": None}, {"globalNetworking": None},
+        {"runtime": {"ports": None}}, {"gpu": None}, {"env": None}, {"runtime": "up"},
     ],
 )  # fmt: skip
 def test_instance_of_an_odd_pod(changes: dict[str, Any]) -> None:
