@@ -25,6 +25,7 @@ from meshd.plan.scale import supply_gpus
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Event
 
+LOOK_TIMEOUT_S = 3.0
 DRAIN_AGAIN_CURE = "see `meshctl nodes`"
 
 
@@ -62,6 +63,7 @@ class Desk:
         cluster: str,
         config_problem: Callable[[], str],
         tailscale_version: Callable[[], str],
+        look_at_slurm: Callable[[], Awaitable[object]],
     ) -> None:
         self._records = records
         self._journal = records.journal
@@ -76,6 +78,7 @@ class Desk:
         self._cluster = cluster
         self._config_problem = config_problem
         self._tailscale_version = tailscale_version
+        self._look_at_slurm = look_at_slurm
         self._started_at = clock.now()
         self._news = asyncio.Condition()
         self._loop = asyncio.get_running_loop()
@@ -198,6 +201,7 @@ class Desk:
 
     async def scale(self, request: s.ScaleRequest, actor: Actor) -> s.ScaleAnswer:
         """Set a pool's target."""
+        await self._see_who_works()
         desired, tick, now = self._desired(), self._tick(), self._clock.now()
         pool = self._pool(desired, request)
         old = desired.targets.get(pool.name)
@@ -263,6 +267,14 @@ class Desk:
 
     def _newer_than(self, event_id: int) -> bool:
         return self._journal.last_event_id() > event_id
+
+    async def _see_who_works(self) -> None:
+        """Look at Slurm before machines are chosen: a job may have begun since it was read last."""
+        if any(m.phase in IN_SLURM for m in self._journal.machines()):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_TIMEOUT_S):
+                    await self._look_at_slurm()
+            self._reconciler.tick()
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

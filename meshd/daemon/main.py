@@ -133,6 +133,7 @@ class Daemon:
             partitions=lambda: {name: pool.partition or name for name, pool in self.settings.pools.items()},
             clock=clock, cluster=settings.cluster.name, config_problem=lambda: self.config_problem,
             tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
+            look_at_slurm=self._slurm_source.read_once,
         )  # fmt: skip
         self._api = ApiServer(
             self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid())

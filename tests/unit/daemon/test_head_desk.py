@@ -42,11 +42,16 @@ class NoDoctor:
 class World(Small):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
+        self.next: Snapshot | None = None
         self.desk = Desk(
             records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
             clock=self.clock, cluster="lab", config_problem=lambda: "", tailscale_version=lambda: "1.102",
+            look_at_slurm=self.look_at_slurm,
         )  # fmt: skip
+
+    async def look_at_slurm(self) -> None:
+        self.seen = self.next or self.seen
 
 
 @pytest.fixture
@@ -120,6 +125,15 @@ async def test_force_names_the_jobs(world: World) -> None:
     assert (gentle.jobs, gentle.warnings) == (["7"], [])
     forced = await world.desk.remove(s.RemoveRequest(machine=m.name, force=True), ROOT)
     assert "job 7 loses the node" in forced.warnings[0]
+
+
+async def test_scale_sees_a_job_that_began_since_slurm_was_read_last(world: World) -> None:
+    m = world.journal.put(machine(Phase.READY), "phase", "given", NOW)
+    world.seen = around(m, "IDLE")
+    world.reconciler.tick()
+    world.next = around(m, "ALLOCATED", jobs={m.slot: "7"})
+    answer = await world.desk.scale(s.ScaleRequest(gpus=0), ROOT)
+    assert [(one.slot, one.jobs) for one in answer.waiting_for_jobs] == [(m.slot, ["7"])]
 
 
 async def test_what_is_gone_or_going_is_told(world: World) -> None:
