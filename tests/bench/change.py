@@ -1,7 +1,7 @@
 """From a change on the tailnet to the plan that answers it, in one process: bus message, watcher, wake, tick, journal.
 
-A machine that boots turns up on the tailnet; the clock starts when tailscaled's message is there and ends when the journal
-says JOINING, which is the answer. Around it is a fleet of READY machines, with nothing else to do.
+A machine that boots turns up on the tailnet; the clock starts when tailscaled's message is there and ends when the
+journal says JOINING, which is the answer. Around it is a fleet of READY machines, with nothing else to do.
 """
 
 from __future__ import annotations

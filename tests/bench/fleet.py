@@ -84,7 +84,7 @@ def scontrol_nodes(count: int) -> Iterator[str]:
     for i in range(1, count + 1):
         yield (
             f"NodeName=h100-{i} Arch=x86_64 CoresPerSocket=48 CPUAlloc=0 CPUEfctv=192 CPUTot=192 CPULoad=0.12 "
-            "AvailableFeatures=h100,aws,us-east-1,h100-sxm,ondemand ActiveFeatures=h100,aws,us-east-1,h100-sxm,ondemand "
+            "AvailableFeatures=h100,aws,us-east-1,h100-sxm ActiveFeatures=h100,aws,us-east-1,h100-sxm "
             f"Gres=gpu:h100:{GPUS} NodeAddr={address(i)} NodeHostName=h100-{i} Version=24.11.5 "
             "OS=Linux 6.12.48 #1 SMP PREEMPT_DYNAMIC Debian 6.12.48-1 (2025-09-20) RealMemory=1960645 AllocMem=0 "
             "FreeMem=2011033 Sockets=2 Boards=1 State=IDLE ThreadsPerCore=2 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A "

@@ -111,7 +111,8 @@ class ByMeshd:
         run = self._cluster.world.hypervisor.run
         up = (await run(name, ["stat", "-c", "%.6Y", "/etc/meshd-node/tailscale.key"])).text
         text = (await run(name, ["journalctl", "--no-pager", "-o", "short-unix"])).text
-        entries = [(float(line.split(" ", 1)[0]), line) for line in text.splitlines() if re.match(r"\s*\d+\.\d+ ", line)]
+        lines = [line for line in text.splitlines() if re.match(r"\d+\.\d+ ", line)]
+        entries = [(float(line.split(" ", 1)[0]), line) for line in lines]
         return {
             "up": float(up),
             "online": first(entries, "stage 1: on the tailnet as"),
@@ -190,8 +191,8 @@ async def measure(sandbox_id: str, repetitions: int) -> dict[str, list[Marks]]:
     rounds: dict[str, list[Marks]] = {"meshd": [], "hand": []}
     async with Cluster(ClusterOptions(sandbox_id=sandbox_id, max_nodes=16)) as cluster:
         head = await cluster.bring_up_head()
-        sides = {"meshd": ByMeshd(cluster), "hand": ByHand(cluster)}
-        assert isinstance(hand := sides["hand"], ByHand)
+        hand = ByHand(cluster)
+        sides: dict[str, ByMeshd | ByHand] = {"meshd": ByMeshd(cluster), "hand": hand}
         await hand.prepare(repetitions + 1)
         for repetition in range(repetitions + 1):
             for name, side in sides.items():

@@ -96,7 +96,7 @@ class Steady:
         """The daemon, after its first look."""
         daemon = Daemon(self.settings, self.path)
         now = daemon._clock.now()
-        nodes = parse_nodes("\n".join(fleet.scontrol_nodes(self.count)))
+        nodes = parse_nodes("\n".join(fleet.scontrol_nodes(self.count)) or "No nodes in the system")
         daemon._slurm_source.current = Fresh(SlurmView("24.11.5", nodes, ()), now)
         listing = tuple(to_instance(fleet.described(i), "us-east-1") for i in range(1, self.count + 1))
         daemon._listings["aws"].current = Fresh(listing, now)
@@ -188,7 +188,7 @@ def main() -> None:
     rows: list[Row] = []
     for size in SIZES:
         argv = [sys.executable, "-m", "tests.bench.tick", "--one", str(size)]
-        figures[str(size)] = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout)
+        figures[str(size)] = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
         for what, value in figures[str(size)].items():
             label, _, unit = what.rpartition(" (")
             limits = {"tick": TICK_TARGET_MS, "memory": RSS_TARGET_MIB} if size == SIZES[-1] else {}
