@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
