@@ -37,8 +37,8 @@ class GceSettings(AdapterSettings):
         ("us-central1",), description="regions to rent in; machines are listed in the whole project"
     )
     zones: tuple[str, ...] = Field((), description="zones to rent in; empty: every zone of the regions")
-    instance_types: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
-        GPU_TYPES, description="machine types to rent, with * as wildcard"
+    instance_types: Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z0-9*?-]+$")], ...], Field(min_length=1)] = (
+        Field(GPU_TYPES, description="machine types to rent, with * as wildcard")
     )
     attached_gpus: tuple[Annotated[str, Field(pattern=f"^{ATTACHED.pattern}$")], ...] = Field(
         (), description="N1 types with GPUs attached, e.g. n1-standard-8+nvidia-tesla-t4x1"

@@ -105,6 +105,10 @@ class GceCloud:
         """Let slow answers go."""
         self._closing.set()
 
+    def forget_requests(self) -> None:
+        """Forget the request ids, as Google does after a time that it does not tell."""
+        self._requests.clear()
+
     @web.middleware
     async def _middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -1,0 +1,270 @@
+"""Every request that the Compute Engine adapter sends and every answer of the stand-in, against Google's document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from jsonschema import ValidationError
+
+from deploy.sandbox.clouds.faults import Kind
+from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
+from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
+from tests.contract.discovery import Discovery
+from tests.contract.rigs import CLUSTER, GPU, Rig, build, launched, request, running, service_account, strike
+
+SPEC = Discovery("compute.v1")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    method: str
+    path: str
+    query: dict[str, str]
+    sent: Any
+    status: int
+    answered: Any
+
+
+class Recorder:
+    """A proxy that keeps what passes through it, and may put other words into an answer."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.exchanges: list[Exchange] = []
+        self.instead: dict[str, Any] = {}
+
+    async def handle(self, incoming: web.Request) -> web.Response:
+        raw = await incoming.read()
+        headers = {k: v for k, v in incoming.headers.items() if k in ("Authorization", "Content-Type")}
+        if incoming.path in self.instead:
+            return web.json_response(self.instead[incoming.path])
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(
+                incoming.method, self.target + incoming.path, params=incoming.query, data=raw or None, headers=headers
+            ) as answer,
+        ):
+            body = await answer.json()
+            sent = json.loads(raw) if raw else None
+            query = {str(k): str(v) for k, v in incoming.query.items()}
+            self.exchanges.append(Exchange(incoming.method, incoming.path, query, sent, answer.status, body))
+            return web.json_response(body, status=answer.status)
+
+
+@pytest.fixture
+async def recorded() -> AsyncIterator[tuple[Rig, Recorder, str]]:
+    async with AsyncExitStack() as stack:
+        rig = await build("gce", stack)
+        recorder = Recorder(rig.server.urls()["gce"])
+        app = web.Application(client_max_size=4 * 1024 * 1024)
+        app.router.add_route("*", "/{tail:.*}", recorder.handle)
+        proxy = TestServer(app)
+        await proxy.start_server()
+        stack.push_async_callback(proxy.close)
+        yield rig, recorder, str(proxy.make_url("/"))
+
+
+def check_exchange(exchange: Exchange) -> None:
+    method = SPEC.method(exchange.method, exchange.path)
+    SPEC.check_query(method, exchange.query)
+    SPEC.check_request(method, exchange.sent)
+    if exchange.status < 400:
+        SPEC.check_answer(method, exchange.answered)
+    else:
+        error = exchange.answered["error"]
+        assert error["code"] == exchange.status
+        assert error["message"] and error["errors"][0]["reason"]
+
+
+EVERYTHING: dict[str, Any] = {
+    "attached_gpus": ["n1-standard-8+nvidia-tesla-t4x2"],
+    "subnetworks": {"us-central1": "mesh"},
+    "network_tags": ["mesh"],
+    "ssh_keys": ["root:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA me"],
+    "machine_service_account": "nodes@sandbox-project.iam.gserviceaccount.com",
+    "max_run_s": 86400,
+    "metadata": {"serial-port-logging-enable": "true"},
+    "labels": {"team": "physics"},
+}
+
+
+async def test_whole_life_of_a_machine(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url, **EVERYTHING)
+    assert await provider.check() == "project sandbox-project, meshd@sandbox-project.iam.gserviceaccount.com"
+    await provider.offers(OfferQuery())
+    instance = await running(rig, provider)
+    await provider.list()
+    await provider.terminate(instance)
+    await provider.get(instance)
+    await provider.terminate(instance)
+    rig.clock.advance(60)
+    assert (await provider.get(instance)).state is InstanceState.GONE
+    for exchange in recorder.exchanges:
+        check_exchange(exchange)
+    assert len({(exchange.method, exchange.path.rsplit("/", 1)[0]) for exchange in recorder.exchanges}) >= 5
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200", "b200", "t4", "l4", ""])
+async def test_every_shape_is_taken(recorded: tuple[Rig, Recorder, str], gpu: str) -> None:
+    rig, recorder, url = recorded
+    wanted = ["a3-*", "a4-*", "g2-standard-4", "e2-standard-4"]
+    provider = rig.make(api_endpoint=url, **{**EVERYTHING, "instance_types": wanted})
+    offers = [offer for offer in await provider.offers(OfferQuery(gpu=gpu)) if bool(offer.gpu) is bool(gpu)]
+    assert offers
+    for number, offer in enumerate(offers[:4]):
+        made = await provider.launch(request(offer, f"lab-{number}-abc"))
+        assert (made.instance_type, made.spot) == (offer.instance_type, offer.spot)
+        assert made.usd_per_hour == pytest.approx(offer.usd_per_hour)
+    found = {machine.token: machine for machine in rig.ledger.everything()}
+    assert {machine.gpus for machine in found.values()} == {offer.gpus for offer in offers[:4]}
+    listed = {instance.token: instance for instance in await provider.list()}
+    assert [listed[f"lab-{n}-abc"].usd_per_hour for n in range(len(found))] == [
+        pytest.approx(offer.usd_per_hour) for offer in offers[:4]
+    ]
+    for exchange in recorder.exchanges:
+        check_exchange(exchange)
+
+
+@pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID, Kind.THROTTLED])
+async def test_refusals(recorded: tuple[Rig, Recorder, str], kind: Kind) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url)
+    offer = (await provider.offers(GPU))[0]
+    strike(rig, kind, "launch")
+    with pytest.raises(ProviderError):
+        await provider.launch(request(offer))
+    for exchange in recorder.exchanges:
+        check_exchange(exchange)
+
+
+async def test_what_is_not_there(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url, fresh_s=0)
+    nobody = Instance(provider.name, InstanceId("us-central1-a/nobody"), "", InstanceState.UNKNOWN)
+    with pytest.raises(NotFound):
+        await provider.get(nobody)
+    with pytest.raises(NotFound):
+        await provider.terminate(nobody)
+    with pytest.raises(InvalidRequest):
+        await provider.get(Instance(provider.name, InstanceId("4711"), "", InstanceState.UNKNOWN))
+    for exchange in recorder.exchanges:
+        check_exchange(exchange)
+
+
+def test_the_check_can_fail() -> None:
+    path = "/compute/v1/projects/p/zones/us-central1-a/instances"
+    for wrong in ({"nam": "x"}, {"disks": [{"initializeParams": {"diskSizeGb": 100}}]}, {"creationTimestamp": "now"}):
+        with pytest.raises(ValidationError):
+            check_exchange(Exchange("POST", path, {}, wrong, 200, {}))
+    with pytest.raises(AssertionError):
+        check_exchange(Exchange("GET", path, {"returnEverything": "true"}, None, 200, {}))
+    with pytest.raises(AssertionError):
+        check_exchange(Exchange("GET", "/compute/v1/projects/p/machines", {}, None, 200, {}))
+
+
+# --- what only this cloud does
+
+
+async def test_a_refusal_that_comes_after_the_launch_is_told_by_get(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, _, _ = recorded
+    provider = rig.make()
+    offer = (await provider.offers(GPU))[0]
+    strike(rig, Kind.NO_CAPACITY, "launch")
+    with pytest.raises(NoCapacity):
+        await provider.launch(request(offer))
+    found = await provider.get(
+        Instance(provider.name, InstanceId(f"{offer.zone}/lab-h100-1-k7q2mz"), "", InstanceState.UNKNOWN)
+    )
+    assert (found.state, found.token) == (InstanceState.GONE, "lab-h100-1-k7q2mz")
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED" in found.reason
+
+
+@pytest.mark.parametrize("spot", [True, False])
+async def test_what_took_a_machine_away_is_told(recorded: tuple[Rig, Recorder, str], spot: bool) -> None:
+    rig, _, _ = recorded
+    provider = rig.make()
+    offer = next(o for o in await provider.offers(OfferQuery(gpu="h100", gpus=8)) if o.spot is spot)
+    strike(rig, Kind.DIES, seconds=60)
+    instance = await provider.launch(request(offer))
+    await rig.server.host.settle()
+    rig.clock.advance(61)
+    found = await provider.get(instance)
+    assert found.state is InstanceState.GONE
+    assert found.reason.startswith("compute.instances.preempted" if spot else "delete by somebody@example.com")
+
+
+async def test_a_name_taken_by_a_machine_of_ours_is_that_machine(recorded: tuple[Rig, Recorder, str]) -> None:
+    """As when Google has forgotten the request id: only the name is left to tell."""
+    rig, _, _ = recorded
+    provider = rig.make()
+    first = await launched(rig, provider)
+    rig.server.gce.forget_requests()
+    again = await launched(rig, provider)
+    assert again.id == first.id
+    assert len(rig.ledger.everything()) == 1
+    other = rig.make("other")
+    rig.server.gce.forget_requests()
+    with pytest.raises(InvalidRequest, match="is not this cluster's"):
+        await launched(rig, other)
+
+
+async def test_a_list_with_a_zone_missing_is_no_list(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url)
+    path = "/compute/v1/projects/sandbox-project/aggregated/instances"
+    page: dict[str, Any] = {"kind": "compute#instanceAggregatedList", "items": {}}
+    gap = {"warning": {"code": "UNREACHABLE", "message": "us-east4-a is unreachable"}}
+    for wrong in (
+        {**page, "unreachables": ["zones/us-east4-a"]},
+        {**page, "items": {"zones/us-east4-a": gap}},
+        {**page, **gap},
+        {},
+        {"items": {}},
+    ):
+        recorder.instead[path] = wrong
+        with pytest.raises(Transient):
+            await provider.list()
+    recorder.instead[path] = page
+    assert list(await provider.list()) == []
+
+
+async def test_an_insert_answered_by_something_else_is_uncertain(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url)
+    offer = (await provider.offers(GPU))[0]
+    recorder.instead[f"/compute/v1/projects/sandbox-project/zones/{offer.zone}/instances"] = {"hello": "proxy"}
+    with pytest.raises(Uncertain):
+        await provider.launch(request(offer))
+
+
+async def test_without_credentials(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(CLUSTER, api_endpoint=url, service_account=None, anonymous=True, project="mine")
+    assert list(await provider.list()) == []
+    assert recorder.exchanges[-1].path == "/compute/v1/projects/mine/aggregated/instances"
+    nameless = rig.make(CLUSTER, api_endpoint=url, service_account=None, anonymous=True)
+    with pytest.raises(InvalidRequest, match=r"providers\.gce\.project"):
+        await nameless.list()
+
+
+async def test_application_default_credentials(
+    recorded: tuple[Rig, Recorder, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rig, _, url = recorded
+    (tmp_path / "key.json").write_text(service_account())
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    provider = rig.make(CLUSTER, api_endpoint=url, service_account=None)
+    assert await provider.check() == "project sandbox-project, meshd@sandbox-project.iam.gserviceaccount.com"
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    with pytest.raises(AuthFailed):
+        await rig.make(CLUSTER, service_account=None).check()
