@@ -16,6 +16,7 @@ ATTACHED = re.compile(r"(n1-[a-z0-9-]+)\+([a-z][a-z0-9-]*)x(\d{1,2})")
 
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+_TYPE = re.compile(r"[a-z0-9*?-]+")
 _SSH_KEY = re.compile(r"[a-z_][a-z0-9_-]*:(ssh|ecdsa|sk)-\S+ \S+.*")
 IMAGE_KINDS = frozenset({"gpu/x86_64", "gpu/arm64", "cpu/x86_64", "cpu/arm64"})
 OUR_METADATA = frozenset({"startup-script", "ssh-keys"})
@@ -37,8 +38,8 @@ class GceSettings(AdapterSettings):
         ("us-central1",), description="regions to rent in; machines are listed in the whole project"
     )
     zones: tuple[str, ...] = Field((), description="zones to rent in; empty: every zone of the regions")
-    instance_types: Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z0-9*?-]+$")], ...], Field(min_length=1)] = (
-        Field(GPU_TYPES, description="machine types to rent, with * as wildcard")
+    instance_types: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        GPU_TYPES, description="machine types to rent, with * as wildcard"
     )
     attached_gpus: tuple[Annotated[str, Field(pattern=f"^{ATTACHED.pattern}$")], ...] = Field(
         (), description="N1 types with GPUs attached, e.g. n1-standard-8+nvidia-tesla-t4x1"
@@ -107,6 +108,8 @@ class GceSettings(AdapterSettings):
                 raise ValueError(f"labels: {key} breaks Google's rule: lower-case letters, digits, - and _, at most 63")
         if any(not _SSH_KEY.fullmatch(line) for line in self.ssh_keys):
             raise ValueError("ssh_keys: a line is not user:public-key")
+        if any(not _TYPE.fullmatch(pattern) for pattern in self.instance_types):
+            raise ValueError("instance_types: names have lower-case letters, digits and - only, and * as wildcard")
         taken = sorted(OUR_METADATA & set(self.metadata))
         if taken:
             raise ValueError(f"metadata: {', '.join(taken)} is meshd's own")

@@ -18,7 +18,9 @@ from meshd.daemon.main import RELOADABLE
 from meshd.model.machine import MOVES
 from providers._settings import AdapterSettings
 from providers.aws.settings import AwsSettings
+from providers.gce.settings import GceSettings
 from providers.lambda_cloud.settings import LambdaSettings
+from providers.paperspace.settings import PaperspaceSettings
 from providers.runpod.settings import RunpodSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +71,13 @@ def test_every_setting_is_described(table: str) -> None:
 
 @pytest.mark.parametrize(
     ("heading", "model"),
-    [("[providers.aws]", AwsSettings), ("[providers.lambda]", LambdaSettings), ("[providers.runpod]", RunpodSettings)],
+    [
+        ("[providers.aws]", AwsSettings),
+        ("[providers.gce]", GceSettings),
+        ("[providers.lambda]", LambdaSettings),
+        ("[providers.runpod]", RunpodSettings),
+        ("[providers.paperspace]", PaperspaceSettings),
+    ],
 )
 def test_every_setting_of_the_adapters_is_described(heading: str, model: type[AdapterSettings]) -> None:
     rows = _rows(_section((DOCS / "providers.md").read_text(), heading))
