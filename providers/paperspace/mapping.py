@@ -26,6 +26,7 @@ _STATES = {
     "stopping": InstanceState.STOPPING,
     "off": InstanceState.STOPPED,
 }
+_UNIQUE = "[a-kmnp-z2-9]{6}"  # no l, o, 0 and 1
 _ENDED = (InstanceState.GONE, InstanceState.TERMINATING, InstanceState.FAILED)
 _REGION_CODE = re.compile(r"([a-z]+[0-9]+)[^a-z0-9]*$")
 
@@ -52,8 +53,11 @@ def to_time(text: object) -> datetime | None:
 
 
 def is_ours(name: str, cluster: str) -> bool:
-    """Whether a name has the form of this cluster's machines: CLUSTER-SLOT-NUMBER-UNIQUE."""
-    return re.fullmatch(rf"{re.escape(cluster)}-(?:[a-z0-9-]+-)?[0-9]+-[a-z0-9]+", name) is not None
+    """Whether a name has exactly the form of this cluster's machines: CLUSTER-POOL-NUMBER-xxxxxx.
+
+    What is ours may be ended: a looser form would take in what people name by themselves, e.g. "lab-ubuntu-22-04".
+    """
+    return re.fullmatch(rf"{re.escape(cluster)}-[a-z][a-z0-9-]*-[0-9]+-{_UNIQUE}", name) is not None
 
 
 def to_instance(raw: Mapping[str, Any]) -> Instance:

@@ -368,3 +368,15 @@ async def test_full_region_is_told_before_and_refused_after(rig: Rig, provider: 
     assert [found.available for found in await provider.offers(GPU)] == [False]
     with pytest.raises(NoCapacity):
         await provider.launch(request(offer))
+
+
+async def test_admin_api(rig: Rig, cloud: CloudServer, provider: Provider) -> None:
+    await launched(rig, provider)
+    async with aiohttp.ClientSession(cloud.admin_url) as http:
+        async with http.get("/clouds/paperspace/scripts") as answer:
+            assert [script["name"] for script in (await answer.json())["scripts"]] == [TOKEN]
+        async with http.put("/clouds/paperspace/ways", json={"must_be_off": True}) as answer:
+            assert (await answer.json())["must_be_off"] is True
+        async with http.put("/clouds/paperspace/ways", json={"nonsense": True}) as answer:
+            assert answer.status == 400
+    assert cloud.paperspace.ways.must_be_off

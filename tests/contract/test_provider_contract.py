@@ -145,7 +145,7 @@ async def test_list_is_empty_at_first(provider: Provider) -> None:
 async def test_list_shows_all_machines_of_all_regions(rig: Rig, provider: Provider) -> None:
     offers = await provider.offers(GPU)
     by_region = list({offer.region: offer for offer in offers}.values())[:2]
-    tokens = [f"lab-h100-{index}-abc" for index in range(6)]
+    tokens = [f"lab-h100-{index}-abcdef" for index in range(6)]
     for index, token in enumerate(tokens):
         await provider.launch(request(by_region[index % len(by_region)], token))
     found = {instance.token: instance.region for instance in await provider.list()}
@@ -156,9 +156,9 @@ async def test_list_shows_all_machines_of_all_regions(rig: Rig, provider: Provid
 async def test_list_shows_only_this_cluster(rig: Rig, provider: Provider) -> None:
     other = rig.make("other")
     offer = (await other.offers(GPU))[0]
-    await other.launch(replace(request(offer, "other-1-abc"), cluster="other", tags={}))
+    await other.launch(replace(request(offer, "other-h100-1-abcdef"), cluster="other", tags={}))
     assert list(await provider.list()) == []
-    assert [instance.token for instance in await other.list()] == ["other-1-abc"]
+    assert [instance.token for instance in await other.list()] == ["other-h100-1-abcdef"]
 
 
 async def test_a_name_alone_makes_no_machine_ours(rig: Rig, provider: Provider) -> None:
@@ -166,7 +166,7 @@ async def test_a_name_alone_makes_no_machine_ours(rig: Rig, provider: Provider) 
         pytest.skip(f"{rig.name}: the API has no tags; the name is all there is")
     other = rig.make("other")
     offer = (await other.offers(GPU))[0]
-    await other.launch(replace(request(offer, "lab-h100-9-abc"), cluster="other", tags={}))
+    await other.launch(replace(request(offer, "lab-h100-9-abcdef"), cluster="other", tags={}))
     assert list(await provider.list()) == []
 
 
@@ -179,7 +179,7 @@ async def test_list_lets_a_restarted_daemon_find_its_machines(rig: Rig, provider
 async def test_different_names_make_different_machines_at_the_same_time(
     rig: Rig, provider: Provider, offer: Offer
 ) -> None:
-    made = await asyncio.gather(*(provider.launch(request(offer, f"lab-h100-{n}-abc")) for n in range(5)))
+    made = await asyncio.gather(*(provider.launch(request(offer, f"lab-h100-{n}-abcdef")) for n in range(5)))
     assert len({instance.id for instance in made}) == 5
     assert len(rig.ledger.everything()) == 5
 
@@ -301,8 +301,8 @@ async def test_terminate_of_a_forgotten_machine_says_not_found_or_nothing(rig: R
 
 
 async def test_terminate_of_one_leaves_the_others(rig: Rig, provider: Provider) -> None:
-    first = await running(rig, provider, "lab-h100-1-abc")
-    second = await running(rig, provider, "lab-h100-2-abc")
+    first = await running(rig, provider, "lab-h100-1-abcdef")
+    second = await running(rig, provider, "lab-h100-2-abcdef")
     await provider.terminate(first)
     rig.clock.advance(60)
     assert (await provider.get(second)).state is InstanceState.RUNNING
@@ -352,13 +352,13 @@ async def test_refused_launch_is_tried_once(rig: Rig, provider: Provider, offer:
 
 async def test_full_region_has_no_capacity_until_one_ends(rig: Rig, provider: Provider, offer: Offer) -> None:
     rig.ledger.set_room(offer.instance_type, offer.region, 1)
-    first = await provider.launch(request(offer, "lab-h100-1-abc"))
+    first = await provider.launch(request(offer, "lab-h100-1-abcdef"))
     with pytest.raises(NoCapacity):
-        await provider.launch(request(offer, "lab-h100-2-abc"))
+        await provider.launch(request(offer, "lab-h100-2-abcdef"))
     await provider.terminate(first)
     rig.clock.advance(60)
     assert (await provider.get(first)).state is InstanceState.GONE
-    await provider.launch(request(offer, "lab-h100-3-abc"))
+    await provider.launch(request(offer, "lab-h100-3-abcdef"))
 
 
 async def test_offers_never_call_a_full_region_free(rig: Rig, provider: Provider, offer: Offer) -> None:
@@ -617,6 +617,6 @@ async def test_without_tags_only_names_of_the_clusters_form_are_ours(rig: Rig, p
         pytest.skip(f"{rig.name}: machines are known by their tags")
     other = rig.make("other")
     offer = (await other.offers(GPU))[0]
-    for name in ("lab", "lab-h100", "lab-notes", "mylab-h100-1-abc", "labs-h100-1-abc"):
+    for name in ("lab", "lab-h100", "lab-notes", "lab-ubuntu-22-04", "mylab-h100-1-abcdef", "labs-h100-1-abcdef"):
         await other.launch(replace(request(offer, name), cluster="other"))
     assert list(await provider.list()) == []

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -151,6 +151,22 @@ class PaperspaceCloud:
             ]
         )
         return app
+
+    def add_admin_routes(self, app: web.Application) -> None:
+        """Add what only this cloud has to the stand-ins' admin API."""
+        app.add_routes(
+            [
+                web.put("/clouds/paperspace/ways", self._set_ways),
+                web.get("/clouds/paperspace/scripts", self._all_scripts),
+            ]
+        )
+
+    async def _set_ways(self, request: web.Request) -> web.Response:
+        self.ways = replace(self.ways, **await request.json())
+        return web.json_response(asdict(self.ways))
+
+    async def _all_scripts(self, request: web.Request) -> web.Response:
+        return web.json_response({"scripts": [script.body() for script in self.scripts.values()]})
 
     def close(self) -> None:
         """Let slow answers go."""

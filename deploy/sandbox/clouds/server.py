@@ -149,6 +149,7 @@ class CloudServer:
         self.runpod_url = await self._serve(self.runpod.app(), options.runpod_port)
         admin_app = admin.app()
         self.runpod.add_admin_routes(admin_app)
+        self.paperspace.add_admin_routes(admin_app)
         self.admin_url = await self._serve(admin_app, options.admin_port)
         self._stack.callback(self.lambda_cloud.close)
         self.paperspace_url = await self._serve(self.paperspace.app(), options.paperspace_port)

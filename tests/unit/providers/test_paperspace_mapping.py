@@ -21,7 +21,7 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
-from meshd.model.ids import machine_name, slot_name
+from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, machine_name, slot_name
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, OfferQuery, ProviderName
 from providers._gpus import normalise
 from providers._settings import parse
@@ -175,6 +175,10 @@ def test_times() -> None:
         ("lab-big-gpus-12-abcdef", True),
         ("lab", False),
         ("lab-notes", False),
+        ("lab-ubuntu-22-04", False),
+        ("lab-3-k7q2mz", False),
+        ("lab-a100-3-abc", False),
+        ("lab-a100-3-olo101", False),
         ("lab-h100", False),
         ("mylab-a100-3-k7q2mz", False),
         ("labs-a100-3-k7q2mz", False),
@@ -190,9 +194,10 @@ def test_names(name: str, ours: bool) -> None:
     st.from_regex(r"[a-z][a-z0-9-]{0,10}[a-z0-9]", fullmatch=True),
     st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True),
     st.integers(1, 9999),
+    st.text(UNIQUE_ALPHABET, min_size=UNIQUE_LENGTH, max_size=UNIQUE_LENGTH),
 )
-def test_every_name_that_meshd_gives_is_ours(cluster: str, pool: str, index: int) -> None:
-    assert is_ours(machine_name(cluster, slot_name(pool, index), "k7q2mz"), cluster)
+def test_every_name_that_meshd_gives_is_ours(cluster: str, pool: str, index: int, unique: str) -> None:
+    assert is_ours(machine_name(cluster, slot_name(pool, index), unique), cluster)
 
 
 def event(name: str, state: str, error: str | None = None, at: str = "2026-01-01T00:00:00.000Z") -> dict[str, Any]:
