@@ -142,7 +142,7 @@ class Publishing:
         )
 
     def _make(self) -> Rendered | None:
-        """The content by journal and settings; made anew only when what stands in it, or Slurm's version, has changed."""
+        """The content; made anew only when what stands in it, or Slurm's version, has changed."""
         view, settings = self._slurm(), self._settings()
         if view is None:
             return self._wanted  # which form Slurm takes is not known before it was asked

@@ -188,7 +188,9 @@ def main() -> None:
     rows: list[Row] = []
     for size in SIZES:
         argv = [sys.executable, "-m", "tests.bench.tick", "--one", str(size)]
-        figures[str(size)] = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
+        figures[str(size)] = json.loads(
+            subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1]
+        )
         for what, value in figures[str(size)].items():
             label, _, unit = what.rpartition(" (")
             limits = {"tick": TICK_TARGET_MS, "memory": RSS_TARGET_MIB} if size == SIZES[-1] else {}
