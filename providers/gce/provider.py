@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshd.errors import InvalidRequest, NotFound, ProviderError, RateLimited, Transient
+from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Uncertain
 from meshd.provider_api import (
     Capabilities,
     Instance,
@@ -47,6 +47,7 @@ from providers.gce.settings import GceSettings
 
 USER_DATA_MAX_B = 256 * 1024
 _OFF = frozenset({InstanceState.TERMINATING, InstanceState.STOPPED})
+_ENDING = frozenset({InstanceState.TERMINATING, InstanceState.PREEMPTED, InstanceState.GONE})
 _POLL_S = (0.25, 3.0)
 
 
@@ -123,18 +124,21 @@ class GceProvider:
             try:
                 operation = await self._gce.operation(zone, str(operation["name"]))
             except ProviderError:
-                continue  # the create call is accepted: nothing that is read now can change that
+                continue
 
     async def _look(self, zone: str, name: str) -> Row | None:
         try:
             return await self._gce.instance(zone, name)
-        except (NotFound, Transient, RateLimited):
-            return None
+        except ProviderError:
+            return None  # the create call is accepted: nothing that is read now can change that
 
     async def _after_insert(self, request: LaunchRequest) -> Instance:
         """An insert that has ended well long ago, and no machine: it has been deleted since, or does not show yet."""
         accepted = self._accepted(request)
-        story = story_of(await self._gce.operations_on(request.offer.zone, request.token, "launch"))
+        try:
+            story = story_of(await self._gce.operations_on(request.offer.zone, request.token, "launch"))
+        except ProviderError:
+            return accepted
         return gone(accepted.id, story) if story.verdict is Verdict.ENDED else accepted
 
     def _accepted(self, request: LaunchRequest) -> Instance:
@@ -151,7 +155,11 @@ class GceProvider:
         )
 
     async def _holder(self, request: LaunchRequest, error: InvalidRequest) -> Instance:
-        raw = await self._gce.instance(request.offer.zone, request.token, "launch")
+        try:
+            raw = await self._gce.instance(request.offer.zone, request.token, "launch")
+        except ProviderError as unread:
+            text = f"the name is taken, and its machine cannot be read: {unread.text}"
+            raise Uncertain(text, provider=GCE, operation="launch", vendor_text=error.vendor_text) from error
         if is_ours(raw, self._cluster):
             return self._instance(raw)
         text = f"{request.token} is taken in {request.offer.zone} by a machine that is not this cluster's"
@@ -210,11 +218,7 @@ class GceProvider:
             await self._missing(instance, error)
             return
         except Transient as error:
-            if not error.text.startswith(NOT_READY) or (await self.get(instance)).state not in (
-                InstanceState.TERMINATING,
-                InstanceState.PREEMPTED,
-                InstanceState.GONE,
-            ):
+            if not error.text.startswith(NOT_READY) or (await self.get(instance)).state not in _ENDING:
                 raise
             return
         if refusal is not None:

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from jsonschema import ValidationError
 
-from deploy.sandbox.clouds.faults import Kind
+from deploy.sandbox.clouds.faults import Kind, When
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
 from tests.contract.discovery import Discovery
@@ -268,3 +268,33 @@ async def test_application_default_credentials(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(AuthFailed):
         await rig.make(CLUSTER, service_account=None).check()
+
+
+async def test_what_is_accepted_is_rented_whatever_is_read_afterwards(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, _, _ = recorded
+    provider = rig.make()
+    offer = (await provider.offers(GPU))[0]
+    for operation in ("get", "other"):
+        strike(rig, Kind.AUTH, operation, when=When.ALWAYS)
+    made = await provider.launch(request(offer))
+    assert (made.id, made.state) == (f"{offer.zone}/lab-h100-1-k7q2mz", InstanceState.BOOTING)
+    rig.server.gce.forget_requests()
+    with pytest.raises(Uncertain):
+        await provider.launch(request(offer))
+    rig.faults.clear()
+    assert (await provider.launch(request(offer))).id == made.id
+    assert len(rig.ledger.everything()) == 1
+
+
+async def test_a_machine_that_could_not_be_made_is_told_by_get(recorded: tuple[Rig, Recorder, str]) -> None:
+    """As when capacity is refused after the launch has stopped to wait for it."""
+    rig, _, _ = recorded
+    provider = rig.make(insert_wait_s=0)
+    offer = (await provider.offers(GPU))[0]
+    strike(rig, Kind.NO_CAPACITY, "launch")
+    made = await provider.launch(request(offer))
+    assert made.state is InstanceState.BOOTING
+    found = await provider.get(made)
+    assert (found.state, found.vendor_state) == (InstanceState.GONE, "never made")
+    assert list(await provider.list()) == []
+    await provider.terminate(made)
