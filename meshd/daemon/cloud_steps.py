@@ -66,6 +66,7 @@ class CloudSteps:
         stage1: Stage1Source,
         timing: Callable[[], TimingSettings],
         list_again: Callable[[str], None],
+        at_work: Callable[[Machine], Awaitable[str]],
     ) -> None:
         self._cluster = cluster
         self._records = records
@@ -73,6 +74,7 @@ class CloudSteps:
         self._stage1 = stage1
         self._timing = timing
         self._list_again = list_again
+        self._at_work = at_work
 
     async def request(self, step: RequestMachine) -> None:
         """Write a new machine down."""
@@ -169,6 +171,9 @@ class CloudSteps:
     async def terminate(self, step: Terminate) -> None:
         """Ask for the machine's end; the listing will say when it came."""
         machine = self._records.get(step.subject)
+        if why := await self._at_work(machine):
+            log.warning("not_ended", machine=machine.name, reason=why)
+            return
         await self._terminate(machine.provider, _handle(machine))
         self._records.mark(
             machine.name, "terminate_called", f"{machine.provider} was asked to end it: {step.reason}",

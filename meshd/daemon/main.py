@@ -111,8 +111,9 @@ class Daemon:
         timing = lambda: self.settings.timing  # noqa: E731
         self._nodes = NodeSteps(records, self._slurm, self._agents, self._admin, timing)
         cloud = CloudSteps(
-            settings.cluster.name, records, self._providers, stage1, timing, lambda name: self._listings[name].hurry()
-        )
+            settings.cluster.name, records, self._providers, stage1, timing,
+            lambda name: self._listings[name].hurry(), self._nodes.at_work,
+        )  # fmt: skip
         self._executor = Executor(
             records, cloud, self._nodes, clock, self._wake,
             max_concurrent=lambda lane: self.settings.providers[lane].max_concurrent_calls

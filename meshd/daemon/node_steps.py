@@ -133,13 +133,39 @@ class NodeSteps:
             self._records.journal.event(
                 self._records.now(), "force", f"job {', '.join(jobs)} loses {step.slot}: removed by force", machine.name
             )
+        slurmd_runs = machine.slurmd_started and not step.dead
         if not step.dead and not step.silent and machine.facts is not None:
             why = await self._agents.command(machine.name, "leave", {}, self._timing().leave_timeout_s)
             if why:
                 log.warning("agent_did_not_leave", machine=machine.name, reason=why)
+            slurmd_runs = bool(why)
         if ours or busy:
             await self._slurm.set_down(step.slot, f"{MARK} {machine.failure or step.reason}"[:250])
-        self._records.change(machine.name, "left", f"out of Slurm: {step.reason}", left_slurm=True)
+        self._records.change(
+            machine.name, "left", f"out of Slurm: {step.reason}", left_slurm=True, slurmd_started=slurmd_runs
+        )
+
+    async def at_work(self, machine: Machine) -> str:
+        """Why a machine must not be ended just now; "" when it may. The last look before its end.
+
+        Only a machine whose slurmd did not surely stop needs it: somebody may have opened its node anew after it had
+        left, and then it may have a job. It is drained once more, and its jobs are waited for.
+
+        Raises:
+            SlurmError: Slurm cannot be asked: unknown is not idle.
+        """
+        if not machine.slurmd_started or machine.removal == "forced":
+            return ""
+        view = await self._slurm.view()
+        node = view.nodes.get(machine.slot)
+        if node is None or node.address != machine.tailnet_ip or not node.up:
+            return ""
+        jobs = view.jobs_on(machine.slot)
+        if not node.drained:
+            await self._slurm.drain(machine.slot, f"{MARK} {machine.failure or machine.reason}"[:250])
+        elif not node.busy and not jobs:
+            return ""
+        return f"its slurmd runs on, and its node is open or at work: {', '.join(jobs) or 'no job yet'}"
 
     async def remove_device(self, step: RemoveDevice) -> None:
         """Delete the tailnet device of a machine that is gone."""

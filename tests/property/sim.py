@@ -262,8 +262,9 @@ class Daemon:
         self.journal = Journal(path)
         self.records = Records(self.journal, world.clock, lambda: None)
         timing = TimingSettings(no_capacity_cooldown_s=30, breaker_cooldown_s=60)
-        cloud = CloudSteps("lab", self.records, {"cloud": world}, world, lambda: timing, lambda _: None)  # type: ignore[dict-item]
         nodes = NodeSteps(self.records, world, world, world, lambda: timing)
+        clouds = {"cloud": world}
+        cloud = CloudSteps("lab", self.records, clouds, world, lambda: timing, lambda _: None, nodes.at_work)  # type: ignore[arg-type]
         self.executor = Executor(self.records, cloud, nodes, world.clock, lambda: None, max_concurrent=lambda _: 8)
         self.reconciler = Reconciler(
             self.records, self.executor, world.clock,
@@ -350,8 +351,6 @@ class Daemon:
         }
         for slot in {*wanted, *world.published}:
             node = world.nodes.get(slot, SlurmNode(slot, "192.0.2.1", frozenset({"DOWN"})))
-            if slot not in wanted and slot in world.jobs and not world.journal_lost:
-                raise Violation(f"{slot} became a free slot under job {world.jobs[slot][0]}")
             if slot not in wanted and (slot in world.jobs or node.states == {"IDLE"}):
                 return  # the publisher refuses to free a slot that is at work or open to jobs
             if slot in wanted and world.published.get(slot, wanted[slot]) != wanted[slot] and slot in world.jobs:

@@ -132,8 +132,10 @@ class Small:
         self.cloud, self.slurm, self.agents = Cloud(), Slurm(), Agents()
         self.providers: dict[str, Any] = {"aws": self.cloud}
         timing = TimingSettings
-        self.cloud_steps = CloudSteps("lab", self.records, self.providers, self.agents, timing, lambda _: None)
         self.node_steps = NodeSteps(self.records, self.slurm, self.agents, None, timing)
+        self.cloud_steps = CloudSteps(
+            "lab", self.records, self.providers, self.agents, timing, lambda _: None, self.node_steps.at_work
+        )
         self.woken = 0
         self.executor = Executor(
             self.records, self.cloud_steps, self.node_steps, self.clock, self._wake, max_concurrent=lambda _: 4
