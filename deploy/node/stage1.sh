@@ -126,7 +126,9 @@ join_tailnet() {
     wait_online 300 && return
     why=$(printf '%s' "$S" | grep -i 'login error' | head -n 1 | sed 's/^[ "]*//')
     say "not on the tailnet (try $try of $TRIES): ${why:-$(printf '%s' "$said" | tail -n 1)}"
-    [ "$try" -lt "$TRIES" ] || give_up "the tailnet does not take this machine: is the auth key expired, revoked or used up?"
+    # A key that control calls dead stays dead: it is tried twice, all else as often as was said.
+    case "$why $said" in *'invalid key'* | *'auth key'* | *authkey*) most=2 ;; *) most=$TRIES ;; esac
+    [ "$try" -lt "$most" ] || give_up "the tailnet does not take this machine: is the auth key expired, revoked or used up?"
     try=$((try + 1))
     sleep $((try * 2))
     S=$(status)

@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 
 from meshd.api.schema import CheckRow
+from meshd.daemon.keycheck import current_key
 from meshd.errors import MeshdError
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot
@@ -101,12 +102,12 @@ class Doctor:
         return _ok("tailnet", f"the head is {view.self_ipv4}, {len(view.peers)} peers")
 
     async def _auth_key(self) -> CheckRow:
-        secret = (await self._keys.current()).get_secret_value()
+        await self._keys.current()
         if self._admin is None:
             return _ok("auth key", "is there; without an API credential its expiry cannot be seen")
-        found = next((k for k in await self._admin.list_keys() if k.id and k.id in secret), None)
+        found = await current_key(self._keys, self._admin)
         if found is None:
-            return _warn("auth key", "the tailnet's API does not list it", "put a new reusable key in place")
+            return _warn("auth key", "the tailnet's API does not know it", "put a new reusable key in place")
         if not found.valid:
             return _fail("auth key", f"{found.id} is expired or revoked", "put a new reusable key in place")
         return _ok("auth key", f"{found.id} is valid until {found.expires:%Y-%m-%d}" if found.expires else "is valid")

@@ -28,6 +28,7 @@ from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
 from meshd.daemon.head_desk import Desk
+from meshd.daemon.keycheck import dead_key
 from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
@@ -64,6 +65,7 @@ log = structlog.get_logger(__name__)
 
 STOP_GRACE_S = 15.0
 FIRST_LOOK_S = 60.0
+KEY_CHECK_S = 30.0
 RECONCILE = "reconcile"
 RELOADABLE = ("pools", "timing", "log", "slurm")
 """Tables that a reload puts in force; the others need a restart."""
@@ -173,6 +175,13 @@ class Daemon:
             "slurm", self._slurm.view, clock, timeout_s=2 * self.settings.slurm.command_timeout_s,
             interval_s=self._pace.slurm_s, changed=self._wake,
         )  # fmt: skip
+        self._key_source = Source(
+            "auth key", self._dead_key, clock, timeout_s=timing.provider_timeout_s, interval_s=lambda: KEY_CHECK_S,
+            changed=self._wake,
+        )  # fmt: skip
+
+    async def _dead_key(self) -> str:
+        return await dead_key(self._keys, self._admin) if self._admin is not None else ""
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(
@@ -181,6 +190,7 @@ class Daemon:
             tailnet=self._watcher.current,
             slurm=self._slurm_source.current,
             published=self._publishing.in_force,
+            dead_key=self._key_source.current.value if isinstance(self._key_source.current, Fresh) else "",
         )
 
     def _slurm_view(self) -> SlurmView | None:
@@ -257,6 +267,7 @@ class Daemon:
                 "node_api": self._serve_nodes,
                 "slurm": self._slurm_source.run,
                 "publish": self._publishing.run,
+                "auth_key": self._key_source.run,
                 **{source.name: source.run for source in self._listings.values()},
                 **{source.name: source.run for source in self._offers.values()},
             }
@@ -273,7 +284,8 @@ class Daemon:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
                 # A fault in one of them is told by its own task; it keeps nobody from starting.
-                await asyncio.gather(self._slurm_source.read_once(), *listings, *offers, return_exceptions=True)
+                slurm, key = self._slurm_source.read_once(), self._key_source.read_once()
+                await asyncio.gather(slurm, key, *listings, *offers, return_exceptions=True)
 
     async def _serve_nodes(self) -> None:
         """Serve the node API on the head's tailnet address, and move with it."""

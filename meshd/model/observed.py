@@ -164,7 +164,9 @@ class Snapshot:
     Attributes:
         instances: by provider: all machines with our tag.
         offers: by provider: what can be rented.
-        published_slots: the slots whose joined line is in force in Slurm, by tailnet address.
+        published: the address of each slot whose joined line is in force in Slurm.
+        dead_key: why the auth key for new machines is no good, as the tailnet's API tells; "" when it is or that is
+            not known.
     """
 
     instances: Mapping[str, Observation[tuple[Instance, ...]]]
@@ -172,3 +174,4 @@ class Snapshot:
     tailnet: Observation[TailnetView]
     slurm: Observation[SlurmView]
     published: Mapping[str, str] = field(default_factory=dict)
+    dead_key: str = ""

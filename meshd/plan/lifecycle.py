@@ -64,6 +64,7 @@ class World:
     slurm_since: datetime | None
     jobs: Mapping[str, tuple[str, ...]]
     published: Mapping[str, str]
+    dead_key: str
     blocks: Mapping[str, Block]
 
     @staticmethod
@@ -99,6 +100,7 @@ class World:
             slurm_since=_since(snapshot.slurm) if slurm is not None else None,
             jobs=jobs,
             published=snapshot.published,
+            dead_key=snapshot.dead_key,
             blocks=blocks,
         )
 
@@ -252,21 +254,22 @@ def _booting(machine: Machine, world: World) -> Step | None:
         return Move(machine.name, "not wanted any more", way_out(machine))
     ended = _ended_by_cloud(machine, world)
     if ended:
-        return fail(
-            machine,
-            f"{ended} before it joined the tailnet. If its console says that the auth key was refused, put a new "
-            "reusable key in place (docs/troubleshooting.md, auth key)",
-        )
+        guess = "If its console says that the auth key was refused, put a new reusable key in place"
+        cause = f"{world.dead_key}: put a new reusable key in place" if world.dead_key else guess
+        return fail(machine, f"{ended} before it joined the tailnet. {cause} (docs/troubleshooting.md, auth key)")
     peer = world.peer(machine)
     if peer is not None:
         return NotePeer(machine.name, "seen on the tailnet", peer.ipv4, peer.id, peer.path)
     if world.peers is None:
         return None  # who cannot look has not seen that it is missing
     if _age_s(machine, world, world.peers_since) > world.policy.boot_timeout_s and not _may_have_jobs(machine, world):
+        within = f"not seen on the tailnet within {world.policy.boot_timeout_s:g} s"
+        if world.dead_key:
+            return fail(machine, f"{within}: {world.dead_key}: put a new reusable key in place")
         return fail(
             machine,
-            f"not seen on the tailnet within {world.policy.boot_timeout_s:g} s: it did not boot, could not install "
-            "tailscale, or its auth key was refused (expired or revoked). See its console, and check the key",
+            f"{within}: it did not boot, could not install tailscale, or its auth key was refused (expired or "
+            "revoked). See its console, and check the key",
         )
     return None
 

@@ -78,6 +78,9 @@ def _grow(
             f"of {per_node}; {len(free)} slots are free",
             f"raise pools.{pool.name}.max_nodes",
         )
+    if world.dead_key:
+        yield Warn(pool.name, f"no new machines: {world.dead_key}", "put a new reusable key in place")
+        return
     block = desired.blocks.get(f"pool:{pool.name}")
     if block is not None and block.until > world.now:
         yield Warn(
