@@ -17,7 +17,7 @@ from meshd.errors import JoinRefused
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
 from meshd.plan.admission import check_facts, release, same_model, slurmd_window
 
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures/nvidia-smi/h100"
+FIXTURES = Path(__file__).resolve().parents[3] / "deploy/sandbox/fixtures/nvidia-smi/h100"
 FACTS = NodeFacts(
     shape=NodeShape(16, 1, 1, 8, 2, 128000),
     gpus=tuple(GpuFact(n, "NVIDIA H100 80GB HBM3", f"GPU-{n}", 81559, f"/dev/nvidia{n}") for n in range(8)),
