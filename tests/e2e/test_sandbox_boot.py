@@ -156,7 +156,8 @@ async def test_a_machine_sees_what_it_is_given(world: World, tmp_path: Path) -> 
 async def test_a_machine_that_cannot_start_leaves_nothing(world: World, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="could not be started"):
         await world.hypervisor.boot(MachineSpec(name="m1", user_data="", image="windows"))
-    with pytest.raises(RuntimeError, match="does not run"):
+    # nspawn may end before or after boot() has looked at it; either way it is told.
+    with pytest.raises(RuntimeError, match="could not be started|does not run"):
         await world.hypervisor.boot(MachineSpec(name="m1", user_data=""), [Bind(tmp_path / "missing", "/mnt/x")])
         await world.hypervisor.run("m1", ["true"])
     await world.hypervisor.destroy("m1")
