@@ -80,7 +80,7 @@ class Show:
         screen, before = self.screen, checks.host_state()
         self._pids = PidFolder(Path())
         try:
-            async with screen.stage("prepare images and programs (cached)", speaks=True):
+            async with screen.stage("prepare images and programs", speaks=True):
                 # The stand-ins take seconds to load: meanwhile the rest is looked at.
                 await asyncio.gather(prepare.prepare(PARTS), asyncio.to_thread(_cluster_module))
             await self._inside()
