@@ -11,6 +11,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -240,10 +241,13 @@ class Machine:
 
     def power_cut(self) -> None:
         """All daemons die and /run is empty, as after a reboot."""
-        for name, pid in self.children().items():
-            comm = Path(f"/proc/{pid}/comm")
-            if comm.exists() and comm.read_text().strip() == name:
-                os.kill(pid, signal.SIGKILL)
+        ours = str(self.root / "bin").encode()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            # By what runs, not by pid files: one that was started a moment ago has none yet.
+            with suppress(OSError):
+                if any(word.startswith(ours) for word in path.read_bytes().split(b"\0")):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+        for name in self.children():
             (self.root / f"run/meshd-node/{name}.pid").unlink()
 
     def slurmd_calls(self) -> list[str]:
