@@ -41,7 +41,11 @@ class Working:
         rows = await lab.by_slot()
         assert {slot: row["machine"] for slot, row in rows.items()} == self.machines
         assert {row["phase"] for row in rows.values()} == {"ready"}
-        assert rows[self.slot]["jobs"] == [self.job]
+
+        async def job_is_shown() -> bool:
+            return (await lab.by_slot())[self.slot]["jobs"] == [self.job]
+
+        await lab.until(job_is_shown, "meshd has read Slurm again", 30)
         job = await lab.job(self.job)
         assert (job["JobState"], job["Restarts"]) == ("RUNNING", "0")
         kinds = {e["kind"] for e in await lab.events(event)}
