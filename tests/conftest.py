@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 
@@ -40,3 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _stage(item: pytest.Item) -> int:
     folders = item.path.parts
     return next((index for index, name in enumerate(STAGES) if name in folders), len(STAGES))
+
+
+# Started in the background of a shell, SIGINT is ignored, and every program that a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -143,7 +143,7 @@ def test_events_follow_prints_one_document_a_line(served: Served, socket_path: P
     line = json.loads(process.stdout.readline())
     assert (line["text"], line["schema_version"]) == ("after", 1)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=5)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
 
