@@ -114,12 +114,30 @@ class PoolSettings(_Table):
     """A class of interchangeable nodes: a Slurm partition."""
 
     gpu: str = Field("", description="GPU model, e.g. h100; a prefix also matches h100-sxm and h100-pcie")
-    gpus_per_node: Annotated[int, Field(ge=0, le=16)] = 1
+    gpu_memory_min_gib: Annotated[int, Field(ge=0)] = Field(0, description="of one GPU; 0: any")
+    gpus_per_node: Annotated[int, Field(ge=0, le=16)] = Field(
+        1, description="GPUs in one machine; what a free slot promises"
+    )
+    gpus_per_node_max: Annotated[int, Field(ge=0, le=16)] | None = Field(
+        None, description="with it, machines with gpus_per_node up to this many GPUs will do; else exactly so many"
+    )
+    arch: Literal["x86_64", "arm64"] = Field("x86_64", description="CPU architecture of all machines of the pool")
     cpus_min: Annotated[int, Field(gt=0)] = Field(1, description="what a free slot promises; the smallest machine")
     memory_min_mib: Annotated[int, Field(gt=0)] = Field(1024, description="what a free slot promises")
     max_nodes: Annotated[int, Field(gt=0, le=10000)] = 8
     providers: tuple[str, ...] = Field((), description="in order of preference; empty: every enabled one")
+    regions: tuple[str, ...] = Field((), description="regions or zones to rent in; empty: every one of the providers'")
     max_usd_per_gpu_hour: Annotated[float, Field(gt=0)] | None = None
+    max_usd_per_hour: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="the most that all machines of the pool may cost together"
+    )
+    overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="so many GPUs more than asked for are taken where that is cheaper; none: what is cheapest"
+    )
+    min_gpus: Annotated[int, Field(ge=0)] = Field(0, description="never fewer than these, whatever is idle")
+    idle_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="a node that had no job for so long is given back, down to min_gpus; none: never"
+    )
     spot: Literal["never", "prefer", "only"] = "never"
     partition: str = Field("", description="partition name; empty: the pool's name")
     features: tuple[str, ...] = ()
@@ -189,6 +207,8 @@ class Settings(BaseSettings):
             unknown = [p for p in pool.providers if p not in self.providers]
             if unknown:
                 raise ValueError(f"pools.{name}.providers names {', '.join(unknown)}, which has no [providers.*] table")
+            if pool.gpus_per_node_max is not None and pool.gpus_per_node_max < pool.gpus_per_node:
+                raise ValueError(f"pools.{name}.gpus_per_node_max is less than gpus_per_node")
         if sum(pool.default for pool in self.pools.values()) > 1:
             raise ValueError("more than one pool has default = true")
         return self

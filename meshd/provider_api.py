@@ -72,6 +72,7 @@ class Offer:
         zone: where within the region, "" when the cloud has no zones or chooses itself.
         available: what the cloud says of free capacity; None when it does not tell.
         price_as_of: when the price was read from the vendor, or the date of the shipped table.
+        capacity_hint: the cloud's own word on free capacity, e.g. RunPod's "High"; "" when it has none.
     """
 
     provider: ProviderName
@@ -88,6 +89,7 @@ class Offer:
     arch: str = "x86_64"
     available: bool | None = None
     price_as_of: datetime | None = None
+    capacity_hint: str = ""
 
     @property
     def key(self) -> str:

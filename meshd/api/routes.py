@@ -141,7 +141,7 @@ class Routes:
 
     async def _audited(self, action: str, body: Request, actor: Actor, do: Awaitable[Document]) -> Document:
         """Carry out a write that the caller may do, and leave one line about it whatever comes of it."""
-        asked = body.model_dump(exclude={"schema_version"}, exclude_none=True, mode="json")
+        asked = body.model_dump(exclude={"schema_version"}, exclude_defaults=True, mode="json")
         line = log.bind(action=action, uid=actor.uid, user=actor.user, pid=actor.pid, request=asked)
         if not actor.may_write:
             if asyncio.iscoroutine(do):

@@ -238,6 +238,91 @@ class PlanView(Document):
     warnings: list[str] = []
 
 
+class OfferRow(Part):
+    """Something that can be rented now.
+
+    Attributes:
+        offer: its key, e.g. "aws/us-east-1a/p5.48xlarge/spot".
+        available: what the cloud says of free capacity; None when it does not tell.
+        capacity_hint: in the cloud's own word.
+        price_age_s: how old the price is; None when that is not known.
+        price_stale: too old to be trusted with a budget.
+        blocked_until: it is left alone until then, for `blocked_reason`.
+    """
+
+    offer: str
+    provider: str
+    region: str
+    zone: str = ""
+    instance_type: str
+    gpu: str = ""
+    gpus: int = 0
+    gpu_memory_gib: int = 0
+    vcpus: int = 0
+    memory_mib: int = 0
+    arch: str = ""
+    spot: bool = False
+    usd_per_hour: float = 0.0
+    usd_per_gpu_hour: float = 0.0
+    available: bool | None = None
+    capacity_hint: str = ""
+    price_age_s: float | None = None
+    price_stale: bool = False
+    blocked_until: AwareDatetime | None = None
+    blocked_reason: str = ""
+
+
+class OffersView(Document):
+    """What can be rented, cheapest GPU-hour first. `sources` tells which provider could not be read."""
+
+    at: AwareDatetime
+    offers: list[OfferRow] = []
+    sources: list[SourceView] = []
+
+
+class RungRow(Part):
+    """One offer that was tried for a slot, and what came of it.
+
+    Attributes:
+        outcome: `rented`, `no_capacity`, `quota`, `refused`, `unclear`, `adopted`, `failed` (it was rented and given
+            up), or `waiting`.
+        words: the provider's own words, or meshd's.
+    """
+
+    at: AwareDatetime
+    machine: str
+    offer: str
+    provider: str
+    usd_per_hour: float = 0.0
+    outcome: str
+    words: str = ""
+
+
+class ExplainView(Document):
+    """Why a machine, or a slot, is as it is.
+
+    Attributes:
+        machine: the newest one of the slot, "" when it never had any.
+        why: in one sentence, what it is doing and what it waits for.
+        rungs: every offer tried for this slot since its pool's target was set, oldest first.
+        next_rungs: the offers that would be tried next, best first, and those that would not do, with the reason.
+        events: the machine's newest events, oldest first.
+    """
+
+    subject: str
+    at: AwareDatetime
+    pool: str = ""
+    slot: str = ""
+    machine: str = ""
+    phase: str = ""
+    why: str = ""
+    target_gpus: int = 0
+    constraints: list[str] = []
+    rungs: list[RungRow] = []
+    next_rungs: list[AlternativeRow] = []
+    events: list[EventRow] = []
+
+
 # What people ask for
 
 
@@ -246,8 +331,15 @@ class ScaleRequest(Request):
 
     Attributes:
         pool: may be left out where there is only one.
+        gpu: chooses the pool where none is named, and narrows its GPU model: "h100-sxm" in a pool of "h100".
+        gpus_per_node: exactly so many GPUs in each new machine; None: what the pool allows.
         provider: rent from this one only; None: the pool's own order.
+        regions: regions or zones to rent in; none: the pool's.
         max_usd_per_gpu_hour: rent nothing dearer; None: the pool's own limit.
+        max_usd_per_hour: the most that all machines of the pool may cost together; None: the pool's own limit.
+        spot: None: what the pool says.
+        spread: new machines may be of several providers and regions; else all are of one.
+        overshoot_max_gpus: so many GPUs more may be taken where that is cheaper; None: what the pool says.
         dry_run: only answer what would be done.
     """
 
@@ -255,6 +347,13 @@ class ScaleRequest(Request):
     pool: str | None = None
     provider: str | None = None
     max_usd_per_gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    gpu: Annotated[str, Field(max_length=40)] | None = None
+    gpus_per_node: Annotated[int, Field(ge=0, le=16)] | None = None
+    regions: Annotated[tuple[Annotated[str, Field(max_length=40)], ...], Field(max_length=32)] = ()
+    max_usd_per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    spot: Literal["never", "prefer", "only"] | None = None
+    spread: bool = False
+    overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = None
     dry_run: bool = False
 
 
@@ -411,6 +510,8 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     StatusView,
     NodesView,
     PlanView,
+    OffersView,
+    ExplainView,
     ScaleRequest,
     ScaleAnswer,
     ScaleOutcome,

@@ -55,6 +55,14 @@ def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...]) -> Pool:
         spot=pool.spot,
         cpus_min=pool.cpus_min,
         memory_min_mib=pool.memory_min_mib,
+        gpus_per_node_max=pool.gpus_per_node_max,
+        gpu_memory_min_gib=pool.gpu_memory_min_gib,
+        arch=pool.arch,
+        regions=pool.regions,
+        max_usd_per_hour=pool.max_usd_per_hour,
+        overshoot_max_gpus=pool.overshoot_max_gpus,
+        min_gpus=pool.min_gpus,
+        idle_timeout_s=pool.idle_timeout_s,
     )
 
 

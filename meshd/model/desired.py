@@ -16,6 +16,13 @@ class Pool:
         providers: in order of preference: it decides between equal prices.
         spot: "never", "prefer" or "only".
         cpus_min, memory_min_mib: the smallest machine that will do; what a free slot promises.
+        gpus_per_node, gpus_per_node_max: machines with so many GPUs will do; the smallest is what a free slot promises.
+        gpu_memory_min_gib: of one GPU; 0 for any.
+        regions: regions or zones; empty for all.
+        max_usd_per_hour: of all the pool's machines together.
+        overshoot_max_gpus: how many GPUs more than wanted a cover may bring; None for as many as is cheapest.
+        min_gpus: its target never falls below this by itself.
+        idle_timeout_s: a node without a job for so long is given back; None for never.
     """
 
     name: str
@@ -27,6 +34,19 @@ class Pool:
     spot: str = "never"
     cpus_min: int = 1
     memory_min_mib: int = 1024
+    gpus_per_node_max: int | None = None
+    gpu_memory_min_gib: int = 0
+    arch: str = "x86_64"
+    regions: tuple[str, ...] = ()
+    max_usd_per_hour: float | None = None
+    overshoot_max_gpus: int | None = None
+    min_gpus: int = 0
+    idle_timeout_s: float | None = None
+
+    @property
+    def gpus_per_node_most(self) -> int:
+        """The most GPUs that one of its machines may have."""
+        return self.gpus_per_node if self.gpus_per_node_max is None else self.gpus_per_node_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +55,13 @@ class Target:
 
     Attributes:
         provider: only from this one; "" for any.
-        max_usd_per_gpu_hour: over the pool's own limit the lower of both holds.
+        max_usd_per_gpu_hour, max_usd_per_hour: over the pool's own limit the lower of both holds.
+        gpu: a narrower model than the pool's, e.g. "h100-sxm" in a pool of "h100"; "" for the pool's.
+        gpus_per_node: exactly so many GPUs in each new machine; None for the pool's range.
+        regions: regions or zones, of the pool's; empty for the pool's.
+        spot: "never", "prefer" or "only"; "" for the pool's.
+        spread: new machines may be of several providers and regions; else all are of one.
+        overshoot_max_gpus: in place of the pool's; None for the pool's.
         id: grows with every target that is set.
     """
 
@@ -46,6 +72,13 @@ class Target:
     at: datetime | None = None
     by: str = ""
     id: int = 0
+    max_usd_per_hour: float | None = None
+    gpu: str = ""
+    gpus_per_node: int | None = None
+    regions: tuple[str, ...] = ()
+    spot: str = ""
+    spread: bool = False
+    overshoot_max_gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

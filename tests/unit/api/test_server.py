@@ -154,7 +154,7 @@ async def test_a_write_is_audited(desk: MemoryDesk, path: Path, http: aiohttp.Cl
     assert writes[0]["uid"] == os.getuid()
     assert writes[0]["pid"] == os.getpid()
     assert writes[0]["outcome"] == "accepted"
-    assert writes[0]["request"] == {"gpus": 4, "dry_run": False}
+    assert writes[0]["request"] == {"gpus": 4}
 
 
 async def test_events_wait(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
