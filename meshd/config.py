@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from meshd import gpus
 from meshd.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
@@ -142,6 +143,11 @@ class PoolSettings(_Table):
     partition: str = Field("", description="partition name; empty: the pool's name")
     features: tuple[str, ...] = ()
     default: bool = Field(False, description="the partition is Slurm's default")
+
+    @field_validator("gpu")
+    @classmethod
+    def _one_spelling(cls, gpu: str) -> str:
+        return gpus.asked(gpu)
 
 
 class ProviderSettings(BaseModel):

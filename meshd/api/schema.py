@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
+
+from meshd import gpus
 
 SCHEMA_VERSION = 1
 
@@ -331,7 +333,8 @@ class ScaleRequest(Request):
 
     Attributes:
         pool: may be left out where there is only one.
-        gpu: chooses the pool where none is named, and narrows its GPU model: "h100-sxm" in a pool of "h100".
+        gpu: chooses the pool where none is named, and narrows its GPU model: "h100-sxm" in a pool of "h100". Any
+            spelling will do, e.g. "NVIDIA H100 80GB HBM3"; it is kept in meshd's.
         gpus_per_node: exactly so many GPUs in each new machine; None: what the pool allows.
         provider: rent from this one only; None: the pool's own order.
         regions: regions or zones to rent in; none: the pool's.
@@ -355,6 +358,11 @@ class ScaleRequest(Request):
     spread: bool = False
     overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = None
     dry_run: bool = False
+
+    @field_validator("gpu")
+    @classmethod
+    def _one_spelling(cls, gpu: str | None) -> str | None:
+        return gpus.asked(gpu) if gpu is not None else None
 
 
 class WaitingFor(Part):

@@ -132,7 +132,9 @@ class CloudSteps:
         records, timing = self._records, self._timing()
         match error:
             case Uncertain():
-                records.change(machine.name, "unclear", f"the create call's outcome is unclear: {words}")
+                records.mark(
+                    machine.name, "unclear", f"the create call's outcome is unclear: {words}", vendor_words=words
+                )
                 return
             case RateLimited() | Transient():
                 wait_s = (
@@ -155,7 +157,10 @@ class CloudSteps:
                 records.block(f"provider:{machine.provider}", BLOCK_AUTH_S, words)
             case InvalidRequest() | _:
                 records.block(offer, timing.breaker_cooldown_s, words)
-        records.move(machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error))
+        records.move(
+            machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error), refusal=error.kind,
+            vendor_words=words,
+        )  # fmt: skip
 
     async def adopt(self, step: Adopt) -> None:
         """The instance is what our unclear create call made."""

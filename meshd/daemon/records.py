@@ -45,7 +45,10 @@ class Records:
         """Write a new machine down, before anything is done for it."""
         log.info("machine_requested", machine=machine.name, offer=machine.offer.key, reason=reason)
         self._changed()
-        return self.journal.put(machine, "phase", f"requested: {reason}", machine.created_at, offer=machine.offer.key)
+        return self.journal.put(
+            machine, "phase", f"requested: {reason}", machine.created_at, phase=machine.phase.value, slot=machine.slot,
+            offer=machine.offer.key,
+        )  # fmt: skip
 
     def move(self, name: str, to: Phase, reason: str, *, failure: str = "", **changes: Any) -> Machine:
         """Put a machine into another phase.
@@ -65,14 +68,17 @@ class Records:
             "machine_moved", machine=name, phase=to.value, was=old.phase.value, reason=reason
         )
         self._changed()
-        return self.journal.put(machine, kind, f"{to.value}: {reason}", now, phase=to.value, was=old.phase.value)
+        return self.journal.put(
+            machine, kind, f"{to.value}: {reason}", now, phase=to.value, was=old.phase.value, slot=machine.slot,
+            offer=machine.offer.key, refusal=machine.refusal,
+        )  # fmt: skip
 
     def change(self, name: str, kind: str, text: str, **changes: Any) -> Machine:
         """Change a record without another phase."""
         machine = replace(self.get(name), **changes)
         log.info("machine_changed", machine=name, kind=kind, text=text)
         self._changed()
-        return self.journal.put(machine, kind, text, self.now())
+        return self.journal.put(machine, kind, text, self.now(), slot=machine.slot, offer=machine.offer.key)
 
     def mark(self, name: str, mark: str, text: str, **changes: Any) -> Machine:
         """Change a record and note the time under `mark`."""

@@ -76,6 +76,8 @@ class Machine:
         phase_since: when it entered its phase: the phase's deadline counts from here.
         reason: why it is in this phase, for people.
         failure: why it was given up, "" while all is well; kept to the end.
+        refusal: what kind of error its cloud refused the create call with, e.g. "no_capacity"; "" when it did not.
+        vendor_words: the cloud's own words in that refusal, or on why the call's outcome was unclear.
         instance_id: the cloud's id, "" until known.
         launch_attempts: create calls made so far; the settle time counts from `launch_called_at`.
         munge_ok: both ways proved with the head's key.
@@ -121,6 +123,8 @@ class Machine:
     device_removed: bool = False
     terminate_calls: int = 0
     problem: str = ""
+    refusal: str = ""
+    vendor_words: str = ""
     marks: dict[str, datetime] = field(default_factory=dict)
 
     @property

@@ -109,6 +109,14 @@ class Journal:
         """The machines that are GONE, newest first."""
         return list(self._read_machines("phase = 'gone' ORDER BY rowid DESC LIMIT ?", limit))
 
+    def machines_of_slot(self, slot: str, limit: int = 50) -> list[Machine]:
+        """The newest `limit` machines that were made for a slot, GONE ones too, newest first."""
+        return list(self._read_machines("slot = ? ORDER BY rowid DESC LIMIT ?", slot, limit))
+
+    def machines_of_pool(self, pool: str, limit: int = 200) -> list[Machine]:
+        """The newest `limit` machines that were made for a pool, GONE ones too, newest first."""
+        return list(self._read_machines("pool = ? ORDER BY rowid DESC LIMIT ?", pool, limit))
+
     def failures_since_success(self, pool: str, since: datetime) -> int:
         """How many of the pool's machines failed one after another, rented after `since`, with none getting READY."""
         count = 0

@@ -21,8 +21,8 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
+from meshd.gpus import normalise
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
-from providers._gpus import normalise
 from providers.aws.settings import AwsSettings
 
 AWS = ProviderName("aws")

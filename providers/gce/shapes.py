@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
+from meshd.gpus import normalise
 from meshd.provider_api import Offer
-from providers._gpus import normalise
 from providers.gce.errors import GCE
 from providers.gce.mapping import last_part, region_of
 from providers.gce.prices import PriceTable

@@ -22,8 +22,8 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
+from meshd.gpus import normalise
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
-from providers._gpus import normalise
 from providers.lambda_cloud.settings import LambdaSettings
 
 LAMBDA = ProviderName("lambda")

@@ -7,8 +7,8 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
+from meshd.gpus import normalise
 from meshd.provider_api import Offer, OfferQuery
-from providers._gpus import normalise
 from providers.runpod.mapping import ANYWHERE, RUNPOD
 from providers.runpod.names import PodKind
 from providers.runpod.settings import RunpodSettings

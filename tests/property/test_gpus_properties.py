@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers._gpus import normalise
+from meshd.gpus import normalise
 
 VENDORS = ["NVIDIA", "Tesla", "GeForce", "8x", "gpu_1x_h100_pcie", "p5.4xlarge", "g6e.xlarge"]
 MODELS = ["H100", "A100", "V100", "H200", "A10G", "L40S", "RTX", "6000", "Ada", "4090"]

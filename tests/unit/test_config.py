@@ -43,6 +43,11 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert settings.providers["aws"].own() == {"region": "us-east-1"}
 
 
+def test_a_gpu_in_any_spelling(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace('gpu = "a100"', 'gpu = "NVIDIA A100-SXM4-40GB"'))
+    assert config.load(path).pools["a100"].gpu == "a100-sxm"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -52,6 +57,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("[timing]\ntick_interval_s = 0\n", "timing.tick_interval_s: "),
         ("[pools.A100]\n", "pool name 'A100'"),
         ('[pools."a\\n"]\n', "pool name"),
+        ("[pools.a]\ngpu = '80GB'\n", "names no GPU model"),
         ("[pools.a]\nproviders = ['gce']\n", "which has no [providers.*] table"),
         ("[pools.a]\ndefault = true\n[pools.b]\ndefault = true\n", "more than one pool"),
         ("[cluster]\nname = 'Not Good'\n", "cluster.name: "),

@@ -14,6 +14,7 @@ from meshd.errors import (
     InvalidRequest,
     NoCapacity,
     NotFound,
+    ProviderError,
     QuotaExceeded,
     RateLimited,
     Transient,
@@ -173,12 +174,17 @@ async def test_removed_by_a_person_meanwhile_it_is_not_kept(small: Small) -> Non
         (Uncertain("cut"), Phase.LAUNCHING, ""),
     ],
 )
-async def test_each_refusal_has_one_way_out(small: Small, error: Exception, phase: Phase, block: str) -> None:
+async def test_each_refusal_has_one_way_out(small: Small, error: ProviderError, phase: Phase, block: str) -> None:
     m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
     small.cloud.errors.append(error)
     await do(small, p.Launch(m.name, "wanted"))
     assert small.get(m.name).phase is phase
     assert set(small.journal.blocks(NOW)) == ({block} if block else set())
+    last = small.journal.events(-1, 1, m.name)[0]
+    if phase is Phase.GONE:
+        assert (small.get(m.name).refusal, small.get(m.name).vendor_words) == (error.kind, error.vendor_text)
+        assert (last.fields["refusal"], last.fields["slot"], last.fields["offer"]) == (error.kind, m.slot, OFFER.key)
+    assert ("unclear" in small.get(m.name).marks) is isinstance(error, Uncertain)
 
 
 async def test_launching_is_in_the_journal_before_the_call(small: Small) -> None:

@@ -21,9 +21,9 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
+from meshd.gpus import normalise
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, machine_name, slot_name
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, OfferQuery, ProviderName
-from providers._gpus import normalise
 from providers._settings import parse
 from providers.paperspace.catalogue import shipped
 from providers.paperspace.errors import NotNow, by_words, to_error

@@ -13,6 +13,7 @@ import pytest
 
 from meshd.errors import StoreError
 from meshd.model.desired import Block, Target
+from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
 from meshd.obs.log import forget_secrets, register_secret
 from meshd.store import journal as journal_module
@@ -106,6 +107,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from meshd.errors import StoreError
+from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
 from meshd.store.journal import Journal
 from tests.unit.worlds import NOW, machine
@@ -199,4 +201,16 @@ def test_failures_count_from_the_last_success(tmp_path: Path) -> None:
     one.put(machine(Phase.BOOTING, index=4), "phase", "", NOW)
     assert one.failures_since_success("h100", ago(7200)) == 2
     assert one.failures_since_success("h100", NOW) == 0, "what failed before the target was set does not count"
+    one.close()
+
+
+def test_the_machines_of_a_slot_newest_first_gone_ones_too(tmp_path: Path) -> None:
+    one = Journal(tmp_path / "j.db")
+    for number in range(5):
+        name = MachineName(f"lab-h100-1-aaaaa{number}")
+        one.put(machine(Phase.GONE, name=name, instance_id="", refusal="no_capacity"), "phase", "given", NOW)
+    one.put(machine(Phase.READY, index=2), "phase", "given", NOW)
+    assert [m.name[-1] for m in one.machines_of_slot("h100-1", 3)] == ["4", "3", "2"]
+    assert [m.slot for m in one.machines_of_pool("h100", 2)] == ["h100-2", "h100-1"]
+    assert one.machines_of_slot("h100-9") == one.machines_of_pool("a100") == []
     one.close()

@@ -1,6 +1,7 @@
-"""One spelling for each GPU model, whatever a cloud or nvidia-smi calls it. PURE.
+"""One spelling for each GPU model, whatever a cloud, nvidia-smi or a person calls it. PURE.
 
-The result is lower case: the model, then the form factor where a model is sold in several that differ in speed and
+Adapters, settings and requests all use it, so that what is asked for and what is offered compare as plain text. The
+result is lower case: the model, then the form factor where a model is sold in several that differ in speed and
 links: "h100-sxm", "h100-pcie", "h100-nvl", "a100-sxm", "b200", "l40s", "rtx-6000-ada". Memory is not part of it.
 """
 
@@ -97,3 +98,22 @@ def _form(model: str, tokens: list[str]) -> str:
 def _contains(tokens: list[str], words: tuple[str, ...]) -> bool:
     width = len(words)
     return any(tuple(tokens[at : at + width]) == words for at in range(len(tokens) - width + 1))
+
+
+def matches(wanted: str, offered: str) -> bool:
+    """Whether an offered model is the one asked for, both normalised: "h100" takes "h100-sxm", that only itself."""
+    return offered == wanted or (bool(wanted) and offered.startswith(f"{wanted}-"))
+
+
+def asked(text: str) -> str:
+    """The normalised model out of what a person wrote; "" for an empty text.
+
+    Raises:
+        ValueError: no GPU model is in the text, e.g. "80GB" or an EC2 type without GPUs.
+    """
+    model = normalise(text)
+    if text.strip() and not model:
+        raise ValueError(
+            f"{text!r} names no GPU model: say h100, a100-sxm or l40s (`meshctl offers` shows what there is)"
+        )
+    return model

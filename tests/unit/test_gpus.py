@@ -2,7 +2,8 @@
 
 import pytest
 
-from providers._gpus import normalise
+from meshd import gpus
+from meshd.gpus import normalise
 
 
 @pytest.mark.parametrize(
@@ -50,3 +51,28 @@ from providers._gpus import normalise
 )
 def test_normalise(text: str, model: str) -> None:
     assert normalise(text) == model
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offered", "same"),
+    [
+        ("h100", "h100-sxm", True),
+        ("h100", "h100", True),
+        ("h100-sxm", "h100-pcie", False),
+        ("h100-sxm", "h100", False),
+        ("l4", "l40s", False),
+        ("", "", True),
+        ("", "h100", False),
+    ],
+)
+def test_a_shorter_name_takes_every_form(wanted: str, offered: str, same: bool) -> None:
+    assert gpus.matches(wanted, offered) is same
+
+
+def test_what_people_write() -> None:
+    assert [gpus.asked(text) for text in ("", " H100 ", "NVIDIA H100 80GB HBM3", "h100-sxm", "A100 SXM4")] == [
+        "", "h100", "h100-sxm", "h100-sxm", "a100-sxm",
+    ]  # fmt: skip
+    for text in ("80 GB", "nvidia gpu", "c7i.xlarge"):
+        with pytest.raises(ValueError, match="names no GPU model"):
+            gpus.asked(text)
