@@ -163,6 +163,23 @@ class ProviderSettings(BaseModel):
         return dict(self.model_extra or {})
 
 
+class PriceSettings(_Table):
+    """Prices that come from tables: how old they may be."""
+
+    stale_after_d: Annotated[float, Field(gt=0)] = Field(
+        30.0, description="prices older than this many days are marked, and told wherever a limit in USD is set"
+    )
+    budget_needs_fresh: bool = Field(
+        False, description="rent nothing by stale prices where a limit in USD is set; else it is only told"
+    )
+    refresh_after_d: Annotated[float, Field(ge=0)] = Field(
+        7.0, description="prices older than this many days are fetched anew, where the cloud lets us; 0: never"
+    )
+    refresh_timeout_s: Annotated[float, Field(gt=0, le=600)] = Field(
+        180.0, description="for fetching all prices of one cloud"
+    )
+
+
 class LogSettings(_Table):
     """Logging."""
 
@@ -195,6 +212,7 @@ class Settings(BaseSettings):
     slurm: SlurmSettings = SlurmSettings()
     node_api: NodeApiSettings = NodeApiSettings()
     timing: TimingSettings = TimingSettings()
+    prices: PriceSettings = PriceSettings()
     log: LogSettings = LogSettings()
     pools: dict[str, PoolSettings] = {}
     providers: dict[str, ProviderSettings] = {}

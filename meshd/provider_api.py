@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NewType, Protocol
+from typing import Any, NewType, Protocol, runtime_checkable
+
+from meshd.price_list import PriceList
 
 ProviderName = NewType("ProviderName", str)
 InstanceId = NewType("InstanceId", str)
@@ -36,6 +38,19 @@ class Shape(StrEnum):
 
     VM = "vm"
     CONTAINER = "container"
+
+
+class PriceSource(StrEnum):
+    """Where an offer's price comes from."""
+
+    API = "api"
+    """The vendor's API told it when the offers were read."""
+    REFRESHED = "refreshed"
+    """The list that `PriceBook.fetch_prices` read."""
+    SHIPPED = "shipped"
+    """The dated table that ships with the adapter."""
+    SETTINGS = "settings"
+    """The user's own word, which has no date and does not age."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +86,9 @@ class Offer:
         usd_per_hour: of the whole machine.
         zone: where within the region, "" when the cloud has no zones or chooses itself.
         available: what the cloud says of free capacity; None when it does not tell.
-        price_as_of: when the price was read from the vendor, or the date of the shipped table.
+        price_as_of: when the price was read from the vendor, or the date of the shipped table; None for a price of the
+            user's settings.
+        price_source: where the price comes from.
         capacity_hint: the cloud's own word on free capacity, e.g. RunPod's "High"; "" when it has none.
     """
 
@@ -90,6 +107,7 @@ class Offer:
     available: bool | None = None
     price_as_of: datetime | None = None
     capacity_hint: str = ""
+    price_source: PriceSource = PriceSource.API
 
     @property
     def key(self) -> str:
@@ -164,11 +182,14 @@ class ProviderContext:
             raises meshd.errors.ConfigError. Secrets in it are pydantic SecretStr or paths of files to read.
         cluster: the cluster's name: every machine carries it, and `list()` returns only those that do.
         now: UTC clock.
+        fetched_prices: what the adapter's own `fetch_prices` gave last, in this or an earlier life of the daemon; None
+            when it never did. It may be newer at each call.
     """
 
     cluster: str
     settings: Mapping[str, Any]
     now: Callable[[], datetime]
+    fetched_prices: Callable[[], PriceList | None] = lambda: None
 
 
 class Provider(Protocol):
@@ -223,6 +244,22 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Close connections and threads."""
+        ...
+
+
+@runtime_checkable
+class PriceBook(Protocol):
+    """What an adapter may have besides, when its offers' prices come from a table and the vendor can be asked for them.
+
+    An adapter whose offers carry the vendor's prices of the moment does not need it.
+    """
+
+    async def fetch_prices(self) -> PriceList:
+        """The vendor's prices of the types and regions of the settings, all of now.
+
+        The daemon keeps what comes, and gives it back as `ProviderContext.fetched_prices`. It is complete, or raises;
+        AuthFailed names the permission that is missing.
+        """
         ...
 
 

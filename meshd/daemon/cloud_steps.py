@@ -27,6 +27,7 @@ from meshd.errors import (
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, Launch, RequestMachine, Terminate, TerminateOrphan
+from meshd.plan.prices import price_words
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Provider, ProviderName
 
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class CloudSteps:
                 offer=step.offer, phase=Phase.REQUESTED, phase_since=now, created_at=now, reason=step.reason,
                 region=step.offer.region, marks={"requested": now},
             ),
-            step.reason,
+            f"{step.reason}; {price_words(step.offer)}",
         )  # fmt: skip
 
     async def launch(self, step: Launch) -> None:

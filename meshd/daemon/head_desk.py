@@ -140,6 +140,7 @@ class Desk:
                 self._published.view().error, "slurmctld runs on the last good files; see `meshctl doctor`"
             ),
             *problems.of_machines(machines, self._executor.problems, now),
+            *problems.of_prices(desired, machines),
         ]
         if tick is not None:
             found += problems.of_sources(tick.snapshot)

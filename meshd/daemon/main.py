@@ -67,7 +67,7 @@ STOP_GRACE_S = 15.0
 FIRST_LOOK_S = 60.0
 KEY_CHECK_S = 30.0
 RECONCILE = "reconcile"
-RELOADABLE = ("pools", "timing", "log", "slurm")
+RELOADABLE = ("pools", "timing", "prices", "log", "slurm")
 """Tables that a reload puts in force; the others need a restart."""
 
 
@@ -151,7 +151,9 @@ class Daemon:
             cluster=self.settings.cluster.name,
             pools=wanted.pools(self.settings, self._providers),
             targets=self._journal.targets(),
-            policy=wanted.policy(self.settings.timing, may_remove_devices=self._admin is not None),
+            policy=wanted.policy(
+                self.settings.timing, self.settings.prices, may_remove_devices=self._admin is not None
+            ),
             blocks=self._journal.blocks(now),
         )
 

@@ -10,6 +10,7 @@ from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, Unavailable
 from meshd.model.plan import Warn
+from meshd.plan.prices import refresh_words, rented_by_stale
 from meshd.plan.scale import supply_gpus
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
@@ -84,6 +85,8 @@ def of_plan(
     machines = list(machines)
     offers_known = any(isinstance(listing, Fresh) for listing in snapshot.offers.values())
     for warn in warnings:
+        if not warn.holds_back:
+            continue
         pool = desired.pools.get(warn.subject)
         coming = [m for m in machines if pool and m.pool == pool.name and m.phase is not Phase.READY and not m.removal]
         yield _problem(
@@ -99,6 +102,15 @@ def of_plan(
         short = target is not None and supply_gpus([m for m in machines if m.pool == pool.name]) < target.gpus
         if block is not None and not short:
             yield _problem("warning", f"{pool.name}: {block.reason}", "see `meshctl events`", pool=pool.name)
+
+
+def of_prices(desired: Desired, machines: Iterable[Machine]) -> Iterable[ProblemView]:
+    """Pools whose limit in USD was held against old prices."""
+    for pool, stale in rented_by_stale(machines, desired).items():
+        for (provider, date), names in sorted(stale.items()):
+            some = "1 machine was" if len(names) == 1 else f"{len(names)} machines were"
+            text = f"{some} rented within the limit by prices of {provider} of {date}: the bill may be higher"
+            yield _problem("warning", text, refresh_words(provider), pool=pool)
 
 
 def ordered(problems: Iterable[ProblemView]) -> list[ProblemView]:

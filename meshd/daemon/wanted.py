@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from meshd.config import PoolSettings, Settings, TimingSettings
+from meshd.config import PoolSettings, PriceSettings, Settings, TimingSettings
 from meshd.errors import ConfigError
 from meshd.model.desired import Policy, Pool
 from meshd.model.ids import slot_index
 from meshd.model.machine import Machine, Phase
+
+DAY_S = 86400.0
 
 
 def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -> None:
@@ -66,8 +68,8 @@ def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...]) -> Pool:
     )
 
 
-def policy(timing: TimingSettings, *, may_remove_devices: bool) -> Policy:
-    """The deadlines as the planner knows them."""
+def policy(timing: TimingSettings, prices: PriceSettings, *, may_remove_devices: bool) -> Policy:
+    """The deadlines and limits as the planner knows them."""
     return Policy(
         launch_settle_s=timing.launch_settle_s,
         boot_timeout_s=timing.boot_timeout_s,
@@ -80,4 +82,6 @@ def policy(timing: TimingSettings, *, may_remove_devices: bool) -> Policy:
         terminate_again_s=timing.terminate_again_s,
         lost_after_s=timing.lost_after_s,
         may_remove_devices=may_remove_devices,
+        price_stale_after_s=prices.stale_after_d * DAY_S,
+        budget_needs_fresh=prices.budget_needs_fresh,
     )

@@ -100,6 +100,9 @@ class Policy:
     stale_after_s: float = 180.0
     """A word of a cloud or of Slurm that is older than this, or from the future, is no word at all."""
     may_remove_devices: bool = False
+    price_stale_after_s: float = 30 * 86400.0
+    """A price that is older than this is stale: under a budget it is told, or not used at all."""
+    budget_needs_fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,9 +146,14 @@ class RemoveDevice(Step):
 
 @dataclass(frozen=True, slots=True)
 class Warn(Step):
-    """Nothing can be done now; people should know why. `cure` says what would help."""
+    """People should know this before the plan is carried out. `cure` says what would help.
+
+    Attributes:
+        holds_back: it keeps the pool from its target; else it is done all the same.
+    """
 
     cure: str = ""
+    holds_back: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from meshd.model.observed import Snapshot
 from meshd.model.plan import Plan, Step, Warn
 from meshd.plan.lifecycle import World, next_step
 from meshd.plan.orphans import orphan_steps
+from meshd.plan.prices import stale_warnings
 from meshd.plan.scale import scale_steps
 
 
@@ -51,6 +52,7 @@ def plan(
         for step in scale_steps(desired, pool, by_pool.get(pool.name, []), snapshot, world)
         if step.subject not in busy
     ]
+    steps += stale_warnings(desired, tuple(steps), now)
     decided = {step.subject for step in steps}
     for machine in machines:
         if machine.name not in busy and machine.name not in decided:

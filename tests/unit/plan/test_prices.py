@@ -1,0 +1,111 @@
+"""Old prices: who is told, and what is not rented by them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshd.daemon.problems import of_plan, of_prices
+from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Fresh
+from meshd.model.plan import RequestMachine
+from meshd.plan.planner import plan
+from meshd.plan.prices import has_budget, is_stale, price_age_s, price_words, too_stale
+from meshd.plan.render import rendered
+from meshd.provider_api import PriceSource
+from tests.unit.worlds import NOW, OFFER, machine, snapshot
+
+DAY_S = 86400.0
+POOL = Pool("h100", "h100", 1, 8, ("aws",))
+CAPPED = replace(POOL, max_usd_per_gpu_hour=3.0)
+OLD = replace(OFFER, price_as_of=NOW - timedelta(days=31), price_source=PriceSource.SHIPPED)
+NEW = replace(OFFER, price_as_of=NOW - timedelta(days=30))
+
+
+@given(st.floats(0, 1e8), st.floats(0, 1e8))
+def test_stale_is_older_than_the_limit(age_s: float, limit_s: float) -> None:
+    offer = replace(OFFER, price_as_of=NOW - timedelta(seconds=age_s))
+    found = price_age_s(offer, NOW)
+    assert found == pytest.approx(age_s, abs=1e-3)
+    assert is_stale(offer, NOW, limit_s) is (found > limit_s)
+
+
+def test_no_date_and_a_date_of_the_future_are_not_stale() -> None:
+    own = replace(OFFER, price_source=PriceSource.SETTINGS)
+    assert price_age_s(own, NOW) is None
+    assert not is_stale(own, NOW, 1.0)
+    assert price_age_s(replace(OFFER, price_as_of=NOW + timedelta(days=1)), NOW) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("pool", "target", "limited"),
+    [
+        (POOL, None, False),
+        (POOL, Target("h100", 1), False),
+        (CAPPED, None, True),
+        (replace(POOL, max_usd_per_hour=9.0), Target("h100", 1), True),
+        (POOL, Target("h100", 1, max_usd_per_gpu_hour=1.0), True),
+        (POOL, Target("h100", 1, max_usd_per_hour=1.0), True),
+    ],
+)
+def test_any_limit_is_a_budget(pool: Pool, target: Target | None, limited: bool) -> None:
+    assert has_budget(pool, target) is limited
+    strict = Policy(budget_needs_fresh=True)
+    assert bool(too_stale(OLD, pool, target, strict, NOW)) is limited
+    assert not too_stale(NEW, pool, target, strict, NOW)
+    assert not too_stale(OLD, pool, target, Policy(), NOW)
+
+
+def test_why_an_old_price_will_not_do() -> None:
+    why = too_stale(OLD, CAPPED, None, Policy(budget_needs_fresh=True), NOW)
+    assert why == (
+        "its price is of 2026-01-29, too old for a budget: `meshctl prices refresh aws`, or set providers.aws.prices"
+    )
+
+
+def test_words_for_the_journal() -> None:
+    assert price_words(OLD) == "2 USD/h, a price of 2026-01-29"
+    assert price_words(replace(OFFER, usd_per_hour=1.23456, price_source=PriceSource.SETTINGS)) == (
+        "1.235 USD/h by the settings"
+    )
+    assert price_words(OFFER) == "2 USD/h"
+
+
+def wanted(pool: Pool) -> Desired:
+    return Desired("lab", {"h100": pool}, {"h100": Target("h100", 2, at=NOW)})
+
+
+def test_the_plan_tells_of_old_prices_under_a_limit() -> None:
+    seen = snapshot(offers={"aws": Fresh((OLD,), NOW)})
+    found = plan(wanted(CAPPED), [], seen, NOW)
+    assert [type(step) for step in found.steps] == [RequestMachine] * 2, "it is only told"
+    (warning,) = rendered(found, []).warnings
+    assert warning == (
+        "h100: the limit is held against prices of aws of 2026-01-29, which may have risen since "
+        "(`meshctl prices refresh aws`, or set providers.aws.prices)"
+    )
+    assert not plan(wanted(POOL), [], seen, NOW).warnings, "nobody asked for a limit"
+    assert not plan(wanted(CAPPED), [], snapshot(offers={"aws": Fresh((NEW,), NOW)}), NOW).warnings
+    assert not list(of_plan(wanted(CAPPED), [], found.warnings, seen)), "nothing is held back by it"
+
+
+def test_the_status_tells_of_machines_that_were_rented_by_old_prices() -> None:
+    def rented(index: int, age_d: float) -> Machine:
+        """A machine, and how old its price was on the day when it was rented."""
+        made = machine(Phase.READY, index=index)
+        return replace(made, offer=replace(OFFER, price_as_of=made.created_at - timedelta(days=age_d)))
+
+    fleet = [rented(1, 31), rented(2, 31), rented(3, 29), replace(rented(4, 31), phase=Phase.GONE)]
+    (problem,) = of_prices(wanted(CAPPED), fleet)
+    assert (problem.severity, problem.pool, problem.blocking) == ("warning", "h100", False)
+    assert problem.text == (
+        "2 machines were rented within the limit by prices of aws of 2026-01-29: the bill may be higher"
+    )
+    assert "meshctl prices refresh aws" in problem.cure
+    assert not list(of_prices(wanted(POOL), fleet))
+    assert not list(of_prices(wanted(CAPPED), [rented(3, 29)])), "it grows no older: the machine's price is what it was"
