@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from deploy.sandbox.clouds.faults import Fault, FaultEngine, Kind
 from deploy.sandbox.clouds.ledger import Ledger
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
+from meshd.contract.faults import Fault, FaultEngine, Kind
 from meshd.provider_api import Instance, LaunchRequest, Offer, OfferQuery, Provider, ProviderContext
 from providers.aws.provider import create as create_aws
 from providers.gce.provider import create as create_gce

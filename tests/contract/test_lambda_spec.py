@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from jsonschema import Draft202012Validator, ValidationError
 
-from deploy.sandbox.clouds.faults import Kind
+from meshd.contract.faults import Kind
 from meshd.errors import ProviderError
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
 from tests.contract.rigs import SECRET, Rig, build, request, running, strike

@@ -19,8 +19,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from jsonschema import Draft202012Validator, ValidationError
 
-from deploy.sandbox.clouds.faults import Kind, When
 from deploy.sandbox.clouds.server import CloudServer
+from meshd.contract.faults import Kind, When
 from meshd.errors import InvalidRequest, NoCapacity, ProviderError, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, Provider
 from tests.contract.rigs import GPU, USER_DATA, Rig, build, launched, request, running, strike

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from deploy.sandbox.clouds.faults import Kind, When
+from meshd.contract.faults import Kind, When
 from meshd.errors import (
     AuthFailed,
     ConfigError,

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from jsonschema import Draft202012Validator, ValidationError
 
-from deploy.sandbox.clouds.faults import Kind, When
+from meshd.contract.faults import Kind, When
 from meshd.errors import AuthFailed, NotFound, ProviderError, RateLimited
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
 from tests.contract.rigs import GPU, SECRET, Rig, build, launched, request, running, strike

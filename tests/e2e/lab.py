@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from deploy.sandbox import proc
-from deploy.sandbox.clouds.faults import Fault
 from deploy.sandbox.clouds.host import BootDefaults
 from deploy.sandbox.clouds.ledger import Life, Machine
 from deploy.sandbox.cluster import Cluster
 from deploy.sandbox.headmachine import Head
+from meshd.contract.faults import Fault
 
 T = TypeVar("T")
 

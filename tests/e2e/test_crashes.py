@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from deploy.sandbox.clouds.faults import Fault, Kind
+from meshd.contract.faults import Fault, Kind
 from tests.e2e.lab import Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]

@@ -8,11 +8,11 @@ from typing import Any
 
 from aiohttp import web
 
-from deploy.sandbox.clouds.faults import Fault, FaultEngine, Kind, When
 from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.clouds.lambda_api import LambdaCloud
 from deploy.sandbox.clouds.lambda_types import REGIONS
 from deploy.sandbox.clouds.ledger import Ledger, Life, Machine
+from meshd.contract.faults import Fault, FaultEngine, Kind, When
 
 
 @dataclass(frozen=True, slots=True)

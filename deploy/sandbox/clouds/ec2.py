@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 from deploy.sandbox.clouds.ec2_backend import Backend, Reply
-from deploy.sandbox.clouds.faults import CUTS, Fault, FaultEngine, Kind, Struck
 from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
+from meshd.contract.faults import CUTS, Fault, FaultEngine, Kind, Struck
+from meshd.contract.standin import GATEWAY_PAGE
 from providers.aws.prices import shipped
 
 Form = dict[str, str]
@@ -48,7 +49,6 @@ _REFUSALS = {
     Kind.INVALID: (400, "InvalidParameterValue", "Value for a parameter is invalid."),
 }
 _PHRASES = {400: "BAD REQUEST", 401: "UNAUTHORIZED", 500: "INTERNAL SERVER ERROR", 503: "SERVICE UNAVAILABLE"}
-HTML = b"<html><head><title>502 Bad Gateway</title></head><body>gateway</body></html>"
 
 
 class Refused(Exception):
@@ -280,9 +280,9 @@ def _spoiled(fault: Fault) -> Reply:
     if fault.kind in CUTS:
         raise ConnectionResetError("a fault cuts the connection")
     if fault.kind is Kind.HTML:
-        return Reply("502 BAD GATEWAY", [("Content-Type", "text/html")], HTML)
+        return Reply("502 BAD GATEWAY", [("Content-Type", "text/html")], GATEWAY_PAGE.encode())
     if fault.kind is Kind.HTML_AFTER:
-        return Reply("200 OK", [("Content-Type", "text/html")], HTML)
+        return Reply("200 OK", [("Content-Type", "text/html")], GATEWAY_PAGE.encode())
     if fault.kind in _REFUSALS:
         status, code, message = _REFUSALS[fault.kind]
         headers = [("Retry-After", f"{fault.seconds:g}")] if fault.kind is Kind.THROTTLED and fault.seconds else []

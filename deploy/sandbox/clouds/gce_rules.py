@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from deploy.sandbox.clouds.gce_types import ACCELERATORS, TYPES, GceType
+from meshd.contract.standin import Refused
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -15,19 +16,10 @@ _VALUE_MAX_B = 256 * 1024
 _METADATA_MAX_B = 512 * 1024
 
 
-class Wrong(Exception):
-    """The request is refused at once.
-
-    Attributes:
-        status: the HTTP status.
-        reason: Google's `reason`.
-    """
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        self.status = status
-        self.reason = reason
-        self.message = message
-        super().__init__(message)
+def no(status: int, reason: str, message: str) -> Refused:
+    """Google's kind of no, with its `reason`."""
+    error = {"code": status, "message": message, "errors": [{"message": message, "domain": "global", "reason": reason}]}
+    return Refused(status, {"error": error})
 
 
 def metadata_of(body: dict[str, Any]) -> dict[str, str]:
@@ -48,16 +40,16 @@ def checked(body: dict[str, Any], zone: str) -> GceType:
     """The machine type that is asked for.
 
     Raises:
-        Wrong: something in the body breaks a rule.
+        Refused: something in the body breaks a rule.
     """
     wanted = str(body.get("machineType", "")).rpartition("/")[2]
     kind = TYPES.get(wanted)
     if kind is None or zone not in kind.zones:
         path = f"zones/{zone}/machineTypes/{wanted}"
-        raise Wrong(404, "notFound", f"The resource 'projects/sandbox/{path}' was not found")
+        raise no(404, "notFound", f"The resource 'projects/sandbox/{path}' was not found")
     problem = _problem(body, kind)
     if problem:
-        raise Wrong(400, "invalid", f"Invalid value for field 'resource': {problem}")
+        raise no(400, "invalid", f"Invalid value for field 'resource': {problem}")
     return kind
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import uuid
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
-from deploy.sandbox.clouds.faults import AFTER, CUTS, Fault, FaultEngine, Kind, Struck
 from deploy.sandbox.clouds.lambda_types import REGIONS, TYPES, LambdaType
 from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
+from meshd.contract.faults import Fault, FaultEngine, Kind
+from meshd.contract.standin import Refused, StandIn, json_object
 
-HTML = "<html><head><title>502 Bad Gateway</title></head><body>gateway</body></html>"
 _HOSTNAME = re.compile(r"[a-z0-9][0-9a-z-]{0,62}")
 _TAG_KEY = re.compile(r"[a-z][a-z0-9-:]{1,54}")
 _STATUS = {
@@ -26,8 +23,6 @@ _STATUS = {
     Life.ENDING: "terminating",
     Life.ENDED: "terminated",
 }
-#: The faults of the request that this task answers.
-_STRUCK: ContextVar[Struck] = ContextVar("struck")
 _SLOTS = {
     ("GET", "/instance-types"): "offers",
     ("POST", "/instance-operations/launch"): "launch",
@@ -36,35 +31,28 @@ _SLOTS = {
 }
 
 
-class Refused(Exception):
-    """Lambda's own kind of no."""
-
-    def __init__(self, status: int, code: str, message: str, suggestion: str = "", retry_after_s: float = 0) -> None:
-        self.status = status
-        self.headers = {"Retry-After": f"{retry_after_s:g}"} if retry_after_s else {}
-        error = {"code": code, "message": message, **({"suggestion": suggestion} if suggestion else {})}
-        self.body = {"error": error}
-        super().__init__(code)
-
-
-def _refusal(fault: Fault) -> Refused:
-    table: dict[Kind, tuple[int, str, str, str]] = {
-        Kind.NO_CAPACITY: _NO_ROOM,
-        Kind.QUOTA: (400, "global/quota-exceeded", "Quota exceeded.", "Contact Support to increase your quota."),
-        Kind.AUTH: (401, "global/invalid-api-key", "API key was invalid, expired, or deleted.", "Check your API key."),
-        Kind.INVALID: (400, "global/invalid-parameters", "Invalid request data.", ""),
-        Kind.THROTTLED: (429, "global/rate-limited", "Too many requests.", ""),
-    }
-    internal = (fault.status, "global/internal-error", "An internal server error occurred.", "Try again later.")
-    return Refused(*table.get(fault.kind, internal), retry_after_s=fault.seconds if fault.kind in table else 0)
-
-
+#: Status, code, message and suggestion.
 _NO_ROOM = (
     400,
     "instance-operations/launch/insufficient-capacity",
     "Not enough capacity to fulfill launch request.",
     "Choose another region or instance type.",
 )
+_BAD_KEY = (401, "global/invalid-api-key", "API key was invalid, expired, or deleted.", "Check your API key.")
+_TOO_MANY = (429, "global/rate-limited", "Too many requests.")
+_BAD_DATA = (400, "global/invalid-parameters", "Invalid request data.")
+_REFUSALS: dict[Kind, tuple[int, str, str] | tuple[int, str, str, str]] = {
+    Kind.NO_CAPACITY: _NO_ROOM,
+    Kind.QUOTA: (400, "global/quota-exceeded", "Quota exceeded.", "Contact Support to increase your quota."),
+    Kind.AUTH: _BAD_KEY,
+    Kind.INVALID: _BAD_DATA,
+    Kind.THROTTLED: _TOO_MANY,
+}
+
+
+def _no(status: int, code: str, message: str, suggestion: str = "") -> Refused:
+    error = {"code": code, "message": message, **({"suggestion": suggestion} if suggestion else {})}
+    return Refused(status, {"error": error})
 
 
 @dataclass(slots=True)
@@ -75,8 +63,8 @@ class RateLimits:
     launch_spacing_s: float = 12.0
 
 
-class LambdaCloud:
-    """The stand-in as an aiohttp application.
+class LambdaCloud(StandIn):
+    """The stand-in, with all routes under /api/v1.
 
     Args:
         ledger: the machines.
@@ -86,77 +74,56 @@ class LambdaCloud:
     """
 
     def __init__(self, ledger: Ledger, faults: FaultEngine, api_key: str, limits: RateLimits) -> None:
+        super().__init__(faults)
         self.ledger = ledger
-        self.faults = faults
         self.limits = limits
         self.types: dict[str, LambdaType] = {kind.name: kind for kind in TYPES}
         self.ssh_keys = ["meshd"]
         self._api_key = api_key
         self._last: dict[str, float] = {}
-        self._closing = asyncio.Event()
 
-    def app(self) -> web.Application:
-        """The application, with all routes under /api/v1."""
-        app = web.Application(middlewares=[self._middleware])
-        app.add_routes(
-            [
-                web.get("/api/v1/instance-types", self._instance_types),
-                web.get("/api/v1/regions", self._regions),
-                web.get("/api/v1/ssh-keys", self._ssh_keys),
-                web.get("/api/v1/instances", self._list),
-                web.get("/api/v1/instances/{id}", self._get),
-                web.post("/api/v1/instance-operations/launch", self._launch),
-                web.post("/api/v1/instance-operations/terminate", self._terminate),
-            ]
-        )
-        return app
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """What of the API the adapter calls."""
+        return [
+            web.get("/api/v1/instance-types", self._instance_types),
+            web.get("/api/v1/regions", self._regions),
+            web.get("/api/v1/ssh-keys", self._ssh_keys),
+            web.get("/api/v1/instances", self._list),
+            web.get("/api/v1/instances/{id}", self._get),
+            web.post("/api/v1/instance-operations/launch", self._launch),
+            web.post("/api/v1/instance-operations/terminate", self._terminate),
+        ]
 
-    def close(self) -> None:
-        """Let slow answers go."""
-        self._closing.set()
+    def operation_of(self, request: web.Request) -> str:
+        """By method and path."""
+        path = request.path.removeprefix("/api/v1")
+        if request.method == "GET" and path.startswith("/instances/"):
+            return "get"
+        return _SLOTS.get((request.method, path), "other")
 
-    @web.middleware
-    async def _middleware(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        operation = _operation(request)
-        struck = self.faults.take(operation)
-        _STRUCK.set(struck)
-        try:
-            self._admit(request, operation)
-            if struck.before is not None:
-                return _spoiled(request, struck.before)
-            response = await handler(request)
-        except Refused as refused:
-            response = web.json_response(refused.body, status=refused.status, headers=refused.headers)
-        except web.HTTPNotFound:
-            body = {"error": {"code": "global/not-found", "message": "The requested resource was not found."}}
-            response = web.json_response(body, status=404)
-        if struck.after is None:
-            return response
-        if struck.after.kind is not Kind.SLOW:
-            return _spoiled(request, struck.after)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), struck.after.seconds)
-        return response
+    def refusal(self, fault: Fault) -> Refused:
+        """Lambda's code and words."""
+        internal = (fault.status, "global/internal-error", "An internal server error occurred.", "Try again later.")
+        return _no(*_REFUSALS.get(fault.kind, internal))
 
-    def _admit(self, request: web.Request, operation: str) -> None:
+    def no_such_path(self) -> Refused:
+        """Lambda's 404."""
+        return _no(404, "global/not-found", "The requested resource was not found.")
+
+    def admit(self, request: web.Request, operation: str) -> Mapping[str, str]:
+        """Only with the key, and not too often."""
         if request.headers.get("Authorization") != f"Bearer {self._api_key}":
-            raise Refused(
-                401,
-                "global/invalid-api-key",
-                "API key was invalid, expired, or deleted.",
-                "Check your API key or create a new one, then try again.",
-            )
+            raise _no(*_BAD_KEY)
         self._space("call", self.limits.call_spacing_s)
         if operation == "launch":
             self._space("launch", self.limits.launch_spacing_s)
+        return {}
 
     def _space(self, name: str, spacing_s: float) -> None:
         now_s = self.ledger.now().timestamp()
         last_s = self._last.get(name)
         if spacing_s and last_s is not None and now_s - last_s < spacing_s:
-            raise Refused(429, "global/rate-limited", "Too many requests.")
+            raise _no(*_TOO_MANY)
         self._last[name] = now_s
 
     async def _instance_types(self, request: web.Request) -> web.Response:
@@ -180,23 +147,23 @@ class LambdaCloud:
         return _data(rows)
 
     async def _list(self, request: web.Request) -> web.Response:
-        looks = _STRUCK.get().looks
+        looks = self.struck.looks
         return _data([self._body(machine, looks) for machine in self.ledger.listed()])
 
     async def _get(self, request: web.Request) -> web.Response:
         machine = self._known(request.match_info["id"])
-        return _data(self._body(machine, _STRUCK.get().looks))
+        return _data(self._body(machine, self.struck.looks))
 
     def _known(self, machine_id: str) -> Machine:
         machine = self.ledger.find(machine_id)
         if machine is None:
-            raise Refused(404, "global/object-does-not-exist", "Specified instance does not exist.")
+            raise _no(404, "global/object-does-not-exist", "Specified instance does not exist.")
         return machine
 
     async def _launch(self, request: web.Request) -> web.Response:
-        body = await _json(request)
+        body = await json_object(request, _no(*_BAD_DATA))
         kind, region = self._checked(body)
-        struck = _STRUCK.get()
+        struck = self.struck
         copies = 2 if struck.fate(Kind.DUPLICATE) else 1
         ids = [uuid.uuid4().hex for _ in range(copies)]
         for machine_id in ids:
@@ -222,23 +189,23 @@ class LambdaCloud:
         region = str(body.get("region_name"))
         keys = body.get("ssh_key_names")
         if kind is None or region not in REGIONS:
-            raise Refused(404, "global/object-does-not-exist", "No such instance type or region.", "Check the names.")
+            raise _no(404, "global/object-does-not-exist", "No such instance type or region.", "Check the names.")
         problem = _problem(body)
         if problem:
-            raise Refused(400, "global/invalid-parameters", problem)
+            raise _no(400, "global/invalid-parameters", problem)
         if not isinstance(keys, list) or len(keys) != 1:
-            raise Refused(400, "global/invalid-parameters", "Exactly one SSH key must be specified.")
+            raise _no(400, "global/invalid-parameters", "Exactly one SSH key must be specified.")
         if keys[0] not in self.ssh_keys:
-            raise Refused(400, "global/object-does-not-exist", "SSH key does not exist.", "Add the key first.")
+            raise _no(400, "global/object-does-not-exist", "SSH key does not exist.", "Add the key first.")
         if region not in kind.regions or not self.ledger.has_room(kind.name, region):
-            raise Refused(*_NO_ROOM)
+            raise _no(*_NO_ROOM)
         return kind, region
 
     async def _terminate(self, request: web.Request) -> web.Response:
-        body = await _json(request)
+        body = await json_object(request, _no(*_BAD_DATA))
         machines = [self._known(str(machine_id)) for machine_id in body.get("instance_ids", [])]
         if any(machine.life in (Life.ENDING, Life.ENDED) for machine in machines):
-            raise Refused(400, "global/unknown", "An unknown error occurred.")
+            raise _no(400, "global/unknown", "An unknown error occurred.")
         for machine in machines:
             self.ledger.ask_end(machine.id)
         return _data({"terminated_instances": [self._body(m, frozenset(), "terminating") for m in machines]})
@@ -293,38 +260,9 @@ def _problem(body: dict[str, Any]) -> str:
     return ""
 
 
-def _operation(request: web.Request) -> str:
-    path = request.path.removeprefix("/api/v1")
-    if request.method == "GET" and path.startswith("/instances/"):
-        return "get"
-    return _SLOTS.get((request.method, path), "other")
-
-
-async def _json(request: web.Request) -> dict[str, Any]:
-    try:
-        body = await request.json()
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        raise Refused(400, "global/invalid-parameters", "Invalid request data.")
-    return body
-
-
 def _region(name: str) -> dict[str, str]:
     return {"name": name, "description": REGIONS.get(name, name)}
 
 
 def _data(data: Any) -> web.Response:
     return web.json_response({"data": data})
-
-
-def _spoiled(request: web.Request, fault: Fault) -> web.StreamResponse:
-    if fault.kind in CUTS:
-        if request.transport is not None:
-            request.transport.abort()
-        return web.Response()  # to nobody
-    if fault.kind in (Kind.HTML, Kind.HTML_AFTER):
-        status = 200 if fault.kind in AFTER else 502
-        return web.Response(text=HTML, content_type="text/html", status=status)
-    refused = _refusal(fault)
-    return web.json_response(refused.body, status=refused.status, headers=refused.headers)

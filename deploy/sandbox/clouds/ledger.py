@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from deploy.sandbox.clouds.faults import Kind, Struck
 from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.hypervisor import MachineSpec
+from meshd.contract.faults import Kind, Struck
 
 NAME_MAX = 63
 

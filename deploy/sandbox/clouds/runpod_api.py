@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
-from deploy.sandbox.clouds.faults import AFTER, CUTS, Fault, FaultEngine, Kind, Struck
 from deploy.sandbox.clouds.ledger import Birth, End, Ledger, Life, Machine
 from deploy.sandbox.clouds.runpod_bodies import pod_body, problems_of, script_of, tags_of, type_name
 from deploy.sandbox.clouds.runpod_types import CPUS, DATA_CENTERS, GPUS, CpuFlavour, GpuType
+from meshd.contract.faults import Fault, FaultEngine, Kind
+from meshd.contract.standin import Refused, StandIn, json_object
 
-HTML = "<html><head><title>502 Bad Gateway</title></head><body>cloudflare</body></html>"
 TITLES = {
     400: "Bad Request",
     401: "Unauthorized",
@@ -29,44 +26,30 @@ TITLES = {
     429: "Too Many Requests",
 }
 NO_ROOM = "There are no longer any instances available with the requested specifications. Please refresh and try again."
-#: The faults of the request that this task answers.
-_STRUCK: ContextVar[Struck] = ContextVar("struck")
+_BAD_TOKEN = (401, "invalid bearer token")
+_TOO_MANY = (429, "rate limit exceeded for the minute window")
+_REFUSALS: dict[Kind, tuple[int, str]] = {
+    Kind.NO_CAPACITY: (400, NO_ROOM),
+    Kind.QUOTA: (403, "Your account cannot access the requested pool."),
+    Kind.AUTH: _BAD_TOKEN,
+    Kind.INVALID: (422, "Request validation failed."),
+    Kind.THROTTLED: _TOO_MANY,
+}
 
 
-class Refused(Exception):
+def _no(status: int, detail: str, errors: list[str] | None = None, headers: Mapping[str, str] | None = None) -> Refused:
     """A problem document."""
-
-    def __init__(self, status: int, detail: str, errors: list[str] | None = None, retry_after_s: float = 0) -> None:
-        self.status = status
-        self.headers = {"Retry-After": f"{retry_after_s:g}"} if retry_after_s else {}
-        title = TITLES.get(status, "Internal Server Error")
-        self.body: dict[str, Any] = {"title": title, "status": status, "detail": detail}
-        if errors:
-            self.body["errors"] = errors
-        super().__init__(detail)
-
-    def response(self) -> web.Response:
-        """As an answer."""
-        return web.json_response(
-            self.body, status=self.status, headers=self.headers, content_type="application/problem+json"
-        )
-
-
-def _refusal(fault: Fault) -> Refused:
-    table: dict[Kind, tuple[int, str]] = {
-        Kind.NO_CAPACITY: (400, NO_ROOM),
-        Kind.QUOTA: (403, "Your account cannot access the requested pool."),
-        Kind.AUTH: (401, "invalid bearer token"),
-        Kind.INVALID: (422, "Request validation failed."),
-        Kind.THROTTLED: (429, "rate limit exceeded for the minute window"),
+    body: dict[str, Any] = {
+        "title": TITLES.get(status, "Internal Server Error"),
+        "status": status,
+        "detail": detail,
+        **({"errors": errors} if errors else {}),
     }
-    status, detail = table.get(fault.kind, (fault.status, "an internal error occurred"))
-    errors = ["$: additional properties 'bogus' not allowed"] if fault.kind is Kind.INVALID else None
-    return Refused(status, detail, errors, fault.seconds if fault.kind is Kind.THROTTLED else 0)
+    return Refused(status, body, headers, "application/problem+json")
 
 
-class RunpodCloud:
-    """The stand-in as an aiohttp application.
+class RunpodCloud(StandIn):
+    """The stand-in, with all routes under /v2.
 
     Args:
         ledger: the machines.
@@ -76,8 +59,8 @@ class RunpodCloud:
     """
 
     def __init__(self, ledger: Ledger, faults: FaultEngine, api_key: str, per_minute: int = 60) -> None:
+        super().__init__(faults)
         self.ledger = ledger
-        self.faults = faults
         self.per_minute = per_minute
         self.levels: dict[str, str] = {}
         self.gpus: dict[str, GpuType] = {gpu.id: gpu for gpu in GPUS}
@@ -85,22 +68,47 @@ class RunpodCloud:
         self._api_key = api_key
         self._asked: dict[str, dict[str, Any]] = {}
         self._window = (0, 0)
-        self._closing = asyncio.Event()
 
-    def app(self) -> web.Application:
-        """The application, with all routes under /v2."""
-        app = web.Application(middlewares=[self._middleware])
-        app.add_routes(
-            [
-                web.get("/v2/catalog/gpus", self._gpus),
-                web.get("/v2/catalog/cpus", self._cpus),
-                web.get("/v2/pods", self._list),
-                web.post("/v2/pods", self._create),
-                web.get("/v2/pods/{id}", self._get),
-                web.delete("/v2/pods/{id}", self._delete),
-            ]
-        )
-        return app
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """What of the API the adapter calls."""
+        return [
+            web.get("/v2/catalog/gpus", self._gpus),
+            web.get("/v2/catalog/cpus", self._cpus),
+            web.get("/v2/pods", self._list),
+            web.post("/v2/pods", self._create),
+            web.get("/v2/pods/{id}", self._get),
+            web.delete("/v2/pods/{id}", self._delete),
+        ]
+
+    def operation_of(self, request: web.Request) -> str:
+        """By method and path."""
+        path = request.path.removeprefix("/v2")
+        if path == "/pods":
+            return {"GET": "list", "POST": "launch"}.get(request.method, "other")
+        if path.startswith("/pods/"):
+            return {"GET": "get", "DELETE": "terminate"}.get(request.method, "other")
+        return "offers" if path.startswith("/catalog/") else "other"
+
+    def refusal(self, fault: Fault) -> Refused:
+        """A problem document in RunPod's words."""
+        status, detail = _REFUSALS.get(fault.kind, (fault.status, "an internal error occurred"))
+        errors = ["$: additional properties 'bogus' not allowed"] if fault.kind is Kind.INVALID else None
+        return _no(status, detail, errors)
+
+    def no_such_path(self) -> Refused:
+        """RunPod's 404."""
+        return _no(404, "resource not found")
+
+    def admit(self, request: web.Request, operation: str) -> Mapping[str, str]:
+        """Only programs that say their name, only with the key, and not too often; returns the quota headers."""
+        agent = request.headers.get("User-Agent", "")
+        if not agent or agent.startswith("Python-urllib"):
+            raise web.HTTPForbidden(text="error code: 1010")  # what stands before the API says so, in plain text
+        if "Authorization" not in request.headers:
+            raise _no(401, "missing bearer token")
+        if request.headers["Authorization"] != f"Bearer {self._api_key}":
+            raise _no(*_BAD_TOKEN)
+        return self._count()
 
     def add_admin_routes(self, app: web.Application) -> None:
         """What the stand-ins' own API can change: prices, stock and the quota of calls."""
@@ -131,37 +139,6 @@ class RunpodCloud:
         self.per_minute = int((await request.json())["per_minute"])
         return web.json_response({"per_minute": self.per_minute})
 
-    def close(self) -> None:
-        """Let slow answers go."""
-        self._closing.set()
-
-    @web.middleware
-    async def _middleware(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        struck = self.faults.take(_operation(request))
-        _STRUCK.set(struck)
-        quota: Mapping[str, str] = {}
-        try:
-            _admit(request, self._api_key)
-            quota = self._count()
-            if struck.before is not None:
-                return _spoiled(request, struck.before)
-            response = await handler(request)
-        except Refused as refused:
-            response = refused.response()
-            quota = quota or refused.headers
-        except web.HTTPNotFound:
-            response = Refused(404, "resource not found").response()
-        response.headers.update(quota)
-        if struck.after is None:
-            return response
-        if struck.after.kind is not Kind.SLOW:
-            return _spoiled(request, struck.after)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), struck.after.seconds)
-        return response
-
     def _count(self) -> dict[str, str]:
         """Count one call; returns the quota headers."""
         now_s = int(self.ledger.now().timestamp())
@@ -177,9 +154,7 @@ class RunpodCloud:
             "RateLimit-Policy": f'"minute";q={self.per_minute};w=60',
         }
         if used > self.per_minute:
-            refused = Refused(429, "rate limit exceeded for the minute window", retry_after_s=left_s)
-            refused.headers |= headers
-            raise refused
+            raise _no(*_TOO_MANY, headers=headers).after(left_s)
         return headers
 
     async def _gpus(self, request: web.Request) -> web.Response:
@@ -198,7 +173,7 @@ class RunpodCloud:
     async def _cpus(self, request: web.Request) -> web.Response:
         count, stocked = int(request.query.get("vcpuCount", "2")), _wants_stock(request)
         if count < 2 or count & (count - 1):
-            raise Refused(400, "vcpuCount must be a power of two")
+            raise _no(400, "vcpuCount must be a power of two")
         rows = [
             cpu.body() | (self._stock(type_name(cpu.id, count, cpu=True), cpu.data_centers) if stocked else {})
             for cpu in self.cpus.values()
@@ -216,22 +191,22 @@ class RunpodCloud:
         return {"availability": best, "dataCenters": rows}
 
     async def _list(self, request: web.Request) -> web.Response:
-        looks = _STRUCK.get().looks
+        looks = self.struck.looks
         pods = [self._body(machine, looks) for machine in self.ledger.listed() if machine.life is not Life.ENDED]
         return web.json_response({"pods": pods})
 
     async def _get(self, request: web.Request) -> web.Response:
-        return web.json_response(self._body(self._known(request.match_info["id"]), _STRUCK.get().looks))
+        return web.json_response(self._body(self._known(request.match_info["id"]), self.struck.looks))
 
     def _known(self, pod_id: str) -> Machine:
         machine = self.ledger.find(pod_id)
         if machine is None or machine.end is End.ASKED:
-            raise Refused(404, "pod not found")
+            raise _no(404, "pod not found")
         return machine
 
     async def _create(self, request: web.Request) -> web.Response:
-        body = await _json(request)
-        struck = _STRUCK.get()
+        body = await json_object(request, _no(400, "request could not be processed"))
+        struck = self.struck
         births = [self._birth(body) for _ in range(2 if struck.fate(Kind.DUPLICATE) else 1)]
         machines = []
         for birth in births:
@@ -242,14 +217,14 @@ class RunpodCloud:
     def _birth(self, body: dict[str, Any]) -> Birth:
         problems = problems_of(body)
         if problems:
-            raise Refused(422, "Request validation failed.", problems)
+            raise _no(422, "Request validation failed.", problems)
         if ("gpu" in body) == ("cpu" in body):
-            raise Refused(400, "exactly one of gpu and cpu must be set")
+            raise _no(400, "exactly one of gpu and cpu must be set")
         name, gpus, usd, places = self._priced(body)
         wanted = body.get("dataCenterIds") or places
         place = next((p for p in wanted if p in places and self.ledger.has_room(name, p)), None)
         if place is None:
-            raise Refused(400, NO_ROOM)
+            raise _no(400, NO_ROOM)
         return Birth(
             id=secrets.token_hex(7),
             token=str(body["name"]),
@@ -268,14 +243,14 @@ class RunpodCloud:
         if "cpu" in body:
             flavour, vcpus = self.cpus.get(body["cpu"]["id"]), int(body["cpu"].get("vcpuCount", 2))
             if flavour is None or not 2 <= vcpus <= flavour.max_vcpus or vcpus & (vcpus - 1) or cloud != "secure":
-                raise Refused(400, "invalid cpu flavor or vcpuCount")
+                raise _no(400, "invalid cpu flavor or vcpuCount")
             usd = round(vcpus * flavour.usd_per_vcpu_hour, 6)
             return type_name(flavour.id, vcpus, cpu=True), 0, usd, flavour.data_centers
         gpu, count = self.gpus.get(body["gpu"]["id"]), int(body["gpu"].get("count", 1))
         if gpu is None:
-            raise Refused(400, "unknown GPU type")
+            raise _no(400, "unknown GPU type")
         if not 1 <= count <= gpu.max_count[cloud]:
-            raise Refused(400, NO_ROOM)
+            raise _no(400, NO_ROOM)
         usd = round(count * gpu.usd_per_hour[cloud], 6)
         return type_name(gpu.id, count, community=cloud == "community"), count, usd, gpu.data_centers
 
@@ -289,46 +264,8 @@ class RunpodCloud:
         return pod_body(machine, self._asked[machine.id], looks, self.ledger.now())
 
 
-def _admit(request: web.Request, api_key: str) -> None:
-    agent = request.headers.get("User-Agent", "")
-    if not agent or agent.startswith("Python-urllib"):
-        raise web.HTTPForbidden(text="error code: 1010")  # what stands before the API says so, in plain text
-    if request.headers.get("Authorization") != f"Bearer {api_key}":
-        raise Refused(401, "missing bearer token" if "Authorization" not in request.headers else "invalid bearer token")
-
-
 def _wants_stock(request: web.Request) -> bool:
     stocked, product = request.query.get("include") == "AVAILABILITY", "product" in request.query
     if stocked != product:
-        raise Refused(400, "include=AVAILABILITY and product go together")
+        raise _no(400, "include=AVAILABILITY and product go together")
     return stocked
-
-
-def _operation(request: web.Request) -> str:
-    path = request.path.removeprefix("/v2")
-    if path == "/pods":
-        return {"GET": "list", "POST": "launch"}.get(request.method, "other")
-    if path.startswith("/pods/"):
-        return {"GET": "get", "DELETE": "terminate"}.get(request.method, "other")
-    return "offers" if path.startswith("/catalog/") else "other"
-
-
-async def _json(request: web.Request) -> dict[str, Any]:
-    try:
-        body = await request.json()
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        raise Refused(400, "request could not be processed")
-    return body
-
-
-def _spoiled(request: web.Request, fault: Fault) -> web.StreamResponse:
-    if fault.kind in CUTS:
-        if request.transport is not None:
-            request.transport.abort()
-        return web.Response()  # to nobody
-    if fault.kind in (Kind.HTML, Kind.HTML_AFTER):
-        status = 200 if fault.kind in AFTER else 502
-        return web.Response(text=HTML, content_type="text/html", status=status)
-    return _refusal(fault).response()

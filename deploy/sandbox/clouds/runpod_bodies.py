@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from deploy.sandbox.clouds.faults import Kind
 from deploy.sandbox.clouds.ledger import Life, Machine
+from meshd.contract.faults import Kind
 
 TAG_PREFIX = "MESHD_TAG_"
 _KEYS = {

@@ -26,7 +26,6 @@ from werkzeug.serving import make_server
 
 from deploy.sandbox.clouds.admin import Admin, Cloud
 from deploy.sandbox.clouds.ec2 import Ec2Cloud
-from deploy.sandbox.clouds.faults import FaultEngine
 from deploy.sandbox.clouds.gce_api import GceCloud
 from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.clouds.lambda_api import LambdaCloud, RateLimits
@@ -34,6 +33,7 @@ from deploy.sandbox.clouds.ledger import Ledger, Rules
 from deploy.sandbox.clouds.paperspace_api import PaperspaceCloud
 from deploy.sandbox.clouds.runpod_api import RunpodCloud
 from deploy.sandbox.hypervisor import HollowHypervisor, Hypervisor
+from meshd.contract.faults import FaultEngine
 
 DEFAULT_LAMBDA_KEY = "sandbox-lambda-key"
 DEFAULT_PAPERSPACE_KEY = "sandbox-paperspace-key"

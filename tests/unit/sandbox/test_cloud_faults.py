@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deploy.sandbox.clouds.faults import Fault, FaultEngine, Kind, Struck, When
 from deploy.sandbox.clouds.host import BootDefaults, Host
 from deploy.sandbox.clouds.ledger import Birth, End, Ledger, Life, Rules
 from deploy.sandbox.hypervisor import HollowHypervisor, MachineSpec
+from meshd.contract.faults import Fault, FaultEngine, Kind, Struck, When
 
 
 def test_next_strikes_as_often_as_said() -> None:
