@@ -1,0 +1,341 @@
+"""The rotation's pure machine: who is waited for, in which order, and when there is a way back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from meshd.errors import IllegalMove
+from meshd.tailnet.rotation import (
+    ENDED,
+    MOVES,
+    KeyRef,
+    NodeStage,
+    Source,
+    Stage,
+    abort,
+    begin,
+    waive,
+    why_not_abort,
+)
+from meshd.tailnet.rotation_steps import (
+    CANARY_TRIES,
+    PROVE_TRIES,
+    REAUTH_PARALLEL,
+    STORE_PARALLEL,
+    Action,
+    Outcome,
+    RotationStep,
+    SeenNode,
+    Verdict,
+    World,
+    begun,
+    finished,
+    holds_up,
+    next_steps,
+    settle,
+)
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+OLD = KeyRef("0" * 64, "kOLD", NOW + timedelta(days=30), ("tag:gpu",), minted=True)
+NEW = KeyRef("1" * 64, "kNEW", NOW + timedelta(days=90), ("tag:gpu",), minted=True)
+DONE = Outcome(Verdict.DONE)
+
+
+class Drive:
+    """A rotation, the world around it, and a hand that carries steps out."""
+
+    def __init__(self, nodes: int = 3, *, reauth: bool = False, compromised: bool = False) -> None:
+        self.now = NOW
+        self.rotation = begin(
+            "r1", Source.MINTED, NOW, by="root", reason="asked for", old=OLD, reauth=reauth, compromised=compromised
+        )
+        self.world = World(
+            {
+                f"m{i}": SeenNode(f"h100-{i}", OLD.sha256, True, f"100.64.0.{i}", (), f"nodekey:{i}", True)
+                for i in range(1, nodes + 1)
+            },
+            in_use=OLD.sha256,
+        )
+
+    def see(self, machine: str, **changes: object) -> None:
+        self.world = replace(
+            self.world,
+            nodes={**self.world.nodes, machine: replace(self.world.nodes[machine], **changes)},  # type: ignore[arg-type]
+        )
+
+    def lose(self, machine: str) -> None:
+        self.world = replace(self.world, nodes={m: n for m, n in self.world.nodes.items() if m != machine})
+
+    def look(self) -> list[RotationStep]:
+        self.rotation = settle(self.rotation, self.world, self.now)
+        return next_steps(self.rotation, self.world, self.now)
+
+    def do(self, step: RotationStep, outcome: Outcome | None = None) -> None:
+        self.rotation = begun(self.rotation, step, self.world, self.now)
+        if outcome is None:
+            outcome = self._effect(step)
+        self.rotation = finished(self.rotation, step, outcome, self.now)
+
+    def _effect(self, step: RotationStep) -> Outcome:
+        target = self.rotation.target
+        match step.action:
+            case Action.MINT:
+                return Outcome(Verdict.DONE, key=NEW)
+            case Action.SWITCH:
+                self.world = replace(self.world, in_use=NEW.sha256)
+            case Action.SWITCH_BACK:
+                self.world = replace(self.world, in_use=OLD.sha256)
+            case Action.STORE:
+                assert target
+                self.see(step.machine, sha256=target.sha256)
+            case Action.REAUTH:
+                self.see(step.machine, node_key=f"nodekey:new-{step.machine}")
+                return Outcome(Verdict.DONE, node_key=f"nodekey:new-{step.machine}", gap_s=0.1)
+        return DONE
+
+    def until(self, *stages: Stage, rounds: int = 50) -> None:
+        for _ in range(rounds):
+            steps = self.look()
+            if self.rotation.stage in stages:
+                return
+            for step in steps:
+                self.do(step)
+            self.now += timedelta(seconds=1)
+        raise AssertionError(f"stays in {self.rotation.stage}: {self.rotation.nodes}")
+
+    def stage_of(self, machine: str) -> NodeStage:
+        return self.rotation.nodes[machine].stage
+
+
+def test_the_whole_way() -> None:
+    drive = Drive()
+    passed = [drive.rotation.stage]
+    while not drive.rotation.ended:
+        steps = drive.look()
+        passed += [drive.rotation.stage] * (drive.rotation.stage is not passed[-1])
+        for step in steps:
+            drive.do(step)
+    passed.append(drive.rotation.stage)
+    assert passed == [Stage.MINT, Stage.PROVE, Stage.SWITCH, Stage.DISTRIBUTE, Stage.REVOKE, Stage.DONE]
+    assert {node.stage for node in drive.rotation.nodes.values()} == {NodeStage.CONFIRMED}
+    assert drive.world.in_use == NEW.sha256 and drive.look() == []
+
+
+def test_only_legal_moves() -> None:
+    rotation = begin("r", Source.FILE, NOW, by="x", reason="", old=OLD, new=NEW)
+    assert rotation.stage is Stage.PROVE
+    with pytest.raises(IllegalMove, match="prove cannot become revoke"):
+        rotation.moved(Stage.REVOKE, NOW)
+    assert all(MOVES[stage] == frozenset() for stage in ENDED)
+
+
+def test_keys_go_out_bounded() -> None:
+    drive = Drive(40)
+    drive.until(Stage.DISTRIBUTE)
+    steps = drive.look()
+    assert len(steps) == STORE_PARALLEL
+    assert len(next_steps(drive.rotation, drive.world, NOW, steps[:10])) == STORE_PARALLEL - 10
+
+
+def test_offline_nodes_are_held_for_and_served_when_they_return() -> None:
+    drive = Drive()
+    drive.see("m2", reachable=False)
+    drive.until(Stage.HOLD)
+    assert drive.look() == [] and set(holds_up(drive.rotation, drive.world)) == {"m2"}
+    drive.see("m2", reachable=True)
+    assert drive.look() == [RotationStep(Action.STORE, "m2")]
+    assert drive.rotation.stage is Stage.DISTRIBUTE
+    drive.until(Stage.DONE)
+
+
+def test_a_machine_that_boots_with_the_old_key_is_remembered_and_one_that_has_the_new_is_not() -> None:
+    drive = Drive(1)
+    booting = SeenNode("h100-8", OLD.sha256)
+    drive.world = replace(drive.world, nodes={**drive.world.nodes, "m8": booting})
+    drive.until(Stage.HOLD)
+    drive.world = replace(drive.world, nodes={**drive.world.nodes, "m9": replace(booting, sha256=NEW.sha256)})
+    drive.look()
+    assert set(drive.rotation.nodes) == {"m1", "m8"} and drive.stage_of("m8") is NodeStage.WAITING
+    drive.lose("m8")  # given up: it is no longer waited for
+    drive.until(Stage.DONE)
+    assert drive.stage_of("m8") is NodeStage.GONE
+
+
+def test_a_machine_found_just_before_the_revocation_takes_it_back_to_the_nodes() -> None:
+    drive = Drive(1)
+    drive.until(Stage.REVOKE)
+    drive.world = replace(drive.world, nodes={**drive.world.nodes, "m9": SeenNode("h100-9", "", True, "100.64.0.9")})
+    assert drive.look() == [RotationStep(Action.STORE, "m9")]
+
+
+def test_waived() -> None:
+    drive = Drive(2)
+    drive.see("m2", reachable=False)
+    drive.until(Stage.HOLD)
+    drive.rotation = waive(drive.rotation, "m2", "root", NOW)
+    drive.until(Stage.DONE)
+    assert drive.stage_of("m2") is NodeStage.WAIVED
+
+
+def test_an_old_key_that_has_ended_by_itself_is_not_held_for() -> None:
+    drive = Drive(2)
+    drive.see("m2", reachable=False)
+    drive.until(Stage.HOLD)
+    drive.now += timedelta(days=31)
+    drive.look()
+    assert drive.rotation.stage is Stage.REVOKE
+
+
+def test_the_first_login_is_alone_and_of_an_idle_node() -> None:
+    drive = Drive(9, reauth=True)
+    for i in (1, 2, 3):
+        drive.see(f"m{i}", jobs=("7",))
+    drive.until(Stage.REAUTH)
+    (step,) = drive.look()
+    assert step == RotationStep(Action.REAUTH, "m4")
+    drive.do(step)
+    steps = drive.look()
+    assert len(steps) == REAUTH_PARALLEL
+    for step in steps:
+        drive.do(step)
+    steps = drive.look()
+    assert [s.machine for s in steps] == ["m9", "m1"], "of one job's nodes only one at a time"
+    drive.until(Stage.DONE)
+
+
+def test_nobody_logs_in_anew_while_slurm_cannot_be_read() -> None:
+    drive = Drive(2, reauth=True)
+    drive.until(Stage.REAUTH)
+    drive.world = replace(drive.world, jobs_known=False)
+    assert drive.look() == []
+
+
+def test_the_head_must_see_what_the_node_says() -> None:
+    drive = Drive(2, reauth=True)
+    drive.until(Stage.REAUTH)
+    (step,) = drive.look()
+    drive.do(step, Outcome(Verdict.DONE, node_key="nodekey:unseen"))
+    assert drive.look() == [] and drive.stage_of(step.machine) is NodeStage.REAUTHENTICATED
+    drive.see(step.machine, node_key="nodekey:unseen")
+    drive.look()
+    assert drive.stage_of(step.machine) is NodeStage.CONFIRMED
+
+
+@pytest.mark.parametrize("seen", [{"address": "100.64.0.99"}, {"online": False}])
+def test_a_first_node_that_comes_back_as_another_ends_it(seen: dict[str, object]) -> None:
+    drive = Drive(2, reauth=True)
+    drive.until(Stage.REAUTH)
+    (step,) = drive.look()
+    drive.do(step)
+    drive.see(step.machine, **seen)
+    drive.now += timedelta(seconds=70)
+    drive.look()  # notes it
+    drive.until(Stage.ABORTED)
+    assert "could not log in anew" in drive.rotation.taken_back
+    assert drive.world.in_use == OLD.sha256
+
+
+def test_a_key_that_no_node_can_log_in_with_is_taken_back_from_all() -> None:
+    drive = Drive(3, reauth=True)
+    drive.until(Stage.REAUTH)
+    for _ in range(CANARY_TRIES):
+        (step,) = drive.look()
+        drive.do(step, Outcome(Verdict.REFUSED, "invalid key"))
+        drive.now += timedelta(seconds=400)
+    drive.until(Stage.ABORTED)
+    assert "invalid key" in drive.rotation.taken_back
+    assert {seen.sha256 for seen in drive.world.nodes.values()} == {OLD.sha256}
+
+
+def test_an_unclear_login_is_asked_for_again_under_the_same_number() -> None:
+    drive = Drive(1, reauth=True)
+    drive.until(Stage.REAUTH)
+    (step,) = drive.look()
+    drive.do(step, Outcome(Verdict.AGAIN, "no answer"))
+    assert drive.stage_of("m1") is NodeStage.REAUTHENTICATING and drive.look() == []
+    drive.now += timedelta(seconds=10)
+    assert drive.look() == [step]
+    drive.do(step)
+    assert drive.rotation.nodes["m1"].attempts == 1
+
+
+def test_a_node_that_cannot_log_in_anew_is_held_for() -> None:
+    drive = Drive(2, reauth=True)
+    drive.see("m2", reauth_problem="tailscale 1.80 is older than 1.90")
+    drive.until(Stage.HOLD)
+    assert holds_up(drive.rotation, drive.world) == {"m2": "tailscale 1.80 is older than 1.90"}
+
+
+def test_a_refused_key_is_given_up_after_a_few_tries_and_an_outage_never() -> None:
+    drive = Drive()
+    drive.until(Stage.PROVE)
+    for _ in range(20):
+        drive.now += timedelta(seconds=400)
+        (step,) = drive.look()
+        drive.do(step, Outcome(Verdict.AGAIN, "control cannot be reached"))
+    assert drive.rotation.stage is Stage.PROVE and "control" in drive.rotation.failure
+    drive = Drive()
+    drive.until(Stage.PROVE)
+    for _ in range(PROVE_TRIES):
+        drive.now += timedelta(seconds=400)
+        (step,) = drive.look()
+        drive.do(step, Outcome(Verdict.REFUSED, "wrong tags"))
+    assert drive.rotation.stage is Stage.DISCARD and drive.rotation.taken_back == "wrong tags"
+
+
+@pytest.mark.parametrize("stage", [Stage.MINT, Stage.PROVE, Stage.SWITCH, Stage.HOLD])
+def test_taken_back(stage: Stage) -> None:
+    drive = Drive(3)
+    drive.see("m3", reachable=False)
+    drive.until(stage)
+    assert why_not_abort(drive.rotation) == ""
+    drive.rotation = abort(drive.rotation, "root")
+    drive.until(Stage.ABORTED)
+    assert drive.world.in_use == OLD.sha256
+    assert {seen.sha256 for seen in drive.world.nodes.values()} == {OLD.sha256}
+    assert drive.rotation.taken_back == "taken back by root"
+
+
+def test_the_way_back_waits_for_what_is_under_way_and_for_machines_born_with_the_new_key() -> None:
+    drive = Drive(1)
+    drive.until(Stage.SWITCH)
+    drive.rotation = abort(drive.rotation, "root")
+    busy = [RotationStep(Action.SWITCH)]
+    assert settle(drive.rotation, drive.world, NOW, busy).stage is Stage.SWITCH
+    drive.world = replace(
+        drive.world, in_use=NEW.sha256, nodes={**drive.world.nodes, "m9": SeenNode("h100-9", NEW.sha256)}
+    )
+    assert drive.look() == [RotationStep(Action.SWITCH_BACK)]
+    drive.do(RotationStep(Action.SWITCH_BACK))
+    drive.look()
+    assert drive.rotation.stage is Stage.ROLLBACK, "m9 still needs the new key to join"
+    drive.see("m9", reachable=True, address="100.64.0.9")
+    drive.until(Stage.ABORTED)
+
+
+def test_no_way_back_once_the_revocation_was_asked_for() -> None:
+    drive = Drive(1)
+    drive.until(Stage.REVOKE)
+    (step,) = drive.look()
+    drive.do(step, Outcome(Verdict.AGAIN, "the API is in trouble"))
+    assert "nothing to go back to" in why_not_abort(drive.rotation)
+    drive.rotation = abort(drive.rotation, "root")
+    drive.until(Stage.DONE)
+
+
+def test_compromised_revokes_first_and_has_no_way_back() -> None:
+    drive = Drive(2, compromised=True)
+    assert drive.look() == [RotationStep(Action.REVOKE_OLD)]
+    drive.do(RotationStep(Action.REVOKE_OLD))
+    assert drive.rotation.stage is Stage.MINT and drive.rotation.reauth
+    assert why_not_abort(drive.rotation)
+    drive.until(Stage.DONE)
+    assert all(node.node_key for node in drive.rotation.nodes.values())
+
+
+def test_every_stage_has_a_way_on() -> None:
+    assert set(MOVES) == set(Stage)
+    assert {stage for stage in Stage if not MOVES[stage]} == ENDED
