@@ -82,7 +82,10 @@ class TimingSettings(_Table):
 
     tick_interval_s: Annotated[float, Field(gt=0)] = 5.0
     provider_poll_interval_s: Annotated[float, Field(gt=0)] = 15.0
-    provider_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    provider_timeout_s: Annotated[float, Field(gt=0)] = Field(60.0, description="for one call to a cloud")
+    launch_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        120.0, description="for a create call, the wait for its turn included; its outcome is unclear afterwards"
+    )
     launch_settle_s: Annotated[float, Field(ge=0)] = Field(
         60.0, description="after an unclear create, list by name for this long before creating again"
     )
@@ -180,6 +183,29 @@ class PriceSettings(_Table):
     )
 
 
+class MetricsSettings(_Table):
+    """Metrics in Prometheus' format. The unix socket serves them in any case."""
+
+    listen: str = Field(
+        "",
+        pattern=r"^(|[A-Za-z0-9.-]+:\d{1,5}|\[[0-9a-fA-F:.%a-z]+\]:\d{1,5})$",
+        description="HOST:PORT to serve them on as well; empty: nowhere. Anybody who reaches it may read them",
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _port(cls, listen: str) -> str:
+        if listen and not 0 < int(listen.rpartition(":")[2]) < 65536:
+            raise ValueError("the port is between 1 and 65535")
+        return listen
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port; None for nowhere."""
+        host, _, port = self.listen.rpartition(":")
+        return (host.strip("[]"), int(port)) if self.listen else None
+
+
 class LogSettings(_Table):
     """Logging."""
 
@@ -214,6 +240,7 @@ class Settings(BaseSettings):
     timing: TimingSettings = TimingSettings()
     prices: PriceSettings = PriceSettings()
     log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
     pools: dict[str, PoolSettings] = {}
     providers: dict[str, ProviderSettings] = {}
 

@@ -81,15 +81,29 @@ class IllegalMove(MeshdError):
 
 
 class ProviderError(MeshdError):
-    """A cloud's refusal. The vendor's own words are kept in `vendor_text` for `meshctl events`."""
+    """A cloud's refusal.
+
+    Attributes:
+        vendor_text: the vendor's own words, for `meshctl events`.
+        retry_after_s: when to try again, where that is known.
+    """
 
     kind = "error"
 
-    def __init__(self, text: str, *, provider: str = "", operation: str = "", vendor_text: str = "") -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        provider: str = "",
+        operation: str = "",
+        vendor_text: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:
         self.text = text
         self.provider = provider
         self.operation = operation
         self.vendor_text = vendor_text or text
+        self.retry_after_s = retry_after_s
         super().__init__(f"{provider} {operation}: {text}".strip(" :") if provider or operation else text)
 
 
@@ -115,18 +129,6 @@ class RateLimited(ProviderError):
     """Too many calls. Nothing happened; try again after `retry_after_s` seconds."""
 
     kind = "rate_limited"
-
-    def __init__(
-        self,
-        text: str,
-        *,
-        retry_after_s: float | None = None,
-        provider: str = "",
-        operation: str = "",
-        vendor_text: str = "",
-    ) -> None:
-        super().__init__(text, provider=provider, operation=operation, vendor_text=vendor_text)
-        self.retry_after_s = retry_after_s
 
 
 class AuthFailed(ProviderError):

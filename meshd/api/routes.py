@@ -9,11 +9,14 @@ from typing import Any, TypeVar
 
 import structlog
 from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.aiohttp import make_aiohttp_handler
 from pydantic import BaseModel, Field
 
 from meshd.api.auth import UNKNOWN_ACTOR, Actor, Gate, peer_of
 from meshd.api.desk import HeadDesk
 from meshd.api.faults import Denied, NotReady, TooMany
+from meshd.api.metrics import PAGE as METRICS
 from meshd.api.schema import CallerView, Document, DrainRequest, RemoveRequest, Request, ScaleRequest
 
 log = structlog.get_logger(__name__)
@@ -39,9 +42,10 @@ class EventsQuery(Request):
 class Routes:
     """Handlers: read the request, check the caller, ask the desk, write the answer."""
 
-    def __init__(self, desk: HeadDesk, gate: Gate) -> None:
+    def __init__(self, desk: HeadDesk, gate: Gate, metrics: CollectorRegistry) -> None:
         self._desk = desk
         self._gate = gate
+        self._metrics = metrics
         self._polls: Counter[int] = Counter()
         self._closing = asyncio.Event()
 
@@ -52,6 +56,7 @@ class Routes:
         app.router.add_get("/v1/plan", self._read(lambda: self._desk.plan(None)))
         app.router.add_get("/v1/doctor", self._read(lambda: self._desk.doctor()))
         app.router.add_get("/v1/version", self._read(lambda: self._desk.version()))
+        app.router.add_get(METRICS, make_aiohttp_handler(self._metrics))
         app.router.add_post("/v1/plan", self._plan)
         app.router.add_get("/v1/events", self._events)
         app.router.add_get("/v1/caller", self._caller)

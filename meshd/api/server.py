@@ -6,6 +6,7 @@ from pathlib import Path
 
 import structlog
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from meshd.api.auth import Gate
 from meshd.api.boundary import boundary
@@ -23,10 +24,11 @@ _SHUTDOWN_TIMEOUT_S = 5.0
 class ApiServer:
     """Serves a desk. `start` and `stop` once each."""
 
-    def __init__(self, desk: HeadDesk, *, path: Path, gate: Gate) -> None:
+    def __init__(self, desk: HeadDesk, *, path: Path, gate: Gate, metrics: CollectorRegistry) -> None:
         self._desk = desk
         self._path = path
         self._gate = gate
+        self._metrics = metrics
         self._runner: web.AppRunner | None = None
         self._routes: Routes | None = None
         self._ours: tuple[int, int] | None = None
@@ -39,7 +41,7 @@ class ApiServer:
         """
         clear_stale(self._path)
         app = web.Application(client_max_size=BODY_MAX_B, middlewares=[boundary])
-        self._routes = Routes(self._desk, self._gate)
+        self._routes = Routes(self._desk, self._gate, self._metrics)
         self._routes.add_to(app)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
         await self._runner.setup()

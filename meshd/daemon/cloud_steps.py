@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from secrets import choice
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import structlog
 
@@ -30,7 +29,6 @@ from meshd.model.plan import Adopt, AdoptOrphan, Launch, RequestMachine, Termina
 from meshd.plan.prices import price_words
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Provider, ProviderName
 
-T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 RETRY_TRANSIENT_S = 10.0
@@ -113,7 +111,7 @@ class CloudSteps:
             tags={"meshd-cluster": self._cluster, "meshd-machine": machine.name, "meshd-slot": machine.slot},
         )  # fmt: skip
         try:
-            instance = await self._deadline(provider.launch(request), machine.provider, "launch", unclear=True)
+            instance = await provider.launch(request)
         except ProviderError as error:
             self._launch_failed(machine, error)
             return
@@ -138,9 +136,7 @@ class CloudSteps:
                 )
                 return
             case RateLimited() | Transient():
-                wait_s = (
-                    error.retry_after_s if isinstance(error, RateLimited) and error.retry_after_s else RETRY_TRANSIENT_S
-                )
+                wait_s = error.retry_after_s or RETRY_TRANSIENT_S
                 records.block(f"provider:{machine.provider}", wait_s, words)
                 # Nothing happened and nothing is wrong: it keeps its place and its name.
                 records.move(
@@ -222,7 +218,7 @@ class CloudSteps:
                 f"providers.{name} is not enabled any more: enable it, or end {instance.id} by hand", provider=name
             )
         try:
-            await self._deadline(provider.terminate(instance), name, "terminate", unclear=False)
+            await provider.terminate(instance)
         except NotFound:
             return  # the listing confirms it
 
@@ -234,15 +230,6 @@ class CloudSteps:
             return "it is not wanted any more"
         block = self._records.journal.blocks(self._records.now()).get(f"offer:{machine.offer.key}")
         return f"{machine.offer.key} is left alone: {block.reason}" if block else ""
-
-    async def _deadline(self, call: Awaitable[T], provider: str, operation: str, *, unclear: bool) -> T:
-        try:
-            async with asyncio.timeout(self._timing().provider_timeout_s):
-                return await call
-        except TimeoutError as error:
-            text = f"no answer within {self._timing().provider_timeout_s:g} s"
-            kind = Uncertain if unclear else Transient
-            raise kind(text, provider=provider, operation=operation) from error
 
 
 def _handle(machine: Machine) -> Instance:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -57,6 +57,7 @@ class Desk:
         slurm: SlurmControl,
         published: PublishState,
         doctor: DoctorChecks,
+        problems_of_others: Callable[[], Iterable[s.ProblemView]],
         desired: Callable[[], Desired],
         partitions: Callable[[], dict[str, str]],
         clock: Clock,
@@ -72,6 +73,7 @@ class Desk:
         self._slurm = slurm
         self._published = published
         self._doctor = doctor
+        self._problems_of_others = problems_of_others
         self._desired = desired
         self._partitions = partitions
         self._clock = clock
@@ -141,6 +143,7 @@ class Desk:
             ),
             *problems.of_machines(machines, self._executor.problems, now),
             *problems.of_prices(desired, machines),
+            *self._problems_of_others(),
         ]
         if tick is not None:
             found += problems.of_sources(tick.snapshot)

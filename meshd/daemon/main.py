@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import pwd
 import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -20,35 +18,40 @@ from pydantic import SecretBytes
 from meshd import __version__, config
 from meshd.api.auth import Gate
 from meshd.api.node_api import NodeApi
+from meshd.api.schema import ProblemView
 from meshd.api.server import ApiServer
 from meshd.config import Settings
-from meshd.daemon import wanted
+from meshd.daemon import problems, wanted
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
+from meshd.daemon.guard.guards import Guards
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.keycheck import dead_key
+from meshd.daemon.measure import standing
 from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
-from meshd.daemon.observe import Source, sources_of
+from meshd.daemon.observe import sources_of
 from meshd.daemon.pace import Pace
 from meshd.daemon.publishing import Publishing
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.registry import load_providers
+from meshd.daemon.sources import Sources
 from meshd.daemon.stage1 import Stage1Maker
+from meshd.daemon.telemetry import Telemetry
 from meshd.daemon.tokens import MachineTokens
 from meshd.daemon.views import status_line
 from meshd.errors import ConfigError, MeshdError, MungeError
 from meshd.model.desired import Desired
 from meshd.model.machine import IN_SLURM, Machine
-from meshd.model.observed import Fresh, SlurmView, Snapshot
+from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.client import MungeClient
 from meshd.munge.key import read_key
 from meshd.obs import log as logging
-from meshd.provider_api import Instance, Offer, OfferQuery, Provider
+from meshd.obs.metrics import Metrics, Standing
 from meshd.runtime.clock import SystemClock
 from meshd.runtime.collector import calm
 from meshd.runtime.run import run
@@ -64,8 +67,6 @@ from meshd.tailnet.watcher import TailnetWatcher
 log = structlog.get_logger(__name__)
 
 STOP_GRACE_S = 15.0
-FIRST_LOOK_S = 60.0
-KEY_CHECK_S = 30.0
 RECONCILE = "reconcile"
 RELOADABLE = ("pools", "timing", "prices", "log", "slurm")
 """Tables that a reload puts in force; the others need a restart."""
@@ -89,7 +90,11 @@ class Daemon:
         wanted.check_rented(settings, self._journal.machines(), str(settings_path))
         self._records = records = Records(self._journal, clock, self._wake)
         self._tokens = MachineTokens.at(state / "machines.key")
-        self._providers = load_providers(settings, clock.now)
+        self._metrics = Metrics()
+        self._guards = Guards(lambda: self.settings.timing, self._metrics, clock)
+        self._providers = {
+            name: self._guards.around(provider) for name, provider in load_providers(settings, clock.now).items()
+        }
         self._local = LocalApi(settings.tailnet.socket)
         self._watcher = TailnetWatcher(self._local, clock, self._wake, poll_interval_s=settings.tailnet.poll_interval_s)
         self._admin = _admin(settings, clock)
@@ -102,10 +107,13 @@ class Daemon:
         self._agents = AgentQueues()
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         self._pace = Pace(self._journal, lambda: self.settings)
-        self._build_sources()
+        self._sources = Sources(
+            providers=self._providers, slurm=self._slurm.view, dead_key=self._dead_key, pace=self._pace,
+            settings=lambda: self.settings, clock=clock, changed=self._wake,
+        )  # fmt: skip
         self._publishing = Publishing(
             settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
-            slurm=self._slurm_view, wake=self._wake,
+            slurm=self._sources.slurm_view, wake=self._wake,
         )  # fmt: skip
         stage1 = Stage1Maker(
             lambda: self.settings, self._keys, self._tokens, lambda: self._watcher.current, self._providers
@@ -114,7 +122,7 @@ class Daemon:
         self._nodes = NodeSteps(records, self._slurm, self._agents, self._admin, timing)
         cloud = CloudSteps(
             settings.cluster.name, records, self._providers, stage1, timing,
-            lambda name: self._listings[name].hurry(), self._nodes.at_work,
+            lambda name: self._sources.listings[name].hurry(), self._nodes.at_work,
         )  # fmt: skip
         self._executor = Executor(
             records, cloud, self._nodes, clock, self._wake,
@@ -130,17 +138,20 @@ class Daemon:
             gone=self._journal.gone_with_device, files=self._publishing.check,
             config_problem=lambda: self.config_problem,
         )  # fmt: skip
+        self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
+        self._metrics.follow(self._standing)
         self._desk = Desk(
             records=records, reconciler=self._reconciler, executor=self._executor, slurm=self._slurm,
-            published=self._publishing, doctor=doctor, desired=self.desired,
+            published=self._publishing, doctor=doctor, problems_of_others=self._problems, desired=self.desired,
             partitions=lambda: {name: pool.partition or name for name, pool in self.settings.pools.items()},
             clock=clock, cluster=settings.cluster.name, config_problem=lambda: self.config_problem,
             tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
-            look_at_slurm=self._slurm_source.read_once,
+            look_at_slurm=self._sources.slurm.read_once,
         )  # fmt: skip
         self._api = ApiServer(
-            self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid())
-        )
+            self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()),
+            metrics=self._metrics.registry,
+        )  # fmt: skip
 
     # -- what the planner is told ---------------------------------------------------------------------------------
 
@@ -157,47 +168,18 @@ class Daemon:
             blocks=self._journal.blocks(now),
         )
 
-    def _build_sources(self) -> None:
-        timing, clock = self.settings.timing, self._clock
-        self._listings = {
-            name: Source(
-                f"provider:{name}", _listing(provider), clock, timeout_s=timing.provider_timeout_s,
-                interval_s=partial(self._pace.cloud_s, name), changed=self._wake,
-            )
-            for name, provider in self._providers.items()
-        }  # fmt: skip
-        self._offers = {
-            name: Source(
-                f"offers:{name}", _offers(provider), clock, timeout_s=timing.provider_timeout_s,
-                interval_s=lambda: self.settings.timing.offers_interval_s, changed=self._wake,
-            )
-            for name, provider in self._providers.items()
-        }  # fmt: skip
-        self._slurm_source = Source(
-            "slurm", self._slurm.view, clock, timeout_s=2 * self.settings.slurm.command_timeout_s,
-            interval_s=self._pace.slurm_s, changed=self._wake,
-        )  # fmt: skip
-        self._key_source = Source(
-            "auth key", self._dead_key, clock, timeout_s=timing.provider_timeout_s, interval_s=lambda: KEY_CHECK_S,
-            changed=self._wake,
-        )  # fmt: skip
-
     async def _dead_key(self) -> str:
         return await dead_key(self._keys, self._admin) if self._admin is not None else ""
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(
-            instances=sources_of(self._listings),
-            offers=sources_of(self._offers),
+            instances=sources_of(self._sources.listings),
+            offers=sources_of(self._sources.offers),
             tailnet=self._watcher.current,
-            slurm=self._slurm_source.current,
+            slurm=self._sources.slurm.current,
             published=self._publishing.in_force,
-            dead_key=self._key_source.current.value if isinstance(self._key_source.current, Fresh) else "",
+            dead_key=self._sources.dead_key(),
         )
-
-    def _slurm_view(self) -> SlurmView | None:
-        seen = self._slurm_source.current
-        return seen.value if isinstance(seen, Fresh) else None
 
     def _breaker(self, pool: str) -> None:
         """Rent nothing more for a pool whose machines fail one after another."""
@@ -213,12 +195,29 @@ class Daemon:
                 f"{failures} machines failed one after another, the last: {last}",
             )
 
+    # -- what people and monitoring are told ----------------------------------------------------------------------
+
+    def _problems(self) -> list[ProblemView]:
+        """Those that show neither in the journal nor in a tick."""
+        now_s, now = self._clock.monotonic_s(), self._clock.now()
+        return [*problems.of_breakers(self._guards.breakers(), now_s, now), *self._telemetry.problems()]
+
+    def _standing(self) -> Standing:
+        tick = self._reconciler.last
+        return standing(
+            machines=self._journal.machines(), desired=self.desired(), snapshot=self._snapshot(),
+            problems=self._desk.problems(), breakers=self._guards.breakers(),
+            reconfigures=self._publishing.view().reconfigures, steps_in_flight=self._executor.in_flight,
+            ticked_at=tick.at if tick else None, now=self._clock.now(),
+        )  # fmt: skip
+
     # -- life -----------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         self._awake.set()
 
     def _after_tick(self, tick: Tick) -> None:
+        self._metrics.tick_seconds.observe(tick.took_s)
         machines = self._journal.machines()
         now_s = self._clock.monotonic_s()
         if now_s - self._watchdog_fed_s > 1.0:
@@ -260,34 +259,22 @@ class Daemon:
         watcher = asyncio.create_task(keep_running("tailnet", self._watcher.run), name="tailnet")
         tasks = [watcher]
         try:
-            await self._first_look()
+            await self._sources.first_look()
             calm()
             await self._publishing.start()
             await self._api.start()
             bodies: dict[str, Callable[[], Awaitable[None]]] = {
                 RECONCILE: self._reconciler.run,
                 "node_api": self._serve_nodes,
-                "slurm": self._slurm_source.run,
                 "publish": self._publishing.run,
-                "auth_key": self._key_source.run,
-                **{source.name: source.run for source in self._listings.values()},
-                **{source.name: source.run for source in self._offers.values()},
+                "metrics": self._telemetry.run,
+                **self._sources.bodies(),
             }
             tasks += [asyncio.create_task(keep_running(name, body), name=name) for name, body in bodies.items()]
             self._notify.ready("looking around")
             await self._stop.wait()
         finally:
             await self._end(tasks)
-
-    async def _first_look(self) -> None:
-        """Read every source once, so that the first tick knows as much as can be known."""
-        listings = [source.read_once() for source in self._listings.values()]
-        offers = [source.read_once() for source in self._offers.values()]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_LOOK_S):
-                # A fault in one of them is told by its own task; it keeps nobody from starting.
-                slurm, key = self._slurm_source.read_once(), self._key_source.read_once()
-                await asyncio.gather(slurm, key, *listings, *offers, return_exceptions=True)
 
     async def _serve_nodes(self) -> None:
         """Serve the node API on the head's tailnet address, and move with it."""
@@ -319,7 +306,7 @@ class Daemon:
             records=self._records, tokens=self._tokens, agents=self._agents, whois=self._local, munge=self._munge,
             munge_key=_munge_key, head=head, timing=lambda: self.settings.timing, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
-            slurm_version=lambda: view.version if (view := self._slurm_view()) else "",
+            slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
         )  # fmt: skip
 
     def reload(self) -> None:
@@ -364,20 +351,6 @@ class Daemon:
             await self._admin.aclose()
         self._journal.close()
         log.info("meshd_stopped")
-
-
-def _listing(provider: Provider) -> Callable[[], Awaitable[tuple[Instance, ...]]]:
-    async def read() -> tuple[Instance, ...]:
-        return tuple(await provider.list())
-
-    return read
-
-
-def _offers(provider: Provider) -> Callable[[], Awaitable[tuple[Offer, ...]]]:
-    async def read() -> tuple[Offer, ...]:
-        return tuple(await provider.offers(OfferQuery()))
-
-    return read
 
 
 def _munge_user() -> pwd.struct_passwd:

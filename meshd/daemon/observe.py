@@ -28,7 +28,7 @@ class Source(Generic[T]):
     Args:
         name: for status and logs, e.g. "provider:aws".
         read: reads it once; raises a leaf of MeshdError.
-        timeout_s: after this the read counts as failed.
+        timeout_s: after this the read counts as failed; None: it has a deadline of its own.
         interval_s: how long to wait between two reads, asked anew each time: short while somebody waits for news.
         changed: called after each read.
     """
@@ -39,9 +39,9 @@ class Source(Generic[T]):
         read: Callable[[], Awaitable[T]],
         clock: Clock,
         *,
-        timeout_s: float,
         interval_s: Callable[[], float],
         changed: Callable[[], None],
+        timeout_s: float | None = None,
     ) -> None:
         self.name = name
         self._read = read
@@ -63,7 +63,7 @@ class Source(Generic[T]):
             async with asyncio.timeout(self._timeout_s):
                 value = await self._read()
         except (MeshdError, TimeoutError) as error:
-            self._failed(str(error) or f"no answer within {self._timeout_s:g} s", at)
+            self._failed(str(error) or _no_answer(self._timeout_s), at)
         except Exception as error:
             # A fault of our own must not leave an old word standing as if it were of now; the task guard tells it.
             self._failed(f"a fault inside meshd: {type(error).__name__}", at)
@@ -108,6 +108,10 @@ class Source(Generic[T]):
         finally:
             nap.cancel()
             soon.cancel()
+
+
+def _no_answer(timeout_s: float | None) -> str:
+    return "no answer in time" if timeout_s is None else f"no answer within {timeout_s:g} s"
 
 
 def sources_of(table: Mapping[str, Source[T]]) -> dict[str, Observation[T]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from meshd.api.schema import ProblemView
+from meshd.daemon.guard.breaker import Breaker
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, Unavailable
@@ -37,6 +38,22 @@ def of_sources(snapshot: Snapshot) -> Iterable[ProblemView]:
     if isinstance(snapshot.tailnet, Fresh) and not snapshot.tailnet.value.healthy:
         words = "; ".join(snapshot.tailnet.value.problems) or "the head is not online"
         yield _problem("error", f"the head's tailnet is not well: {words}", "run `tailscale status` on the head")
+
+
+def of_breakers(breakers: Mapping[str, Breaker], monotonic_s: float, now: datetime) -> Iterable[ProblemView]:
+    """Clouds that are left alone for a while, since their calls fail."""
+    for provider, breaker in sorted(breakers.items()):
+        if breaker.is_open:
+            wait_s = breaker.retry_after_s(monotonic_s)
+            again = f"in {wait_s:.0f} s" if wait_s else "now"
+            yield _problem(
+                "error",
+                f"{provider} is left alone after {breaker.failures} failed calls, and asked again {again}; the last: "
+                f"{breaker.reason}",
+                f"`meshctl doctor` asks {provider} at once, and goes on with it when it answers; machines there are "
+                "still given back",
+                since=now - timedelta(seconds=max(0.0, monotonic_s - breaker.first_opened_at_s)),
+            )  # fmt: skip
 
 
 def of_providers(machines: Iterable[Machine], snapshot: Snapshot) -> Iterable[ProblemView]:

@@ -138,7 +138,7 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
         port = await api.start("127.0.0.1", 0)
         tasks = [
             asyncio.create_task(body())
-            for body in (daemon._reconciler.run, daemon._publishing.run, daemon._slurm_source.run)
+            for body in (daemon._reconciler.run, daemon._publishing.run, daemon._sources.slurm.run)
         ]
 
         async def machine(index: int, after_s: float) -> None:

@@ -97,10 +97,10 @@ class Steady:
         daemon = Daemon(self.settings, self.path)
         now = daemon._clock.now()
         nodes = parse_nodes("\n".join(fleet.scontrol_nodes(self.count)) or "No nodes in the system")
-        daemon._slurm_source.current = Fresh(SlurmView("24.11.5", nodes, ()), now)
+        daemon._sources.slurm.current = Fresh(SlurmView("24.11.5", nodes, ()), now)
         listing = tuple(to_instance(fleet.described(i), "us-east-1") for i in range(1, self.count + 1))
-        daemon._listings["aws"].current = Fresh(listing, now)
-        daemon._offers["aws"].current = Fresh((fleet.OFFER,), now)
+        daemon._sources.listings["aws"].current = Fresh(listing, now)
+        daemon._sources.offers["aws"].current = Fresh((fleet.OFFER,), now)
         daemon._watcher._publish(fleet.peers(self.count))
         wanted = daemon._publishing._make()
         assert wanted is not None

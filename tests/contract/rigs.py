@@ -16,8 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from deploy.sandbox.clouds.ledger import Ledger
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
+from meshd.config import TimingSettings
 from meshd.contract.faults import Fault, FaultEngine, Kind
+from meshd.daemon.guard.guards import Guards
+from meshd.obs.metrics import Metrics
 from meshd.provider_api import Instance, LaunchRequest, Offer, OfferQuery, Provider, ProviderContext
+from meshd.runtime.clock import SystemClock
 from providers.aws.provider import create as create_aws
 from providers.gce.provider import create as create_gce
 from providers.lambda_cloud.provider import create as create_lambda
@@ -208,12 +212,20 @@ class GceRig(_Rig):
         return self.make(api_endpoint="http://127.0.0.1:9")
 
 
+class GuardedRig(LambdaRig):
+    """An adapter as the daemon holds it: with everything that it puts around a provider. It is a provider too."""
+
+    def make(self, cluster: str = CLUSTER, **settings: Any) -> Provider:
+        return Guards(TimingSettings, Metrics(), SystemClock()).around(super().make(cluster, **settings))
+
+
 RIGS: dict[str, type[_Rig]] = {
     "aws": AwsRig,
     "lambda": LambdaRig,
     "paperspace": PaperspaceRig,
     "runpod": RunpodRig,
     "gce": GceRig,
+    "lambda, guarded": GuardedRig,
 }
 
 

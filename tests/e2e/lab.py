@@ -30,6 +30,7 @@ QUICK = {
     "tick_interval_s": 1.0,
     "provider_poll_interval_s": 2.0,
     "provider_timeout_s": 10.0,
+    "launch_timeout_s": 10.0,
     "launch_settle_s": 5.0,
     "listing_lag_s": 10.0,
     "leave_timeout_s": 5.0,

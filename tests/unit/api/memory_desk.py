@@ -38,6 +38,7 @@ from meshd.api.schema import (
     WaitingFor,
 )
 from meshd.api.server import ApiServer
+from meshd.obs.metrics import Metrics
 
 WAY = ("requested", "launching", "booting", "joining", "configuring", "testing", "ready")
 SUPPLY = frozenset(WAY)
@@ -390,7 +391,9 @@ def serve(
     state: dict[str, Any] = {}
 
     async def body() -> None:
-        server = ApiServer(desk, path=socket, gate=Gate(group, own_uid=own_uid, accounts=accounts))
+        server = ApiServer(
+            desk, path=socket, gate=Gate(group, own_uid=own_uid, accounts=accounts), metrics=Metrics().registry
+        )
         await server.start()
         stop = asyncio.Event()
         state.update(loop=asyncio.get_running_loop(), stop=stop)

@@ -47,7 +47,7 @@ class World(Small):
             records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
             clock=self.clock, cluster="lab", config_problem=lambda: "", tailscale_version=lambda: "1.102",
-            look_at_slurm=self.look_at_slurm,
+            look_at_slurm=self.look_at_slurm, problems_of_others=lambda: [],
         )  # fmt: skip
 
     async def look_at_slurm(self) -> None:

@@ -1,0 +1,44 @@
+"""The metrics over TCP, for a Prometheus server that cannot read the unix socket."""
+
+from __future__ import annotations
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.aiohttp import make_aiohttp_handler
+
+from meshd.api.boundary import boundary
+from meshd.api.listen import SocketError
+
+PAGE = "/metrics"
+log = structlog.get_logger(__name__)
+
+
+class MetricsServer:
+    """Serves one page that anybody may read who reaches the address, and nothing else. `start` and `stop` once each."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        app = web.Application(middlewares=[boundary])
+        app.router.add_get(PAGE, make_aiohttp_handler(registry))
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which the system chooses for port 0.
+
+        Raises:
+            SocketError: the address cannot be listened on.
+        """
+        await self._runner.setup()
+        try:
+            site = web.TCPSite(self._runner, host, port)
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise SocketError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
+        bound: int = self._runner.addresses[0][1]
+        log.info("metrics_listen", host=host, port=bound)
+        return bound
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        await self._runner.cleanup()

@@ -1,0 +1,77 @@
+"""A provider with guards around it is a provider again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import reduce
+from typing import Literal, Protocol, TypeVar
+
+from meshd.provider_api import Capabilities, Instance, LaunchRequest, Offer, OfferQuery, Provider, ProviderName
+
+T = TypeVar("T")
+Operation = Literal["offers", "launch", "get", "list", "terminate", "check"]
+
+
+class Guard(Protocol):
+    """Stands around each call to one provider."""
+
+    async def call(self, operation: Operation, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask, or do not; returns what was answered, or raises a leaf of ProviderError."""
+        ...
+
+
+class GuardedProvider:
+    """A provider whose calls all go through guards.
+
+    Args:
+        provider: whom to ask.
+        guards: the outermost first.
+    """
+
+    def __init__(self, provider: Provider, guards: Sequence[Guard]) -> None:
+        self._provider = provider
+        self._guards = tuple(guards)
+
+    @property
+    def name(self) -> ProviderName:
+        """The provider's own."""
+        return self._provider.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The provider's own."""
+        return self._provider.capabilities
+
+    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+        """See Provider."""
+        return await self._ask("offers", lambda: self._provider.offers(query))
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        """See Provider."""
+        return await self._ask("launch", lambda: self._provider.launch(request))
+
+    async def get(self, instance: Instance) -> Instance:
+        """See Provider."""
+        return await self._ask("get", lambda: self._provider.get(instance))
+
+    async def list(self) -> Sequence[Instance]:
+        """See Provider."""
+        return await self._ask("list", self._provider.list)
+
+    async def terminate(self, instance: Instance) -> None:
+        """See Provider."""
+        await self._ask("terminate", lambda: self._provider.terminate(instance))
+
+    async def check(self) -> str:
+        """See Provider."""
+        return await self._ask("check", self._provider.check)
+
+    async def aclose(self) -> None:
+        """See Provider."""
+        await self._provider.aclose()
+
+    async def _ask(self, operation: Operation, ask: Callable[[], Awaitable[T]]) -> T:
+        def within(inner: Callable[[], Awaitable[T]], guard: Guard) -> Callable[[], Awaitable[T]]:
+            return lambda: guard.call(operation, inner)
+
+        return await reduce(within, reversed(self._guards), ask)()

@@ -1,0 +1,104 @@
+"""Everything that is read again and again, each at its own pace: clouds, Slurm, the auth key's state."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from meshd.config import Settings
+from meshd.daemon.observe import Source
+from meshd.daemon.pace import Pace
+from meshd.model.observed import Fresh, SlurmView
+from meshd.provider_api import Instance, Offer, OfferQuery, Provider
+from meshd.runtime.clock import Clock
+
+FIRST_LOOK_S = 60.0
+KEY_CHECK_S = 30.0
+
+
+class Sources:
+    """The sources that are asked. The tailnet is not among them: it tells by itself.
+
+    Args:
+        providers: guarded: each of their calls has its own deadline.
+        slurm: reads Slurm once.
+        dead_key: why the auth key is dead; "" while it lives or nobody can tell.
+        settings: those in force.
+        changed: called after each read.
+    """
+
+    def __init__(
+        self,
+        *,
+        providers: Mapping[str, Provider],
+        slurm: Callable[[], Awaitable[SlurmView]],
+        dead_key: Callable[[], Awaitable[str]],
+        pace: Pace,
+        settings: Callable[[], Settings],
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        self.listings = {
+            name: Source(
+                f"provider:{name}", _listing(provider), clock, interval_s=partial(pace.cloud_s, name), changed=changed
+            )
+            for name, provider in providers.items()
+        }
+        self.offers = {
+            name: Source(
+                f"offers:{name}", _offers(provider), clock, interval_s=lambda: settings().timing.offers_interval_s,
+                changed=changed,
+            )
+            for name, provider in providers.items()
+        }  # fmt: skip
+        self.slurm = Source(
+            "slurm", slurm, clock, timeout_s=2 * settings().slurm.command_timeout_s, interval_s=pace.slurm_s,
+            changed=changed,
+        )  # fmt: skip
+        self.key = Source(
+            "auth key", dead_key, clock, timeout_s=settings().timing.provider_timeout_s, interval_s=lambda: KEY_CHECK_S,
+            changed=changed,
+        )  # fmt: skip
+
+    def bodies(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What has to run for ever, by its task's name."""
+        return {
+            "slurm": self.slurm.run,
+            "auth_key": self.key.run,
+            **{source.name: source.run for source in self.listings.values()},
+            **{source.name: source.run for source in self.offers.values()},
+        }
+
+    async def first_look(self) -> None:
+        """Read each once, so that the first tick knows as much as can be known."""
+        listings = [source.read_once() for source in self.listings.values()]
+        offers = [source.read_once() for source in self.offers.values()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_S):
+                # A fault in one of them is told by its own task; it keeps nobody from starting.
+                slurm, key = self.slurm.read_once(), self.key.read_once()
+                await asyncio.gather(slurm, key, *listings, *offers, return_exceptions=True)
+
+    def slurm_view(self) -> SlurmView | None:
+        """Slurm's newest word; None when it cannot be read."""
+        return self.slurm.current.value if isinstance(self.slurm.current, Fresh) else None
+
+    def dead_key(self) -> str:
+        """Why the auth key is dead."""
+        return self.key.current.value if isinstance(self.key.current, Fresh) else ""
+
+
+def _listing(provider: Provider) -> Callable[[], Awaitable[tuple[Instance, ...]]]:
+    async def read() -> tuple[Instance, ...]:
+        return tuple(await provider.list())
+
+    return read
+
+
+def _offers(provider: Provider) -> Callable[[], Awaitable[tuple[Offer, ...]]]:
+    async def read() -> tuple[Offer, ...]:
+        return tuple(await provider.offers(OfferQuery()))
+
+    return read

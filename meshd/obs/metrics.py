@@ -1,0 +1,145 @@
+"""All of meshd's metrics: declared here and nowhere else, base units in their names.
+
+Two kinds: what happens is counted when it happens; what stands is read when somebody scrapes. No label has a value that
+is used only once (a machine's name), so the number of series is bounded by pools, providers and phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from meshd import __version__
+
+Key = TypeVar("Key", bound=tuple[str, ...])
+CALL_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+TICK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How everything stands at one moment.
+
+    Attributes:
+        machines: how many, by pool, provider and phase.
+        gpus_ready: by pool; machines of a pool without GPUs count one each.
+        gpus_wanted: by pool; pools without a target are absent.
+        usd_per_hour: of what is rented, by pool and provider.
+        problems: how many, by severity.
+        source_up: whether a source can be read, by its name.
+        source_age_s: since a source's last word, or since it cannot be read any more.
+        breaker_open: whether a provider is left alone, by provider.
+        reconfigures: of Slurm, since meshd started.
+        steps_in_flight: of plans.
+        tick_age_s: since the last tick; None before the first.
+        auth_key_dead: new machines cannot join with it.
+    """
+
+    machines: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    gpus_ready: Mapping[str, int] = field(default_factory=dict)
+    gpus_wanted: Mapping[str, int] = field(default_factory=dict)
+    usd_per_hour: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    problems: Mapping[str, int] = field(default_factory=dict)
+    source_up: Mapping[str, bool] = field(default_factory=dict)
+    source_age_s: Mapping[str, float] = field(default_factory=dict)
+    breaker_open: Mapping[str, bool] = field(default_factory=dict)
+    reconfigures: int = 0
+    steps_in_flight: int = 0
+    tick_age_s: float | None = None
+    auth_key_dead: bool = False
+
+
+class Metrics:
+    """A registry with everything in it.
+
+    Attributes:
+        registry: what is scraped.
+        provider_calls: calls to clouds by provider, operation and outcome (`ok`, an error's kind,
+            `cancelled`, `fault`).
+        provider_call_seconds: how long they took.
+        provider_calls_in_flight: those under way.
+        tick_seconds: how long each tick took.
+    """
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.provider_calls = Counter(
+            "meshd_provider_calls", "Calls to a cloud by how they ended: ok, the kind of error, cancelled, fault.",
+            ("provider", "operation", "outcome"), registry=registry,
+        )  # fmt: skip
+        self.provider_call_seconds = Histogram(
+            "meshd_provider_call_seconds", "How long calls to a cloud took.", ("provider", "operation"),
+            buckets=CALL_BUCKETS_S, registry=registry,
+        )  # fmt: skip
+        self.provider_calls_in_flight = Gauge(
+            "meshd_provider_calls_in_flight", "Calls to a cloud that are under way.", ("provider", "operation"),
+            registry=registry,
+        )  # fmt: skip
+        self.tick_seconds = Histogram(
+            "meshd_tick_seconds", "How long the loop took to look, decide and begin.", buckets=TICK_BUCKETS_S,
+            registry=registry,
+        )  # fmt: skip
+
+    def follow(self, standing: Callable[[], Standing]) -> None:
+        """Read how everything stands at each scrape. Once only."""
+        self.registry.register(_Stand(standing))
+
+
+class _Stand(Collector):
+    """The families that are made anew for each scrape."""
+
+    def __init__(self, standing: Callable[[], Standing]) -> None:
+        self._standing = standing
+
+    def describe(self) -> Iterable[Metric]:
+        """Their names, without reading anything."""
+        return families(Standing(tick_age_s=0.0))
+
+    def collect(self) -> Iterable[Metric]:
+        """All of them as they stand."""
+        return families(self._standing())
+
+
+def families(now: Standing) -> list[Metric]:
+    """What stands, as metric families."""
+    build = InfoMetricFamily("meshd_build", "The version that runs.", value={"version": __version__})
+    found: list[Metric] = [
+        build,
+        _table("meshd_machines", "Machines that are not gone.", ("pool", "provider", "phase"), now.machines),
+        _row("meshd_gpus_ready", "GPUs that Slurm can use; machines, in a pool without GPUs.", "pool", now.gpus_ready),
+        _row("meshd_gpus_wanted", "The pool's target.", "pool", now.gpus_wanted),
+        _table("meshd_usd_per_hour", "What is rented costs this.", ("pool", "provider"), now.usd_per_hour),
+        _row("meshd_problems", "Problems that `meshctl status` shows.", "severity", now.problems),
+        _row("meshd_source_up", "1 while the source can be read.", "source", now.source_up),
+        _row(
+            "meshd_source_age_seconds", "Since the source's last word, or since it cannot be read any more.", "source",
+            now.source_age_s,
+        ),
+        _row(
+            "meshd_provider_breaker_open", "1 while a cloud is left alone since its calls fail.", "provider",
+            now.breaker_open,
+        ),
+        GaugeMetricFamily("meshd_steps_in_flight", "Steps of plans that are under way.", now.steps_in_flight),
+        GaugeMetricFamily("meshd_auth_key_dead", "1 when machines cannot join with the auth key.", now.auth_key_dead),
+        CounterMetricFamily("meshd_reconfigures", "Slurm took a new configuration.", now.reconfigures),
+    ]  # fmt: skip
+    if now.tick_age_s is not None:
+        found.append(GaugeMetricFamily("meshd_tick_age_seconds", "Since the last tick.", now.tick_age_s))
+    return found
+
+
+def _row(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    return _table(name, text, (label,), {(key,): value for key, value in values.items()})
+
+
+def _table(name: str, text: str, labels: tuple[str, ...], values: Mapping[Key, float]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, float(value))
+    return family

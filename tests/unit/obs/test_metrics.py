@@ -1,0 +1,259 @@
+"""The metrics: what is declared, what is served, and what the alert rules ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from meshd import config
+from meshd.api.auth import Gate
+from meshd.api.listen import SocketError
+from meshd.api.metrics import MetricsServer
+from meshd.api.schema import ProblemView
+from meshd.api.server import ApiServer
+from meshd.config import MetricsSettings
+from meshd.daemon.guard.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
+from meshd.daemon.measure import standing
+from meshd.daemon.problems import of_breakers
+from meshd.daemon.telemetry import RETRY_S, Telemetry
+from meshd.errors import ConfigError
+from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.machine import Machine, Phase
+from meshd.obs.metrics import Metrics, Standing, families
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.daemon.small import HandClock
+from tests.unit.worlds import GONE_DARK, NOW, ago, machine, snapshot
+
+ROOT = Path(__file__).resolve().parents[3]
+PROMETHEUS = ROOT / "deploy/prometheus"
+
+
+def stand(*machines: Machine, **changes: Any) -> Standing:
+    pools = {name: Pool(name, "h100", 1, 8, ("aws",)) for name in ("h100", "empty")}
+    targets = {"h100": Target("h100", 4, "", None, NOW, "root")}
+    plain: dict[str, Any] = {
+        "machines": machines,
+        "desired": Desired("lab", pools, targets, Policy(), {}),
+        "snapshot": snapshot(slurm=GONE_DARK),
+        "problems": [ProblemView(severity="error", text="x", cure="y")],
+        "breakers": {"aws": Breaker()},
+        "reconfigures": 3,
+        "steps_in_flight": 2,
+        "ticked_at": ago(1.5),
+        "now": NOW,
+    }
+    return standing(**{**plain, **changes})
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
+    found = metrics.registry.collect()
+    return {(s.name, tuple(s.labels.values())): s.value for family in found for s in family.samples}
+
+
+def test_what_stands() -> None:
+    metrics = Metrics()
+    fleet = [
+        machine(Phase.READY),
+        machine(Phase.READY, index=2),
+        machine(Phase.BOOTING, index=3),
+        machine(Phase.REQUESTED, index=4),
+        machine(Phase.READY, index=5, removal="surplus"),
+    ]
+    metrics.follow(lambda: stand(*fleet))
+    found = samples(metrics)
+    assert found["meshd_machines", ("h100", "aws", "ready")] == 3
+    assert found["meshd_machines", ("h100", "aws", "booting")] == 1
+    assert (found["meshd_gpus_ready", ("h100",)], found["meshd_gpus_ready", ("empty",)]) == (2, 0)
+    assert found["meshd_gpus_wanted", ("h100",)] == 4
+    assert ("meshd_gpus_wanted", ("empty",)) not in found
+    assert found["meshd_usd_per_hour", ("h100", "aws")] == 8.0, "what is only asked for costs nothing"
+    assert (found["meshd_problems", ("error",)], found["meshd_problems", ("warning",)]) == (1, 0)
+    assert (found["meshd_source_up", ("tailnet",)], found["meshd_source_up", ("slurm",)]) == (1, 0)
+    assert (found["meshd_source_age_seconds", ("slurm",)], found["meshd_source_age_seconds", ("tailnet",)]) == (60, 0)
+    assert found["meshd_reconfigures_total", ()] == 3
+    assert found["meshd_tick_age_seconds", ()] == 1.5
+    assert found["meshd_provider_breaker_open", ("aws",)] == 0
+    assert found["meshd_auth_key_dead", ()] == 0
+
+
+def test_no_series_is_made_for_a_machine() -> None:
+    metrics, many = Metrics(), [machine(Phase.READY, index=n) for n in range(1, 8)]
+    metrics.follow(lambda: stand(*many))
+    text = repr(samples(metrics).keys())
+    assert not any(m.name in text or m.slot in text or m.instance_id in text for m in many)
+
+
+def test_an_open_breaker_is_a_problem_and_a_metric() -> None:
+    breaker = Breaker(FAILURES_MAX, "aws list: the cloud burns", COOL_DOWN_S, 100.0, 40.0)
+    (problem,) = of_breakers({"aws": breaker, "gce": Breaker()}, 104.0, NOW)
+    assert problem.text == (
+        "aws is left alone after 5 failed calls, and asked again in 6 s; the last: aws list: the cloud burns"
+    )
+    assert (problem.severity, problem.since) == ("error", NOW - timedelta(seconds=64))
+    metrics = Metrics()
+    metrics.follow(lambda: stand(breakers={"aws": breaker}))
+    assert samples(metrics)["meshd_provider_breaker_open", ("aws",)] == 1
+
+
+# -- over the wire
+
+
+@pytest.fixture
+async def metrics() -> Metrics:
+    made = Metrics()
+    made.follow(Standing)
+    made.tick_seconds.observe(0.002)
+    return made
+
+
+async def test_served_on_the_unix_socket(metrics: Metrics, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    server = ApiServer(MemoryDesk(), path=path, gate=Gate("nobody", own_uid=0), metrics=metrics.registry)
+    await server.start()
+    async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:
+        async with session.get("http://meshd/metrics") as answer:
+            assert answer.content_type == "text/plain"
+            assert 'meshd_tick_seconds_bucket{le="0.0025"} 1.0' in await answer.text()
+        async with session.get("http://meshd/metrics", headers={"Origin": "http://evil"}) as answer:
+            assert answer.status == 403
+    await server.stop()
+
+
+@pytest.fixture
+async def port(metrics: Metrics) -> AsyncIterator[int]:
+    server = MetricsServer(metrics.registry)
+    yield await server.start("127.0.0.1", 0)
+    await server.stop()
+
+
+async def test_served_over_tcp_and_nothing_else(port: int) -> None:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        async with session.get("/metrics") as answer:
+            assert (answer.status, "meshd_build_info" in await answer.text()) == (200, True)
+        for path in ("/", "/v1/status", "/v1/scale"):
+            async with session.get(path) as answer:
+                assert answer.status == 404
+        async with session.post("/metrics") as answer:
+            assert answer.status == 405
+
+
+async def test_an_address_that_is_taken_is_told(metrics: Metrics, port: int) -> None:
+    with pytest.raises(SocketError, match=f"127.0.0.1 port {port} cannot be listened on"):
+        await MetricsServer(metrics.registry).start("127.0.0.1", port)
+
+
+async def test_an_address_that_is_taken_is_tried_again(metrics: Metrics) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+
+    class Clock(HandClock):
+        async def sleep(self, delay_s: float) -> None:
+            assert delay_s == RETRY_S
+            (problem,) = telemetry.problems()
+            assert f"port {port}" in problem.text
+            assert problem.severity == "warning"
+            taken.close()
+
+    telemetry = Telemetry(metrics, lambda: ("127.0.0.1", port), Clock())
+    task = asyncio.create_task(telemetry.run())
+    async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+        while True:
+            try:
+                async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+                    assert answer.status == 200
+                    break
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.01)
+    assert list(telemetry.problems()) == []
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [("", None), ("127.0.0.1:9679", ("127.0.0.1", 9679)), ("[::1]:1", ("::1", 1)), ("head.lan:80", ("head.lan", 80))],
+)
+def test_where_to_listen(listen: str, address: tuple[str, int] | None) -> None:
+    assert MetricsSettings(listen=listen).address == address
+
+
+@pytest.mark.parametrize("listen", ["9679", "127.0.0.1", "127.0.0.1:0", "h:70000", "http://h:1"])
+def test_where_nobody_can_listen(listen: str, tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(f"[metrics]\nlisten = {json.dumps(listen)}\n")
+    with pytest.raises(ConfigError, match=r"metrics\.listen"):
+        config.load(tmp_path / "m.toml")
+
+
+# -- what is shipped for Prometheus
+
+
+def declared() -> dict[str, set[str]]:
+    """Every sample's name and its labels."""
+    metrics = Metrics()
+    metrics.provider_calls.labels("aws", "list", "ok").inc()
+    metrics.provider_call_seconds.labels("aws", "list").observe(1)
+    metrics.provider_calls_in_flight.labels("aws", "list").inc()
+    full = Standing(
+        machines={("p", "a", "ready"): 1}, gpus_ready={"p": 1}, gpus_wanted={"p": 1}, usd_per_hour={("p", "a"): 1.0},
+        problems={"error": 1}, source_up={"s": True}, source_age_s={"s": 1.0}, breaker_open={"a": True}, tick_age_s=1.0,
+    )  # fmt: skip
+    found: dict[str, set[str]] = {}
+    for family in [*metrics.registry.collect(), *families(full)]:
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def rules() -> list[dict[str, Any]]:
+    document = yaml.safe_load((PROMETHEUS / "meshd.rules.yml").read_text())
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_alerts_ask_for_what_there_is(rule: dict[str, Any]) -> None:
+    known, expression = declared(), rule["expr"]
+    names = re.findall(r"\bmeshd_\w+", expression)
+    assert names
+    assert all(name in known for name in names), names
+    labels = {label for name in names for label in known[name]}
+    asked = {
+        label for inside in re.findall(r"\{([^}]*)\}", expression) for label in re.findall(r"(\w+)\s*[=!]", inside)
+    }
+    grouped = {
+        label.strip()
+        for inside in re.findall(r"\b(?:by|on|ignoring)\s*\(([^)]*)\)", expression)
+        for label in inside.split(",")
+    }
+    assert asked | grouped <= labels
+    assert {"summary", "description"} <= rule["annotations"].keys()
+    assert rule["labels"]["severity"] in {"critical", "warning"}
+    shown = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
+    assert shown <= labels | {"instance", "job"}
+
+
+def test_the_example_of_a_scrape_fits_the_settings() -> None:
+    document = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+    (job,) = document["scrape_configs"]
+    (target,) = job["static_configs"][0]["targets"]
+    assert MetricsSettings(listen=target).address == ("127.0.0.1", 9679)
+    assert document["rule_files"] == ["meshd.rules.yml"]
+
+
+def test_every_metric_is_described() -> None:
+    text = (ROOT / "docs/operations.md").read_text()
+    metrics = Metrics()
+    metrics.follow(lambda: Standing(tick_age_s=0.0))
+    for family in metrics.registry.collect():
+        kind = {"counter": "_total", "info": "_info"}.get(family.type, "")
+        if family.name.startswith("meshd_"):
+            assert f"| `{family.name}{kind}" in text, family.name
