@@ -91,7 +91,7 @@ class Daemon:
         self._records = records = Records(self._journal, clock, self._wake)
         self._tokens = MachineTokens.at(state / "machines.key")
         self._metrics = Metrics()
-        self._guards = Guards(lambda: self.settings.timing, self._metrics, clock)
+        self._guards = Guards(lambda: self.settings, self._metrics, clock)
         self._providers = {
             name: self._guards.around(provider) for name, provider in load_providers(settings, clock.now).items()
         }

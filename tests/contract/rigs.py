@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from deploy.sandbox.clouds.ledger import Ledger
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
-from meshd.config import TimingSettings
+from meshd.config import Settings
 from meshd.contract.faults import Fault, FaultEngine, Kind
 from meshd.daemon.guard.guards import Guards
 from meshd.obs.metrics import Metrics
@@ -216,7 +216,7 @@ class GuardedRig(LambdaRig):
     """An adapter as the daemon holds it: with everything that it puts around a provider. It is a provider too."""
 
     def make(self, cluster: str = CLUSTER, **settings: Any) -> Provider:
-        return Guards(TimingSettings, Metrics(), SystemClock()).around(super().make(cluster, **settings))
+        return Guards(Settings, Metrics(), SystemClock()).around(super().make(cluster, **settings))
 
 
 RIGS: dict[str, type[_Rig]] = {

@@ -6,10 +6,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import reduce
 from typing import Literal, Protocol, TypeVar
 
-from meshd.provider_api import Capabilities, Instance, LaunchRequest, Offer, OfferQuery, Provider, ProviderName
+from meshd.price_list import PriceList
+from meshd.provider_api import (
+    Capabilities,
+    Instance,
+    LaunchRequest,
+    Offer,
+    OfferQuery,
+    PriceBook,
+    Provider,
+    ProviderName,
+)
 
 T = TypeVar("T")
-Operation = Literal["offers", "launch", "get", "list", "terminate", "check"]
+Operation = Literal["offers", "launch", "get", "list", "terminate", "check", "fetch_prices"]
 
 
 class Guard(Protocol):
@@ -75,3 +85,22 @@ class GuardedProvider:
             return lambda: guard.call(operation, inner)
 
         return await reduce(within, reversed(self._guards), ask)()
+
+
+class GuardedPriceBook(GuardedProvider):
+    """The same for a provider that can also be asked for all its prices."""
+
+    def __init__(self, provider: Provider, book: PriceBook, guards: Sequence[Guard]) -> None:
+        super().__init__(provider, guards)
+        self._book = book
+
+    async def fetch_prices(self) -> PriceList:
+        """See PriceBook."""
+        return await self._ask("fetch_prices", self._book.fetch_prices)
+
+
+def guarded(provider: Provider, guards: Sequence[Guard]) -> GuardedProvider:
+    """The provider with guards around it, the outermost first; a PriceBook as well when it is one itself."""
+    if isinstance(provider, PriceBook):
+        return GuardedPriceBook(provider, provider, guards)
+    return GuardedProvider(provider, guards)

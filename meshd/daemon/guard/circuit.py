@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 READS = frozenset({"offers", "get", "list", "check"})
 NEVER_REFUSED = frozenset({"terminate", "check"})
 """Machines are given back whatever else fails; and who asks `meshctl doctor` wants the cloud's word of now."""
+ELSEWHERE = frozenset({"fetch_prices"})
+"""Asked of another API than the rest, so the one tells nothing of the other."""
 
 
 class Circuit:
@@ -38,6 +40,8 @@ class Circuit:
         Raises:
             Transient: the breaker is open: nothing was sent.
         """
+        if operation in ELSEWHERE:
+            return await ask()
         admission = Admission.THROUGH
         if operation not in NEVER_REFUSED:
             now_s = self._clock.monotonic_s()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from meshd.config import TimingSettings
-from meshd.daemon.guard.around import GuardedProvider, Operation
+from meshd.config import Settings
+from meshd.daemon.guard.around import Operation, guarded
 from meshd.daemon.guard.breaker import Breaker
 from meshd.daemon.guard.circuit import Circuit
 from meshd.daemon.guard.deadline import Deadline
@@ -19,13 +19,13 @@ class Guards:
     """Guards providers, and tells how their breakers stand.
 
     Args:
-        timing: the settings' deadlines, asked anew for each call.
+        settings: those in force, for the deadlines; asked anew for each call.
         metrics: where calls are counted.
         clock: for the breakers and durations.
     """
 
-    def __init__(self, timing: Callable[[], TimingSettings], metrics: Metrics, clock: Clock) -> None:
-        self._timing = timing
+    def __init__(self, settings: Callable[[], Settings], metrics: Metrics, clock: Clock) -> None:
+        self._settings = settings
         self._metrics = metrics
         self._clock = clock
         self._circuits: dict[str, Circuit] = {}
@@ -35,12 +35,13 @@ class Guards:
         name = provider.name
         circuit = self._circuits[name] = Circuit(name, self._clock)
         meter = Meter(name, self._metrics, self._clock)
-        return GuardedProvider(provider, (circuit, meter, Deadline(name, self._timeout_s)))
+        return guarded(provider, (circuit, meter, Deadline(name, self._timeout_s)))
 
     def breakers(self) -> Mapping[str, Breaker]:
         """By provider: how its breaker stands."""
         return {name: circuit.state for name, circuit in self._circuits.items()}
 
     def _timeout_s(self, operation: Operation) -> float:
-        timing = self._timing()
-        return timing.launch_timeout_s if operation == "launch" else timing.provider_timeout_s
+        settings = self._settings()
+        longer_s = {"launch": settings.timing.launch_timeout_s, "fetch_prices": settings.prices.refresh_timeout_s}
+        return longer_s.get(operation, settings.timing.provider_timeout_s)

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshd.config import TimingSettings
+from meshd.config import Settings, TimingSettings
 from meshd.daemon.guard.around import GuardedProvider, Operation
 from meshd.daemon.guard.breaker import COOL_DOWN_MAX_S, COOL_DOWN_S, FAILURES_MAX, Admission, Breaker
 from meshd.daemon.guard.circuit import Circuit
 from meshd.daemon.guard.guards import Guards
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, RateLimited, Transient, Uncertain
 from meshd.obs.metrics import Metrics
+from meshd.price_list import PriceList
 from meshd.provider_api import (
     Capabilities,
     Instance,
@@ -24,10 +25,11 @@ from meshd.provider_api import (
     LaunchRequest,
     Offer,
     OfferQuery,
+    PriceBook,
     Provider,
 )
 from tests.unit.daemon.small import HandClock
-from tests.unit.worlds import AWS, OFFER
+from tests.unit.worlds import AWS, NOW, OFFER
 
 MACHINE = Instance(AWS, InstanceId("i-1"), "lab-h100-1-abcde1", InstanceState.BOOTING, "r1")
 REQUEST = LaunchRequest("lab-h100-1-abcde1", "lab", OFFER, "")
@@ -82,8 +84,8 @@ class Scripted:
 class World:
     def __init__(self) -> None:
         self.clock, self.cloud, self.metrics = HandClock(), Scripted(), Metrics()
-        self.timing = TimingSettings(provider_timeout_s=60, launch_timeout_s=120)
-        self.guards = Guards(lambda: self.timing, self.metrics, self.clock)
+        self.settings = Settings()
+        self.guards = Guards(lambda: self.settings, self.metrics, self.clock)
         self.provider = self.guards.around(self.cloud)
 
     @property
@@ -143,12 +145,33 @@ async def test_guards_stand_in_their_order() -> None:
     assert seen == ["outer list", "inner list"]
 
 
+class WithPrices(Scripted):
+    """A cloud that tells its prices too."""
+
+    async def fetch_prices(self) -> PriceList:
+        await self._answer("fetch_prices")
+        return PriceList(as_of=NOW, usd_per_hour={})
+
+
+async def test_a_price_book_stays_one(world: World) -> None:
+    cloud = WithPrices()
+    provider = world.guards.around(cloud)
+    assert isinstance(provider, PriceBook)
+    assert not isinstance(world.provider, PriceBook)
+    assert await provider.fetch_prices() == PriceList(as_of=NOW, usd_per_hour={})
+    cloud.fault = AuthFailed("pricing:GetProducts is missing")
+    for _ in range(FAILURES_MAX):
+        with pytest.raises(AuthFailed):
+            await provider.fetch_prices()
+    assert not world.breaker.is_open, "prices come from another API"
+
+
 # -- deadlines
 
 
 @pytest.mark.parametrize("operation", list(CALLS))
 async def test_late_call(world: World, operation: Operation) -> None:
-    world.timing = TimingSettings(provider_timeout_s=0.01, launch_timeout_s=0.02)
+    world.settings = Settings(timing=TimingSettings(provider_timeout_s=0.01, launch_timeout_s=0.02))
     world.cloud.hang = True
     kind, words = (Uncertain, "0.02 s") if operation == "launch" else (Transient, "0.01 s")
     with pytest.raises(kind, match=words) as caught:
