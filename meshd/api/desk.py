@@ -9,8 +9,11 @@ from meshd.api.schema import (
     DoctorView,
     DrainRequest,
     EventsView,
+    ExplainView,
     MachineAnswer,
     NodesView,
+    OffersQuery,
+    OffersView,
     PlanView,
     RemoveRequest,
     ScaleAnswer,
@@ -39,6 +42,17 @@ class HeadDesk(Protocol):
 
     async def plan(self, request: ScaleRequest | None) -> PlanView:
         """What the next tick would do; with a request: what it would do after that. Changes nothing."""
+        ...
+
+    async def offers(self, query: OffersQuery) -> OffersView:
+        """What the enabled clouds rent, by their last readings; with `refresh` they are read anew first.
+
+        A cloud that is not read in time is shown as it was read last: `sources` tells when.
+        """
+        ...
+
+    async def explain(self, subject: str) -> ExplainView:
+        """What a machine, a slot or a pool is doing and why. Raises Unknown, with names that are near."""
         ...
 
     async def scale(self, request: ScaleRequest, actor: Actor) -> ScaleAnswer:

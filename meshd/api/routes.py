@@ -17,7 +17,16 @@ from meshd.api.auth import UNKNOWN_ACTOR, Actor, Gate, peer_of
 from meshd.api.desk import HeadDesk
 from meshd.api.faults import Denied, NotReady, TooMany
 from meshd.api.metrics import PAGE as METRICS
-from meshd.api.schema import CallerView, Document, DrainRequest, RemoveRequest, Request, ScaleRequest
+from meshd.api.schema import (
+    CallerView,
+    Document,
+    DrainRequest,
+    ExplainQuery,
+    OffersQuery,
+    RemoveRequest,
+    Request,
+    ScaleRequest,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +66,8 @@ class Routes:
         app.router.add_get("/v1/doctor", self._read(lambda: self._desk.doctor()))
         app.router.add_get("/v1/version", self._read(lambda: self._desk.version()))
         app.router.add_get(METRICS, make_aiohttp_handler(self._metrics))
+        app.router.add_get("/v1/offers", self._look_up(OffersQuery, self._desk.offers))
+        app.router.add_get("/v1/explain", self._look_up(ExplainQuery, lambda q: self._desk.explain(q.subject)))
         app.router.add_post("/v1/plan", self._plan)
         app.router.add_get("/v1/events", self._events)
         app.router.add_get("/v1/caller", self._caller)
@@ -73,6 +84,16 @@ class Routes:
         async def handler(_request: web.Request) -> web.Response:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 return _json(await ask())
+
+        return handler
+
+    def _look_up(
+        self, kind: type[R], ask: Callable[[R], Awaitable[Document]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handler(request: web.Request) -> web.Response:
+            query = _query(request, kind)
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return _json(await ask(query))
 
         return handler
 
@@ -100,7 +121,7 @@ class Routes:
         return _json(await self._audited("scale", body, actor, self._desk.scale(body, actor)))
 
     async def _events(self, request: web.Request) -> web.Response:
-        query = EventsQuery.model_validate(dict(request.query))
+        query = _query(request, EventsQuery)
         if query.wait_s == 0:
             return _json(await self._ask_events(query))
         peer = peer_of(_socket(request))
@@ -167,6 +188,12 @@ class Routes:
 
 def _socket(request: web.Request) -> Any:
     return request.transport.get_extra_info("socket") if request.transport is not None else None
+
+
+def _query(request: web.Request, kind: type[R]) -> R:
+    """The query string; a name that is there several times has a list of values."""
+    values = {name: request.query.getall(name) for name in request.query}
+    return kind.model_validate({name: found[0] if len(found) == 1 else found for name, found in values.items()})
 
 
 async def _body(request: web.Request, kind: type[R]) -> R:

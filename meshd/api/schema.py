@@ -248,6 +248,7 @@ class OfferRow(Part):
         available: what the cloud says of free capacity; None when it does not tell.
         capacity_hint: in the cloud's own word.
         price_age_s: how old the price is; None when that is not known.
+        price_source: `api`, `refreshed`, `shipped` or `settings`: where the price comes from.
         price_stale: too old to be trusted with a budget.
         blocked_until: it is left alone until then, for `blocked_reason`.
     """
@@ -269,25 +270,54 @@ class OfferRow(Part):
     available: bool | None = None
     capacity_hint: str = ""
     price_age_s: float | None = None
+    price_source: str = ""
     price_stale: bool = False
     blocked_until: AwareDatetime | None = None
     blocked_reason: str = ""
 
 
+class NearRow(Part):
+    """What there would be without one field of an OffersQuery.
+
+    Attributes:
+        count: how many offers fail for this field alone.
+        offer: the cheapest of them.
+    """
+
+    field: str
+    count: int
+    offer: OfferRow
+
+
 class OffersView(Document):
-    """What can be rented, cheapest GPU-hour first. `sources` tells which provider could not be read."""
+    """What can be rented, cheapest GPU-hour first, and what is not shown.
+
+    Attributes:
+        sources: which provider was read when, or why it could not be: `offers:aws`.
+        total: how many offers all providers have together.
+        matching: how many of them are what was asked for, shown or not.
+        left_out: of the matching ones, how many cannot be rented now and are not shown, by reason.
+        near: when nothing matches: what there would be without one of the fields.
+        gpus, regions: every GPU model and every region that is offered, for completion and to mend a mistyped name.
+    """
 
     at: AwareDatetime
     offers: list[OfferRow] = []
     sources: list[SourceView] = []
+    total: int = 0
+    matching: int = 0
+    left_out: dict[str, int] = {}
+    near: list[NearRow] = []
+    gpus: list[str] = []
+    regions: list[str] = []
 
 
 class RungRow(Part):
     """One offer that was tried for a slot, and what came of it.
 
     Attributes:
-        outcome: `rented`, `no_capacity`, `quota`, `refused`, `unclear`, `adopted`, `failed` (it was rented and given
-            up), or `waiting`.
+        outcome: `rented`, `no_capacity`, `quota`, `refused`, `unclear`, `adopted` (an unclear create call did make
+            it), `failed` (it was rented and given up), `skipped` (the order was not sent), or `waiting`.
         words: the provider's own words, or meshd's.
     """
 
@@ -301,12 +331,14 @@ class RungRow(Part):
 
 
 class ExplainView(Document):
-    """Why a machine, or a slot, is as it is.
+    """Why a machine, a slot or a pool is as it is.
 
     Attributes:
-        machine: the newest one of the slot, "" when it never had any.
+        subject: the machine, slot or pool that was asked about; for a pool `slot` and `machine` are "".
+        machine: the one asked about, or the newest one of the slot, "" when it never had any.
+        phase: the machine's; "" when no machine stands behind the slot now.
         why: in one sentence, what it is doing and what it waits for.
-        rungs: every offer tried for this slot since its pool's target was set, oldest first.
+        rungs: every offer tried since the pool's target was set, and what led there, oldest first.
         next_rungs: the offers that would be tried next, best first, and those that would not do, with the reason.
         events: the machine's newest events, oldest first.
     """
@@ -363,6 +395,49 @@ class ScaleRequest(Request):
     @classmethod
     def _one_spelling(cls, gpu: str | None) -> str | None:
         return gpus.asked(gpu) if gpu is not None else None
+
+
+class OffersQuery(Request):
+    """The query string of GET /v1/offers. What is left out does not constrain; `provider` and `region` may be repeated.
+
+    Attributes:
+        gpu: any spelling will do; "h100" also means "h100-sxm".
+        gpus_per_node: exactly so many; 0 for machines without GPUs.
+        region: regions or zones.
+        spot: true for spot only, false for on demand only.
+        gpu_memory_min_gib: of one GPU.
+        all: show those too that cannot be rented now.
+        refresh: have the clouds read first; for at most some 20 s, and not more often than every 10 s.
+    """
+
+    gpu: Annotated[str, Field(max_length=40)] | None = None
+    gpus_per_node: Annotated[int, Field(ge=0, le=16)] | None = None
+    provider: Annotated[tuple[Annotated[str, Field(max_length=40)], ...], Field(max_length=32)] = ()
+    region: Annotated[tuple[Annotated[str, Field(max_length=40)], ...], Field(max_length=32)] = ()
+    spot: bool | None = None
+    max_usd_per_gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    gpu_memory_min_gib: Annotated[int, Field(ge=0)] = 0
+    arch: Literal["x86_64", "arm64"] | None = None
+    all: bool = False
+    sort: Literal["price", "provider"] = "price"
+    limit: Annotated[int, Field(gt=0, le=100_000)] = 40
+    refresh: bool = False
+
+    @field_validator("gpu")
+    @classmethod
+    def _one_spelling(cls, gpu: str | None) -> str | None:
+        return gpus.asked(gpu) if gpu is not None else None
+
+    @field_validator("provider", "region", mode="before")
+    @classmethod
+    def _one_or_several(cls, words: object) -> object:
+        return (words,) if isinstance(words, str) else words
+
+
+class ExplainQuery(Request):
+    """The query string of GET /v1/explain: a machine, a slot or a pool."""
+
+    subject: Annotated[str, Field(min_length=1, max_length=63)]
 
 
 class WaitingFor(Part):
@@ -523,6 +598,8 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     ScaleRequest,
     ScaleAnswer,
     ScaleOutcome,
+    OffersQuery,
+    ExplainQuery,
     EventsView,
     DrainRequest,
     RemoveRequest,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
@@ -16,8 +17,11 @@ from meshd.api.schema import (
     DrainRequest,
     ErrorView,
     EventsView,
+    ExplainView,
     MachineAnswer,
     NodesView,
+    OffersQuery,
+    OffersView,
     PlanView,
     RemoveRequest,
     Request,
@@ -29,6 +33,7 @@ from meshd.api.schema import (
 from meshd.cli.exits import CliError, Exit, UnreachableError
 
 D = TypeVar("D", bound=BaseModel)
+Query: TypeAlias = Sequence[tuple[str, str]]
 
 TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 5.0
@@ -67,6 +72,18 @@ class Head:
             return await self._get("/v1/plan", PlanView)
         return await self._post("/v1/plan", request, PlanView)
 
+    async def offers(self, query: OffersQuery) -> OffersView:
+        """What can be rented."""
+        given = query.model_dump(mode="json", exclude_defaults=True)
+        pairs = [
+            (name, one) for name, value in given.items() for one in (value if isinstance(value, list) else [value])
+        ]
+        return await self._get("/v1/offers", OffersView, query=[(name, _word(value)) for name, value in pairs])
+
+    async def explain(self, subject: str) -> ExplainView:
+        """What a machine, slot or pool is doing and why."""
+        return await self._get("/v1/explain", ExplainView, query=[("subject", subject)])
+
     async def scale(self, request: ScaleRequest) -> ScaleAnswer:
         """Set a pool's target."""
         return await self._post("/v1/scale", request, ScaleAnswer)
@@ -87,9 +104,9 @@ class Head:
         self, *, after_id: int | None = None, limit: int = 100, wait_s: float = 0.0, machine: str = ""
     ) -> EventsView:
         """Events after an id, or the latest."""
-        query = {"limit": str(limit), "wait_s": str(wait_s), "machine": machine}
+        query = [("limit", str(limit)), ("wait_s", str(wait_s)), ("machine", machine)]
         if after_id is not None:
-            query["after_id"] = str(after_id)
+            query.append(("after_id", str(after_id)))
         return await self._get("/v1/events", EventsView, query=query, extra_s=wait_s)
 
     async def doctor(self) -> DoctorView:
@@ -104,7 +121,7 @@ class Head:
         """Who meshd takes us for."""
         return await self._get("/v1/caller", CallerView)
 
-    async def _get(self, path: str, kind: type[D], *, query: dict[str, str] | None = None, extra_s: float = 0.0) -> D:
+    async def _get(self, path: str, kind: type[D], *, query: Query = (), extra_s: float = 0.0) -> D:
         return await self._ask("GET", path, kind, query=query, timeout_s=self._timeout_s + extra_s)
 
     async def _post(self, path: str, request: Request, kind: type[D]) -> D:
@@ -117,7 +134,7 @@ class Head:
         kind: type[D],
         *,
         timeout_s: float,
-        query: dict[str, str] | None = None,
+        query: Query = (),
         body: str | None = None,
     ) -> D:
         assert self._session is not None
@@ -125,7 +142,7 @@ class Head:
         headers = {"Content-Type": "application/json"} if body is not None else None
         try:
             async with self._session.request(
-                method, path, params=query, data=body, headers=headers, timeout=timeout
+                method, path, params=list(query), data=body, headers=headers, timeout=timeout
             ) as response:
                 text = await response.text()
                 status = response.status
@@ -154,6 +171,10 @@ class Head:
                 "install the same version on both sides: compare `meshctl version`",
                 kind="unreadable",
             ) from error
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _may_have_happened(body: str | None) -> str:

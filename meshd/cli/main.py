@@ -17,8 +17,10 @@ from meshd.config import DEFAULT_PATH
 COMMANDS = (
     "scale",
     "plan",
+    "offers",
     "status",
     "nodes",
+    "explain",
     "events",
     "drain",
     "undrain",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from meshd.api.schema import OffersQuery
 from meshd.cli.exits import CliError
 from meshd.cli.session import session_of
 
@@ -39,6 +40,28 @@ def pool_option(help_text: str) -> Callable[[F], F]:
 def machine_option(help_text: str) -> Callable[[F], F]:
     """`--machine`, completed."""
     return click.option("--machine", metavar="NAME", default="", shell_complete=_complete(_machines), help=help_text)
+
+
+def gpu_option(help_text: str) -> Callable[[F], F]:
+    """`--gpu`, completed with the models on offer."""
+    return click.option("--gpu", metavar="MODEL", shell_complete=_complete(_gpus), help=help_text)
+
+
+def provider_option(help_text: str, *, multiple: bool = False) -> Callable[[F], F]:
+    """`--provider`, completed with those that are enabled."""
+    return click.option(
+        "--provider", metavar="NAME", multiple=multiple, shell_complete=_complete(_providers), help=help_text
+    )
+
+
+def region_option(help_text: str) -> Callable[[F], F]:
+    """`--region`, as often as wanted, completed."""
+    return click.option("--region", metavar="NAME", multiple=True, shell_complete=_complete(_regions), help=help_text)
+
+
+def subject_argument(command: F) -> F:
+    """A machine, a slot or a pool, completed."""
+    return click.argument("subject", metavar="MACHINE|SLOT|POOL", shell_complete=_complete(_subjects))(command)
 
 
 def machines_argument(command: F) -> F:
@@ -78,3 +101,20 @@ async def _pools(head: Head) -> list[tuple[str, str]]:
 async def _machines(head: Head) -> list[tuple[str, str]]:
     nodes = (await head.nodes()).nodes
     return [(n.machine, f"{n.slot} {n.phase}") for n in nodes] + [(n.slot, n.phase) for n in nodes]
+
+
+async def _subjects(head: Head) -> list[tuple[str, str]]:
+    return await _pools(head) + await _machines(head)
+
+
+async def _gpus(head: Head) -> list[tuple[str, str]]:
+    return [(name, "") for name in (await head.offers(OffersQuery(limit=1))).gpus]
+
+
+async def _regions(head: Head) -> list[tuple[str, str]]:
+    return [(name, "") for name in (await head.offers(OffersQuery(limit=1))).regions]
+
+
+async def _providers(head: Head) -> list[tuple[str, str]]:
+    sources = (await head.status()).sources
+    return [(s.name.removeprefix("offers:"), "") for s in sources if s.name.startswith("offers:")]

@@ -16,14 +16,15 @@ from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
 from meshd.daemon import problems, views
 from meshd.daemon.execute import Executor
+from meshd.daemon.explain import Explainer
 from meshd.daemon.node_steps import SlurmControl
+from meshd.daemon.offers import offers_view
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
 from meshd.plan.scale import supply_gpus
 from meshd.runtime.clock import Clock
-from meshd.store.journal import Event
 
 LOOK_TIMEOUT_S = 3.0
 DRAIN_AGAIN_CURE = "see `meshctl nodes`"
@@ -65,6 +66,7 @@ class Desk:
         config_problem: Callable[[], str],
         tailscale_version: Callable[[], str],
         look_at_slurm: Callable[[], Awaitable[object]],
+        read_offers: Callable[[], Awaitable[None]],
     ) -> None:
         self._records = records
         self._journal = records.journal
@@ -81,6 +83,8 @@ class Desk:
         self._config_problem = config_problem
         self._tailscale_version = tailscale_version
         self._look_at_slurm = look_at_slurm
+        self._read_offers = read_offers
+        self._explainer = Explainer(self._journal, desired, self._tick, clock)
         self._started_at = clock.now()
         self._news = asyncio.Condition()
         self._loop = asyncio.get_running_loop()
@@ -169,7 +173,7 @@ class Desk:
             if found or after_id is None or left_s <= 0:
                 last_id = found[-1].id if found else max(after_id or 0, self._journal.last_event_id())
                 return s.EventsView(
-                    events=[_event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id
+                    events=[views.event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id
                 )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s), self._news:
@@ -188,6 +192,17 @@ class Desk:
         now, tick = self._clock.now(), self._tick()
         decided = self._reconciler.decide(tick.snapshot, now, desired)
         return views.plan_view(decided, self._journal.machines(), tick.snapshot, desired, now)
+
+    async def offers(self, query: s.OffersQuery) -> s.OffersView:
+        """What can be rented."""
+        if query.refresh:
+            await self._read_offers()
+            self._reconciler.tick()
+        return offers_view(self._tick().snapshot, query, self._desired(), self._clock.now())
+
+    async def explain(self, subject: str) -> s.ExplainView:
+        """What it is doing and why."""
+        return self._explainer(subject)
 
     async def doctor(self) -> s.DoctorView:
         """All checks."""
@@ -361,11 +376,3 @@ def _without(desired: Desired, pool: Pool) -> dict[str, Block]:
 def _index(slot: str) -> tuple[str, int]:
     pool, _, number = slot.rpartition("-")
     return pool, int(number) if number.isdigit() else 0
-
-
-def _event_row(event: Event, machine: Machine | None) -> s.EventRow:
-    fields = {k: v if isinstance(v, str | int | float | bool | None) else str(v) for k, v in event.fields.items()}
-    pool = machine.pool if machine else str(event.fields.get("pool", ""))
-    return s.EventRow(
-        id=event.id, at=event.at, kind=event.kind, text=event.text, machine=event.machine, pool=pool, fields=fields
-    )

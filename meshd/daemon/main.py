@@ -33,7 +33,7 @@ from meshd.daemon.measure import standing
 from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
-from meshd.daemon.observe import sources_of
+from meshd.daemon.observe import Refresh, sources_of
 from meshd.daemon.pace import Pace
 from meshd.daemon.publishing import Publishing
 from meshd.daemon.reconcile import Reconciler, Tick
@@ -146,7 +146,7 @@ class Daemon:
             partitions=lambda: {name: pool.partition or name for name, pool in self.settings.pools.items()},
             clock=clock, cluster=settings.cluster.name, config_problem=lambda: self.config_problem,
             tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
-            look_at_slurm=self._sources.slurm.read_once,
+            look_at_slurm=self._sources.slurm.read_once, read_offers=Refresh(self._sources.offers.values(), clock),
         )  # fmt: skip
         self._api = ApiServer(
             self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()),

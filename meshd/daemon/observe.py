@@ -6,9 +6,9 @@ Nothing here decides. A source that fails becomes Unavailable and keeps the time
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -112,6 +112,34 @@ class Source(Generic[T]):
 
 def _no_answer(timeout_s: float | None) -> str:
     return "no answer in time" if timeout_s is None else f"no answer within {timeout_s:g} s"
+
+
+class Refresh:
+    """Has several sources read anew because somebody asks: one round at a time, whoever asks, and not too often.
+
+    Args:
+        sources: what is read.
+        timeout_s: nobody waits longer; the round goes on, and its word is there for the next one who asks.
+        spacing_s: a round that began less long ago will do.
+    """
+
+    def __init__(
+        self, sources: Iterable[Source[Any]], clock: Clock, *, timeout_s: float = 20.0, spacing_s: float = 10.0
+    ) -> None:
+        self._sources = list(sources)
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._spacing_s = spacing_s
+        self._began_s = 0.0
+        self._round: asyncio.Future[list[Any]] | None = None
+
+    async def __call__(self) -> None:
+        """Read, and return when all is read or time is up. A source that fails says so itself."""
+        now_s = self._clock.monotonic_s()
+        if self._round is None or (self._round.done() and now_s - self._began_s >= self._spacing_s):
+            self._began_s = now_s
+            self._round = asyncio.gather(*(source.read_once() for source in self._sources), return_exceptions=True)
+        await asyncio.wait({self._round}, timeout=self._timeout_s)
 
 
 def sources_of(table: Mapping[str, Source[T]]) -> dict[str, Observation[T]]:

@@ -14,6 +14,7 @@ from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot
 from meshd.model.plan import Plan, RequestMachine
 from meshd.plan.placement import ranked, suits
 from meshd.plan.scale import units
+from meshd.store.journal import Event
 
 ALTERNATIVES_MAX = 8
 
@@ -76,6 +77,15 @@ def node_row(machine: Machine, slurm: SlurmView | None, now: datetime) -> s.Node
 
 def _base_first(state: str) -> tuple[bool, str]:
     return state not in {"IDLE", "ALLOCATED", "MIXED", "DOWN", "UNKNOWN", "ERROR", "FUTURE"}, state
+
+
+def event_row(event: Event, machine: Machine | None) -> s.EventRow:
+    """One event; `machine` is the one it is about."""
+    fields = {k: v if isinstance(v, str | int | float | bool | None) else str(v) for k, v in event.fields.items()}
+    pool = machine.pool if machine else str(event.fields.get("pool", ""))
+    return s.EventRow(
+        id=event.id, at=event.at, kind=event.kind, text=event.text, machine=event.machine, pool=pool, fields=fields
+    )
 
 
 def usd_so_far(machines: Iterable[Machine], now: datetime) -> float:

@@ -20,9 +20,14 @@ from meshd.api.schema import (
     DrainRequest,
     EventRow,
     EventsView,
+    ExplainView,
     MachineAnswer,
+    NearRow,
     NodeRow,
     NodesView,
+    OfferRow,
+    OffersQuery,
+    OffersView,
     PlanView,
     PoolView,
     ProblemView,
@@ -73,6 +78,10 @@ class MemoryDesk:
     jobs: dict[str, list[str]] = field(default_factory=dict)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     no_capacity: bool = False
+    catalogue: list[OfferRow] = field(default_factory=list)
+    stories: dict[str, ExplainView] = field(default_factory=dict)
+    queries: list[OffersQuery] = field(default_factory=list)
+    unread: list[SourceView] = field(default_factory=list)
     frozen: bool = False
     error: Exception | None = None
     actors: list[Actor] = field(default_factory=list)
@@ -196,7 +205,7 @@ class MemoryDesk:
             uptime_s=7384,
             tick_at=self._tick_at,
             tick_age_s=2.0,
-            sources=[SourceView(name="slurm", ok=True, at=now)],
+            sources=[SourceView(name="slurm", ok=True, at=now), *self._offer_sources()],
             pools=[self._pool_view(name, pool) for name, pool in self.pools.items()],
             problems=list(self._problems),
             spend=SpendView(usd_per_hour=self._usd(), usd_so_far=12.5),
@@ -352,6 +361,34 @@ class MemoryDesk:
             except TimeoutError:
                 pass
         return EventsView(events=rows, last_id=rows[-1].id if rows else max(after_id or 0, len(self._log)))
+
+    async def offers(self, query: OffersQuery) -> OffersView:
+        self._fault()
+        self.queries.append(query)
+        fits = [o for o in self.catalogue if query.gpu in (None, o.gpu) and query.provider in ((), (o.provider,))]
+        shown = [o for o in fits if query.all or (o.available is not False and not o.blocked_until)]
+        near = [NearRow(field="gpu", count=len(self.catalogue), offer=o) for o in self.catalogue[:1] if not fits]
+        return OffersView(
+            at=self.now(),
+            offers=shown[: query.limit],
+            sources=self._offer_sources(),
+            total=len(self.catalogue),
+            matching=len(fits),
+            left_out={"no free capacity": len(fits) - len(shown)} if len(fits) > len(shown) else {},
+            near=near,
+            gpus=sorted({o.gpu for o in self.catalogue if o.gpu}),
+            regions=sorted({o.region for o in self.catalogue}),
+        )
+
+    def _offer_sources(self) -> list[SourceView]:
+        names = sorted({o.provider for o in self.catalogue})
+        return [SourceView(name=f"offers:{name}", ok=True, at=self.now()) for name in names] + self.unread
+
+    async def explain(self, subject: str) -> ExplainView:
+        self._fault()
+        if subject not in self.stories:
+            raise Unknown(f"there is no machine, slot or pool {subject}", f"there is {', '.join(self.stories)}")
+        return self.stories[subject]
 
     async def doctor(self) -> DoctorView:
         return DoctorView(checks=self.checks)

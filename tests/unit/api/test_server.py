@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 
 from meshd import errors
 from meshd.api.listen import SocketError, clear_stale
-from meshd.api.schema import ErrorView, EventsView, ScaleAnswer, StatusView
+from meshd.api.schema import ErrorView, EventsView, OffersQuery, ScaleAnswer, StatusView
 from tests.unit.api.memory_desk import MemoryDesk, serve
 
 Logs = list[MutableMapping[str, Any]]
@@ -84,6 +84,13 @@ async def test_status_is_a_versioned_document(desk: MemoryDesk, path: Path, http
         ("POST", "/v1/remove", {"Content-Type": "application/json"}, b'{"machine": "x"}', 404, "unknown"),
         ("GET", "/v1/events?wait_s=1e9", {}, None, 400, "bad_request"),
         ("GET", "/v1/events?limit=x", {}, None, 400, "bad_request"),
+        ("GET", "/v1/events?limit=1&limit=2", {}, None, 400, "bad_request"),
+        ("GET", "/v1/offers?colour=red", {}, None, 400, "bad_request"),
+        ("GET", "/v1/offers?gpu=80GB", {}, None, 400, "bad_request"),
+        ("GET", "/v1/offers?max_usd_per_gpu_hour=nan", {}, None, 400, "bad_request"),
+        ("GET", "/v1/explain", {}, None, 400, "bad_request"),
+        ("GET", "/v1/explain?subject=h100-1", {}, None, 404, "unknown"),
+        ("POST", "/v1/scale", {"Content-Type": "application/json"}, b'{"gpus": 1, "gpu": "80GB"}', 400, "bad_request"),
     ],
 )
 async def test_refusals(
@@ -173,6 +180,16 @@ async def test_events_wait(desk: MemoryDesk, path: Path, http: aiohttp.ClientSes
         assert [e.text for e in view.events] == ["hello"]
         async with http.get(f"/v1/events?after_id={view.last_id}") as answer:
             assert EventsView.model_validate_json(await answer.text()).events == []
+
+
+async def test_what_is_repeated_in_a_query_is_a_list(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
+    with serve(desk, path):
+        for query in ("provider=aws", "provider=aws&provider=gce&spot=false&gpu=NVIDIA%20H100%20PCIe"):
+            async with http.get(f"/v1/offers?{query}") as answer:
+                assert answer.status == 200, await answer.text()
+    assert desk.queries == [
+        OffersQuery(provider=("aws",)), OffersQuery(provider=("aws", "gce"), spot=False, gpu="h100-pcie"),
+    ]  # fmt: skip
 
 
 async def test_a_stop_sends_waiters_away(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,12 +15,15 @@ from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.head_desk import Desk
-from meshd.errors import TailnetError
+from meshd.daemon.observe import Refresh, Source
+from meshd.errors import NoCapacity, QuotaExceeded, TailnetError, Uncertain
 from meshd.model.desired import Block, Target
+from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot
-from tests.unit.daemon.small import Cloud, Small
-from tests.unit.worlds import GONE_DARK, NOW, around, machine, snapshot
+from meshd.provider_api import Offer
+from tests.unit.daemon.small import Cloud, HandClock, Small
+from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, snapshot
 
 ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
 
@@ -47,10 +51,13 @@ class World(Small):
             records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
             clock=self.clock, cluster="lab", config_problem=lambda: "", tailscale_version=lambda: "1.102",
-            look_at_slurm=self.look_at_slurm, problems_of_others=lambda: [],
+            look_at_slurm=self.look_at_slurm, problems_of_others=lambda: [], read_offers=self.read_offers,
         )  # fmt: skip
 
     async def look_at_slurm(self) -> None:
+        self.seen = self.next or self.seen
+
+    async def read_offers(self) -> None:
         self.seen = self.next or self.seen
 
 
@@ -171,6 +178,142 @@ async def test_problems_tell_of_sources_and_of_machines_that_nobody_watches(worl
     texts = " | ".join(p.text + p.cure for p in world.desk.problems())
     for words in ("slurm cannot be read", "1 machines of gce", "end lab-h100-2-abcde2 in aws's console"):
         assert words in texts
+
+
+# -- offers and explanations ------------------------------------------------------------------------------------------
+
+CHEAP = replace(OFFER, zone="r1b", usd_per_hour=1.5, price_as_of=ago(60), capacity_hint="High", available=True)
+
+
+async def test_offers_with_their_age_cool_down_and_the_source_that_fails(world: World) -> None:
+    world.journal.block(Block(f"offer:{OFFER.key}", NOW + timedelta(minutes=5), "sold out"), NOW)
+    world.seen = snapshot(offers={"aws": Fresh((OFFER, CHEAP), ago(30)), "gce": GONE_DARK})
+    world.reconciler.tick()
+    view = await world.desk.offers(s.OffersQuery(gpu="H100"))
+    assert [(o.offer, o.price_age_s, o.available, o.capacity_hint) for o in view.offers] == [
+        (CHEAP.key, 60.0, True, "High")
+    ]
+    assert (view.total, view.matching, view.left_out) == (2, 2, {"cooling down": 1})
+    assert [(one.name, one.ok, one.reason) for one in view.sources] == [
+        ("offers:aws", True, ""), ("offers:gce", False, "does not answer"),
+    ]  # fmt: skip
+    assert (view.gpus, view.regions) == (["h100-sxm"], ["r1", "r1a", "r1b"])
+    everything = await world.desk.offers(s.OffersQuery(all=True))
+    assert (everything.offers[1].offer, everything.offers[1].blocked_reason) == (OFFER.key, "sold out")
+    none = await world.desk.offers(s.OffersQuery(region=("r9",)))
+    assert [(row.field, row.count, row.offer.offer) for row in none.near] == [("region", 2, CHEAP.key)]
+
+
+async def test_offers_are_read_anew_on_demand(world: World) -> None:
+    world.next = snapshot(offers={"aws": Fresh((CHEAP,), NOW)})
+    assert [o.offer for o in (await world.desk.offers(s.OffersQuery())).offers] == [OFFER.key]
+    assert [o.offer for o in (await world.desk.offers(s.OffersQuery(refresh=True))).offers] == [CHEAP.key]
+
+
+class SlowCloud:
+    """Offers that come when a test lets them."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.reads = 0
+
+    async def offers(self) -> tuple[Offer, ...]:
+        self.reads += 1
+        await self.go.wait()
+        return (OFFER,)
+
+
+async def test_a_refresh_is_shared_bounded_and_not_repeated_at_once() -> None:
+    clock, cloud = HandClock(), SlowCloud()
+    source = Source(
+        "offers:aws", cloud.offers, clock, timeout_s=60, interval_s=lambda: 300.0, changed=lambda: None
+    )  # fmt: skip
+    refresh = Refresh([source], clock, timeout_s=0.05)
+    await asyncio.gather(refresh(), refresh())
+    assert (cloud.reads, isinstance(source.current, Fresh)) == (1, False), "nobody waits longer than is promised"
+    cloud.go.set()
+    await refresh()
+    assert (cloud.reads, isinstance(source.current, Fresh)) == (1, True), "the round went on"
+    await refresh()
+    assert cloud.reads == 1
+    clock.t_s += 10
+    await refresh()
+    assert cloud.reads == 2
+
+
+async def test_the_story_of_a_ladder(world: World) -> None:
+    """Three offers without capacity, quota on the fourth, connection cut after the effect on the fifth."""
+    rungs = [replace(OFFER, zone=f"r1{letter}", usd_per_hour=2 + 0.1 * n) for n, letter in enumerate("abcdef")]
+    world.seen = snapshot(offers={"aws": Fresh(tuple(rungs), NOW)})
+    world.cloud.errors += [NoCapacity(f"InsufficientInstanceCapacity in r1{letter}") for letter in "abc"]
+    world.cloud.errors += [QuotaExceeded("VcpuLimitExceeded"), Uncertain("connection cut")]
+    await world.desk.scale(s.ScaleRequest(gpus=1), ROOT)
+    for _ in range(12):
+        world.reconciler.tick()
+        await world.settle()
+    unclear = await world.desk.explain("h100-1")
+    assert [(r.outcome, r.offer.split("/")[1]) for r in unclear.rungs] == [
+        ("no_capacity", "r1a"), ("no_capacity", "r1b"), ("no_capacity", "r1c"), ("quota", "r1d"), ("unclear", "r1e"),
+    ]  # fmt: skip
+    assert unclear.rungs[1].words == "InsufficientInstanceCapacity in r1b"
+    assert "not clear (connection cut)" in unclear.why
+    made = world.journal.machines()[0]
+    world.clock.t_s += 30
+    at = world.clock.now()
+    world.seen = replace(world.seen, instances={"aws": Fresh((instance(made, id="i-1"),), at)})
+    world.reconciler.tick()
+    await world.settle()
+    view = await world.desk.explain(made.name)
+    assert (view.slot, view.machine, view.phase, view.target_gpus) == ("h100-1", made.name, "booting", 1)
+    assert view.rungs[-1].outcome == "adopted"
+    assert len({r.machine for r in view.rungs}) == 5
+    assert [row.offer.split("/")[1] for row in view.next_rungs if not row.note] == ["r1e", "r1f"]
+    assert all(row.note for row in view.next_rungs if row.offer.split("/")[1] in ("r1a", "r1d"))
+    assert view.events[-1].machine == made.name
+    whole = await world.desk.explain("h100")
+    assert [r.outcome for r in whole.rungs] == [r.outcome for r in view.rungs]
+    assert whole.why == "0 of 1 GPUs are ready, 1 on their way"
+
+
+async def test_why_nothing_is_rented(world: World) -> None:
+    async def why(subject: str) -> str:
+        world.reconciler.tick()
+        return (await world.desk.explain(subject)).why
+
+    assert "has no target" in await why("h100-2")
+    assert "has no target" in await why("h100")
+    world.journal.set_target(Target("h100", 1), "said", NOW)
+    world.journal.put(machine(Phase.READY), "phase", "given", NOW)
+    assert "no machine is wanted" in await why("h100-2")
+    world.journal.set_target(Target("h100", 3), "said", NOW)
+    world.journal.block(Block("pool:h100", NOW + timedelta(minutes=5), "3 machines failed"), NOW)
+    assert "2 GPUs of the pool are missing, and nothing is rented for it: no new machines" in await why("h100-2")
+    assert "3 machines failed" in await why("h100")
+    world.journal.unblock(["pool:h100"])
+    assert await why("h100-2") == f"a machine is about to be rented for it: {OFFER.key}"
+    await world.settle()
+
+
+async def test_a_gone_machine_names_who_has_its_slot_now(world: World) -> None:
+    old = world.journal.put(machine(Phase.GONE, gone_at=NOW, failure="did not boot"), "failure", "gone", NOW)
+    new = machine(Phase.BOOTING, name=MachineName("lab-h100-1-zzzzzz"), instance_id="i-2")
+    world.journal.put(new, "phase", "given", NOW)
+    view = await world.desk.explain(old.name)
+    assert (view.machine, view.phase) == (old.name, "gone")
+    assert "did not boot" in view.why
+    assert f"went on with {new.name}" in view.why
+    assert (await world.desk.explain("h100-1")).machine == new.name
+
+
+async def test_unknown_names_are_answered_with_near_ones(world: World) -> None:
+    with pytest.raises(Unknown) as caught:
+        await world.desk.explain("h10-1")
+    assert "h100-1" in caught.value.cure
+    with pytest.raises(Unknown) as caught:
+        await world.desk.explain("zzz")
+    assert "pools are: h100" in caught.value.cure
+    with pytest.raises(Unknown):
+        await world.desk.explain("h100-9")  # the pool has eight slots
 
 
 # -- doctor -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,74 @@
+"""`meshctl offers`: what the clouds rent."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+from meshd.api.schema import OffersQuery
+from meshd.cli import render
+from meshd.cli.exits import EXIT_CODES_HELP
+from meshd.cli.params import gpu_option, provider_option, region_option
+from meshd.cli.render_offers import offers
+from meshd.cli.session import Session, output_option, print_json
+
+EXAMPLES = """\b
+Examples:
+  meshctl offers --gpu h100                          every H100, cheapest GPU first
+  meshctl offers --gpu h100-sxm --gpus-per-node 8    whole machines with NVLink
+  meshctl offers --min-vram 80 --max-price 2.5       80 GiB or more per GPU for at most $2.50
+  meshctl offers --gpus-per-node 0 --arch arm64      machines without GPUs
+  meshctl offers --all -o json --limit 100000        everything, for a program
+"""
+
+
+@click.command("offers", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
+@gpu_option("Only this GPU model, in any spelling; h100 takes h100-sxm, h100-pcie and h100-nvl.")
+@click.option("--gpus-per-node", type=click.IntRange(0, 16), help="Exactly so many GPUs in one machine; 0: CPU only.")
+@provider_option("Only this cloud's; may be repeated.", multiple=True)
+@region_option("Only in this region or zone; may be repeated.")
+@click.option("--spot/--on-demand", default=None, help="Only spot, or only on demand.")
+@click.option(
+    "--max-price", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="Per GPU and hour, at most."
+)
+@click.option("--min-vram", metavar="GIB", type=click.IntRange(min=0), default=0, help="Memory of one GPU, at least.")
+@click.option("--arch", type=click.Choice(["x86_64", "arm64"]), help="CPU architecture.")
+@click.option("--all", "everything", is_flag=True, help="Also what cannot be rented now: no capacity, cooling down.")
+@click.option("--sort", type=click.Choice(["price", "provider"]), default="price", show_default=True)
+@click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=40, show_default=True, help="How many rows.")
+@click.option("--refresh", is_flag=True, help="Have the clouds asked anew first, which takes some seconds.")
+@output_option
+@click.pass_obj
+def command(
+    session: Session,
+    *,
+    gpu: str | None,
+    gpus_per_node: int | None,
+    provider: tuple[str, ...],
+    region: tuple[str, ...],
+    spot: bool | None,
+    max_price: float | None,
+    min_vram: int,
+    arch: Literal["x86_64", "arm64"] | None,
+    everything: bool,
+    sort: Literal["price", "provider"],
+    limit: int,
+    refresh: bool,
+    as_json: bool,
+) -> None:
+    """List what all enabled clouds rent right now, the cheapest GPU first.
+
+    FREE is what the cloud says of free capacity: yes, no, or ? where it does not tell before one asks. PRICED is the
+    age of the price. Nothing is rented by looking.
+    """
+    query = OffersQuery(
+        gpu=gpu, gpus_per_node=gpus_per_node, provider=provider, region=region, spot=spot,
+        max_usd_per_gpu_hour=max_price, gpu_memory_min_gib=min_vram, arch=arch, all=everything, sort=sort,
+        limit=limit, refresh=refresh,
+    )  # fmt: skip
+    view = session.ask(lambda head: head.offers(query))
+    if as_json:
+        print_json(view)
+    else:
+        render.show(*offers(view, refreshed=refresh))

@@ -1,0 +1,158 @@
+"""Offers as text: the catalogue, and the alternatives that a plan did not take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshd.api.schema import AlternativeRow, OfferRow, OffersView, SourceView
+from meshd.cli.render import age, table, text, usd
+
+_HEADERS = (
+    "USD/GPU/H", "USD/H", "GPUS", "VRAM", "CPUS", "MEMORY", "PROVIDER", "WHERE", "TYPE", "KIND", "FREE", "PRICED",
+    "NOTE",
+)  # fmt: skip
+_OPTIONS = {
+    "gpu": "--gpu",
+    "gpus_per_node": "--gpus-per-node",
+    "provider": "--provider",
+    "region": "--region",
+    "spot": "--spot or --on-demand",
+    "max_usd_per_gpu_hour": "--max-price",
+    "gpu_memory_min_gib": "--min-vram",
+    "arch": "--arch",
+}
+_MODELS_MAX = 12
+_LATE_S = 60.0
+"""A reading older than this was not made for a refresh that was just asked for."""
+
+
+def offers(view: OffersView, *, refreshed: bool = False) -> list[RenderableType]:
+    """The catalogue, then what is not in it and why; `refreshed`: the clouds were to be read anew for it."""
+    parts: list[RenderableType] = []
+    if view.offers:
+        parts += [table(_HEADERS, [_row(row, view.at) for row in view.offers]), ""]
+        parts.append(text(_count(view)))
+    else:
+        parts += [text(line) for line in _nothing(view)]
+    parts += [text(_unread(source, view.at), "yellow") for source in view.sources if not source.ok]
+    if refreshed:
+        late = [source for source in view.sources if source.at and (view.at - source.at).total_seconds() > _LATE_S]
+        parts += [text(_late(source, view.at), "yellow") for source in late]
+    return parts
+
+
+def _row(row: OfferRow, now: datetime) -> tuple[Text | str, ...]:
+    note = ""
+    if row.blocked_until is not None:
+        left = age((row.blocked_until - now).total_seconds())
+        note = f"cooling down for {left}: {row.blocked_reason}"
+    return (
+        f"{row.usd_per_gpu_hour:.2f}" if row.gpus else "-",
+        f"{row.usd_per_hour:.2f}",
+        f"{row.gpus} {row.gpu}".strip() if row.gpus else "-",
+        f"{row.gpu_memory_gib} GiB" if row.gpus else "-",
+        f"{row.vcpus}",
+        f"{row.memory_mib / 1024:.0f} GiB",
+        row.provider,
+        row.zone or row.region,
+        f"{row.instance_type} (arm64)" if row.arch == "arm64" else row.instance_type,
+        "spot" if row.spot else "on demand",
+        free(row),
+        _priced(row),
+        text(note, "yellow"),
+    )
+
+
+def _priced(row: OfferRow) -> Text | str:
+    """The age of the price; a person's own has none."""
+    if row.price_age_s is None:
+        return "settings" if row.price_source == "settings" else "-"
+    return text(f"{age(row.price_age_s)} stale", "yellow") if row.price_stale else age(row.price_age_s)
+
+
+def free(row: OfferRow) -> str:
+    """What the cloud says of free capacity: yes, no or `?`, with its own word."""
+    word = {True: "yes", False: "no", None: "?"}[row.available]
+    return f"{word} ({row.capacity_hint})" if row.capacity_hint else word
+
+
+def _count(view: OffersView) -> str:
+    left_out = sum(view.left_out.values())
+    more = view.matching - left_out - len(view.offers)
+    words = f"{len(view.offers)} of {view.matching} offers" if more or left_out else _offers(len(view.offers))
+    if more:
+        words += f"; {more} dearer ones are not shown (--limit)"
+    if left_out:
+        words += f"; {left_out} cannot be rented now: {_reasons(view)} (--all)"
+    return words
+
+
+def _reasons(view: OffersView) -> str:
+    return ", ".join(f"{count} {why}" for why, count in view.left_out.items())
+
+
+def _offers(count: int) -> str:
+    return "1 offer" if count == 1 else f"{count} offers"
+
+
+def _nothing(view: OffersView) -> list[str]:
+    """Why the catalogue is empty, and what would fill it."""
+    if not view.total:
+        return ["no offers: no enabled provider has been read yet, or none rents anything"]
+    if view.matching:
+        return [f"{_offers(view.matching)} would do, but none can be rented now: {_reasons(view)} (--all shows them)"]
+    lines = [f"none of the {view.total} offers is like that"]
+    for near in view.near:
+        option = _OPTIONS.get(near.field, near.field)
+        each = f"{usd(near.offer.usd_per_gpu_hour)} per GPU-hour" if near.offer.gpus else usd(near.offer.usd_per_hour)
+        lines.append(f"  without {option}: {_offers(near.count)}, the cheapest {near.offer.offer} at {each}")
+    if not view.near and view.gpus:
+        more = ", ..." if len(view.gpus) > _MODELS_MAX else ""
+        lines.append(f"  GPU models on offer: {', '.join(view.gpus[:_MODELS_MAX])}{more}")
+    return lines
+
+
+def _unread(source: SourceView, now: datetime) -> str:
+    for_s = f" for {age((now - source.since).total_seconds())}" if source.since else ""
+    return f"{_provider(source)} could not be read{for_s}: {source.reason}"
+
+
+def _late(source: SourceView, now: datetime) -> str:
+    ago = age((now - source.at).total_seconds()) if source.at else "long"
+    return f"{_provider(source)} did not answer in time: what it said {ago} ago is shown"
+
+
+def _provider(source: SourceView) -> str:
+    return source.name.removeprefix("offers:")
+
+
+def alternatives(rows: Sequence[AlternativeRow]) -> Table:
+    """Offers that were not taken, and why."""
+    chosen = [row.usd_per_gpu_hour for row in rows if row.chosen]
+    return table(
+        ("OFFER", "GPUS", "USD/H", "USD/GPU/H", "WHY NOT" if chosen else "NOTE"),
+        [
+            (
+                row.offer,
+                f"{row.gpus} {row.gpu}".strip(),
+                f"{row.usd_per_hour:.2f}",
+                f"{row.usd_per_gpu_hour:.2f}",
+                row.note or _would_do(row, chosen),
+            )
+            for row in rows
+            if not row.chosen
+        ],
+    )
+
+
+def _would_do(row: AlternativeRow, chosen: Sequence[float]) -> str:
+    """Nothing speaks against it but what is taken instead."""
+    if not chosen:
+        return "would do"
+    dearer = row.usd_per_gpu_hour - min(chosen)
+    return f"{usd(dearer)} dearer per GPU-hour" if dearer >= 0.005 else "would do as well"

@@ -1,0 +1,177 @@
+"""The story of a machine, a slot or a pool, out of the journal and the last tick. Asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from difflib import get_close_matches
+from itertools import islice
+
+from meshd.api import schema as s
+from meshd.api.faults import Unknown
+from meshd.daemon import views
+from meshd.daemon.reconcile import Tick
+from meshd.model.desired import Desired, Pool, Target
+from meshd.model.ids import slot_index, slot_name
+from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, Machine, Phase
+from meshd.model.plan import RequestMachine
+from meshd.plan import story
+from meshd.plan.scale import supply_gpus, units
+from meshd.runtime.clock import Clock
+from meshd.store.journal import Journal
+
+EVENTS_MAX = 20
+RUNGS_MAX = 50
+NAMES_MAX = 3000
+"""So many names are looked through for one that is near."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """What is wanted and what the last tick saw, at one moment."""
+
+    desired: Desired
+    tick: Tick
+    at: datetime
+
+    def doing(self, machine: Machine) -> str:
+        """What a machine is doing."""
+        block = self.desired.blocks.get(f"provider:{machine.provider}")
+        held = block if block is not None and block.until > self.at else None
+        return story.doing(machine, story.Scene(self.desired.policy, views.slurm_of(self.tick.snapshot), held))
+
+    def why_none(self, slot: str, pool: str, machines: list[Machine]) -> str:
+        """Why no machine stands behind a slot. `machines` are the pool's."""
+        if pool not in self.desired.pools:
+            return f"nothing is rented for it: pool {pool} is not in the settings any more"
+        target = self.desired.targets.get(pool)
+        if target is None:
+            return f"nothing is rented for it: pool {pool} has no target (`meshctl scale --pool {pool} --gpus N`)"
+        for step in self.tick.plan.steps:
+            if isinstance(step, RequestMachine) and step.subject == slot:
+                return f"a machine is about to be rented for it: {step.offer.key}"
+        missing = target.gpus - supply_gpus(machines)
+        if missing <= 0:
+            return f"no machine is wanted for it: the pool's other slots have the {target.gpus} GPUs that are wanted"
+        held = self._held(pool)
+        because = f"nothing is rented for it: {held}" if held else "other free slots come before it"
+        return f"{missing} GPUs of the pool are missing, and {because}"
+
+    def pool_why(self, pool: str, machines: list[Machine]) -> str:
+        """How far a pool is, and what keeps it from its target. `machines` are its own."""
+        target = self.desired.targets.get(pool)
+        if target is None:
+            return f"it has no target: it is held as it is (`meshctl scale --pool {pool} --gpus N` sets one)"
+        supply = [m for m in machines if m.phase in COUNTS_AS_SUPPLY and not m.removal]
+        ready = sum(units(m) for m in supply if m.phase is Phase.READY)
+        text = f"{ready} of {target.gpus} GPUs are ready, {sum(map(units, supply)) - ready} on their way"
+        held = self._held(pool)
+        return f"{text}; {held}" if held else text
+
+    def constraints(self, pool: str) -> list[str]:
+        """What an offer must meet."""
+        found = self.desired.pools.get(pool)
+        return story.constraints(found, self.desired.targets.get(pool)) if found else []
+
+    def next_rungs(self, pool: str) -> list[s.AlternativeRow]:
+        """The offers that come next, and why the others would not do."""
+        if pool not in self.desired.pools:
+            return []
+        held = replace(self.desired, targets={pool: self.desired.targets.get(pool, Target(pool, 0))})
+        return views.alternatives([pool], (), self.tick.snapshot, held, self.at)
+
+    def _held(self, pool: str) -> str:
+        return "; ".join(warn.reason for warn in self.tick.plan.warnings if warn.subject == pool and warn.holds_back)
+
+
+class Explainer:
+    """Explains. Every answer is of one moment: the newest tick and the journal as it is now."""
+
+    def __init__(
+        self, journal: Journal, desired: Callable[[], Desired], tick: Callable[[], Tick], clock: Clock
+    ) -> None:
+        self._journal = journal
+        self._desired = desired
+        self._tick = tick
+        self._clock = clock
+
+    def __call__(self, subject: str) -> s.ExplainView:
+        """Explain a machine, a slot or a pool.
+
+        Raises:
+            Unknown: there is no such thing; names those that are near.
+            NotReady: there was no tick yet.
+        """
+        now = _Now(self._desired(), self._tick(), self._clock.now())
+        machine = self._journal.machine(subject)
+        if machine is not None:
+            return self._slot(subject, machine.slot, machine.pool, machine, now)
+        if subject in now.desired.pools:
+            return self._pool(now.desired.pools[subject], now)
+        made = self._journal.machines_of_slot(subject, 1)
+        pool = made[0].pool if made else _pool_of_slot(subject, now.desired)
+        if pool is None:
+            raise self._unknown(subject, now.desired)
+        holder = next((m for m in self._journal.machines() if m.slot == subject and m.phase in HOLDS_SLOT), None)
+        return self._slot(subject, subject, pool, holder, now)
+
+    def _slot(self, subject: str, slot: str, pool: str, machine: Machine | None, now: _Now) -> s.ExplainView:
+        """A slot, or one of its machines."""
+        target = now.desired.targets.get(pool)
+        made = self._journal.machines_of_slot(slot, RUNGS_MAX)
+        newest = machine or (made[0] if made else None)
+        rungs = story.ladder(made, newest.name if newest else "", target.at if target else None)
+        why = now.doing(machine) if machine else now.why_none(slot, pool, self._of(pool))
+        if machine and machine.phase is Phase.GONE and made and made[0].name != machine.name:
+            why += f". Slot {slot} went on with {made[0].name}"
+        return s.ExplainView(
+            subject=subject, at=now.at, pool=pool, slot=slot, machine=newest.name if newest else "",
+            phase=machine.phase.value if machine else "", why=why, rungs=[_rung(m) for m in rungs],
+            target_gpus=target.gpus if target else 0, constraints=now.constraints(pool),
+            next_rungs=now.next_rungs(pool), events=self._events(newest),
+        )  # fmt: skip
+
+    def _pool(self, pool: Pool, now: _Now) -> s.ExplainView:
+        """A pool: everything tried since its target was set."""
+        target = now.desired.targets.get(pool.name)
+        since = target.at if target else None
+        made = self._journal.machines_of_pool(pool.name, 4 * RUNGS_MAX)
+        rungs = [m for m in made if (since is not None and m.created_at >= since) or m.phase is not Phase.GONE]
+        return s.ExplainView(
+            subject=pool.name, at=now.at, pool=pool.name, why=now.pool_why(pool.name, self._of(pool.name)),
+            rungs=[_rung(m) for m in rungs[:RUNGS_MAX]][::-1], target_gpus=target.gpus if target else 0,
+            constraints=now.constraints(pool.name), next_rungs=now.next_rungs(pool.name),
+        )  # fmt: skip
+
+    def _of(self, pool: str) -> list[Machine]:
+        return [m for m in self._journal.machines() if m.pool == pool]
+
+    def _events(self, machine: Machine | None) -> list[s.EventRow]:
+        if machine is None:
+            return []
+        return [views.event_row(event, machine) for event in self._journal.events(-1, EVENTS_MAX, machine.name)]
+
+    def _unknown(self, subject: str, desired: Desired) -> Unknown:
+        slots = (slot_name(name, i) for name, pool in desired.pools.items() for i in range(1, pool.max_nodes + 1))
+        live = self._journal.machines()
+        names = [*desired.pools, *islice(slots, NAMES_MAX), *(m.name for m in islice(live, NAMES_MAX))]
+        near = get_close_matches(subject, names, n=5, cutoff=0.6)
+        cure = f"there is {', '.join(near)}" if near else f"pools are: {', '.join(desired.pools) or 'none'}"
+        return Unknown(f"there is no machine, slot or pool {subject}", f"{cure}; `meshctl nodes` lists the machines")
+
+
+def _pool_of_slot(slot: str, desired: Desired) -> str | None:
+    for name, pool in desired.pools.items():
+        index = slot_index(name, slot)
+        if index is not None and index <= pool.max_nodes:
+            return name
+    return None
+
+
+def _rung(machine: Machine) -> s.RungRow:
+    return s.RungRow(
+        at=machine.launch_called_at or machine.created_at, machine=machine.name, offer=machine.offer.key,
+        provider=machine.provider, usd_per_hour=machine.usd_per_hour, outcome=story.outcome(machine),
+        words=story.words(machine),
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""The offers as people see them. No I/O."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from meshd.api import schema as s
+from meshd.daemon import views
+from meshd.model.desired import Desired
+from meshd.model.observed import Fresh, Snapshot
+from meshd.plan.offers import OfferFilter, block_of, find
+from meshd.plan.prices import is_stale, price_age_s
+from meshd.provider_api import Offer
+
+
+def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now: datetime) -> s.OffersView:
+    """What of all that was read last answers the query."""
+    offers = [o for listing in snapshot.offers.values() if isinstance(listing, Fresh) for o in listing.value]
+    wanted = OfferFilter(
+        gpu=query.gpu or "", gpus_per_node=query.gpus_per_node, providers=query.provider, regions=query.region,
+        spot=query.spot, max_usd_per_gpu_hour=query.max_usd_per_gpu_hour, arch=query.arch or "",
+        gpu_memory_min_gib=query.gpu_memory_min_gib,
+    )  # fmt: skip
+    found = find(
+        offers,
+        wanted,
+        desired.blocks,
+        now,
+        limit=query.limit,
+        everything=query.all,
+        by_provider=query.sort == "provider",
+    )
+    return s.OffersView(
+        at=now,
+        offers=[offer_row(offer, desired, now) for offer in found.shown],
+        sources=[source for source in views.sources(snapshot) if source.name.startswith("offers:")],
+        total=len(offers),
+        matching=found.matching,
+        left_out=dict(found.left_out),
+        near=[
+            s.NearRow(field=_FIELDS.get(name, name), count=near.count, offer=offer_row(near.cheapest, desired, now))
+            for name, near in found.near.items()
+        ],
+        gpus=sorted({offer.gpu for offer in offers if offer.gpu}),
+        regions=sorted({word for offer in offers for word in (offer.region, offer.zone) if word}),
+    )
+
+
+_FIELDS = {"providers": "provider", "regions": "region"}
+"""Fields of OfferFilter that OffersQuery calls otherwise."""
+
+
+def offer_row(offer: Offer, desired: Desired, now: datetime) -> s.OfferRow:
+    """One offer."""
+    block = block_of(offer, desired.blocks, now)
+    return s.OfferRow(
+        offer=offer.key, provider=offer.provider, region=offer.region, zone=offer.zone,
+        instance_type=offer.instance_type, gpu=offer.gpu, gpus=offer.gpus, gpu_memory_gib=offer.gpu_memory_gib,
+        vcpus=offer.vcpus, memory_mib=offer.memory_mib, arch=offer.arch, spot=offer.spot,
+        usd_per_hour=offer.usd_per_hour, usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4),
+        available=offer.available, capacity_hint=offer.capacity_hint,
+        price_age_s=price_age_s(offer, now), price_stale=is_stale(offer, now, desired.policy.price_stale_after_s),
+        price_source=offer.price_source.value,
+        blocked_until=block.until if block else None, blocked_reason=block.reason if block else "",
+    )  # fmt: skip

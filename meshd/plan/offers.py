@@ -1,0 +1,136 @@
+"""Which of the offers people want to see, in which order, and what is left out. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from meshd import gpus
+from meshd.model.desired import Block
+from meshd.provider_api import Offer
+
+NO_CAPACITY = "no free capacity"
+COOLING = "cooling down"
+
+
+@dataclass(frozen=True, slots=True)
+class OfferFilter:
+    """What an offer must have to be shown. Empty fields do not constrain; several words in one are alternatives.
+
+    Attributes:
+        gpu: the normalised model; "h100" also means "h100-sxm".
+        gpus_per_node: exactly so many; 0 for machines without GPUs.
+        regions: regions or zones.
+        spot: only spot, or only on demand.
+        gpu_memory_min_gib: of one GPU.
+    """
+
+    gpu: str = ""
+    gpus_per_node: int | None = None
+    providers: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    spot: bool | None = None
+    max_usd_per_gpu_hour: float | None = None
+    gpu_memory_min_gib: int = 0
+    arch: str = ""
+
+    def misses(self, offer: Offer) -> tuple[str, ...]:
+        """Names of the fields that the offer does not meet."""
+        limit = self.max_usd_per_gpu_hour
+        checks = (
+            ("gpu", bool(self.gpu) and not gpus.matches(self.gpu, offer.gpu)),
+            ("gpus_per_node", self.gpus_per_node is not None and offer.gpus != self.gpus_per_node),
+            ("providers", bool(self.providers) and offer.provider not in self.providers),
+            ("regions", bool(self.regions) and not {offer.region, offer.zone} & set(self.regions)),
+            ("spot", self.spot is not None and offer.spot is not self.spot),
+            ("max_usd_per_gpu_hour", limit is not None and offer.usd_per_gpu_hour > limit),
+            ("gpu_memory_min_gib", offer.gpu_memory_gib < self.gpu_memory_min_gib),
+            ("arch", bool(self.arch) and offer.arch != self.arch),
+        )
+        return tuple(name for name, missed in checks if missed)
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """What there would be without one of the filter's fields."""
+
+    count: int
+    cheapest: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer.
+
+    Attributes:
+        shown: in order, at most the limit.
+        matching: how many meet the filter, shown or not.
+        left_out: of those, how many cannot be rented now and are not shown, by reason.
+        near: by field of the filter, the offers that fail for it alone; only when nothing matches.
+    """
+
+    shown: tuple[Offer, ...]
+    matching: int
+    left_out: Mapping[str, int]
+    near: Mapping[str, Near]
+
+
+def block_of(offer: Offer, blocks: Mapping[str, Block], now: datetime) -> Block | None:
+    """Why this offer is left alone for a while, None when it is not."""
+    found = (blocks.get(f"offer:{offer.key}"), blocks.get(f"provider:{offer.provider}"))
+    return next((block for block in found if block is not None and block.until > now), None)
+
+
+def find(
+    offers: Iterable[Offer],
+    wanted: OfferFilter,
+    blocks: Mapping[str, Block],
+    now: datetime,
+    *,
+    limit: int,
+    everything: bool = False,
+    by_provider: bool = False,
+) -> Found:
+    """The offers that meet the filter: cheapest GPU-hour first, what cannot be rented now last.
+
+    Args:
+        offers: of all providers.
+        wanted: the filter.
+        blocks: what is left alone for a while.
+        now: UTC.
+        limit: the most to show.
+        everything: show those too that cannot be rented now.
+        by_provider: in the order of the providers' names, and within each as else.
+    """
+    matching: list[tuple[str, Offer]] = []
+    missed: dict[str, list[Offer]] = {}
+    for offer in offers:
+        misses = wanted.misses(offer)
+        if not misses:
+            matching.append((_hindrance(offer, blocks, now), offer))
+        elif len(misses) == 1:
+            missed.setdefault(misses[0], []).append(offer)
+    shown = sorted(
+        ((why, offer) for why, offer in matching if everything or not why),
+        key=lambda pair: (by_provider and pair[1].provider, bool(pair[0]), *_price_first(pair[1])),
+    )
+    left_out = [why for why, _ in matching if why and not everything]
+    near = {} if matching else {name: Near(len(o), min(o, key=_price_first)) for name, o in missed.items()}
+    return Found(
+        shown=tuple(offer for _, offer in shown[:limit]),
+        matching=len(matching),
+        left_out={why: left_out.count(why) for why in sorted(set(left_out))},
+        near=near,
+    )
+
+
+def _hindrance(offer: Offer, blocks: Mapping[str, Block], now: datetime) -> str:
+    if offer.available is False:
+        return NO_CAPACITY
+    return COOLING if block_of(offer, blocks, now) else ""
+
+
+def _price_first(offer: Offer) -> tuple[bool, float, float, str]:
+    """Machines without GPUs have no price per GPU: they come after the others."""
+    return not offer.gpus, offer.usd_per_gpu_hour, offer.usd_per_hour, offer.key

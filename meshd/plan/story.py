@@ -1,0 +1,223 @@
+"""What a machine is doing and what came of each offer that was tried, told out of its record. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from meshd.model.desired import Block, Policy, Pool, Target
+from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
+from meshd.model.observed import SlurmView
+from meshd.plan.lifecycle import LONG_AGO
+from meshd.plan.placement import price_limit
+
+_REFUSALS = {"no_capacity": "no_capacity", "not_found": "no_capacity", "quota_exceeded": "quota"}
+"""By the kind of the cloud's error; NotFound for a create call says that the offer is no more."""
+
+
+def outcome(machine: Machine) -> str:
+    """What came of asking for this machine's offer, in one word of RungRow's."""
+    if machine.refusal:
+        return _REFUSALS.get(machine.refusal, "refused")
+    if machine.instance_id:
+        if machine.failure:
+            return "failed"
+        return "adopted" if _was_unclear(machine) or machine.launch_attempts == 0 else "rented"
+    if machine.phase in COUNTS_AS_SUPPLY or machine.phase is Phase.TERMINATING:
+        return "unclear" if _was_unclear(machine) else "waiting"
+    if not machine.failure:
+        return "skipped"
+    return "unclear" if _was_unclear(machine) else "refused"
+
+
+def words(machine: Machine) -> str:
+    """Why, in the cloud's own words where it had any."""
+    match outcome(machine):
+        case "unclear":
+            return machine.vendor_words or machine.failure or machine.reason
+        case "adopted":
+            return f"{machine.vendor_words or 'meshd did not know of it'}; it was found by its name"
+        case "rented":
+            return machine.instance_id
+    return machine.vendor_words or machine.failure or machine.reason
+
+
+def _was_unclear(machine: Machine) -> bool:
+    """Its last create call had no clear answer."""
+    unclear, called = machine.marks.get("unclear"), machine.launch_called_at
+    return unclear is not None and called is not None and unclear >= called
+
+
+def ladder(machines: Sequence[Machine], subject: str, since: datetime | None) -> list[Machine]:
+    """The machines that tell how a slot came to where it is, oldest first.
+
+    Args:
+        machines: all that were made for the slot, newest first.
+        subject: a machine that is shown whatever its age.
+        since: when the pool's target was set. What was tried before counts only while it led nowhere: it is why the
+            next offer was tried.
+    """
+    told: list[Machine] = []
+    for machine in machines:
+        before = machine.created_at < (since or LONG_AGO)
+        if before and machine.name != subject and machine.phase is Phase.GONE and machine.instance_id:
+            break
+        told.append(machine)
+    return told[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a sentence about a machine needs to know besides its record.
+
+    Attributes:
+        slurm: None when Slurm cannot be read.
+        provider_block: the machine's provider is left alone for now; None when it is not.
+    """
+
+    policy: Policy
+    slurm: SlurmView | None
+    provider_block: Block | None = None
+
+
+def doing(machine: Machine, seen: Scene) -> str:
+    """In one sentence what the machine is doing, what it waits for, and until when."""
+    what = _DOING[machine.phase](machine, seen)
+    if machine.problem and machine.phase in {Phase.JOINING, Phase.CONFIGURING, Phase.TESTING}:
+        return f"{what}. What keeps it: {machine.problem}"
+    return what
+
+
+def _until(machine: Machine, timeout_s: float) -> str:
+    return f"until {machine.phase_since + timedelta(seconds=timeout_s):%H:%M:%S} UTC"
+
+
+def _requested(m: Machine, seen: Scene) -> str:
+    if seen.provider_block is not None:
+        block = seen.provider_block
+        return f"{m.provider} is asked for {m.offer.key} at {block.until:%H:%M:%S} UTC: {block.reason}"
+    return f"{m.provider} is about to be asked for {m.offer.key}: {m.reason}"
+
+
+def _launching(m: Machine, seen: Scene) -> str:
+    if not _was_unclear(m):
+        return f"{m.provider} was asked for {m.offer.key} and has not answered yet"
+    settled = (m.launch_called_at or m.phase_since) + timedelta(seconds=seen.policy.launch_settle_s)
+    return (
+        f"whether {m.provider} made it is not clear ({m.vendor_words}): it is looked for by its name; {m.provider} is "
+        f"asked again when it is not listed by {settled:%H:%M:%S} UTC"
+    )
+
+
+def _booting(m: Machine, seen: Scene) -> str:
+    return (
+        f"it boots: {m.provider} has it as {m.instance_id}; it is waited for on the tailnet "
+        f"{_until(m, seen.policy.boot_timeout_s)}"
+    )
+
+
+def _joining(m: Machine, seen: Scene) -> str:
+    return (
+        f"it is on the tailnet as {m.tailnet_ip}; its node agent is waited for, to ask to join, "
+        f"{_until(m, seen.policy.join_timeout_s)}"
+    )
+
+
+def _configuring(m: Machine, seen: Scene) -> str:
+    waits = "munge to be proved" if not m.munge_ok else "Slurm to take its line" if not m.line_published else "slurmd"
+    return f"it was let in, and waits for {waits} {_until(m, seen.policy.configure_timeout_s)}"
+
+
+def _testing(m: Machine, seen: Scene) -> str:
+    shown = _states(m, seen.slurm)
+    return f"slurmd was started; Slurm must show the node up {_until(m, seen.policy.test_timeout_s)} (it shows {shown})"
+
+
+def _ready(m: Machine, seen: Scene) -> str:
+    if seen.slurm is None:
+        return "it works, as far as is known: Slurm cannot be read"
+    jobs = seen.slurm.jobs_on(m.slot)
+    return f"it works: Slurm shows {_states(m, seen.slurm)}, " + (
+        f"job {', '.join(jobs)} on it" if jobs else "no job on it"
+    )
+
+
+def _draining(m: Machine, seen: Scene) -> str:
+    why = m.failure or m.reason
+    if seen.slurm is None:
+        return f"it is to leave ({why}), and waits for Slurm to be readable: whether jobs are on it is not known"
+    jobs = seen.slurm.jobs_on(m.slot)
+    waits = f"waits for job {', '.join(jobs)} to end" if jobs else "is about to leave Slurm"
+    return f"it takes no new jobs ({why}) and {waits}"
+
+
+def _terminating(m: Machine, seen: Scene) -> str:
+    why = m.failure or m.reason
+    if not m.terminate_calls:
+        return f"{m.provider} is about to be asked to end it ({why})"
+    times = "once" if m.terminate_calls == 1 else f"{m.terminate_calls} times"
+    return f"{m.provider} was asked {times} to end it ({why}), and has not said that it is gone"
+
+
+def _lost(m: Machine, seen: Scene) -> str:
+    handle = m.instance_id or m.name
+    return (
+        f"{m.provider} does not end it, asked {m.terminate_calls} times, and it costs {m.usd_per_hour:.2f} USD per "
+        f"hour: end {handle} in {m.provider}'s console; meshd goes on asking"
+    )
+
+
+def _gone(m: Machine, seen: Scene) -> str:
+    at = f" since {m.gone_at:%Y-%m-%d %H:%M:%S} UTC" if m.gone_at else ""
+    return f"it is gone{at}: {m.failure or m.reason}"
+
+
+_DOING = {
+    Phase.REQUESTED: _requested,
+    Phase.LAUNCHING: _launching,
+    Phase.BOOTING: _booting,
+    Phase.JOINING: _joining,
+    Phase.CONFIGURING: _configuring,
+    Phase.TESTING: _testing,
+    Phase.READY: _ready,
+    Phase.DRAINING: _draining,
+    Phase.TERMINATING: _terminating,
+    Phase.LOST: _lost,
+    Phase.GONE: _gone,
+}
+
+
+def _states(machine: Machine, slurm: SlurmView | None) -> str:
+    node = slurm.nodes.get(machine.slot) if slurm else None
+    return "+".join(sorted(node.states)) if node else "nothing"
+
+
+def constraints(pool: Pool, target: Target | None) -> list[str]:
+    """What an offer must meet to be rented for the pool, one line each, in the words of the settings."""
+    narrow = target or Target(pool.name, 0)
+    gpu, spot = narrow.gpu or pool.gpu, narrow.spot or pool.spot
+    few, many = (narrow.gpus_per_node,) * 2 if narrow.gpus_per_node is not None else (
+        pool.gpus_per_node, pool.gpus_per_node_most,
+    )  # fmt: skip
+    each = f"{few}" if few == many else f"{few} to {many}"
+    limit = price_limit(pool, narrow)
+    totals = [x for x in (pool.max_usd_per_hour, narrow.max_usd_per_hour) if x is not None]
+    overshoot = pool.overshoot_max_gpus if narrow.overshoot_max_gpus is None else narrow.overshoot_max_gpus
+    regions = narrow.regions or pool.regions
+    memory = f", at least {pool.gpu_memory_min_gib} GiB each" if pool.gpu_memory_min_gib else ""
+    lines = [
+        f"{each} GPUs per machine, {gpu}{memory}" if gpu else "machines without GPUs",
+        f"{pool.arch}, at least {pool.cpus_min} CPUs and {pool.memory_min_mib} MiB",
+        f"provider: {narrow.provider}" if narrow.provider else f"providers: {', '.join(pool.providers) or 'none'}",
+        f"regions: {', '.join(regions)}" if regions else "",
+        f"spot: {spot}",
+        f"at most {limit:.2f} USD per GPU-hour" if limit is not None else "",
+        f"at most {min(totals):.2f} USD per hour in all" if totals else "",
+        f"at most {overshoot} GPUs more than wanted" if overshoot is not None else "",
+        f"at most {pool.max_nodes} machines",
+    ]
+    if gpu and target is not None and target.gpus > few:
+        gang = "machines may be of several providers and regions (--spread)"
+        lines.append(gang if target.spread else "all machines of one provider and region (else: --spread)")
+    return [line for line in lines if line]

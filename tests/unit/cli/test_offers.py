@@ -1,0 +1,194 @@
+"""`meshctl offers` and `meshctl explain`: what people see, and what is sent to the daemon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.shell_completion import BashComplete
+
+from meshd.api.schema import (
+    AlternativeRow,
+    EventRow,
+    ExplainView,
+    NearRow,
+    OfferRow,
+    OffersQuery,
+    OffersView,
+    RungRow,
+    SourceView,
+)
+from meshd.cli.main import cli
+from meshd.cli.render import plain
+from meshd.cli.render_offers import offers
+from tests.unit.api.memory_desk import MemoryDesk, Served
+from tests.unit.cli.conftest import Meshctl
+from tests.unit.cli.test_commands import NOW, golden
+
+
+def row(offer: str, usd: float, **changes: Any) -> OfferRow:
+    provider, where, kind, *spot = offer.split("/")
+    plain_row: dict[str, Any] = {
+        "offer": offer, "provider": provider, "region": where, "instance_type": kind, "gpu": "h100-sxm", "gpus": 8,
+        "gpu_memory_gib": 80, "vcpus": 192, "memory_mib": 2_097_152, "arch": "x86_64", "spot": bool(spot),
+        "usd_per_hour": usd, "usd_per_gpu_hour": usd / 8, "price_age_s": 130.0,
+    }  # fmt: skip
+    return OfferRow(**{**plain_row, **changes})
+
+
+CATALOGUE = [
+    row("aws/us-east-1a/p5.48xlarge/spot", 17.2, available=None),
+    row("lambda/us-west-1/gpu_8x_h100_sxm5", 23.92, available=True),
+    row("runpod/EU-RO-1/NVIDIA H100 80GB HBM3", 24.0, capacity_hint="High", available=True, price_stale=True,
+        price_age_s=4e6),
+    row("gce/us-central1-a/a3-highgpu-8g", 88.5, available=False),
+    row("aws/us-east-1b/p5.48xlarge", 98.3, blocked_until=NOW + timedelta(minutes=4, seconds=10),
+        blocked_reason="InsufficientInstanceCapacity: \x1b[31mnone"),
+    row("aws/us-east-1a/c8g.large", 0.08, gpu="", gpus=0, gpu_memory_gib=0, vcpus=2, memory_mib=4096, arch="arm64",
+        usd_per_gpu_hour=0.08, price_age_s=None, price_source="settings"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def market(desk: MemoryDesk) -> MemoryDesk:
+    desk.now = lambda: NOW
+    desk.frozen = True
+    desk.catalogue = list(CATALOGUE)
+    desk.unread = [
+        SourceView(name="offers:paperspace", ok=False, reason="HTTP 503", since=NOW - timedelta(minutes=3))
+    ]  # fmt: skip
+    return desk
+
+
+def test_golden_offers(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    golden("offers.txt", meshctl("offers").out)
+    golden("offers-all.txt", meshctl("offers", "--all").out)
+
+
+def test_every_option_reaches_the_daemon(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    assert meshctl("offers").code == 0
+    argv = ["--gpu", "NVIDIA H100 80GB HBM3", "--gpus-per-node", "8", "--provider", "aws", "--provider", "gce"]
+    argv += ["--region", "us-east-1", "--on-demand", "--max-price", "2.5", "--min-vram", "80", "--arch", "arm64"]
+    argv += ["--all", "--sort", "provider", "--limit", "7", "--refresh"]
+    assert meshctl("offers", *argv).code == 0
+    assert meshctl("offers", "--spot", "--provider", "aws").code == 0
+    assert market.queries == [
+        OffersQuery(),
+        OffersQuery(
+            gpu="h100-sxm", gpus_per_node=8, provider=("aws", "gce"), region=("us-east-1",), spot=False,
+            max_usd_per_gpu_hour=2.5, gpu_memory_min_gib=80, arch="arm64", all=True, sort="provider", limit=7,
+            refresh=True,
+        ),
+        OffersQuery(spot=True, provider=("aws",)),
+    ]  # fmt: skip
+    for wrong in (["--gpu", "80GB"], ["--limit", "0"], ["--max-price", "0"], ["--arch", "mips"], ["--sort", "age"]):
+        assert meshctl("offers", *wrong).code == 2, wrong
+
+
+def test_offers_as_json(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    view = OffersView.model_validate_json(meshctl("offers", "-o", "json", "--limit", "2").out)
+    assert view.offers == CATALOGUE[:2]
+    assert (view.total, view.matching, view.sources[-1].ok) == (6, 6, False)
+
+
+def shown(**parts: Any) -> str:
+    view: dict[str, Any] = {"at": NOW, "offers": CATALOGUE[:1], "total": 9, "matching": 1, **parts}
+    return plain(*offers(OffersView(**view), refreshed=True))
+
+
+def test_the_footer_counts_what_is_not_shown() -> None:
+    assert "\n1 offer\n" in shown()
+    assert "1 of 9 offers; 8 dearer ones are not shown (--limit)" in shown(matching=9)
+    text = shown(matching=9, left_out={"cooling down": 1, "no free capacity": 2})
+    assert "5 dearer ones are not shown" in text
+    assert "3 cannot be rented now: 1 cooling down, 2 no free capacity (--all)" in text
+    late = SourceView(name="offers:gce", ok=True, at=NOW - timedelta(minutes=4))
+    assert "gce did not answer in time: what it said 4m00s ago is shown" in shown(sources=[late])
+
+
+def test_an_empty_catalogue_says_what_would_fill_it() -> None:
+    near = [
+        NearRow(field="max_usd_per_gpu_hour", count=14, offer=CATALOGUE[0]),
+        NearRow(field="spot", count=1, offer=CATALOGUE[5]),
+    ]
+    text = shown(offers=[], matching=0, near=near)
+    assert "none of the 9 offers is like that" in text
+    assert "without --max-price: 14 offers, the cheapest aws/us-east-1a/p5.48xlarge/spot at $2.15 per GPU" in text
+    assert "without --spot or --on-demand: 1 offer, the cheapest aws/us-east-1a/c8g.large at $0.08\n" in text
+    assert "GPU models on offer: b200, h100-sxm" in shown(offers=[], matching=0, gpus=["b200", "h100-sxm"])
+    assert "2 offers would do, but none can be rented now: 2 cooling down" in shown(
+        offers=[], matching=2, left_out={"cooling down": 2}
+    )
+    assert "no enabled provider has been read yet" in shown(offers=[], matching=0, total=0)
+
+
+STORY = ExplainView(
+    subject="h100-3", at=NOW, pool="h100", slot="h100-3", machine="lab-h100-3-k7q2mz", phase="booting", target_gpus=16,
+    why="it boots: gce has it as 4711; it is waited for on the tailnet until 03:19:05 UTC",
+    constraints=["8 GPUs per machine, h100", "providers: aws, gce", "at most 4.00 USD per GPU-hour"],
+    rungs=[
+        RungRow(at=NOW, machine="lab-h100-3-aaaaaa", offer="aws/us-east-1a/p5.48xlarge", provider="aws",
+                usd_per_hour=20, outcome="no_capacity", words="InsufficientInstanceCapacity: We currently do not ..."),
+        RungRow(at=NOW, machine="lab-h100-3-bbbbbb", offer="aws/us-east-1b/p5.48xlarge", provider="aws",
+                usd_per_hour=20, outcome="quota", words="VcpuLimitExceeded: \x1b[31mYou have ..."),
+        RungRow(at=NOW, machine="lab-h100-3-k7q2mz", offer="gce/us-central1-a/a3-highgpu-8g", provider="gce",
+                usd_per_hour=24, outcome="adopted", words="connection cut; it was found by its name"),
+    ],
+    next_rungs=[
+        AlternativeRow(offer="gce/us-central1-b/a3-highgpu-8g", provider="gce", gpu="h100-sxm", gpus=8,
+                       usd_per_hour=24.8, usd_per_gpu_hour=3.1),
+        AlternativeRow(offer="gce/us-east4-a/a3-highgpu-8g", provider="gce", gpu="h100-sxm", gpus=8, usd_per_hour=40,
+                       usd_per_gpu_hour=5, note="costs 5.00 USD per GPU-hour, over the limit of 4.00"),
+    ],
+    events=[EventRow(id=9, at=NOW, kind="phase", text="booting: gce accepted it", machine="lab-h100-3-k7q2mz")],
+)  # fmt: skip
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_golden_explain(desk: MemoryDesk, served: Served, meshctl: Meshctl, utc: None) -> None:
+    desk.stories["h100-3"] = STORY
+    golden("explain.txt", meshctl("explain", "h100-3").out)
+    assert ExplainView.model_validate_json(meshctl("explain", "h100-3", "-o", "json").out) == STORY
+
+
+def test_what_is_of_no_use_is_not_shown(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    desk.stories["h100-3"] = STORY.model_copy(update={"phase": "ready"})
+    assert "come next" not in meshctl("explain", "h100-3").out, "nothing is looked for any more"
+    desk.stories["h100-4"] = ExplainView(subject="h100-4", at=NOW, pool="h100", slot="h100-4", why="none is wanted")
+    assert meshctl("explain", "h100-4").out == "slot h100-4 of pool h100: no machine\nnone is wanted\n"
+    desk.stories["h100"] = ExplainView(subject="h100", at=NOW, pool="h100", why="it has no target")
+    assert meshctl("explain", "h100").out.startswith("pool h100\n")
+
+
+def test_an_unknown_name(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    desk.stories["h100-3"] = STORY
+    ran = meshctl("explain", "h10-3", "-o", "json")
+    assert (ran.code, ran.json()["kind"]) == (1, "unknown")
+    assert "do: there is h100-3" in ran.err
+    assert meshctl("explain").code == 2
+
+
+def test_names_are_completed(market: MemoryDesk, served: Served, socket_path: Path) -> None:
+    def completed(*args: str) -> list[str]:
+        complete = BashComplete(cli, {}, "meshctl", "_MESHCTL_COMPLETE")
+        before = ["--socket", str(socket_path), *args[:-1]]
+        return [item.value for item in complete.get_completions(before, args[-1])]
+
+    market.add_ready("a100", 1)
+    assert completed("offers", "--gpu", "h") == ["h100-sxm"]
+    assert completed("offers", "--region", "us-e") == ["us-east-1a", "us-east-1b"]
+    assert completed("explain", "a100") == ["a100", "a100-1"]
+    assert completed("explain", "lab-") == ["lab-a100-1-k7q2m1"]
+    assert completed("off") == ["offers"]

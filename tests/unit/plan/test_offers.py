@@ -1,0 +1,119 @@
+"""Offers for people: what is shown, in which order, and what is said about the rest."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshd.model.desired import Block
+from meshd.plan.offers import COOLING, NO_CAPACITY, OfferFilter, block_of, find
+from meshd.provider_api import Offer, ProviderName
+from tests.unit.worlds import NOW, OFFER
+
+LATER = NOW + timedelta(minutes=5)
+
+
+def offer(name: str, usd: float, **changes: object) -> Offer:
+    return replace(OFFER, instance_type=name, usd_per_hour=usd, **changes)  # type: ignore[arg-type]
+
+
+def keys(found: tuple[Offer, ...]) -> list[str]:
+    return [o.instance_type for o in found]
+
+
+OFFERS = [
+    offer("cpu", 0.1, gpu="", gpus=0, gpu_memory_gib=0),
+    offer("eight", 16.0, gpus=8),
+    offer("one", 2.5),
+    offer("full", 1.0, available=False),
+    offer("cool", 1.5, zone="r1b"),
+    offer("pcie", 1.9, gpu="h100-pcie", spot=True, provider=ProviderName("gce"), region="r2", zone=""),
+    offer("arm", 3.0, gpu="gh200", arch="arm64", gpu_memory_gib=96),
+]
+BLOCKS = {"offer:aws/r1b/cool": Block("offer:aws/r1b/cool", LATER, "sold out")}
+
+
+def test_cheapest_gpu_first_and_what_cannot_be_rented_last_or_not_at_all() -> None:
+    found = find(OFFERS, OfferFilter(), BLOCKS, NOW, limit=9)
+    assert keys(found.shown) == ["pcie", "eight", "one", "arm", "cpu"]
+    assert (found.matching, found.left_out) == (7, {COOLING: 1, NO_CAPACITY: 1})
+    everything = find(OFFERS, OfferFilter(), BLOCKS, NOW, limit=9, everything=True)
+    assert keys(everything.shown) == ["pcie", "eight", "one", "arm", "cpu", "full", "cool"]
+    assert everything.left_out == {}
+    grouped = find(OFFERS, OfferFilter(), BLOCKS, NOW, limit=9, by_provider=True)
+    assert keys(grouped.shown) == ["eight", "one", "arm", "cpu", "pcie"]
+
+
+def test_each_field_narrows() -> None:
+    def names(**fields: object) -> set[str]:
+        return set(keys(find(OFFERS, OfferFilter(**fields), {}, NOW, limit=9, everything=True).shown))  # type: ignore[arg-type]
+
+    assert names(gpu="h100") == {"eight", "one", "full", "cool", "pcie"}
+    assert names(gpu="h100-pcie") == {"pcie"} == names(providers=("gce",)) == names(spot=True) == names(regions=("r2",))
+    assert names(gpus_per_node=8) == {"eight"}
+    assert names(gpus_per_node=0) == {"cpu"}
+    assert names(regions=("r1b", "r2")) == {"cool", "pcie"}, "a region or a zone"
+    assert "pcie" not in names(spot=False)
+    assert names(max_usd_per_gpu_hour=1.5) == {"cpu", "full", "cool"}
+    assert names(gpu_memory_min_gib=90) == {"arm"} == names(arch="arm64")
+
+
+def test_when_nothing_matches_the_nearest_are_told() -> None:
+    wanted = OfferFilter(gpu="h100", gpus_per_node=8, max_usd_per_gpu_hour=1.6)
+    found = find(OFFERS, wanted, {}, NOW, limit=9)
+    assert found.shown == ()
+    assert {name: (near.count, near.cheapest.instance_type) for name, near in found.near.items()} == {
+        "max_usd_per_gpu_hour": (1, "eight"),
+        "gpus_per_node": (2, "full"),
+    }
+
+
+def test_a_cool_down_that_is_over_is_none() -> None:
+    assert block_of(OFFERS[4], BLOCKS, NOW) is not None
+    assert block_of(OFFERS[4], BLOCKS, LATER) is None
+    assert block_of(OFFERS[2], {"provider:aws": Block("provider:aws", LATER, "slow down")}, NOW) is not None
+
+
+offers = st.builds(
+    offer,
+    st.sampled_from("abcdefgh"),
+    st.floats(0.1, 50),
+    gpu=st.sampled_from(["h100-sxm", "h100-pcie", "l4"]),
+    gpus=st.sampled_from([1, 4, 8]),
+    provider=st.sampled_from([ProviderName("aws"), ProviderName("gce")]),
+    zone=st.sampled_from(["r1a", "r1b"]),
+    available=st.sampled_from([True, False, None]),
+)
+filters = st.builds(
+    OfferFilter,
+    gpu=st.sampled_from(["", "h100", "h100-sxm"]),
+    gpus_per_node=st.sampled_from([None, 8]),
+    max_usd_per_gpu_hour=st.sampled_from([None, 5.0]),
+)
+
+
+@given(st.lists(offers, max_size=20, unique_by=lambda o: o.key), filters, st.integers(1, 5), st.booleans())
+def test_nothing_is_lost_and_the_order_of_reading_does_not_matter(
+    several: list[Offer], wanted: OfferFilter, limit: int, everything: bool
+) -> None:
+    found = find(several, wanted, {}, NOW, limit=limit, everything=everything)
+    whole = find(several, wanted, {}, NOW, limit=100, everything=everything)
+    assert found.shown == whole.shown[:limit]
+    assert len(whole.shown) + sum(whole.left_out.values()) == whole.matching
+    assert all(not wanted.misses(o) for o in whole.shown)
+    assert bool(whole.near) <= (whole.matching == 0)
+    prices = [(o.available is False, o.usd_per_gpu_hour) for o in whole.shown]
+    assert prices == sorted(prices)
+    assert find(several[::-1], wanted, {}, NOW, limit=limit, everything=everything) == found
+
+
+def test_five_thousand_offers_take_no_time() -> None:
+    many = [offer(f"t{i}", 1 + i % 97, zone=f"z{i % 40}", gpus=1 + i % 8) for i in range(5000)]
+    began = time.perf_counter()
+    found = find(many, OfferFilter(gpu="h100", max_usd_per_gpu_hour=20), BLOCKS, NOW, limit=40)
+    assert len(found.shown) == 40
+    assert time.perf_counter() - began < 1.0  # some 20 ms on one slow core

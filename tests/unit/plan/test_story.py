@@ -1,0 +1,128 @@
+"""What came of each offer, and what a machine is doing, out of its record alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from meshd.model.desired import Block, Policy, Pool, Target
+from meshd.model.ids import MachineName
+from meshd.model.machine import Machine, Phase
+from meshd.plan import story
+from tests.unit.worlds import NOW, ago, machine, node, slurm
+
+REFUSED = machine(Phase.GONE, instance_id="", failure="aws launch: nothing free", vendor_words="Insufficient...")
+UNCLEAR = {"unclear": ago(3590)}
+
+
+@pytest.mark.parametrize(
+    ("made", "outcome", "words"),
+    [
+        (machine(Phase.REQUESTED), "waiting", "because"),
+        (machine(Phase.LAUNCHING), "waiting", "because"),
+        (machine(Phase.LAUNCHING, marks=UNCLEAR, vendor_words="cut"), "unclear", "cut"),
+        (machine(Phase.BOOTING, marks=UNCLEAR, vendor_words="cut"), "adopted", "cut; it was found by its name"),
+        (machine(Phase.BOOTING, marks={"unclear": ago(4000)}, vendor_words="cut"), "rented", "i-1"),
+        (machine(Phase.READY, launch_attempts=0), "adopted", "meshd did not know of it; it was found by its name"),
+        (machine(Phase.READY), "rented", "i-1"),
+        (machine(Phase.TERMINATING, failure="did not boot"), "failed", "did not boot"),
+        (machine(Phase.GONE), "rented", "i-1"),
+        (replace(REFUSED, refusal="no_capacity"), "no_capacity", "Insufficient..."),
+        (replace(REFUSED, refusal="not_found"), "no_capacity", "Insufficient..."),
+        (replace(REFUSED, refusal="quota_exceeded"), "quota", "Insufficient..."),
+        (replace(REFUSED, refusal="auth_failed"), "refused", "Insufficient..."),
+        (replace(REFUSED, vendor_words=""), "refused", "aws launch: nothing free"),
+        (machine(Phase.GONE, instance_id="", reason="left alone"), "skipped", "left alone"),
+        (machine(Phase.GONE, instance_id="", failure="no clear answer", marks=UNCLEAR), "unclear", "no clear answer"),
+    ],
+)  # fmt: skip
+def test_what_came_of_it(made: Machine, outcome: str, words: str) -> None:
+    assert (story.outcome(made), story.words(made)) == (outcome, words)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (machine(Phase.REQUESTED), ["about to be asked for aws/r1a/g.1"]),
+        (machine(Phase.LAUNCHING), ["has not answered yet"]),
+        (machine(Phase.LAUNCHING, marks=UNCLEAR, vendor_words="cut"), ["not clear (cut)", "by 11:01:00 UTC"]),
+        (machine(Phase.BOOTING), ["aws has it as i-1", "until 12:14:50 UTC"]),
+        (machine(Phase.JOINING, problem="apt fails"), ["100.64.0.2", "What keeps it: apt fails"]),
+        (machine(Phase.CONFIGURING), ["waits for munge to be proved"]),
+        (machine(Phase.CONFIGURING, munge_ok=True), ["Slurm to take its line"]),
+        (machine(Phase.TESTING), ["it shows IDLE"]),
+        (machine(Phase.READY), ["works: Slurm shows IDLE, job 7 on it"]),
+        (machine(Phase.DRAINING), ["takes no new jobs (because) and waits for job 7 to end"]),
+        (machine(Phase.TERMINATING), ["about to be asked to end it (because)"]),
+        (machine(Phase.TERMINATING, terminate_calls=3, failure="dead"), ["asked 3 times to end it (dead)"]),
+        (machine(Phase.LOST, terminate_calls=9), ["asked 9 times", "2.00 USD per hour", "end i-1 in aws's console"]),
+        (machine(Phase.GONE, gone_at=NOW, failure="dead"), ["gone since 2026-03-01 12:00:00 UTC: dead"]),
+    ],
+)
+def test_what_it_is_doing(made: Machine, words: list[str]) -> None:
+    seen = story.Scene(Policy(), slurm(node(made), jobs={made.slot: "7"}))
+    for one in words:
+        assert one in story.doing(made, seen)
+
+
+def test_every_phase_has_a_sentence_also_while_slurm_is_dark() -> None:
+    block = Block("provider:aws", NOW, "slow down")
+    for phase in Phase:
+        assert story.doing(machine(phase), story.Scene(Policy(), None, block))
+    assert "asked for aws/r1a/g.1 at 12:00:00 UTC: slow down" in story.doing(
+        machine(Phase.REQUESTED), story.Scene(Policy(), None, block)
+    )
+    assert "Slurm cannot be read" in story.doing(machine(Phase.READY), story.Scene(Policy(), None))
+
+
+def test_the_ladder_goes_back_to_the_target_and_over_what_led_nowhere() -> None:
+    def made(number: int, age_s: float, **changes: object) -> Machine:
+        name = MachineName(f"lab-h100-1-aaaaa{number}")
+        return replace(REFUSED, name=name, created_at=ago(age_s), **changes)  # type: ignore[arg-type]
+
+    current = made(5, 10, phase=Phase.READY, instance_id="i-5", failure="")
+    newest_first = [current, made(4, 20), made(3, 90), made(2, 95, instance_id="i-2"), made(1, 99)]
+    told = story.ladder(newest_first, current.name, ago(60))
+    assert [m.name[-1] for m in told] == ["3", "4", "5"], "2 was rented and ended before this target"
+    assert [m.name[-1] for m in story.ladder(newest_first, current.name, ago(97))] == ["1", "2", "3", "4", "5"]
+    assert len(story.ladder(newest_first, current.name, None)) == 5
+    asked = story.ladder(newest_first, newest_first[3].name, ago(60))
+    assert [m.name[-1] for m in asked][:2] == ["1", "2"], "the one that was asked about is shown whatever its age"
+
+
+def test_constraints_of_pool_and_target() -> None:
+    pool = Pool("h100", "h100", 1, 8, ("aws", "gce"), max_usd_per_gpu_hour=4, gpus_per_node_max=8, regions=("r1",))
+    assert story.constraints(pool, None) == [
+        "1 to 8 GPUs per machine, h100",
+        "x86_64, at least 1 CPUs and 1024 MiB",
+        "providers: aws, gce",
+        "regions: r1",
+        "spot: never",
+        "at most 4.00 USD per GPU-hour",
+        "at most 8 machines",
+    ]
+    target = Target(
+        "h100", 16, provider="gce", max_usd_per_gpu_hour=3, max_usd_per_hour=40, gpu="h100-sxm", gpus_per_node=8,
+        spot="prefer", overshoot_max_gpus=0,
+    )  # fmt: skip
+    narrowed = story.constraints(pool, target)
+    for line in (
+        "8 GPUs per machine, h100-sxm",
+        "provider: gce",
+        "spot: prefer",
+        "at most 3.00 USD per GPU-hour",
+        "at most 40.00 USD per hour in all",
+        "at most 0 GPUs more than wanted",
+        "all machines of one provider and region (else: --spread)",
+    ):
+        assert line in narrowed
+    assert "several providers" in story.constraints(pool, replace(target, spread=True))[-1]
+    assert story.constraints(Pool("cpu", "", 0, 2, ("aws",)), Target("cpu", 2))[0] == "machines without GPUs"
+
+
+def test_times_count_from_the_phase() -> None:
+    m = machine(Phase.BOOTING, phase_since=NOW)
+    until = NOW + timedelta(seconds=Policy().boot_timeout_s)
+    assert f"{until:%H:%M:%S}" in story.doing(m, story.Scene(Policy(), None))
