@@ -64,9 +64,10 @@ class Fault:
     """One thing that goes wrong.
 
     Attributes:
-        operation: launch, get, list, terminate, offers, check, other; "*" for any. Faults of a machine's life always
-            belong to launch.
+        operation: launch, get, list, terminate, offers, prices, check, other; "*" for any. Faults of a machine's life
+            always belong to launch.
         status: HTTP status of error_before and error_after.
+        skip: so many calls that it applies to are let through first.
     """
 
     kind: Kind
@@ -76,6 +77,7 @@ class Fault:
     probability: float = 1.0
     seconds: float = 0.0
     status: int = 500
+    skip: int = 0
 
     def applies(self, operation: str) -> bool:
         """Whether a call of this operation can be struck."""
@@ -149,6 +151,9 @@ class FaultEngine:
             fates: list[Fault] = []
             kept: list[Fault] = []
             for fault in self._faults:
+                if fault.skip and fault.applies(operation):
+                    kept.append(replace(fault, skip=fault.skip - 1))
+                    continue
                 spoils = fault.kind not in FATES and fault.kind not in LOOKS
                 hit = fault.applies(operation) and not (spoils and answer) and self._strikes(fault)
                 if hit and fault.kind in LOOKS:

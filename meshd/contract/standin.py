@@ -72,7 +72,7 @@ class StandIn(ABC):
 
     @abstractmethod
     def operation_of(self, request: web.Request) -> str:
-        """The contract's name of a call: launch, get, list, terminate, offers, check or other."""
+        """The contract's name of a call: launch, get, list, terminate, offers, prices, check or other."""
 
     @abstractmethod
     def refusal(self, fault: Fault) -> Refused:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from meshd.errors import InvalidRequest
-from meshd.provider_api import Offer
+from meshd.provider_api import Offer, PriceSource
 from providers._gather import all_of
+from providers._prices import Price, Prices, by_settings
 from providers.aws.client import Ec2
 from providers.aws.mapping import AWS, Image, InstanceType, newest_image, spot_prices, to_instance_type, to_offer
-from providers.aws.prices import PriceTable
 from providers.aws.settings import AwsSettings
 
 
@@ -25,7 +25,7 @@ class _Region:
 class Catalogue:
     """Types, zones, prices and images of all regions of the settings."""
 
-    def __init__(self, ec2: Ec2, settings: AwsSettings, prices: PriceTable, now: Callable[[], datetime]) -> None:
+    def __init__(self, ec2: Ec2, settings: AwsSettings, prices: Prices, now: Callable[[], datetime]) -> None:
         self._ec2 = ec2
         self._settings = settings
         self._prices = prices
@@ -33,9 +33,10 @@ class Catalogue:
         self._regions: dict[str, _Region] = {}
         self._images: dict[tuple[str, str], tuple[datetime, Image]] = {}
 
-    def usd_per_hour(self, region: str, instance_type: str) -> float | None:
-        """The on-demand price: from the settings, else from the shipped table; None when neither has it."""
-        return self._settings.prices.get(instance_type) or self._prices.find(region, instance_type)
+    def price(self, region: str, instance_type: str) -> Price | None:
+        """The on-demand price: from the settings, else from the newer table; None when none has it."""
+        own = self._settings.prices.get(instance_type)
+        return by_settings(own) if own is not None else self._prices.find(region, instance_type)
 
     async def offers(self, *, spot: bool) -> list[Offer]:
         """On-demand offers of every type with a known price, and spot offers when `spot`."""
@@ -53,7 +54,7 @@ class Catalogue:
             now = self._now()
             found = spot_prices(await self._ec2.spot_prices(region, names, now))
             offers += [
-                to_offer(kind, region, zone, found[kind.name, zone], spot=True, price_as_of=now)
+                to_offer(kind, region, zone, Price(found[kind.name, zone], now, PriceSource.API), spot=True)
                 for kind, zone in wanted
                 if (kind.name, zone) in found
             ]
@@ -61,9 +62,9 @@ class Catalogue:
 
     def _on_demand(self, region: str, wanted: Iterable[tuple[InstanceType, str]]) -> Iterable[Offer]:
         for kind, zone in wanted:
-            price = self.usd_per_hour(region, kind.name)
+            price = self.price(region, kind.name)
             if price is not None and kind.on_demand:
-                yield to_offer(kind, region, zone, price, spot=False, price_as_of=self._prices.as_of)
+                yield to_offer(kind, region, zone, price, spot=False)
 
     def _zone_wanted(self, zone: str) -> bool:
         return not self._settings.zones or zone in self._settings.zones

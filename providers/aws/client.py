@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -19,13 +19,20 @@ from providers._http import USER_AGENT, in_doubt
 from providers._settings import read_secret
 from providers._threads import Workers
 from providers.aws.mapping import AWS, Refusal, to_error
+from providers.aws.pricelist import price_filter
 from providers.aws.settings import AwsSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client
 
 T = TypeVar("T")
+R = TypeVar("R")
 Row = Mapping[str, Any]
+
+PRICING_REGION = "us-east-1"
+"""One of the three regions that have the Price List Query API; each tells the prices of all."""
+PRICES_TIMEOUT_S = 120.0
+"""For all pages of one region: about ten."""
 
 _NOT_SENT = (
     exceptions.EndpointConnectionError,
@@ -69,7 +76,8 @@ class Ec2:
             made = _part(answer, "Instances", "launch", changes=True)
             if len(made) != 1:
                 raise Uncertain(f"{len(made)} instances in the answer", provider=AWS, operation="launch")
-            return made[0]
+            row: Row = made[0]
+            return row
 
         return await self._do(call, "launch", changes=True, timeout_s=self._settings.launch_timeout_s)
 
@@ -155,6 +163,37 @@ class Ec2:
 
         return await self._do(call, "launch")
 
+    async def prices(self, region: str, rates: Callable[[Iterable[str]], list[R]]) -> list[R]:
+        """GetProducts for shared Linux machines on demand in one region, all pages.
+
+        Each page is half a megabyte: `rates` is called with one at a time and keeps what is needed of it.
+
+        Args:
+            region: whose prices; the API itself is in us-east-1.
+            rates: reads the products of one page, each of them JSON.
+
+        Raises:
+            AuthFailed: the credentials lack pricing:GetProducts.
+        """
+
+        def call() -> list[R]:
+            client = self._client("pricing", PRICING_REGION, self._settings.read_attempts)
+            filters = [{"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in price_filter(region)]
+            pages = client.get_paginator("get_products").paginate(
+                ServiceCode="AmazonEC2", Filters=filters, PaginationConfig={"PageSize": 100}
+            )
+            try:
+                return [rate for page in pages for rate in rates(_part(page, "PriceList", "prices"))]
+            except ValueError as error:
+                text = "a product in the answer is not JSON"
+                raise Transient(text, provider=AWS, operation="prices") from error
+
+        try:
+            return await self._do(call, "prices", timeout_s=PRICES_TIMEOUT_S)
+        except AuthFailed as error:
+            text = f"{error.text} (prices need the permission pricing:GetProducts)"
+            raise AuthFailed(text, provider=AWS, operation="prices", vendor_text=error.vendor_text) from error
+
     async def identity(self, region: str) -> str:
         """Who the credentials belong to, and proof that they may read instances."""
 
@@ -228,7 +267,7 @@ def _models() -> Loader:
     return create_loader()
 
 
-def _part(answer: Mapping[str, Any], key: str, operation: str, *, changes: bool = False) -> list[Row]:
+def _part(answer: Mapping[str, Any], key: str, operation: str, *, changes: bool = False) -> list[Any]:
     """The list that an answer must have, even if empty.
 
     The SDK takes any well-formed XML for an answer, such as a page of a proxy with status 200, and finds nothing in it:

@@ -23,6 +23,7 @@ from meshd.errors import (
 )
 from meshd.gpus import normalise
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
+from providers._prices import Price
 from providers.aws.settings import AwsSettings
 
 AWS = ProviderName("aws")
@@ -76,7 +77,13 @@ _AUTH = frozenset(
         "InvalidClientTokenId",
         "SignatureDoesNotMatch",
         "AccessDenied",
+        "AccessDeniedException",
         "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "UnrecognizedClientException",
+        "InvalidSignatureException",
+        "IncompleteSignatureException",
+        "ExpiredTokenException",
     }
 )
 _NOT_YET = frozenset({"IncorrectInstanceState", "IncorrectState"})
@@ -175,9 +182,7 @@ def to_instance_type(raw: Mapping[str, Any]) -> InstanceType | None:
     )
 
 
-def to_offer(
-    kind: InstanceType, region: str, zone: str, usd_per_hour: float, *, spot: bool, price_as_of: datetime
-) -> Offer:
+def to_offer(kind: InstanceType, region: str, zone: str, price: Price, *, spot: bool) -> Offer:
     """One type in one zone. EC2 does not tell what is free."""
     return Offer(
         provider=AWS,
@@ -189,11 +194,12 @@ def to_offer(
         gpu_memory_gib=kind.gpu_memory_gib,
         vcpus=kind.vcpus,
         memory_mib=kind.memory_mib,
-        usd_per_hour=usd_per_hour,
+        usd_per_hour=price.usd_per_hour,
         spot=spot,
         arch=kind.arch,
         available=None,
-        price_as_of=price_as_of,
+        price_as_of=price.as_of,
+        price_source=price.source,
     )
 
 

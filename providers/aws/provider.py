@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from meshd.errors import InvalidRequest, NotFound, ProviderError, Uncertain
+from meshd.price_list import PriceList, collected
 from meshd.provider_api import (
     Capabilities,
     Instance,
@@ -18,6 +20,7 @@ from meshd.provider_api import (
 from providers._fresh import Freshness
 from providers._gather import all_of
 from providers._offers import matches
+from providers._prices import Prices, shipped
 from providers._settings import parse
 from providers.aws.catalogue import Catalogue
 from providers.aws.client import Ec2, Row
@@ -30,7 +33,7 @@ from providers.aws.mapping import (
     to_instance,
     token_filter,
 )
-from providers.aws.prices import shipped
+from providers.aws.pricelist import NOTE, rates
 from providers.aws.settings import AwsSettings
 
 USER_DATA_MAX_B = 16384
@@ -44,7 +47,9 @@ class AwsProvider:
         self._settings = settings
         self._ec2 = ec2
         self._fresh = Freshness(context.now, settings.fresh_s)
-        self._catalogue = Catalogue(ec2, settings, shipped(), context.now)
+        self._now = context.now
+        prices = Prices(shipped("providers.aws"), context.fetched_prices)
+        self._catalogue = Catalogue(ec2, settings, prices, context.now)
 
     @property
     def name(self) -> ProviderName:
@@ -136,6 +141,19 @@ class AwsProvider:
         except NotFound as error:
             raise self._fresh.judge(instance, error) from error
 
+    async def fetch_prices(self) -> PriceList:
+        """On-demand prices of Linux machines, from the Price List Query API.
+
+        Raises:
+            AuthFailed: the credentials lack pricing:GetProducts.
+        """
+        wanted = self._settings.instance_types
+        at = self._now()
+        parts = await all_of(
+            self._ec2.prices(region, partial(rates, wanted=wanted)) for region in self._settings.regions
+        )
+        return collected((rate for part in parts for rate in part), at, NOTE)
+
     async def check(self) -> str:
         """The account and the identity of the credentials."""
         return await self._ec2.identity(self._settings.regions[0])
@@ -146,8 +164,8 @@ class AwsProvider:
 
     def _instance(self, raw: Row, region: str) -> Instance:
         spot = raw.get("InstanceLifecycle") == "spot"
-        price = None if spot else self._catalogue.usd_per_hour(region, str(raw.get("InstanceType", "")))
-        return to_instance(raw, region, price)
+        price = None if spot else self._catalogue.price(region, str(raw.get("InstanceType", "")))
+        return to_instance(raw, region, price.usd_per_hour if price else None)
 
     def _region_of(self, instance: Instance, operation: str) -> str:
         if not instance.region:

@@ -30,7 +30,7 @@ class AwsSettings(AdapterSettings):
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=100)] = Field(
         GPU_TYPES, description="types to rent, with * as wildcard"
     )
-    prices: dict[str, Positive] = Field({}, description="USD per hour by type, over the shipped table")
+    prices: dict[str, Positive] = Field({}, description="USD per hour by type, before any table")
     spot: bool = Field(False, description="offer spot machines as well")
     spot_max_usd_per_hour: Positive | None = Field(None, description="the most to pay; empty: the on-demand price")
 
@@ -41,7 +41,7 @@ class AwsSettings(AdapterSettings):
     )
     session_token: SecretStr | None = None
     profile: str = Field("", description="profile of the SDK's shared files")
-    endpoint_url: str = Field("", description="another EC2 and STS endpoint; empty: AWS")
+    endpoint_url: str = Field("", description="another EC2, STS and pricing endpoint; empty: AWS")
 
     images: dict[str, str] = Field(
         {}, description="AMI by `region/arch`, e.g. us-east-1/x86_64; else by owner and name"

@@ -25,9 +25,15 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 T = TypeVar("T")
+R = TypeVar("R")
 Row = Mapping[str, Any]
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 PAGE = 500
+SKU_PAGE = 5000
+COMPUTE_SERVICE = "6F81-5844-456A"
+BILLING_API = "cloudbilling.googleapis.com"
+PRICES_TIMEOUT_S = 150.0
+"""For all SKUs: some seven pages of several megabytes."""
 _HARMLESS = frozenset({"", "NO_RESULTS_ON_PAGE"})
 
 
@@ -36,6 +42,7 @@ class _Sdk:
     compute: ModuleType
     auth: ModuleType
     service_account: ModuleType
+    session: Callable[[Any], Any]
     options: Any
     to_dict: Callable[[Any], dict[str, Any]]
     parse: Callable[[Mapping[str, Any], Any], Any]
@@ -54,6 +61,7 @@ def _sdk() -> _Sdk:
     from google.api_core import exceptions
     from google.api_core.client_options import ClientOptions
     from google.auth import exceptions as auth_errors
+    from google.auth.transport.requests import AuthorizedSession
     from google.cloud import compute_v1
     from google.oauth2 import service_account
     from google.protobuf import json_format
@@ -63,6 +71,7 @@ def _sdk() -> _Sdk:
         compute=compute_v1,
         auth=google.auth,
         service_account=service_account,
+        session=AuthorizedSession,
         options=ClientOptions,
         to_dict=lambda message: json_format.MessageToDict(type(message).pb(message)),
         parse=json_format.ParseDict,
@@ -182,6 +191,57 @@ class Gce:
             return [row for page in pages for row in page.get("items") or ()]
 
         return await self._do(call, operation)
+
+    async def skus(self, to_rate: Callable[[Row], R | None]) -> list[R]:
+        """The Compute Engine's SKUs of the Cloud Billing Catalog, all pages.
+
+        There are tens of thousands, and no filter: `to_rate` is called with each, and what it makes of it is kept.
+
+        Raises:
+            AuthFailed: the credentials are not let in; where the API is not switched on, the text says how to.
+        """
+
+        def call(sdk: _Sdk) -> list[R]:
+            found: list[R] = []
+            query = {"currencyCode": "USD", "pageSize": str(SKU_PAGE)}
+            with self._billing_session(sdk) as session:
+                while True:
+                    page = self._sku_page(session, query)
+                    found += [rate for rate in map(to_rate, page["skus"]) if rate is not None]
+                    if not page.get("nextPageToken"):
+                        return found
+                    query["pageToken"] = str(page["nextPageToken"])
+
+        try:
+            return await self._do(call, "prices", timeout_s=PRICES_TIMEOUT_S)
+        except AuthFailed as error:
+            text = f"{error.text} (prices need the Cloud Billing API: gcloud services enable {BILLING_API})"
+            raise AuthFailed(text, provider=GCE, operation="prices", vendor_text=error.vendor_text) from error
+
+    def _billing_session(self, sdk: _Sdk) -> Any:
+        """A session with our credentials. It tries nothing twice but an access token that was refused."""
+        credentials = self._credentials
+        if hasattr(
+            credentials, "with_always_use_jwt_access"
+        ):  # as the Compute client does: nothing is asked for a token
+            credentials = credentials.with_always_use_jwt_access(True)
+        return sdk.session(credentials)
+
+    def _sku_page(self, session: Any, query: Mapping[str, str]) -> Row:
+        base = self._settings.billing_endpoint or self._settings.api_endpoint or f"https://{BILLING_API}"
+        url = f"{base.rstrip('/')}/v1/services/{COMPUTE_SERVICE}/skus"
+        response = session.get(url, params=query, timeout=self._settings.call_timeout_s, allow_redirects=False)
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+        if response.status_code != 200:
+            wait_s = retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC))
+            refusal = refusal_of_answer(response.status_code, body, response.text[:MAX_VENDOR_TEXT], wait_s)
+            raise to_error(refusal, operation="prices", changes=False)
+        if isinstance(body, dict) and isinstance(body.get("skus"), list):
+            return body
+        raise Transient("the answer is not what the Cloud Billing API promises", provider=GCE, operation="prices")
 
     async def identity(self, wanted: str) -> str:
         """Who the credentials belong to, after a read that proves them."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Uncertain
+from meshd.price_list import PriceList, collected
 from meshd.provider_api import (
     Capabilities,
     Instance,
@@ -20,6 +22,7 @@ from meshd.provider_api import (
 from providers._fresh import Freshness
 from providers._gather import all_of
 from providers._offers import matches
+from providers._prices import Prices, shipped
 from providers._settings import parse
 from providers.gce.body import insert_body
 from providers.gce.catalogue import Catalogue
@@ -42,8 +45,8 @@ from providers.gce.mapping import (
     to_instance,
     type_of,
 )
-from providers.gce.prices import shipped
 from providers.gce.settings import GceSettings
+from providers.gce.skus import NOTE, machine_rates, to_rate
 
 USER_DATA_MAX_B = 256 * 1024
 _OFF = frozenset({InstanceState.TERMINATING, InstanceState.STOPPED})
@@ -59,7 +62,9 @@ class GceProvider:
         self._settings = settings
         self._gce = gce
         self._fresh = Freshness(context.now, settings.fresh_s)
-        self._catalogue = Catalogue(gce, settings, shipped(), context.now)
+        self._now = context.now
+        prices = Prices(shipped("providers.gce"), context.fetched_prices)
+        self._catalogue = Catalogue(gce, settings, prices, context.now)
 
     @property
     def name(self) -> ProviderName:
@@ -224,6 +229,17 @@ class GceProvider:
         if refusal is not None:
             raise to_error(refusal, operation="terminate", changes=True)
 
+    async def fetch_prices(self) -> PriceList:
+        """Prices of the settings' types, put together out of the SKUs of the Cloud Billing Catalog.
+
+        Raises:
+            AuthFailed: the project has not switched the Cloud Billing API on, or the credentials are not let in.
+        """
+        at = self._now()
+        kinds = await self._catalogue.types()
+        skus = await self._gce.skus(partial(to_rate, regions=frozenset(self._settings.regions)))
+        return collected(machine_rates(kinds, skus), at, NOTE)
+
     async def check(self) -> str:
         """The project and the identity of the credentials."""
         return await self._gce.identity(cluster_filter(self._cluster))
@@ -234,7 +250,8 @@ class GceProvider:
 
     def _instance(self, raw: Row) -> Instance:
         region = region_of(last_part(raw.get("zone")))
-        return to_instance(raw, self._catalogue.usd_per_hour(region, type_of(raw), spot=is_spot(raw)))
+        price = self._catalogue.price(region, type_of(raw), spot=is_spot(raw))
+        return to_instance(raw, price.usd_per_hour if price else None)
 
 
 def create(context: ProviderContext) -> GceProvider:

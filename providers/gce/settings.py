@@ -44,7 +44,7 @@ class GceSettings(AdapterSettings):
     attached_gpus: tuple[Annotated[str, Field(pattern=f"^{ATTACHED.pattern}$")], ...] = Field(
         (), description="N1 types with GPUs attached, e.g. n1-standard-8+nvidia-tesla-t4x1"
     )
-    prices: dict[str, Positive] = Field({}, description="USD per hour by type, over the shipped table")
+    prices: dict[str, Positive] = Field({}, description="USD per hour by type, before any table")
     spot: bool = Field(False, description="offer spot machines as well")
     spot_prices: dict[str, Positive] = Field({}, description="USD per hour of spot machines by type")
 
@@ -54,6 +54,11 @@ class GceSettings(AdapterSettings):
     )
     api_endpoint: str = Field(
         "", pattern=r"^(https?://[^/]+/?)?$", description="another Compute endpoint; empty: Google's"
+    )
+    billing_endpoint: str = Field(
+        "",
+        pattern=r"^(https?://[^/]+/?)?$",
+        description="another Cloud Billing endpoint; empty: api_endpoint, or Google's",
     )
     anonymous: bool = Field(False, description="send no credentials; only for a stand-in at `api_endpoint`")
 

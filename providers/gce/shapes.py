@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from typing import Any
 
 from meshd.gpus import normalise
 from meshd.provider_api import Offer
+from providers._prices import Price, Prices, by_settings
 from providers.gce.errors import GCE
 from providers.gce.mapping import last_part, region_of
-from providers.gce.prices import PriceTable
 from providers.gce.settings import ATTACHED, GceSettings
 
 #: Accelerator types: the normalised model, and one GPU's memory in GiB, neither of which Google's API tells.
@@ -137,31 +137,37 @@ def zone_wanted(zone: str, settings: GceSettings) -> bool:
     return zone in settings.zones if settings.zones else region_of(zone) in settings.regions
 
 
-def usd_per_hour(name: str, region: str, settings: GceSettings, table: PriceTable, *, spot: bool) -> float | None:
-    """The price of a machine: from the settings, else from the shipped table; None when neither has it."""
+def price_of(name: str, region: str, settings: GceSettings, prices: Prices, *, spot: bool) -> Price | None:
+    """The price of a machine: from the settings, else from the newer table; None when none has it.
+
+    That of an N1 with GPUs is put together, and is as old as the older of its parts.
+    """
     own = (settings.spot_prices if spot else settings.prices).get(name)
     if own is not None:
-        return own
+        return by_settings(own)
     attached = ATTACHED.fullmatch(name)
     if attached is None:
-        return table.find(region, name, spot=spot)
-    machine = table.find(region, attached[1], spot=spot)
-    card = table.find_attached(region, attached[2], spot=spot)
-    return None if machine is None or card is None else round(machine + int(attached[3]) * card, 5)
+        return prices.find(region, name, spot=spot)
+    machine = prices.find(region, attached[1], spot=spot)
+    card = prices.find(region, attached[2], spot=spot)
+    if machine is None or card is None:
+        return None
+    older = min((machine, card), key=lambda one: one.as_of.timestamp() if one.as_of else 0.0)
+    return replace(older, usd_per_hour=round(machine.usd_per_hour + int(attached[3]) * card.usd_per_hour, 5))
 
 
-def to_offers(kinds: Iterable[MachineType], settings: GceSettings, table: PriceTable, *, spot: bool) -> list[Offer]:
+def to_offers(kinds: Iterable[MachineType], settings: GceSettings, prices: Prices, *, spot: bool) -> list[Offer]:
     """One offer for each type, zone and way to rent with a known price. Google does not tell what is free."""
     ways = (False, True) if spot else (False,)
     priced = (
-        (kind, way, usd_per_hour(kind.name, region_of(kind.zone), settings, table, spot=way))
+        (kind, way, price_of(kind.name, region_of(kind.zone), settings, prices, spot=way))
         for kind in kinds
         for way in ways
     )
-    return [_offer(kind, price, way, table) for kind, way, price in priced if price is not None]
+    return [_offer(kind, price, way) for kind, way, price in priced if price is not None]
 
 
-def _offer(kind: MachineType, price: float, spot: bool, table: PriceTable) -> Offer:
+def _offer(kind: MachineType, price: Price, spot: bool) -> Offer:
     gpu, memory_gib = to_gpu(kind.accelerator) if kind.gpus else ("", 0)
     return Offer(
         provider=GCE,
@@ -173,11 +179,12 @@ def _offer(kind: MachineType, price: float, spot: bool, table: PriceTable) -> Of
         gpu_memory_gib=memory_gib,
         vcpus=kind.vcpus,
         memory_mib=kind.memory_mib,
-        usd_per_hour=price,
+        usd_per_hour=price.usd_per_hour,
         spot=spot,
         arch=kind.arch,
         available=None,
-        price_as_of=table.as_of,
+        price_as_of=price.as_of,
+        price_source=price.source,
     )
 
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from meshd.errors import InvalidRequest
-from meshd.provider_api import Offer, OfferQuery
+from meshd.provider_api import Offer, OfferQuery, PriceSource
 from providers._offers import matches
 from providers.paperspace.catalogue import Catalogue, MachineType
 from providers.paperspace.errors import PAPERSPACE
@@ -73,7 +73,7 @@ def candidates(
 ) -> list[Offer]:
     """All offers that the settings and the query mean and that a template can start, not yet asked for room.
 
-    A price of the settings stands in for the shipped one, and the vendor's table of types has its date all the same.
+    A price of the settings stands in for the shipped one: the vendor's API tells none.
     """
     types = [kind for kind in catalogue.types.values() if _is_wanted(kind, templates, settings)]
     offers = (
@@ -92,6 +92,7 @@ def _is_wanted(kind: MachineType, templates: Sequence[Mapping[str, Any]], settin
 
 
 def _offer(kind: MachineType, region: str, catalogue: Catalogue, settings: PaperspaceSettings) -> Offer:
+    own = settings.prices.get(kind.label.lower())
     return Offer(
         provider=PAPERSPACE,
         region=region,
@@ -102,6 +103,7 @@ def _offer(kind: MachineType, region: str, catalogue: Catalogue, settings: Paper
         gpu_memory_gib=kind.gpu_memory_gib,
         vcpus=kind.vcpus,
         memory_mib=kind.memory_gib * 1024,
-        usd_per_hour=settings.prices.get(kind.label.lower(), kind.usd_per_hour),
-        price_as_of=catalogue.as_of,
+        usd_per_hour=kind.usd_per_hour if own is None else own,
+        price_as_of=catalogue.as_of if own is None else None,
+        price_source=PriceSource.SHIPPED if own is None else PriceSource.SETTINGS,
     )

@@ -31,7 +31,7 @@ class PaperspaceSettings(AdapterSettings):
     machine_types: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         GPU_TYPES, description="types to rent, with * as wildcard; C* are those without GPUs"
     )
-    prices: dict[str, Positive] = Field({}, description="USD per hour by type, over the shipped table")
+    prices: dict[str, Positive] = Field({}, description="USD per hour by type, before the shipped table")
 
     templates: tuple[str, ...] = Field(
         GPU_TEMPLATES, description="names of OS templates for types with GPUs, in order of preference"

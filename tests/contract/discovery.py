@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from importlib import resources
 from typing import Any
@@ -36,12 +37,10 @@ class Discovery:
         """
         base = f"/{self.document['servicePath']}"
         assert path.startswith(base), path
-        for resource in self.document["resources"].values():
-            for method in resource.get("methods", {}).values():
-                pattern = re.sub(r"\\\{[^}]+\\\}", "[^/]+", re.escape(method["path"]))
-                if method["httpMethod"] == verb and re.fullmatch(pattern, path.removeprefix(base)):
-                    found: Json = method
-                    return found
+        for method in _methods(self.document):
+            pattern = re.sub(r"\\\{[^}]+\\\}", "[^/]+", re.escape(method.get("flatPath", method["path"])))
+            if method["httpMethod"] == verb and re.fullmatch(pattern, path.removeprefix(base)):
+                return method
         raise AssertionError(f"the vendor has no {verb} {path}")
 
     def check_query(self, method: Json, query: dict[str, str]) -> None:
@@ -71,6 +70,13 @@ class Discovery:
     @cached_property
     def _answers(self) -> Json:
         return {name: _schema(raw, request=False) for name, raw in self.document["schemas"].items()}
+
+
+def _methods(part: Json) -> Iterator[Json]:
+    """Those of the resources below, and of what lies below them."""
+    for resource in part.get("resources", {}).values():
+        yield from resource.get("methods", {}).values()
+        yield from _methods(resource)
 
 
 def _schema(raw: Json, *, request: bool) -> Json:

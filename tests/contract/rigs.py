@@ -20,6 +20,7 @@ from meshd.config import Settings
 from meshd.contract.faults import Fault, FaultEngine, Kind
 from meshd.daemon.guard.guards import Guards
 from meshd.obs.metrics import Metrics
+from meshd.price_list import PriceList
 from meshd.provider_api import Instance, LaunchRequest, Offer, OfferQuery, Provider, ProviderContext
 from meshd.runtime.clock import SystemClock
 from providers.aws.provider import create as create_aws
@@ -28,6 +29,8 @@ from providers.lambda_cloud.provider import create as create_lambda
 from providers.paperspace.provider import create as create_paperspace
 from providers.runpod.provider import create as create_runpod
 
+FetchedPrices = Callable[[], PriceList | None]
+NO_PRICES: FetchedPrices = lambda: None  # noqa: E731
 CLUSTER = "lab"
 SECRET = "s3cr3t-key-that-must-never-show"
 USER_DATA = "#!/bin/sh\n# join-token-that-must-never-show\necho 'grüß dich' > /run/meshd\n"
@@ -67,7 +70,7 @@ class Rig(Protocol):
         """What goes wrong in the cloud."""
         ...
 
-    def make(self, cluster: str = CLUSTER, **settings: Any) -> Provider:
+    def make(self, cluster: str = CLUSTER, fetched_prices: FetchedPrices = NO_PRICES, **settings: Any) -> Provider:
         """A new adapter, as after a restart of the daemon; closed by the rig."""
         ...
 
@@ -101,9 +104,9 @@ class _Rig:
     def unreachable(self) -> Provider:
         raise NotImplementedError
 
-    def make(self, cluster: str = CLUSTER, **settings: Any) -> Provider:
+    def make(self, cluster: str = CLUSTER, fetched_prices: FetchedPrices = NO_PRICES, **settings: Any) -> Provider:
         table = {**self.table(), **settings}
-        provider = self.factory(ProviderContext(cluster, table, self.clock.now))
+        provider = self.factory(ProviderContext(cluster, table, self.clock.now, fetched_prices))
         self.stack.push_async_callback(provider.aclose)
         return provider
 

@@ -17,7 +17,7 @@ from jsonschema import ValidationError
 
 from meshd.contract.faults import Kind, When
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
-from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
+from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, PriceBook
 from tests.contract.discovery import Discovery
 from tests.contract.rigs import CLUSTER, GPU, Rig, build, launched, request, running, service_account, strike
 
@@ -298,3 +298,21 @@ async def test_a_machine_that_could_not_be_made_is_told_by_get(recorded: tuple[R
     assert (found.state, found.vendor_state) == (InstanceState.GONE, "never made")
     assert list(await provider.list()) == []
     await provider.terminate(made)
+
+
+async def test_skus_are_the_billing_catalogues(recorded: tuple[Rig, Recorder, str]) -> None:
+    """The request and each page of the Cloud Billing API, against its own document."""
+    rig, recorder, url = recorded
+    provider = rig.make(billing_endpoint=url, call_timeout_s=100.0)
+    assert isinstance(provider, PriceBook)
+    await provider.fetch_prices()
+    spec = Discovery("cloudbilling.v1")
+    pages = [one for one in recorder.exchanges if one.path.endswith("/skus")]
+    assert len(pages) > 1
+    for exchange in pages:
+        method = spec.method(exchange.method, exchange.path)
+        spec.check_query(method, exchange.query)
+        spec.check_answer(method, exchange.answered)
+    tokens = [one.query.get("pageToken", "") for one in pages]
+    assert tokens == ["", *(one.answered["nextPageToken"] for one in pages[:-1])]
+    assert pages[-1].answered["nextPageToken"] == ""

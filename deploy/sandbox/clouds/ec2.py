@@ -15,11 +15,12 @@ from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
+from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
 from deploy.sandbox.clouds.ec2_backend import Backend, Reply
 from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
 from meshd.contract.faults import CUTS, Fault, FaultEngine, Kind, Struck
 from meshd.contract.standin import GATEWAY_PAGE
-from providers.aws.prices import shipped
+from providers._prices import shipped
 
 Form = dict[str, str]
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
@@ -71,7 +72,8 @@ class Ec2Cloud:
         self.ledger = ledger
         self.faults = faults
         self._backend = Backend()
-        self._prices = shipped()
+        self._prices = shipped("providers.aws")
+        self.pricing = PriceListApi(self._prices)
         self._tokens: dict[tuple[str, str], tuple[str, str, Reply]] = {}
         self._lock = threading.RLock()
         self._closing = threading.Event()
@@ -79,6 +81,10 @@ class Ec2Cloud:
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request; a fault may cut the connection, by raising ConnectionResetError."""
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        if environ.get("HTTP_X_AMZ_TARGET") == TARGET:
+            reply = self.pricing.reply(body, self.faults.take("prices"), self._closing)
+            start_response(reply.status, [*reply.headers, ("Content-Length", str(len(reply.body)))])
+            return [reply.body]
         form = dict(parse_qsl(body.decode(), keep_blank_values=True))
         action = form.get("Action", "")
         struck = self.faults.take(_operation(action, form))
@@ -172,7 +178,7 @@ class Ec2Cloud:
                 instance_type=kind,
                 gpus=gpus,
                 gpu_name=gpu_name,
-                usd_per_hour=self._prices.find(region, kind) or _FALLBACK_USD_PER_HOUR,
+                usd_per_hour=self._prices.usd(region, kind) or _FALLBACK_USD_PER_HOUR,
                 user_data=base64.b64decode(form.get("UserData", "")).decode("utf-8", "replace"),
                 spot=form.get("InstanceMarketOptions.MarketType") == "spot",
                 tags=tags,

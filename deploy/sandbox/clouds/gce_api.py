@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from deploy.sandbox.clouds.gce_billing import SKUS_PATH, BillingCatalog, not_switched_on
 from deploy.sandbox.clouds.gce_bodies import BASE, instance_body, number
 from deploy.sandbox.clouds.gce_operations import Failure, Operation, Operations
 from deploy.sandbox.clouds.gce_rules import cards_of, checked, metadata_of, no
@@ -20,7 +21,7 @@ from deploy.sandbox.clouds.gce_types import ACCELERATORS, TYPES, ZONES
 from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
 from meshd.contract.faults import Fault, FaultEngine, Kind
 from meshd.contract.standin import Refused, StandIn
-from providers.gce.prices import shipped
+from providers._prices import shipped
 
 PREFIX = "/compute/v1/projects/{project}"
 _FALLBACK_USD_PER_HOUR = 1.0
@@ -57,7 +58,8 @@ class GceCloud(StandIn):
     def __init__(self, ledger: Ledger, faults: FaultEngine) -> None:
         super().__init__(faults)
         self.ledger = ledger
-        self._prices = shipped()
+        self._prices = shipped("providers.gce")
+        self.billing = BillingCatalog(self._prices)
         self._ids: dict[tuple[str, str], str] = {}
         self._bodies: dict[str, dict[str, Any]] = {}
         self._operations = Operations(ledger)
@@ -67,6 +69,7 @@ class GceCloud(StandIn):
         """What of the API the adapter calls."""
         zone = PREFIX + "/zones/{zone}"
         return [
+            web.get(SKUS_PATH, self._skus),
             web.get(PREFIX + "/aggregated/instances", self._list),
             web.get(PREFIX + "/aggregated/machineTypes", self._machine_types),
             web.get(PREFIX + "/aggregated/acceleratorTypes", self._accelerator_types),
@@ -80,6 +83,8 @@ class GceCloud(StandIn):
     def operation_of(self, request: web.Request) -> str:
         """By method and path."""
         path, method = request.path, request.method
+        if path.endswith("/skus"):
+            return "prices"
         if path.endswith("/aggregated/instances"):
             return "list"
         if "/aggregated/" in path:
@@ -93,8 +98,8 @@ class GceCloud(StandIn):
         return no(*_AT_ONCE.get(fault.kind, (fault.status, "backendError", "Backend Error")))
 
     def refuses_itself(self, operation: str, fault: Fault) -> bool:
-        """Lack of room and of quota show in the operation, after a call that went well."""
-        return operation == "launch" and fault.kind in _LATE
+        """Lack of room and of quota show in the operation, after a call; billing has words of its own."""
+        return (operation == "launch" and fault.kind in _LATE) or (operation == "prices" and fault.kind is Kind.AUTH)
 
     def no_such_path(self) -> Refused:
         """Google's 404."""
@@ -150,8 +155,8 @@ class GceCloud(StandIn):
         region, name = zone.rpartition("-")[0], str(body["name"])
         card, count = cards_of(body, kind)
         spot = (body.get("scheduling") or {}).get("provisioningModel") == "SPOT"
-        price = self._prices.find(region, kind.name, spot=spot)
-        extra = self._prices.find_attached(region, card, spot=spot) if body.get("guestAccelerators") else 0.0
+        price = self._prices.usd(region, kind.name, spot=spot)
+        extra = self._prices.usd(region, card, spot=spot) if body.get("guestAccelerators") else 0.0
         machine_id = number(f"{zone}/{name}/{operation.name}")
         self._ids[zone, name] = machine_id
         self._bodies[machine_id] = body
@@ -211,6 +216,11 @@ class GceCloud(StandIn):
 
     def _body(self, request: web.Request, machine: Machine) -> dict[str, Any]:
         return instance_body(request.match_info["project"], machine, self._bodies[machine.id], self.struck.looks)
+
+    async def _skus(self, request: web.Request) -> web.Response:
+        if self.struck.before is not None:
+            raise not_switched_on()
+        return self.billing.page(request)
 
     # --- types
 

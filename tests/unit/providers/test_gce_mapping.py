@@ -25,7 +25,9 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
-from meshd.provider_api import InstanceState, LaunchRequest, Offer, ProviderName
+from meshd.price_list import Pair, PriceList
+from meshd.provider_api import InstanceState, LaunchRequest, Offer, PriceSource, ProviderName
+from providers._prices import Prices, shipped
 from providers._settings import parse
 from providers.gce.body import IMAGES, insert_body
 from providers.gce.errors import Refusal, refusal_of_answer, refusal_of_operation, to_error
@@ -44,16 +46,15 @@ from providers.gce.mapping import (
     to_state,
     type_of,
 )
-from providers.gce.prices import PriceTable, shipped
 from providers.gce.settings import GceSettings
 from providers.gce.shapes import (
     by_zone,
     name_filter,
+    price_of,
     to_gpu,
     to_machine_type,
     to_offers,
     usable_types,
-    usd_per_hour,
 )
 
 ZONE = "us-central1-a"
@@ -371,11 +372,10 @@ def test_machine_types() -> None:
     assert to_machine_type(row(deprecated={"state": "DEPRECATED"}), ZONE) is not None
 
 
-def table(**machines: list[float | None]) -> PriceTable:
+def table(**machines: Pair) -> Prices:
     named = {name.replace("_", "-"): pair for name, pair in machines.items()}
-    return PriceTable(
-        datetime(2026, 1, 1, tzinfo=UTC), {"us-central1": named}, {"us-central1": {"nvidia-tesla-t4": [0.5, None]}}
-    )
+    usd = {"us-central1": {**named, "nvidia-tesla-t4": (0.5, None)}}
+    return Prices(PriceList(as_of=datetime(2026, 1, 1, tzinfo=UTC), usd_per_hour=usd), lambda: None)
 
 
 def test_offers() -> None:
@@ -392,7 +392,7 @@ def test_offers() -> None:
         ("a3-highgpu-8g", ZONE),
         ("n1-standard-8+nvidia-tesla-t4x2", ZONE),
     ]
-    prices = table(a3_highgpu_8g=[88.0, 27.0], n1_standard_8=[0.4, 0.1])
+    prices = table(a3_highgpu_8g=(88.0, 27.0), n1_standard_8=(0.4, 0.1))
     offers = to_offers(kinds, settings, prices, spot=True)
     assert [(offer.instance_type, offer.spot, offer.usd_per_hour) for offer in offers] == [
         ("a3-highgpu-8g", False, 88.0),
@@ -406,11 +406,30 @@ def test_offers() -> None:
 
 def test_own_prices_come_first() -> None:
     settings = GceSettings(prices={"a3-highgpu-8g": 50}, spot_prices={"a4-highgpu-8g": 20})
-    prices = table(a3_highgpu_8g=[88.0, 27.0])
-    assert usd_per_hour("a3-highgpu-8g", "us-central1", settings, prices, spot=False) == 50
-    assert usd_per_hour("a3-highgpu-8g", "us-central1", settings, prices, spot=True) == 27
-    assert usd_per_hour("a4-highgpu-8g", "mars-1", settings, prices, spot=True) == 20
-    assert usd_per_hour("a4-highgpu-8g", "mars-1", settings, prices, spot=False) is None
+    prices = table(a3_highgpu_8g=(88.0, 27.0))
+
+    def usd(name: str, region: str, *, spot: bool) -> float | None:
+        found = price_of(name, region, settings, prices, spot=spot)
+        return found.usd_per_hour if found else None
+
+    assert usd("a3-highgpu-8g", "us-central1", spot=False) == 50
+    assert usd("a3-highgpu-8g", "us-central1", spot=True) == 27
+    assert usd("a4-highgpu-8g", "mars-1", spot=True) == 20
+    assert usd("a4-highgpu-8g", "mars-1", spot=False) is None
+    own = price_of("a3-highgpu-8g", "us-central1", settings, prices, spot=False)
+    assert own is not None and (own.as_of, own.source) == (None, PriceSource.SETTINGS)
+
+
+def test_a_price_of_two_parts_is_as_old_as_the_older() -> None:
+    fetched = PriceList(
+        as_of=datetime(2026, 2, 1, tzinfo=UTC), usd_per_hour={"us-central1": {"nvidia-tesla-t4": (0.6, None)}}
+    )
+    prices = Prices(table(n1_standard_8=(0.4, 0.1)).shipped, lambda: fetched)
+    both = price_of("n1-standard-8+nvidia-tesla-t4x2", "us-central1", GceSettings(), prices, spot=False)
+    assert both is not None
+    assert (both.usd_per_hour, both.as_of, both.source) == (
+        1.6, datetime(2026, 1, 1, tzinfo=UTC), PriceSource.SHIPPED,
+    )  # fmt: skip
 
 
 def test_name_filter() -> None:
@@ -423,16 +442,17 @@ def test_name_filter() -> None:
 
 
 def test_shipped_prices() -> None:
-    prices = shipped()
-    assert prices.as_of.tzinfo is UTC
-    pairs = [pair for region in prices.machines.values() for pair in region.values()]
-    assert all(len(pair) == 2 and any(price is not None for price in pair) for pair in pairs)
-    assert all(0 < price < 200 for pair in pairs for price in pair if price is not None)
-    for on_demand, spot in (pair for pair in pairs if None not in pair):
-        assert spot is not None and on_demand is not None and spot < on_demand
-    assert prices.find("us-central1", "a3-highgpu-1g", spot=False) is None
-    assert prices.find("us-central1", "a3-highgpu-1g", spot=True) is not None
-    assert prices.find("mars-1", "a3-highgpu-1g", spot=True) is None
+    prices = shipped("providers.gce")
+    assert prices.as_of.tzinfo is not None
+    pairs = [pair for region in prices.usd_per_hour.values() for pair in region.values()]
+    assert all(any(price is not None for price in pair) for pair in pairs)
+    assert all(price < 200 for pair in pairs for price in pair if price is not None)
+    for on_demand, spot in pairs:
+        assert on_demand is None or spot is None or spot < on_demand
+    assert prices.usd("us-central1", "a3-highgpu-1g", spot=False) is None
+    assert prices.usd("us-central1", "a3-highgpu-1g", spot=True) is not None
+    assert prices.usd("us-central1", "nvidia-tesla-t4") == 0.35
+    assert prices.usd("mars-1", "a3-highgpu-1g", spot=True) is None
 
 
 # --- the create call

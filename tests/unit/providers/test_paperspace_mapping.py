@@ -23,7 +23,16 @@ from meshd.errors import (
 )
 from meshd.gpus import normalise
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, machine_name, slot_name
-from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, OfferQuery, ProviderName
+from meshd.provider_api import (
+    Instance,
+    InstanceId,
+    InstanceState,
+    LaunchRequest,
+    Offer,
+    OfferQuery,
+    PriceSource,
+    ProviderName,
+)
 from providers._settings import parse
 from providers.paperspace.catalogue import shipped
 from providers.paperspace.errors import NotNow, by_words, to_error
@@ -316,6 +325,9 @@ def test_prices_of_the_settings_come_first() -> None:
     settings = PaperspaceSettings(prices={"h100": 2.24})
     (offer,) = candidates(shipped(), TEMPLATES, settings, OfferQuery(gpu="h100"))
     assert (offer.usd_per_hour, offer.region, offer.available) == (2.24, "ny2", None)
+    assert (offer.price_as_of, offer.price_source) == (None, PriceSource.SETTINGS)
+    (offer,) = candidates(shipped(), TEMPLATES, PaperspaceSettings(), OfferQuery(gpu="h100"))
+    assert (offer.price_as_of, offer.price_source) == (shipped().as_of, PriceSource.SHIPPED)
 
 
 def test_offers_keep_to_the_settings_types_and_regions() -> None:

@@ -1,0 +1,124 @@
+"""Prices that are fetched, over real HTTP against the vendors' stand-ins."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from meshd.contract.faults import Kind
+from meshd.errors import AuthFailed, ProviderError, RateLimited, Transient
+from meshd.price_list import PriceList
+from meshd.provider_api import OfferQuery, PriceBook, PriceSource, Provider
+from providers._prices import shipped
+from tests.contract.rigs import RIGS, Rig, build, strike
+
+BOOKS = ("aws", "gce")
+SLOW: dict[str, Any] = {"call_timeout_s": 100.0}  # on a busy machine Google's SDK takes long to load
+
+
+@pytest.fixture(params=BOOKS)
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    async with AsyncExitStack() as stack:
+        yield await build(request.param, stack)
+
+
+def book(provider: Provider) -> PriceBook:
+    assert isinstance(provider, PriceBook)
+    return provider
+
+
+@pytest.mark.parametrize("name", sorted(set(RIGS) - set(BOOKS)))
+async def test_who_has_no_price_list_does_not_say_so(name: str) -> None:
+    async with AsyncExitStack() as stack:
+        assert not isinstance((await build(name, stack)).make(), PriceBook)
+
+
+async def test_fetched_prices_are_the_vendors(rig: Rig) -> None:
+    """Over several pages, between the prices of other deals, for the types and regions of the settings alone."""
+    provider = rig.make(**SLOW)
+    found = await book(provider).fetch_prices()
+    assert found.as_of == rig.clock.now()
+    table = shipped(f"providers.{rig.name}")
+    assert found.names > 0
+    for region, names in found.usd_per_hour.items():
+        for name, pair in names.items():
+            for usd, known in zip(pair, table.usd_per_hour[region][name], strict=True):
+                assert usd == (None if known is None else pytest.approx(known, rel=1e-3)), (region, name)
+    assert rig.faults.seen("prices") > 1, "there is more than one page"
+
+
+async def test_every_offer_has_a_fetched_price(rig: Rig) -> None:
+    fetched: list[PriceList | None] = [None]
+    provider = rig.make(**SLOW, fetched_prices=lambda: fetched[0])
+    before = await provider.offers(OfferQuery())
+    assert {offer.price_source for offer in before} == {PriceSource.SHIPPED}
+    fetched[0] = await book(provider).fetch_prices()
+    after = await provider.offers(OfferQuery())
+    assert {offer.key for offer in after} == {offer.key for offer in before}
+    assert {offer.price_source for offer in after} == {PriceSource.REFRESHED}
+    assert {offer.price_as_of for offer in after} == {rig.clock.now()}
+
+
+async def test_new_prices_reach_the_offers(rig: Rig) -> None:
+    pricing = rig.server.ec2.pricing if rig.name == "aws" else None
+    if pricing is None:
+        rig.server.gce.billing.factor = 2.0
+    else:
+        pricing.usd_per_hour = {key: 2 * usd for key, usd in pricing.usd_per_hour.items()}
+    fetched: list[PriceList | None] = [None]
+    provider = rig.make(**SLOW, fetched_prices=lambda: fetched[0])
+    before = {offer.key: offer.usd_per_hour for offer in await provider.offers(OfferQuery())}
+    fetched[0] = await book(provider).fetch_prices()
+    for offer in await provider.offers(OfferQuery()):
+        assert offer.usd_per_hour == pytest.approx(2 * before[offer.key], rel=1e-3)
+
+
+async def test_the_settings_own_price_always_wins(rig: Rig) -> None:
+    kind = {"aws": "p5.4xlarge", "gce": "g2-standard-4"}[rig.name]
+    fetched: list[PriceList | None] = [None]
+    provider = rig.make(**SLOW, fetched_prices=lambda: fetched[0], prices={kind: 1.23})
+    fetched[0] = await book(provider).fetch_prices()
+    own = [o for o in await provider.offers(OfferQuery(spot=False)) if o.instance_type == kind]
+    assert own
+    assert {(o.usd_per_hour, o.price_source, o.price_as_of) for o in own} == {(1.23, PriceSource.SETTINGS, None)}
+
+
+async def test_a_missing_permission_is_named(rig: Rig) -> None:
+    provider = rig.make(**SLOW)
+    strike(rig, Kind.AUTH, "prices")
+    with pytest.raises(AuthFailed) as caught:
+        await book(provider).fetch_prices()
+    needed = {"aws": "pricing:GetProducts", "gce": "gcloud services enable cloudbilling.googleapis.com"}[rig.name]
+    assert needed in str(caught.value)
+    assert not any(secret in "".join(traceback.format_exception(caught.value)) for secret in rig.secrets)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (Kind.THROTTLED, RateLimited),
+        (Kind.ERROR_BEFORE, Transient),
+        (Kind.CUT_BEFORE, Transient),
+        (Kind.HTML, Transient),
+        (Kind.HTML_AFTER, Transient),
+    ],
+)
+@pytest.mark.parametrize("page", [1, 2])
+async def test_a_list_is_complete_or_none(rig: Rig, kind: Kind, error: type[ProviderError], page: int) -> None:
+    """A fault on any page: half of the prices are never taken for all."""
+    provider = rig.make(**SLOW)
+    strike(rig, kind, "prices", skip=page - 1)
+    with pytest.raises(error):
+        await book(provider).fetch_prices()
+
+
+async def test_nobody_listens(rig: Rig) -> None:
+    provider = rig.make(**SLOW, **({"endpoint_url": "http://127.0.0.1:9"} if rig.name == "aws" else {}))
+    if rig.name == "gce":
+        provider = rig.make(**SLOW, billing_endpoint="http://127.0.0.1:9")
+    with pytest.raises(Transient):
+        await book(provider).fetch_prices()
