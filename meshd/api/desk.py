@@ -15,6 +15,9 @@ from meshd.api.schema import (
     OffersQuery,
     OffersView,
     PlanView,
+    PricesRefresh,
+    PricesRefreshed,
+    PricesView,
     RemoveRequest,
     ScaleAnswer,
     ScaleRequest,
@@ -53,6 +56,16 @@ class HeadDesk(Protocol):
 
     async def explain(self, subject: str) -> ExplainView:
         """What a machine, a slot or a pool is doing and why. Raises Unknown, with names that are near."""
+        ...
+
+    async def prices(self) -> PricesView:
+        """Which prices are in use, how old they are and where they come from."""
+        ...
+
+    async def refresh_prices(self, request: PricesRefresh, actor: Actor) -> PricesRefreshed:
+        """Fetch prices from the clouds, all at once; one that fails is a row of its own. Raises Unknown for a provider
+        that is not enabled.
+        """
         ...
 
     async def scale(self, request: ScaleRequest, actor: Actor) -> ScaleAnswer:

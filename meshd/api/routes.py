@@ -23,6 +23,7 @@ from meshd.api.schema import (
     DrainRequest,
     ExplainQuery,
     OffersQuery,
+    PricesRefresh,
     RemoveRequest,
     Request,
     ScaleRequest,
@@ -74,6 +75,9 @@ class Routes:
         app.router.add_post("/v1/scale", self._scale)
         app.router.add_post("/v1/drain", self._write("drain", DrainRequest, self._desk.drain))
         app.router.add_post("/v1/undrain", self._write("undrain", DrainRequest, self._desk.undrain))
+        app.router.add_get("/v1/prices", self._read(lambda: self._desk.prices()))
+        refresh = self._write("refresh_prices", PricesRefresh, self._desk.refresh_prices)
+        app.router.add_post("/v1/prices/refresh", refresh)
         app.router.add_post("/v1/remove", self._write("remove", RemoveRequest, self._desk.remove))
 
     def close(self) -> None:

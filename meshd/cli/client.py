@@ -23,6 +23,9 @@ from meshd.api.schema import (
     OffersQuery,
     OffersView,
     PlanView,
+    PricesRefresh,
+    PricesRefreshed,
+    PricesView,
     RemoveRequest,
     Request,
     ScaleAnswer,
@@ -36,6 +39,8 @@ D = TypeVar("D", bound=BaseModel)
 Query: TypeAlias = Sequence[tuple[str, str]]
 
 TIMEOUT_S = 60.0
+REFRESH_MAX_S = 600.0
+"""The most that `prices.refresh_timeout_s` may be."""
 _CONNECT_TIMEOUT_S = 5.0
 _CODES = {400: Exit.USAGE, 403: Exit.DENIED, 504: Exit.TIMED_OUT}
 
@@ -84,6 +89,14 @@ class Head:
         """What a machine, slot or pool is doing and why."""
         return await self._get("/v1/explain", ExplainView, query=[("subject", subject)])
 
+    async def prices(self) -> PricesView:
+        """Which prices are in use."""
+        return await self._get("/v1/prices", PricesView)
+
+    async def refresh_prices(self, request: PricesRefresh) -> PricesRefreshed:
+        """Fetch prices, for as long as the daemon may take."""
+        return await self._post("/v1/prices/refresh", request, PricesRefreshed, extra_s=REFRESH_MAX_S)
+
     async def scale(self, request: ScaleRequest) -> ScaleAnswer:
         """Set a pool's target."""
         return await self._post("/v1/scale", request, ScaleAnswer)
@@ -124,8 +137,9 @@ class Head:
     async def _get(self, path: str, kind: type[D], *, query: Query = (), extra_s: float = 0.0) -> D:
         return await self._ask("GET", path, kind, query=query, timeout_s=self._timeout_s + extra_s)
 
-    async def _post(self, path: str, request: Request, kind: type[D]) -> D:
-        return await self._ask("POST", path, kind, body=request.model_dump_json(), timeout_s=self._timeout_s)
+    async def _post(self, path: str, request: Request, kind: type[D], *, extra_s: float = 0.0) -> D:
+        body, timeout_s = request.model_dump_json(), self._timeout_s + extra_s
+        return await self._ask("POST", path, kind, body=body, timeout_s=timeout_s)
 
     async def _ask(
         self,

@@ -18,6 +18,7 @@ COMMANDS = (
     "scale",
     "plan",
     "offers",
+    "prices",
     "status",
     "nodes",
     "explain",

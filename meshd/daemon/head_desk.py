@@ -19,6 +19,7 @@ from meshd.daemon.execute import Executor
 from meshd.daemon.explain import Explainer
 from meshd.daemon.node_steps import SlurmControl
 from meshd.daemon.offers import offers_view
+from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.model.desired import Block, Desired, Pool, Target
@@ -67,6 +68,7 @@ class Desk:
         tailscale_version: Callable[[], str],
         look_at_slurm: Callable[[], Awaitable[object]],
         read_offers: Callable[[], Awaitable[None]],
+        prices: PriceDesk,
     ) -> None:
         self._records = records
         self._journal = records.journal
@@ -84,6 +86,7 @@ class Desk:
         self._tailscale_version = tailscale_version
         self._look_at_slurm = look_at_slurm
         self._read_offers = read_offers
+        self._prices = prices
         self._explainer = Explainer(self._journal, desired, self._tick, clock)
         self._started_at = clock.now()
         self._news = asyncio.Condition()
@@ -204,6 +207,10 @@ class Desk:
         """What it is doing and why."""
         return self._explainer(subject)
 
+    async def prices(self) -> s.PricesView:
+        """Which prices are in use."""
+        return self._prices.view()
+
     async def doctor(self) -> s.DoctorView:
         """All checks."""
         return s.DoctorView(checks=await self._doctor())
@@ -255,6 +262,12 @@ class Desk:
             target_id=target_id, at=now, last_event_id=last_event_id, plan=view, warnings=view.warnings,
             waiting_for_jobs=waiting,
         )  # fmt: skip
+
+    async def refresh_prices(self, request: s.PricesRefresh, actor: Actor) -> s.PricesRefreshed:
+        """Fetch prices; the next tick plans with them."""
+        answer = await self._prices.refresh(request)
+        self._reconciler.wake()
+        return answer
 
     async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
         """Let the node take no new jobs."""

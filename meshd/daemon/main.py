@@ -35,6 +35,9 @@ from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe import Refresh, sources_of
 from meshd.daemon.pace import Pace
+from meshd.daemon.price_desk import PriceDesk
+from meshd.daemon.price_files import PriceFiles
+from meshd.daemon.prices import Prices
 from meshd.daemon.publishing import Publishing
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
@@ -52,6 +55,7 @@ from meshd.munge.client import MungeClient
 from meshd.munge.key import read_key
 from meshd.obs import log as logging
 from meshd.obs.metrics import Metrics, Standing
+from meshd.provider_api import PriceBook
 from meshd.runtime.clock import SystemClock
 from meshd.runtime.collector import calm
 from meshd.runtime.run import run
@@ -92,8 +96,10 @@ class Daemon:
         self._tokens = MachineTokens.at(state / "machines.key")
         self._metrics = Metrics()
         self._guards = Guards(lambda: self.settings, self._metrics, clock)
+        price_files = PriceFiles(state / "prices")
         self._providers = {
-            name: self._guards.around(provider) for name, provider in load_providers(settings, clock.now).items()
+            name: self._guards.around(provider)
+            for name, provider in load_providers(settings, clock.now, price_files.find).items()
         }
         self._local = LocalApi(settings.tailnet.socket)
         self._watcher = TailnetWatcher(self._local, clock, self._wake, poll_interval_s=settings.tailnet.poll_interval_s)
@@ -110,6 +116,12 @@ class Daemon:
         self._sources = Sources(
             providers=self._providers, slurm=self._slurm.view, dead_key=self._dead_key, pace=self._pace,
             settings=lambda: self.settings, clock=clock, changed=self._wake,
+        )  # fmt: skip
+        self._prices = Prices(
+            {name: provider for name, provider in self._providers.items() if isinstance(provider, PriceBook)},
+            price_files, clock, settings=lambda: self.settings.prices,
+            read_offers=lambda name: self._sources.offers[name].read_once(),
+            tell=lambda text: self._journal.event(clock.now(), "prices", text),
         )  # fmt: skip
         self._publishing = Publishing(
             settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
@@ -147,6 +159,7 @@ class Daemon:
             clock=clock, cluster=settings.cluster.name, config_problem=lambda: self.config_problem,
             tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
             look_at_slurm=self._sources.slurm.read_once, read_offers=Refresh(self._sources.offers.values(), clock),
+            prices=PriceDesk(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
         )  # fmt: skip
         self._api = ApiServer(
             self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()),
@@ -200,7 +213,11 @@ class Daemon:
     def _problems(self) -> list[ProblemView]:
         """Those that show neither in the journal nor in a tick."""
         now_s, now = self._clock.monotonic_s(), self._clock.now()
-        return [*problems.of_breakers(self._guards.breakers(), now_s, now), *self._telemetry.problems()]
+        return [
+            *problems.of_breakers(self._guards.breakers(), now_s, now),
+            *problems.of_price_files(self._prices.files.damaged()),
+            *self._telemetry.problems(),
+        ]
 
     def _standing(self) -> Standing:
         tick = self._reconciler.last
@@ -268,6 +285,7 @@ class Daemon:
                 "node_api": self._serve_nodes,
                 "publish": self._publishing.run,
                 "metrics": self._telemetry.run,
+                "prices": self._prices.run,
                 **self._sources.bodies(),
             }
             tasks += [asyncio.create_task(keep_running(name, body), name=name) for name, body in bodies.items()]
@@ -344,6 +362,7 @@ class Daemon:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._prices.aclose()
         for provider in self._providers.values():
             await provider.aclose()
         await self._local.aclose()

@@ -130,6 +130,13 @@ def of_prices(desired: Desired, machines: Iterable[Machine]) -> Iterable[Problem
             yield _problem("warning", text, refresh_words(provider), pool=pool)
 
 
+def of_price_files(damaged: Mapping[str, str]) -> Iterable[ProblemView]:
+    """Files of fetched prices that cannot be read: older ones hold."""
+    for provider, why in sorted(damaged.items()):
+        text = f"{why}; {provider} is reckoned with older prices"
+        yield _problem("warning", text, f"`meshctl prices refresh {provider}` writes it anew")
+
+
 def ordered(problems: Iterable[ProblemView]) -> list[ProblemView]:
     """Worst first."""
     return sorted(problems, key=lambda p: (_ORDER.get(p.severity, 9), p.pool, p.text))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from importlib.metadata import entry_points
 
 import structlog
 
 from meshd.config import Settings
 from meshd.errors import ConfigError
+from meshd.price_list import PriceList
 from meshd.provider_api import Provider, ProviderContext, ProviderFactory
 
 GROUP = "meshd.providers"
@@ -21,8 +23,15 @@ def installed() -> Mapping[str, str]:
     return {point.name: point.value for point in entry_points(group=GROUP)}
 
 
-def load_providers(settings: Settings, now: Callable[[], datetime]) -> dict[str, Provider]:
+def load_providers(
+    settings: Settings, now: Callable[[], datetime], prices: Callable[[str], PriceList | None]
+) -> dict[str, Provider]:
     """One adapter for each enabled provider.
+
+    Args:
+        settings: which, and their tables.
+        now: UTC clock.
+        prices: those that a provider has fetched; asked again and again.
 
     Raises:
         ConfigError: an unknown provider, a missing SDK, or settings that the adapter does not accept: all of them.
@@ -38,7 +47,7 @@ def load_providers(settings: Settings, now: Callable[[], datetime]) -> dict[str,
             continue
         try:
             factory: ProviderFactory = points[name].load()
-            providers[name] = factory(ProviderContext(settings.cluster.name, table.own(), now))
+            providers[name] = factory(ProviderContext(settings.cluster.name, table.own(), now, partial(prices, name)))
         except ConfigError as error:
             problems += error.problems
         except ImportError as error:

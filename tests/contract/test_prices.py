@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy.release_prices import differences, release, wanted
 from meshd.contract.faults import Kind
-from meshd.errors import AuthFailed, ProviderError, RateLimited, Transient
-from meshd.price_list import PriceList
+from meshd.errors import AuthFailed, ConfigError, ProviderError, RateLimited, Transient
+from meshd.price_list import PriceList, collected, dump, parse
 from meshd.provider_api import OfferQuery, PriceBook, PriceSource, Provider
 from providers._prices import shipped
 from tests.contract.rigs import RIGS, Rig, build, strike
 
 BOOKS = ("aws", "gce")
+AT = datetime(2026, 3, 1, tzinfo=UTC)
 SLOW: dict[str, Any] = {"call_timeout_s": 100.0}  # on a busy machine Google's SDK takes long to load
 
 
@@ -122,3 +127,29 @@ async def test_nobody_listens(rig: Rig) -> None:
         provider = rig.make(**SLOW, billing_endpoint="http://127.0.0.1:9")
     with pytest.raises(Transient):
         await book(provider).fetch_prices()
+
+
+async def test_the_table_for_a_release(rig: Rig, tmp_path: Path) -> None:
+    """Made by the same code: nothing of the old table is lost unnoticed."""
+    path = tmp_path / "prices.json"
+    old = shipped(f"providers.{rig.name}")
+    path.write_text(dump(old))
+    table = wanted(rig.name, {**rig.table(), **SLOW}, old)
+    lost = {"aws": 0, "gce": 1}[rig.name]  # the stand-in's Google does not rent all that the table has
+    if lost:
+        with pytest.raises(ConfigError, match="GONE"):
+            await asyncio.to_thread(release, rig.name, table, path, allow_gone=False)
+        assert parse(path.read_text()) == old
+    changes = await asyncio.to_thread(release, rig.name, table, path, allow_gone=True)
+    assert all(line.endswith("GONE") for line in changes) and bool(changes) == bool(lost)
+    new = parse(path.read_text())
+    assert new.as_of > old.as_of
+    assert new.names > 10
+
+
+def test_what_a_new_table_changes() -> None:
+    old = collected([("r", "a", False, 1.0), ("r", "b", False, 2.0), ("r", "c", True, 3.0)], AT, "")
+    new = collected([("r", "a", False, 1.005), ("r", "b", False, 2.5), ("r", "d", False, 4.0)], AT, "")
+    assert list(differences(old, new)) == [
+        "r b on demand: 2.0 -> 2.5", "r c spot: 3.0 -> GONE", "r d on demand: new -> 4.0",
+    ]  # fmt: skip

@@ -30,6 +30,11 @@ from meshd.api.schema import (
     OffersView,
     PlanView,
     PoolView,
+    PriceRefreshRow,
+    PriceRow,
+    PricesRefresh,
+    PricesRefreshed,
+    PricesView,
     ProblemView,
     QueueView,
     RemoveRequest,
@@ -84,6 +89,8 @@ class MemoryDesk:
     unread: list[SourceView] = field(default_factory=list)
     frozen: bool = False
     error: Exception | None = None
+    price_rows: list[PriceRow] = field(default_factory=list)
+    fetches: dict[str, PriceRefreshRow] = field(default_factory=dict)
     actors: list[Actor] = field(default_factory=list)
     checks: list[CheckRow] = field(
         default_factory=lambda: [CheckRow(name="slurm", status="ok", text="24.11.5 answers")]
@@ -383,6 +390,18 @@ class MemoryDesk:
     def _offer_sources(self) -> list[SourceView]:
         names = sorted({o.provider for o in self.catalogue})
         return [SourceView(name=f"offers:{name}", ok=True, at=self.now()) for name in names] + self.unread
+
+    async def prices(self) -> PricesView:
+        self._fault()
+        return PricesView(at=self.now(), stale_after_s=30 * 86400, prices=self.price_rows)
+
+    async def refresh_prices(self, request: PricesRefresh, actor: Actor) -> PricesRefreshed:
+        self.actors.append(actor)
+        known = {row.provider for row in self.price_rows}
+        if unknown := [name for name in request.providers if name not in known]:
+            raise Unknown(f"{unknown[0]} is not enabled", f"enabled providers are: {', '.join(sorted(known))}")
+        results = [self.fetches.get(name, PriceRefreshRow(provider=name, ok=True)) for name in request.providers]
+        return PricesRefreshed(at=self.now(), results=results, prices=self.price_rows)
 
     async def explain(self, subject: str) -> ExplainView:
         self._fault()

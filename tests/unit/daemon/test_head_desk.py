@@ -13,9 +13,13 @@ import pytest
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
+from meshd.config import PriceSettings
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.observe import Refresh, Source
+from meshd.daemon.price_desk import PriceDesk
+from meshd.daemon.price_files import PriceFiles
+from meshd.daemon.prices import Prices
 from meshd.errors import NoCapacity, QuotaExceeded, TailnetError, Uncertain
 from meshd.model.desired import Block, Target
 from meshd.model.ids import MachineName
@@ -43,15 +47,22 @@ class NoDoctor:
         return []
 
 
+async def nothing(_provider: str) -> None:
+    """No cloud to read here."""
+
+
 class World(Small):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.next: Snapshot | None = None
+        files = PriceFiles(directory / "prices")
+        prices = Prices({}, files, self.clock, settings=PriceSettings, read_offers=nothing, tell=lambda _: None)
         self.desk = Desk(
             records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
             clock=self.clock, cluster="lab", config_problem=lambda: "", tailscale_version=lambda: "1.102",
             look_at_slurm=self.look_at_slurm, problems_of_others=lambda: [], read_offers=self.read_offers,
+            prices=PriceDesk(prices, lambda: self.seen.offers, self.desired, self.clock),
         )  # fmt: skip
 
     async def look_at_slurm(self) -> None:

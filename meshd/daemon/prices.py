@@ -1,0 +1,136 @@
+"""Fetches prices: when somebody asks, and by itself when they have become old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+
+from meshd.config import PriceSettings
+from meshd.daemon.price_files import PriceFiles
+from meshd.errors import AuthFailed, InvalidRequest, MeshdError
+from meshd.price_list import PriceList
+from meshd.provider_api import PriceBook
+from meshd.runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY_S = 600.0
+AGAIN_S = 3600.0
+"""By itself, after a fetch that failed."""
+AGAIN_DENIED_S = 86400.0
+"""The same, when it is the permission that is missing: that is mended by a person, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What came of a fetch.
+
+    Attributes:
+        prices: None when it failed; the prices from before then still hold.
+        error: why it failed.
+    """
+
+    at: datetime
+    prices: PriceList | None = None
+    error: MeshdError | None = None
+
+
+class Prices:
+    """See the module.
+
+    Args:
+        books: the providers that can be asked; guarded: each call has its own deadline.
+        files: where the prices are kept.
+        settings: those in force.
+        read_offers: reads a provider's offers anew, so that the new prices are in them.
+        tell: journals an event.
+    """
+
+    def __init__(
+        self,
+        books: Mapping[str, PriceBook],
+        files: PriceFiles,
+        clock: Clock,
+        *,
+        settings: Callable[[], PriceSettings],
+        read_offers: Callable[[str], Awaitable[object]],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.books = books
+        self.files = files
+        self._clock = clock
+        self._settings = settings
+        self._read_offers = read_offers
+        self._tell = tell
+        self._last: dict[str, Fetched] = {}
+        self._running: dict[str, asyncio.Task[Fetched]] = {}
+
+    def last(self) -> Mapping[str, Fetched]:
+        """What came of the last fetch of this life, by provider."""
+        return self._last
+
+    async def refresh(self, provider: str) -> Fetched:
+        """Fetch a provider's prices, and read its offers with them. Goes on when its caller hangs up.
+
+        A second one while the first is under way waits for the first.
+        """
+        task = self._running.get(provider)
+        if task is None:
+            task = asyncio.create_task(self._refresh(provider), name=f"prices of {provider}")
+            self._running[provider] = task
+            task.add_done_callback(lambda _: self._running.pop(provider, None))
+        return await asyncio.shield(task)
+
+    async def run(self) -> None:
+        """Fetch what has become old, for ever."""
+        while True:
+            for provider in self.books:
+                if self.due(provider):
+                    await self.refresh(provider)
+            await self._clock.sleep(LOOK_EVERY_S)
+
+    def due(self, provider: str) -> bool:
+        """Whether the prices are old enough to be fetched by themselves, and the last failure is long enough ago."""
+        now, after = self._clock.now(), timedelta(days=self._settings().refresh_after_d)
+        if not after:
+            return False
+        last = self._last.get(provider)
+        if last is not None and last.error is not None:
+            pause_s = AGAIN_DENIED_S if isinstance(last.error, AuthFailed) else AGAIN_S
+            if now - last.at < timedelta(seconds=pause_s):
+                return False
+        known = self.files.find(provider)
+        return known is None or now - known.as_of >= after
+
+    async def aclose(self) -> None:
+        """Give up what is under way; the prices from before hold."""
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _refresh(self, provider: str) -> Fetched:
+        now = self._clock.now()
+        try:
+            prices = await self.books[provider].fetch_prices()
+            if not prices.names:
+                text = "no price for any type and region: look at the settings regions and instance_types"
+                raise InvalidRequest(text, provider=provider, operation="prices")
+            self.files.put(provider, prices)
+        except MeshdError as error:
+            self._failed(provider, error, now)
+        else:
+            self._last[provider] = Fetched(now, prices)
+            self._tell(f"prices of {provider} were fetched: {prices.names} types in {len(prices.usd_per_hour)} regions")
+            await self._read_offers(provider)
+        return self._last[provider]
+
+    def _failed(self, provider: str, error: MeshdError, now: datetime) -> None:
+        """A permission that is missing may be meant so: it is told to those who ask, and is no warning."""
+        level = log.info if isinstance(error, AuthFailed) else log.warning
+        level("prices_not_fetched", provider=provider, reason=str(error))
+        self._last[provider] = Fetched(now, error=error)
