@@ -223,12 +223,33 @@ class AlternativeRow(Part):
     note: str = ""
 
 
+class PlannedRow(Part):
+    """A machine that would be rented for a slot.
+
+    Attributes:
+        offer: its key, e.g. "aws/us-east-1a/p5.48xlarge/spot".
+    """
+
+    slot: str
+    pool: str
+    offer: str
+    provider: str
+    region: str = ""
+    instance_type: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    spot: bool = False
+    usd_per_hour: float = 0.0
+    usd_per_gpu_hour: float = 0.0
+
+
 class PlanView(Document):
     """What would be done now.
 
     Attributes:
-        adds: how many machines would be rented.
+        adds: how many machines would be rented: `machines` has a row for each.
         removes: names of the machines that would be given back.
+        overshoot_gpus: how many GPUs more than wanted there would be, since machines are rented whole.
     """
 
     steps: list[StepRow] = []
@@ -236,6 +257,8 @@ class PlanView(Document):
     usd_per_hour_after: float = 0.0
     adds: int = 0
     removes: list[str] = []
+    machines: list[PlannedRow] = []
+    overshoot_gpus: int = 0
     alternatives: list[AlternativeRow] = []
     warnings: list[str] = []
 

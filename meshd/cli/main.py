@@ -58,7 +58,8 @@ class CommandGroup(click.Group):
                 print_json(error.view())
             raise
         except ValidationError as error:  # a value that no request may have, e.g. a name of 100 characters
-            raise click.UsageError("; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in error.errors())) from None
+            faults = (f"{e['loc'][-1]}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors())
+            raise click.UsageError("; ".join(faults)) from None
 
 
 @click.group(

@@ -17,7 +17,6 @@ from meshd.api.schema import (
     MachineAnswer,
     NodeRow,
     PlanView,
-    ScaleAnswer,
     StatusView,
     VersionView,
     WaitingFor,
@@ -164,48 +163,12 @@ def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
     )
 
 
-def plan(view: PlanView) -> list[RenderableType]:
-    """Steps, price and alternatives."""
-    if not view.steps:
-        parts: list[RenderableType] = ["nothing to do"]
-    else:
-        parts = [table(("STEP", "WHAT", "WHY"), [(s.action, s.subject, s.reason) for s in view.steps])]
-    parts.append(price(view))
-    if view.alternatives:
-        parts.append("")
-        parts.append(
-            table(
-                ("OFFER", "GPUS", "USD/H", "USD/GPU/H", "NOTE"),
-                [
-                    (
-                        text(f"{'*' if a.chosen else ' '} {a.offer}"),
-                        f"{a.gpus} {a.gpu}".strip(),
-                        f"{a.usd_per_hour:.2f}",
-                        f"{a.usd_per_gpu_hour:.2f}",
-                        a.note,
-                    )
-                    for a in view.alternatives
-                ],
-            )
-        )
-    parts += [text(f"warning: {warning}", "yellow") for warning in view.warnings]
-    return parts
-
-
 def price(view: PlanView) -> Text:
     """What it costs before and after."""
     before, after = view.usd_per_hour_before, view.usd_per_hour_after
     change = after - before
     sign = "+" if change >= 0 else "-"
     return text(f"price: {usd(before)} -> {usd(after)} per hour ({sign}{usd(abs(change))})")
-
-
-def scale(answer: ScaleAnswer) -> list[RenderableType]:
-    """What a new target means."""
-    head = text(f"pool {answer.pool}: {answer.gpus_before} -> {answer.gpus} GPUs", "bold")
-    parts: list[RenderableType] = [head, *plan(answer.plan)]
-    parts += [text(f"warning: {w}", "yellow") for w in answer.warnings if w not in answer.plan.warnings]
-    return parts + waiting(answer.waiting_for_jobs)
 
 
 def waiting(rows: Sequence[WaitingFor]) -> list[RenderableType]:

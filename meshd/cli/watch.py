@@ -11,6 +11,7 @@ from typing import Protocol
 from meshd.api.schema import NodeRow, PoolView, ScaleAnswer, StatusView
 from meshd.cli.client import Head
 from meshd.cli.exits import UnreachableError
+from meshd.cli.ladder import Ladder
 from meshd.runtime.clock import Clock
 
 ON_THE_WAY = frozenset({"requested", "launching", "booting", "joining", "configuring", "testing"})
@@ -122,6 +123,7 @@ async def watch(head: Head, answer: ScaleAnswer, progress: Progress, *, timeout_
     last_id = answer.last_event_id
     verdict = Verdict(Outcome.WAITING, "meshd has not answered yet")
     nodes: list[NodeRow] = []
+    ladder = Ladder()
     lost_before: frozenset[str] | None = None
     while True:
         now = clock.monotonic_s()
@@ -140,9 +142,8 @@ async def watch(head: Head, answer: ScaleAnswer, progress: Progress, *, timeout_
             if verdict.outcome is not Outcome.WAITING:
                 return Watched(verdict, nodes, heard - began, _gained(answer, nodes))
             events = await head.events(after_id=last_id, wait_s=max(min(POLL_S, left_s), 0.05), limit=500)
-            for event in events.events:
-                if event.pool in ("", answer.pool) and event.kind in ("failure", "problem"):
-                    progress.note(f"{event.machine or event.pool or 'meshd'}: {event.text}")
+            for line in ladder.lines([event for event in events.events if event.pool in ("", answer.pool)]):
+                progress.note(line)
             last_id = max(last_id, events.last_id)
             if events.events:
                 await asyncio.sleep(0.1)  # a burst of events is one look

@@ -13,6 +13,7 @@ from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot
 from meshd.model.plan import Plan, RequestMachine
 from meshd.plan.placement import ranked, suits
+from meshd.plan.render import overshoot_gpus
 from meshd.plan.scale import units
 from meshd.store.journal import Event
 
@@ -104,7 +105,8 @@ def plan_view(
     """A plan for people, with the offers that were looked at."""
     requests = [step for step in plan.steps if isinstance(step, RequestMachine)]
     chosen = {step.offer.key for step in requests}
-    return document(plan, machines, alternatives({step.pool for step in requests}, chosen, snapshot, desired, now))
+    looked_at = alternatives({step.pool for step in requests}, chosen, snapshot, desired, now)
+    return document(plan, machines, looked_at, overshoot_gpus(plan, machines, desired))
 
 
 def alternatives(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase
-from meshd.model.plan import NotePeer, NotePublished, Plan, Remove, RequestMachine, Step
+from meshd.model.plan import KeepAfterAll, NotePeer, NotePublished, Plan, Remove, RequestMachine, Step
+from meshd.plan.scale import supply_gpus, units
 
 _BOOKKEEPING = (NotePeer, NotePublished)
 
@@ -26,7 +28,7 @@ class Rendered:
 
     Attributes:
         rows: the steps without mere bookkeeping.
-        adds: machines that would be rented.
+        adds: the steps that rent a machine.
         removes: machines that would be given back; those already on their way out are not among them.
         usd_per_hour_before: of all machines that are not GONE.
         usd_per_hour_after: the same, once the new ones are there and the removed ones are gone.
@@ -34,7 +36,7 @@ class Rendered:
     """
 
     rows: tuple[Row, ...]
-    adds: int
+    adds: tuple[RequestMachine, ...]
     removes: tuple[str, ...]
     usd_per_hour_before: float
     usd_per_hour_after: float
@@ -44,12 +46,12 @@ class Rendered:
 def rendered(plan: Plan, machines: Sequence[Machine]) -> Rendered:
     """The plan as it is shown. `machines` are the records that it was made from."""
     prices: dict[str, float] = {m.name: m.usd_per_hour for m in machines if m.phase is not Phase.GONE}
-    new = [step for step in plan.steps if isinstance(step, RequestMachine)]
+    new = tuple(step for step in plan.steps if isinstance(step, RequestMachine))
     removes = tuple(step.subject for step in plan.steps if isinstance(step, Remove))
     before = sum(prices.values())
     return Rendered(
         rows=tuple(_row(step) for step in plan.steps if not isinstance(step, _BOOKKEEPING)),
-        adds=len(new),
+        adds=new,
         removes=removes,
         usd_per_hour_before=before,
         usd_per_hour_after=before + sum(s.offer.usd_per_hour for s in new) - sum(prices.get(n, 0.0) for n in removes),
@@ -57,6 +59,20 @@ def rendered(plan: Plan, machines: Sequence[Machine]) -> Rendered:
             f"{warn.subject}: {warn.reason}" + (f" ({warn.cure})" if warn.cure else "") for warn in plan.warnings
         ),
     )
+
+
+def overshoot_gpus(plan: Plan, machines: Sequence[Machine], desired: Desired) -> int:
+    """How many GPUs more than wanted the pools that rent would have; machines for a pool without GPUs."""
+    renting = {step.pool for step in plan.steps if isinstance(step, RequestMachine)}
+    kept = {step.subject for step in plan.steps if isinstance(step, KeepAfterAll)}
+    leaving = {step.subject for step in plan.steps if isinstance(step, Remove)}
+    total = 0
+    for pool in renting & desired.targets.keys():
+        mine = [m for m in machines if m.pool == pool]
+        new = sum(s.offer.gpus or 1 for s in plan.steps if isinstance(s, RequestMachine) and s.pool == pool)
+        there = supply_gpus([m for m in mine if m.name not in leaving]) + sum(units(m) for m in mine if m.name in kept)
+        total += max(there + new - desired.targets[pool].gpus, 0)
+    return total
 
 
 def _row(step: Step) -> Row:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import click
 
-from meshd.api.schema import PlanView, ScaleAnswer, ScaleOutcome, ScaleRequest
+from meshd.api.schema import PlanView, ScaleAnswer, ScaleOutcome
 from meshd.cli import render
 from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit, QuietError, interrupted
-from meshd.cli.params import duration, pool_option
+from meshd.cli.params import duration
+from meshd.cli.render_plan import scale
 from meshd.cli.session import Session, confirm, output_option, print_json, say
+from meshd.cli.wish import Wish, wish_options
+
+EXAMPLES = """\b
+Examples:
+  meshctl scale --gpus 8 --dry-run                   what would be rented, and the price
+  meshctl scale --gpus 8 --wait                      shows the price, asks, and stays until all are ready
+  meshctl scale --gpus 8 --gpu a100 --max-price 2.5 --spot prefer
+                                                     the cheapest A100s, spot first, at most $2.50 per GPU-hour
+  meshctl scale --gpus 64 --gpus-per-node 8 --region us-east-1 --max-total 200
+  meshctl scale --gpus 0 --pool h100                 gives all back, each after its jobs
+"""
 
 
-@click.command("scale", epilog=EXIT_CODES_HELP)
+@click.command("scale", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
 @click.option("--gpus", type=click.IntRange(min=0), required=True, help="How many GPUs the pool shall have in all.")
-@pool_option("Which pool; needed where there are several.")
-@click.option("--provider", help="Rent from this provider only.")
-@click.option("--max-price", type=click.FloatRange(min=0, min_open=True), help="The most USD per GPU and hour.")
+@wish_options
 @click.option("--wait", is_flag=True, help="Stay until the target is reached. Ctrl-C ends the waiting, not the work.")
 @click.option("--timeout", metavar="TIME", callback=duration, default="30m", show_default=True, help="For --wait.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -26,28 +36,30 @@ def command(
     session: Session,
     *,
     gpus: int,
-    pool: str | None,
-    provider: str | None,
-    max_price: float | None,
+    wish: Wish,
     wait: bool,
     timeout: float,
     yes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Set how many GPUs a pool has. Shows the steps and the price first.
+    """Set how many GPUs a pool has. Shows the machines and the price first, then asks.
+
+    meshd takes the cheapest machines that meet every option and the pool's own limits. Where a cloud refuses one, it
+    goes on to the next zone, type, region and cloud by itself. The options hold for this target; the next `scale`
+    starts from the pool's settings again.
 
     Fewer GPUs never end a job: a node that works is given back when its jobs have ended.
     """
-    request = ScaleRequest(gpus=gpus, pool=pool, provider=provider, max_usd_per_gpu_hour=max_price, dry_run=True)
+    request = wish.request(gpus)
     preview = session.ask(lambda head: head.scale(request))
     if dry_run:
         if as_json:
             print_json(ScaleOutcome(outcome="planned", answer=preview))
         else:
-            render.show(*render.scale(preview))
+            render.show(*scale(preview))
         return
-    render.show(*render.scale(preview), err=True)
+    render.show(*scale(preview), err=True)
     question, why = _stakes(preview.plan)
     if why:
         try:

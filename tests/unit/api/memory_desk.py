@@ -28,6 +28,7 @@ from meshd.api.schema import (
     OfferRow,
     OffersQuery,
     OffersView,
+    PlannedRow,
     PlanView,
     PoolView,
     PriceRefreshRow,
@@ -52,6 +53,7 @@ from meshd.obs.metrics import Metrics
 
 WAY = ("requested", "launching", "booting", "joining", "configuring", "testing", "ready")
 SUPPLY = frozenset(WAY)
+OFFER = "aws/eu-west-1/p4d.24xlarge"
 
 
 @dataclass
@@ -87,6 +89,8 @@ class MemoryDesk:
     stories: dict[str, ExplainView] = field(default_factory=dict)
     queries: list[OffersQuery] = field(default_factory=list)
     unread: list[SourceView] = field(default_factory=list)
+    wishes: list[ScaleRequest] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
     frozen: bool = False
     error: Exception | None = None
     price_rows: list[PriceRow] = field(default_factory=list)
@@ -158,8 +162,15 @@ class MemoryDesk:
                 "requested",
                 self.now(),
             )
-            self.boxes.append(box)
-            self.event("phase", "requested", machine=box.name, pool=name)
+            offer = self.refusals[0] if self.refusals else OFFER
+            fields = {"slot": box.slot, "offer": offer}
+            self.event("phase", "requested", machine=box.name, pool=name, phase="requested", **fields)
+            if self.refusals:
+                self.refusals.pop(0)
+                fields |= {"phase": "gone", "refusal": "no_capacity"}
+                self.event("failure", "gone: nothing was rented: none", machine=box.name, pool=name, **fields)
+            else:
+                self.boxes.append(box)
             missing -= pool.gpus_per_node
         for box in self._surplus(name, pool.target):
             self._move(box, "draining", f"{pool.target} GPUs are wanted")
@@ -182,10 +193,9 @@ class MemoryDesk:
         box.phase, box.since, box.reason = phase, self.now(), reason
         self.event("phase", f"{phase} {reason}".strip(), machine=box.name, pool=box.pool)
 
-    def event(self, kind: str, text: str, *, machine: str = "", pool: str = "") -> None:
-        self._log.append(
-            EventRow(id=len(self._log) + 1, at=self.now(), kind=kind, text=text, machine=machine, pool=pool)
-        )
+    def event(self, kind: str, text: str, *, machine: str = "", pool: str = "", **fields: str) -> None:
+        row = EventRow(id=len(self._log) + 1, at=self.now(), kind=kind, text=text, machine=machine, pool=pool)
+        self._log.append(row.model_copy(update={"fields": fields}))
 
     def add_ready(self, pool: str, index: int, **changes: Any) -> Box:
         box = Box(
@@ -266,6 +276,7 @@ class MemoryDesk:
         self._fault()
         if request is None:
             return PlanView(usd_per_hour_before=self._usd(), usd_per_hour_after=self._usd())
+        self.wishes.append(request)
         return self._plan_for(*self._find(request), request.gpus)
 
     def _find(self, request: ScaleRequest) -> tuple[str, Pool]:
@@ -292,11 +303,26 @@ class MemoryDesk:
             usd_per_hour_before=self._usd(),
             usd_per_hour_after=self._usd() + pool.usd_per_hour * (adds - len(leave)),
             adds=adds,
+            machines=[self._planned(name, i, pool) for i in free[:adds]],
+            overshoot_gpus=adds * pool.gpus_per_node - missing,
             removes=[b.name for b in leave],
+        )
+
+    def _planned(self, name: str, index: int, pool: Pool) -> PlannedRow:
+        return PlannedRow(
+            slot=f"{name}-{index}",
+            pool=name,
+            offer=OFFER,
+            provider="aws",
+            gpu="a100-sxm",
+            gpus=pool.gpus_per_node,
+            usd_per_hour=pool.usd_per_hour,
+            usd_per_gpu_hour=pool.usd_per_hour / pool.gpus_per_node,
         )
 
     async def scale(self, request: ScaleRequest, actor: Actor) -> ScaleAnswer:
         self._fault()
+        self.wishes.append(request)
         name, pool = self._find(request)
         if request.gpus > pool.gpus_per_node * pool.max_nodes:
             raise Refused(f"pool {name} has at most {pool.max_nodes} nodes", f"raise pools.{name}.max_nodes")

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from meshd.api.plans import plan_view
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase
-from meshd.model.plan import NotePublished, Plan, Remove, RequestMachine, Warn
+from meshd.model.plan import KeepAfterAll, NotePublished, Plan, Remove, RequestMachine, Step, Warn
+from meshd.plan.render import overshoot_gpus
 from meshd.provider_api import Offer, ProviderName
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -42,7 +45,28 @@ def test_a_plan_as_document() -> None:
         ("remove", "lab-a100-1-aaaaaa"),
     ]
     assert "8x a100 at $32.77 per hour from aws/eu-west-1/p4d.24xlarge" in view.steps[0].reason
+    assert [(m.slot, m.offer, m.usd_per_gpu_hour) for m in view.machines] == [
+        ("a100-3", "aws/eu-west-1/p4d.24xlarge", 4.0963)
+    ]
     assert (view.adds, view.removes) == (1, ["lab-a100-1-aaaaaa"])
     assert view.usd_per_hour_before == pytest.approx(65.54)
     assert view.usd_per_hour_after == pytest.approx(65.54)
     assert view.warnings == ["a100: too few slots (raise max_nodes)"]
+
+
+def test_overshoot() -> None:
+    def over(gpus: int, *steps: Step, machines: list[Machine] | None = None) -> int:
+        pool = Pool("a100", "a100", 8, 8, ("aws",))
+        desired = Desired("lab", {"a100": pool}, {"a100": Target("a100", gpus)})
+        return overshoot_gpus(Plan(steps), machines or [], desired)
+
+    new = [RequestMachine(f"a100-{i}", "wanted", "a100", OFFER) for i in (3, 4)]
+    ready, draining = machine(1, Phase.READY), replace(machine(2, Phase.DRAINING), removal="surplus")
+    assert over(16, *new) == 0
+    assert over(12, *new) == 4
+    assert over(12, new[0], machines=[ready]) == 4
+    assert over(12, *new, Remove(ready.name, "its gang moves"), machines=[ready]) == 4
+    assert over(20, new[0], KeepAfterAll(draining.name, "wanted"), machines=[ready, draining]) == 4
+    assert over(4, machines=[ready]) == 0, "what is there already is no overshoot of this plan"
+    bare = replace(OFFER, gpu="", gpus=0)
+    assert over(1, *(replace(step, offer=bare) for step in new)) == 1, "a machine without GPUs counts as one"

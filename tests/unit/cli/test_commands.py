@@ -136,14 +136,17 @@ def test_events_follow_prints_one_document_a_line(served: Served, socket_path: P
         text=True,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
-    assert process.stdout is not None
-    assert json.loads(process.stdout.readline())["text"] == "before"
-    time.sleep(0.1)
-    served.desk.event("note", "after")
-    line = json.loads(process.stdout.readline())
-    assert (line["text"], line["schema_version"]) == ("after", 1)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["text"] == "before"
+        served.desk.event("note", "after")
+        line = json.loads(process.stdout.readline())
+        assert (line["text"], line["schema_version"]) == ("after", 1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in err
 

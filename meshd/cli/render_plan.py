@@ -1,0 +1,42 @@
+"""Plans as text: what would be rented, what else would be done, the price, and what was not taken."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+
+from meshd.api.schema import PlannedRow, PlanView, ScaleAnswer
+from meshd.cli.render import price, table, text, waiting
+from meshd.cli.render_offers import alternatives
+
+
+def plan(view: PlanView) -> list[RenderableType]:
+    """The whole plan."""
+    rented = {row.slot for row in view.machines}
+    steps = [s for s in view.steps if not (s.action == "request_machine" and s.subject in rented)]
+    parts: list[RenderableType] = [] if view.steps else ["nothing to do"]
+    if view.machines:
+        parts.append(table(("RENT", "OFFER", "GPUS", "USD/H", "USD/GPU/H"), [_row(row) for row in view.machines]))
+    if steps:
+        parts.append(table(("STEP", "WHAT", "WHY"), [(s.action, s.subject, s.reason) for s in steps]))
+    parts.append(price(view))
+    if view.overshoot_gpus:
+        more = "1 GPU" if view.overshoot_gpus == 1 else f"{view.overshoot_gpus} GPUs"
+        parts.append(text(f"{more} more than wanted: machines are rented whole (--max-overshoot limits it)"))
+    if any(not row.chosen for row in view.alternatives):
+        parts += ["", text("not taken", "bold"), alternatives(view.alternatives)]
+    parts += [text(f"warning: {warning}", "yellow") for warning in view.warnings]
+    return parts
+
+
+def _row(row: PlannedRow) -> tuple[str, ...]:
+    gpus = f"{row.gpus} {row.gpu}".strip() if row.gpus else "-"
+    each = f"{row.usd_per_gpu_hour:.2f}" if row.gpus else "-"
+    return row.slot, row.offer, gpus, f"{row.usd_per_hour:.2f}", each
+
+
+def scale(answer: ScaleAnswer) -> list[RenderableType]:
+    """What a new target means."""
+    head = text(f"pool {answer.pool}: {answer.gpus_before} -> {answer.gpus} GPUs", "bold")
+    parts: list[RenderableType] = [head, *plan(answer.plan)]
+    parts += [text(f"warning: {w}", "yellow") for w in answer.warnings if w not in answer.plan.warnings]
+    return parts + waiting(answer.waiting_for_jobs)
