@@ -93,7 +93,7 @@ class Executor:
             case p.NotePublished():
                 self._records.change(step.subject, "published", step.reason, line_published=True)
             case p.Remove():
-                self._records.change(step.subject, "remove", step.reason, removal="surplus", reason=step.reason)
+                self._records.change(step.subject, "remove", step.reason, removal=step.removal, reason=step.reason)
             case _:
                 task = asyncio.create_task(self._carry_out(step), name=f"{step.action} {step.subject}")
                 self._tasks[step.subject] = task

@@ -96,8 +96,12 @@ class NodeSteps:
         self._records.move(machine.name, Phase.READY, step.reason, ready_at=self._records.now())
 
     async def keep_after_all(self, step: KeepAfterAll) -> None:
-        """Undo a drain of ours."""
+        """Undo a drain of ours; a machine that was not drained yet only stays."""
         machine = self._records.get(step.subject)
+        if machine.phase is not Phase.DRAINING:
+            if machine.removal == "surplus":
+                self._records.change(machine.name, "kept", step.reason, removal="", reason=step.reason)
+            return
         node = await self._node(machine)
         drained_at = machine.marks.get("drained")
         ours = drained_at is not None and drained_at >= machine.phase_since

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ class Pool:
     def gpus_per_node_most(self) -> int:
         """The most GPUs that one of its machines may have."""
         return self.gpus_per_node if self.gpus_per_node_max is None else self.gpus_per_node_max
+
+    @property
+    def cpu_only(self) -> bool:
+        """Its machines have no GPU, and count as one unit each."""
+        return not self.gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +111,51 @@ class Policy:
     budget_needs_fresh: bool = False
 
 
+class Cause(StrEnum):
+    """Why something is left alone."""
+
+    PAUSE = "pause"
+    """It said when to come again, or stumbled: orders keep their place until then."""
+    REFUSED = "refused"
+    """No: no capacity, no quota, not with these credentials. Orders go on to the next offer."""
+    BOOTS = "boots"
+    """Its machines were rented and failed before they were READY."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Something that is left alone until a time: an offer without capacity, a pool whose machines do not boot."""
+    """Something that is left alone until a time: an offer without capacity, a pool whose machines do not boot.
+
+    Attributes:
+        key: "offer:KEY", "provider:NAME" or "pool:NAME".
+        strikes: the how manieth time in a row; each makes the next one longer.
+    """
 
     key: str
     until: datetime
     reason: str
+    strikes: int = 1
+    cause: Cause = Cause.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """Everything wanted. A pool without a target is held as it is: nothing is added or taken away."""
+    """Everything wanted. A pool without a target is held as it is: nothing is added or taken away.
+
+    Attributes:
+        targets: by pool, those that somebody has set.
+        blocks: what is left alone now.
+        cooled: what was left alone not long ago, remembered for its strikes.
+    """
 
     cluster: str
     pools: Mapping[str, Pool]
     targets: Mapping[str, Target]
     policy: Policy = field(default_factory=Policy)
     blocks: Mapping[str, Block] = field(default_factory=dict)
+    cooled: Mapping[str, Block] = field(default_factory=dict)
+
+    def target(self, pool: Pool) -> Target | None:
+        """What a pool shall have: what was said, or else its own least; None: it is held as it is."""
+        said = self.targets.get(pool.name)
+        return said or (Target(pool.name, pool.min_gpus) if pool.min_gpus else None)

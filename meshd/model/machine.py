@@ -83,8 +83,8 @@ class Machine:
         munge_ok: both ways proved with the head's key.
         line_published: nodes.conf with this machine's joined line is in force in Slurm.
         slurmd_started: the agent was told to start slurmd and said it did.
-        removal: "" | "surplus" (the target went down; it may be kept after all) | "wanted" (somebody removed it) |
-            "forced" (somebody did, without waiting for jobs).
+        removal: "" | "surplus" (the target went down; it may be kept after all) | "moved" (its gang is elsewhere) |
+            "wanted" (somebody removed it) | "forced" (somebody did, without waiting for jobs).
         left_slurm: slurmd is stopped, or the machine is dead, and Slurm holds the node DOWN.
         heartbeat_at: the last word from the node agent.
         problem: what keeps it from getting on just now, in its agent's or the head's words; "" when nothing does.

@@ -80,7 +80,13 @@ class Accept(Step):
 
 @dataclass(frozen=True, slots=True)
 class Remove(Step):
-    """The machine is not wanted any more: it will be drained, waited for and given back."""
+    """The machine is not wanted any more: it will be drained, waited for and given back.
+
+    Attributes:
+        removal: as in the machine's record: "surplus", or "moved".
+    """
+
+    removal: str = "surplus"
 
 
 @dataclass(frozen=True, slots=True)

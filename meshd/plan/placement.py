@@ -1,38 +1,111 @@
-"""Which offer to take for a pool's next machine. PURE."""
+"""Which offers will do for a pool's next machines, and why the others will not. PURE."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
-from meshd.model.desired import Block, Pool, Target
+from meshd import gpus
+from meshd.model.desired import Block, Cause, Pool, Target
 from meshd.provider_api import Offer
 
 
-def gpu_matches(wanted: str, offered: str) -> bool:
-    """Whether an offered GPU model is the one asked for: "h100" takes "h100-sxm", "h100-sxm" only itself."""
-    return offered == wanted or (bool(wanted) and offered.startswith(f"{wanted}-"))
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """One thing that speaks against an offer, and the setting or option that would allow it."""
+
+    text: str
+    cure: str
+
+
+def misses(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
+    """Everything that speaks against an offer, the weightiest first; nothing for one that will do."""
+    yield from _wrong_kind(offer, pool, target)
+    yield from _too_small(offer, pool)
+    yield from _elsewhere(offer, pool, target)
+    yield from _not_for_sale(offer, pool, target)
 
 
 def suits(offer: Offer, pool: Pool, target: Target) -> str:
-    """Why the offer cannot serve the pool; "" when it can."""
-    limit = price_limit(pool, target)
-    checks = (
-        (not gpu_matches(pool.gpu, offer.gpu), f"has {offer.gpu or 'no GPU'}, not {pool.gpu or 'CPU only'}"),
-        (offer.gpus != pool.gpus_per_node, f"has {offer.gpus} GPUs, not {pool.gpus_per_node}"),
-        (offer.provider not in pool.providers, "its provider is not among the pool's"),
-        (bool(target.provider) and offer.provider != target.provider, f"only {target.provider} was asked for"),
-        (offer.vcpus < pool.cpus_min, f"has {offer.vcpus} CPUs, fewer than {pool.cpus_min}"),
-        (offer.memory_mib < pool.memory_min_mib, f"has {offer.memory_mib} MiB, less than {pool.memory_min_mib}"),
-        (offer.spot and pool.spot == "never", "is spot, and the pool never takes spot"),
-        (not offer.spot and pool.spot == "only", "is not spot, and the pool takes nothing else"),
-        (
-            limit is not None and offer.usd_per_gpu_hour > limit,
-            f"costs {offer.usd_per_gpu_hour:.2f} USD per GPU-hour, over the limit of {limit or 0:.2f}",
-        ),
-        (offer.available is False, "the provider shows no free capacity"),
-    )
-    return next((why for failed, why in checks if failed), "")
+    """Why the offer cannot serve the pool, the weightiest reason; "" when it can."""
+    first = next(misses(offer, pool, target), None)
+    return first.text if first is not None else ""
+
+
+def _wrong_kind(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
+    own = f"pools.{pool.name}"
+    if not gpus.matches(pool.gpu, offer.gpu):
+        yield Miss(f"has {offer.gpu or 'no GPU'}, not {pool.gpu or 'CPU only'}", f"{own}.gpu")
+    elif target.gpu and not gpus.matches(target.gpu, offer.gpu):
+        yield Miss(f"has {offer.gpu}, and {target.gpu} was asked for", "--gpu")
+    least, most = node_gpus(pool, target)
+    if not least <= offer.gpus <= most:
+        wanted = f"{least}" if least == most else f"{least} to {most}"
+        cure = f"{own}.gpus_per_node and gpus_per_node_max" if target.gpus_per_node is None else "--gpus-per-node"
+        yield Miss(f"has {offer.gpus} GPUs, not {wanted}", cure)
+    if offer.arch != pool.arch:
+        yield Miss(f"is {offer.arch}, not {pool.arch}", f"{own}.arch")
+
+
+def _too_small(offer: Offer, pool: Pool) -> Iterator[Miss]:
+    own = f"pools.{pool.name}"
+    if offer.gpu_memory_gib < pool.gpu_memory_min_gib:
+        text = f"has {offer.gpu_memory_gib} GiB for each GPU, less than {pool.gpu_memory_min_gib}"
+        yield Miss(text, f"{own}.gpu_memory_min_gib")
+    if offer.vcpus < pool.cpus_min:
+        yield Miss(f"has {offer.vcpus} CPUs, fewer than {pool.cpus_min}", f"{own}.cpus_min")
+    if offer.memory_mib < pool.memory_min_mib:
+        yield Miss(f"has {offer.memory_mib} MiB, less than {pool.memory_min_mib}", f"{own}.memory_min_mib")
+
+
+def _elsewhere(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
+    own, where = f"pools.{pool.name}", offer.zone or offer.region
+    if offer.provider not in pool.providers:
+        yield Miss("its provider is not among the pool's", f"{own}.providers")
+    if target.provider and offer.provider != target.provider:
+        yield Miss(f"only {target.provider} was asked for", "--provider")
+    if pool.regions and not within(offer, pool.regions):
+        yield Miss(f"is in {where}, not among the pool's regions", f"{own}.regions")
+    if target.regions and not within(offer, target.regions):
+        yield Miss(f"is in {where}, and {', '.join(target.regions)} was asked for", "--region")
+
+
+def _not_for_sale(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
+    spot, limit = spot_policy(pool, target), price_limit(pool, target)
+    who, cure = ("it was asked for", "--spot") if target.spot else ("the pool", f"pools.{pool.name}.spot")
+    if offer.spot and spot == "never":
+        yield Miss("is spot, and none was asked for" if target.spot else f"is spot, and {who} never takes spot", cure)
+    if not offer.spot and spot == "only":
+        yield Miss(
+            "is not spot, and only spot was asked for" if target.spot else f"is not spot, and {who} takes nothing else",
+            cure,
+        )
+    if limit is not None and offer.usd_per_gpu_hour > limit:
+        said = target.max_usd_per_gpu_hour == limit
+        text = f"costs {offer.usd_per_gpu_hour:.2f} USD per GPU-hour, over the limit of {limit:.2f}"
+        yield Miss(text, "--max-price" if said else f"pools.{pool.name}.max_usd_per_gpu_hour")
+    if offer.available is False:
+        yield Miss("the provider shows no free capacity", "")
+
+
+def node_gpus(pool: Pool, target: Target) -> tuple[int, int]:
+    """The fewest and the most GPUs that one new machine may have."""
+    if pool.cpu_only:
+        return 0, 0
+    if target.gpus_per_node is not None:
+        return target.gpus_per_node, target.gpus_per_node
+    return pool.gpus_per_node, pool.gpus_per_node_most
+
+
+def within(offer: Offer, places: Iterable[str]) -> bool:
+    """Whether the offer is in one of these regions or zones."""
+    return any(place in (offer.region, offer.zone) for place in places)
+
+
+def spot_policy(pool: Pool, target: Target) -> str:
+    """What holds for spot offers: "never", "prefer" or "only"."""
+    return target.spot or pool.spot
 
 
 def price_limit(pool: Pool, target: Target) -> float | None:
@@ -41,47 +114,66 @@ def price_limit(pool: Pool, target: Target) -> float | None:
     return min(limits, default=None)
 
 
+def total_limit(pool: Pool, target: Target) -> float | None:
+    """The lower of both limits in all, in USD per hour; None for no limit."""
+    limits = [x for x in (pool.max_usd_per_hour, target.max_usd_per_hour) if x is not None]
+    return min(limits, default=None)
+
+
+def overshoot_most(pool: Pool, target: Target) -> int | None:
+    """How many GPUs more than wanted will do; None for as many as is cheapest."""
+    return pool.overshoot_max_gpus if target.overshoot_max_gpus is None else target.overshoot_max_gpus
+
+
+def blocked_by(offer: Offer, blocks: Mapping[str, Block], now: datetime) -> Block | None:
+    """What has the offer left alone now. A provider that only asked to come again later is still ordered from."""
+    found = (blocks.get(f"offer:{offer.key}"), blocks.get(f"provider:{offer.provider}"))
+    return next((b for b in found if b is not None and b.until > now and b.cause is not Cause.PAUSE), None)
+
+
+def usable(
+    offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Block], now: datetime
+) -> list[Offer]:
+    """The offers that will do now, in no order."""
+    return [o for o in offers if next(misses(o, pool, target), None) is None and blocked_by(o, blocks, now) is None]
+
+
 def ranked(
     offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Block], now: datetime
 ) -> list[Offer]:
-    """The offers that will do, best first: spot first if preferred, then price, preference, name."""
+    """The offers that will do now, best first: spot first if preferred, then the price of a GPU, preference, name."""
     preference = {name: index for index, name in enumerate(pool.providers)}
-
-    def free(offer: Offer) -> bool:
-        keys = (f"offer:{offer.key}", f"provider:{offer.provider}")
-        return not any(key in blocks and blocks[key].until > now for key in keys)
-
-    good = [offer for offer in offers if not suits(offer, pool, target) and free(offer)]
+    prefer_spot = spot_policy(pool, target) == "prefer"
     return sorted(
-        good,
-        key=lambda o: (
-            pool.spot == "prefer" and not o.spot,
-            o.usd_per_gpu_hour,
-            preference[o.provider],
-            o.key,
-        ),
+        usable(offers, pool, target, blocks, now),
+        key=lambda o: (prefer_spot and not o.spot, o.usd_per_gpu_hour, preference[o.provider], o.key),
     )
 
 
 def why_none(offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Block], now: datetime) -> str:
-    """In one line, why no offer will do: the closest misses first."""
+    """In one line, why no offer will do: the closest misses first, each with what would allow it."""
     offers = list(offers)
     if not offers:
         return "no provider offers anything at all right now"
+    found = [(tuple(misses(offer, pool, target)), offer) for offer in offers]
     blocked = sorted(
-        {
-            f"{offer.key} is left alone until {blocks[key].until:%H:%M:%S} UTC: {blocks[key].reason}"
-            for offer in offers
-            if not suits(offer, pool, target)
-            for key in (f"offer:{offer.key}", f"provider:{offer.provider}")
-            if key in blocks and blocks[key].until > now
-        }
+        f"{offer.key} is left alone until {block.until:%H:%M:%S} UTC: {block.reason}"
+        for against, offer in found
+        if not against and (block := blocked_by(offer, blocks, now)) is not None
     )
     if blocked:
-        return "; ".join(blocked[:3])
-    same_gpu = [o for o in offers if gpu_matches(pool.gpu, o.gpu) and o.gpus == pool.gpus_per_node]
+        more = f"; and {len(blocked) - 3} more offers" if len(blocked) > 3 else ""
+        return "; ".join(blocked[:3]) + more
+    same_gpu = [(against, offer) for against, offer in found if gpus.matches(target.gpu or pool.gpu, offer.gpu)]
     if not same_gpu:
-        models = sorted({f"{o.gpus}x {o.gpu}" for o in offers if o.gpu})
-        return f"nobody offers {pool.gpus_per_node}x {pool.gpu or 'CPU only'}; there is {', '.join(models[:8])}"
-    misses = sorted(same_gpu, key=lambda o: o.usd_per_gpu_hour)
-    return "; ".join(f"{o.key} {suits(o, pool, target)}" for o in misses[:3])
+        models = sorted({f"{o.gpus}x {o.gpu}" for o in offers if o.gpu}) or ["no GPU at all"]
+        least, most = node_gpus(pool, target)
+        count = f"{least}x " if least == most else f"{least} to {most}x "
+        wanted = f"{count}{target.gpu or pool.gpu}" if pool.gpu else "CPU only"
+        return f"nobody offers {wanted}; there is {', '.join(models[:8])}"
+    closest = sorted(same_gpu, key=lambda one: (len(one[0]), one[1].usd_per_gpu_hour, one[1].key))
+    return "; ".join(f"{offer.key} {_against(against)}" for against, offer in closest[:3])
+
+
+def _against(against: Iterable[Miss]) -> str:
+    return ", and ".join(f"{miss.text} ({miss.cure})" if miss.cure else miss.text for miss in against)

@@ -1,0 +1,254 @@
+"""What a pool that has too little rents next, and what keeps it from doing so. PURE.
+
+The cover is chosen for all that is missing, as if what is about to leave had left already; what has no slot or no money
+yet waits for it. So nothing dearer is rented only because something cheaper has to wait for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from meshd.model.desired import Block, Desired, Pool, Target
+from meshd.model.ids import slot_name
+from meshd.model.machine import HOLDS_SLOT, Machine, Phase
+from meshd.model.observed import Fresh, Snapshot
+from meshd.model.plan import Remove, RequestMachine, Step, Warn
+from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
+from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
+from meshd.plan.lifecycle import World
+from meshd.plan.placement import overshoot_most, spot_policy, total_limit, usable, why_none
+from meshd.provider_api import Offer
+
+
+def amount(units: int, pool: Pool) -> str:
+    """So many GPUs, or machines where they have none, for people."""
+    word = "machine" if pool.cpu_only else "GPU"
+    return f"{units} {word}" if units == 1 else f"{units} {word}s"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a pool may still fill.
+
+    Attributes:
+        slots: free now, in order.
+        slots_soon: about to be free: their machines are on their way out, and no job is waited for.
+        usd: what new machines may cost now, per hour; None for no limit.
+        usd_soon: the same once those on their way out are gone.
+    """
+
+    slots: tuple[str, ...]
+    slots_soon: int
+    usd: float | None
+    usd_soon: float | None
+
+
+def room(pool: Pool, target: Target, machines: Sequence[Machine], staying: Collection[Machine], world: World) -> Room:
+    """What is left of the pool's slots and money."""
+    ours = {m.tailnet_ip for m in machines}
+    taken: set[str] = {m.slot for m in machines if m.phase in HOLDS_SLOT}
+    # A line in force that is none of ours stands for a machine that the journal does not know yet, or not any more.
+    taken |= {slot for slot, address in world.published.items() if address not in ours}
+    slots = [slot_name(pool.name, index) for index in range(1, pool.max_nodes + 1)]
+    leaving = [m for m in machines if m not in staying and _leaves_soon(m, world)]
+    limit = total_limit(pool, target)
+    return Room(
+        slots=tuple(slot for slot in slots if slot not in taken),
+        slots_soon=len({m.slot for m in leaving if m.phase in HOLDS_SLOT}.intersection(slots)),
+        usd=None if limit is None else limit - sum(m.usd_per_hour for m in machines),
+        usd_soon=None if limit is None else limit - sum(m.usd_per_hour for m in machines if m not in leaving),
+    )
+
+
+def _leaves_soon(machine: Machine, world: World) -> bool:
+    """On its way out with nothing to wait for. One that its cloud does not end is not."""
+    if machine.phase in HOLDS_SLOT:
+        on_its_way = machine.phase is Phase.DRAINING or bool(machine.removal or machine.failure)
+        never_was = machine.phase in {Phase.REQUESTED, Phase.LAUNCHING} or not machine.may_run_jobs
+        return on_its_way and (never_was or world.idle(machine))
+    return machine.phase is Phase.TERMINATING
+
+
+class Growth:
+    """What one pool needs, and what it may take.
+
+    Args:
+        missing: GPUs, or machines.
+        machines: all of the pool's.
+        have: those that are there or on their way.
+    """
+
+    def __init__(
+        self,
+        desired: Desired,
+        pool: Pool,
+        target: Target,
+        missing: int,
+        machines: Sequence[Machine],
+        have: Sequence[Machine],
+        snapshot: Snapshot,
+        world: World,
+    ) -> None:
+        self._desired = desired
+        self._pool = pool
+        self._target = target
+        self._missing = missing
+        self._machines = machines
+        self._have = have
+        self._world = world
+        self._offers = [o for seen in snapshot.offers.values() if isinstance(seen, Fresh) for o in seen.value]
+        self._gang = is_gang(pool, target)
+        self._here = groups_of(have, target) if self._gang else ()
+
+    def steps(self) -> Iterator[Step]:
+        """The machines to rent, in the order of the slots; or those that go since their gang moves; and warnings."""
+        held = self._held_back()
+        if held is not None:
+            yield held
+            return
+        now = self._world.now
+        fit = usable(self._offers, self._pool, self._target, self._desired.blocks, now)
+        mine = [offer for offer in fit if group_of(offer) in self._here] if len(self._here) == 1 else fit
+        free = room(self._pool, self._target, self._machines, self._have, self._world)
+        need = self._need(self._missing, free)
+        cover = self._best(mine, need)
+        if cover is None:
+            moves = list(self._move(fit, free))
+            if moves:
+                yield from moves
+                return
+            cover = fullest_in_one(mine, need, self._here) if self._gang else fullest(mine, need)
+            yield self._short(fit, mine, need, cover)
+        yield from self._requests(cover, free)
+
+    def _requests(self, cover: Cover, free: Room) -> Iterator[Step]:
+        probe = self._probing()
+        missing, spent = self._missing, 0
+        for slot, offer in zip(free.slots, cover.offers, strict=False):
+            spent += micros(offer.usd_per_hour)
+            if free.usd is not None and spent > micros(free.usd):
+                return  # it waits for the money of those that leave
+            reason = f"{amount(self._target.gpus, self._pool)} are wanted, {missing} more are needed"
+            yield RequestMachine(
+                slot, f"{reason}; it is tried alone first" if probe else reason, self._pool.name, offer
+            )
+            if probe:
+                return
+            missing -= offer.gpus or 1
+
+    # -- what holds the pool back ---------------------------------------------------------------------------------
+
+    def _held_back(self) -> Warn | None:
+        if self._world.dead_key:
+            return Warn(self._pool.name, f"no new machines: {self._world.dead_key}", "put a new reusable key in place")
+        block = self._desired.blocks.get(f"pool:{self._pool.name}")
+        if block is not None and block.until > self._world.now:
+            return Warn(
+                self._pool.name,
+                f"no new machines until {block.until:%H:%M:%S} UTC: {block.reason}",
+                "mend the cause (see `meshctl events`); `meshctl scale` to the same number lifts this at once",
+            )
+        block = self._probing()
+        tried = [m.slot for m in self._have if block and m.created_at >= block.until and m.phase is not Phase.READY]
+        if block is not None and tried:
+            return Warn(
+                self._pool.name,
+                f"{tried[0]} is tried alone; the others follow once it is READY: {block.reason}",
+                "`meshctl scale` to the same number lifts this at once",
+            )
+        return None
+
+    def _probing(self) -> Block | None:
+        """The breaker that has cooled down, and no machine has been READY since: one machine proves the pool."""
+        block = self._desired.cooled.get(f"pool:{self._pool.name}")
+        if block is None or block.strikes == 0:
+            return None
+        proved = any(m.ready_at is not None and m.ready_at >= block.until for m in self._machines)
+        return None if proved else block
+
+    # -- the choice -----------------------------------------------------------------------------------------------
+
+    def _need(self, units: int, free: Room, *, instead: Collection[Machine] = ()) -> Need:
+        """So much, in the room that there will be; `instead` of these machines."""
+        usd = None if free.usd_soon is None else free.usd_soon + sum(m.usd_per_hour for m in instead)
+        return Need(
+            units=units,
+            machines_most=len(free.slots) + free.slots_soon + len(instead),
+            overshoot_most=overshoot_most(self._pool, self._target),
+            usd_per_hour_most=usd,
+            prefer_spot=spot_policy(self._pool, self._target) == "prefer",
+            preference={name: index for index, name in enumerate(self._pool.providers)},
+        )
+
+    def _best(self, offers: Sequence[Offer], need: Need) -> Cover | None:
+        return cheapest_in_one(offers, need, self._here) if self._gang else cheapest(offers, need)
+
+    def _move(self, fit: Sequence[Offer], free: Room) -> Iterator[Step]:
+        """The gang goes elsewhere as a whole, as long as none of it is READY and another place has room for all."""
+        # One that is kept after all has its step in this tick already.
+        held = any(m.phase is Phase.READY or m.removal or self._world.jobs.get(m.slot) for m in self._have)
+        if len(self._here) != 1 or held:
+            return
+        elsewhere = [offer for offer in fit if group_of(offer) not in self._here]
+        cover = cheapest_in_one(elsewhere, self._need(self._target.gpus, free, instead=self._have))
+        if cover is None:
+            return
+        reason = (
+            f"its gang moves: {place(self._here[0])} cannot give {self._missing} of {self._target.gpus} GPUs, and "
+            f"{place(group_of(cover.offers[0]))} can give all"
+        )
+        for machine in self._have:
+            yield Remove(machine.name, reason, "moved")
+
+    # -- what to say when it cannot be had ------------------------------------------------------------------------
+
+    def _short(self, fit: Sequence[Offer], mine: Sequence[Offer], need: Need, cover: Cover) -> Warn:
+        pool, target = self._pool, self._target
+        have = self._target.gpus - self._missing + cover.units
+        wanted = f"{amount(target.gpus, pool)} are wanted, {have} can be had"
+        if not fit:
+            why = why_none(self._offers, pool, target, self._desired.blocks, self._world.now)
+            return Warn(pool.name, f"{wanted}: no offer will do: {why}")
+        if not mine:
+            return self._stuck(self._here[0])
+        if self._best(mine, replace(need, machines_most=need.units)) is not None:
+            return Warn(
+                pool.name,
+                f"{wanted}: the pool has at most {pool.max_nodes} nodes, and {need.machines_most} slots are free",
+                f"raise pools.{pool.name}.max_nodes",
+            )
+        if self._best(mine, replace(need, usd_per_hour_most=None)) is not None:
+            limit = total_limit(pool, target)
+            said = limit == target.max_usd_per_hour
+            return Warn(
+                pool.name,
+                f"{wanted} under the limit of {limit or 0:.2f} USD per hour in all",
+                f"raise {'--max-total' if said else f'pools.{pool.name}.max_usd_per_hour'}",
+            )
+        if self._best(mine, replace(need, overshoot_most=None)) is not None:
+            said = target.overshoot_max_gpus is not None
+            return Warn(
+                pool.name,
+                f"{wanted}: no machines come to that number with at most {need.overshoot_most} more",
+                f"raise {'--max-overshoot' if said else f'pools.{pool.name}.overshoot_max_gpus'}",
+            )
+        if self._gang and len(self._here) == 1:
+            return self._stuck(self._here[0])
+        return Warn(
+            pool.name,
+            f"{wanted} within {need.machines_most} free slots and the limits on price and overshoot together",
+            f"raise pools.{pool.name}.max_nodes, or a limit",
+        )
+
+    def _stuck(self, group: Group) -> Warn:
+        """The gang's place has not enough, and it cannot move."""
+        there = [offer for offer in self._offers if group_of(offer) == group]
+        why = why_none(there, self._pool, self._target, self._desired.blocks, self._world.now)
+        ready = sum(m.phase is Phase.READY for m in self._have)
+        state = f"{ready} machines are READY there" if ready else "no other place has all of it"
+        return Warn(
+            self._pool.name,
+            f"{self._missing} of {self._target.gpus} GPUs are missing in {place(group)}, and {state}: {why}",
+            "`meshctl scale --spread` lets the rest be elsewhere",
+        )
