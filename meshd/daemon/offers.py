@@ -8,7 +8,8 @@ from meshd.api import schema as s
 from meshd.daemon import views
 from meshd.model.desired import Desired
 from meshd.model.observed import Fresh, Snapshot
-from meshd.plan.offers import OfferFilter, block_of, find
+from meshd.plan.offers import OfferFilter, find
+from meshd.plan.placement import blocked_by
 from meshd.plan.prices import is_stale, price_age_s
 from meshd.provider_api import Offer
 
@@ -52,7 +53,7 @@ _FIELDS = {"providers": "provider", "regions": "region"}
 
 def offer_row(offer: Offer, desired: Desired, now: datetime) -> s.OfferRow:
     """One offer."""
-    block = block_of(offer, desired.blocks, now)
+    block = blocked_by(offer, desired.blocks, now)
     return s.OfferRow(
         offer=offer.key, provider=offer.provider, region=offer.region, zone=offer.zone,
         instance_type=offer.instance_type, gpu=offer.gpu, gpus=offer.gpus, gpu_memory_gib=offer.gpu_memory_gib,

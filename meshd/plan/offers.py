@@ -8,6 +8,7 @@ from datetime import datetime
 
 from meshd import gpus
 from meshd.model.desired import Block
+from meshd.plan.placement import blocked_by
 from meshd.provider_api import Offer
 
 NO_CAPACITY = "no free capacity"
@@ -76,12 +77,6 @@ class Found:
     near: Mapping[str, Near]
 
 
-def block_of(offer: Offer, blocks: Mapping[str, Block], now: datetime) -> Block | None:
-    """Why this offer is left alone for a while, None when it is not."""
-    found = (blocks.get(f"offer:{offer.key}"), blocks.get(f"provider:{offer.provider}"))
-    return next((block for block in found if block is not None and block.until > now), None)
-
-
 def find(
     offers: Iterable[Offer],
     wanted: OfferFilter,
@@ -128,7 +123,7 @@ def find(
 def _hindrance(offer: Offer, blocks: Mapping[str, Block], now: datetime) -> str:
     if offer.available is False:
         return NO_CAPACITY
-    return COOLING if block_of(offer, blocks, now) else ""
+    return COOLING if blocked_by(offer, blocks, now) else ""
 
 
 def _price_first(offer: Offer) -> tuple[bool, float, float, str]:

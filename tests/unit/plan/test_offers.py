@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshd.model.desired import Block
-from meshd.plan.offers import COOLING, NO_CAPACITY, OfferFilter, block_of, find
+from meshd.plan.offers import COOLING, NO_CAPACITY, OfferFilter, find
+from meshd.plan.placement import blocked_by
 from meshd.provider_api import Offer, ProviderName
 from tests.unit.worlds import NOW, OFFER
 
@@ -73,9 +74,9 @@ def test_when_nothing_matches_the_nearest_are_told() -> None:
 
 
 def test_a_cool_down_that_is_over_is_none() -> None:
-    assert block_of(OFFERS[4], BLOCKS, NOW) is not None
-    assert block_of(OFFERS[4], BLOCKS, LATER) is None
-    assert block_of(OFFERS[2], {"provider:aws": Block("provider:aws", LATER, "slow down")}, NOW) is not None
+    assert blocked_by(OFFERS[4], BLOCKS, NOW) is not None
+    assert blocked_by(OFFERS[4], BLOCKS, LATER) is None
+    assert blocked_by(OFFERS[2], {"provider:aws": Block("provider:aws", LATER, "slow down")}, NOW) is not None
 
 
 offers = st.builds(
