@@ -111,7 +111,7 @@ def _nothing(view: OffersView) -> list[str]:
         option = _OPTIONS.get(near.field, near.field)
         each = f"{usd(near.offer.usd_per_gpu_hour)} per GPU-hour" if near.offer.gpus else usd(near.offer.usd_per_hour)
         lines.append(f"  without {option}: {_offers(near.count)}, the cheapest {near.offer.offer} at {each}")
-    if not view.near and view.gpus:
+    if view.gpus and (not view.near or any(near.field == "gpu" for near in view.near)):
         more = ", ..." if len(view.gpus) > _MODELS_MAX else ""
         lines.append(f"  GPU models on offer: {', '.join(view.gpus[:_MODELS_MAX])}{more}")
     return lines

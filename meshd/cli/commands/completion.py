@@ -7,18 +7,19 @@ from click.shell_completion import get_completion_class
 
 from meshd.cli.exits import EXIT_CODES_HELP
 
+EXAMPLES = """\b
+Examples:
+  bash:  meshctl completion bash > /etc/bash_completion.d/meshctl
+  zsh:   meshctl completion zsh > /usr/local/share/zsh/site-functions/_meshctl
+  fish:  meshctl completion fish > ~/.config/fish/completions/meshctl.fish
+"""
 
-@click.command("completion", epilog=EXIT_CODES_HELP)
+
+@click.command("completion", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, *, shell: str) -> None:
-    r"""Print the completion script of a shell.
-
-    \b
-    bash:  meshctl completion bash > /etc/bash_completion.d/meshctl
-    zsh:   meshctl completion zsh > /usr/local/share/zsh/site-functions/_meshctl
-    fish:  meshctl completion fish > ~/.config/fish/completions/meshctl.fish
-    """
+    """Print the script that lets a shell complete commands, options and names."""
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(ctx.find_root().command, {}, "meshctl", "_MESHCTL_COMPLETE").source())

@@ -119,7 +119,10 @@ def test_an_empty_catalogue_says_what_would_fill_it() -> None:
     assert "none of the 9 offers is like that" in text
     assert "without --max-price: 14 offers, the cheapest aws/us-east-1a/p5.48xlarge/spot at $2.15 per GPU" in text
     assert "without --spot or --on-demand: 1 offer, the cheapest aws/us-east-1a/c8g.large at $0.08\n" in text
+    assert "on offer" not in text
     assert "GPU models on offer: b200, h100-sxm" in shown(offers=[], matching=0, gpus=["b200", "h100-sxm"])
+    gpu = [NearRow(field="gpu", count=2, offer=CATALOGUE[0])]
+    assert "GPU models on offer: b200" in shown(offers=[], matching=0, near=gpu, gpus=["b200"])
     assert "2 offers would do, but none can be rented now: 2 cooling down" in shown(
         offers=[], matching=2, left_out={"cooling down": 2}
     )
