@@ -173,7 +173,7 @@ class Daemon:
         now = self._clock.now()
         return Desired(
             cluster=self.settings.cluster.name,
-            pools=wanted.pools(self.settings, self._providers),
+            pools=wanted.pools(self.settings, self._providers, now),
             targets=self._journal.targets(),
             policy=wanted.policy(
                 self.settings.timing, self.settings.prices, may_remove_devices=self._admin is not None

@@ -34,13 +34,13 @@ def prices_view(
     """
     rows: list[s.PriceRow] = []
     for provider, seen in sorted(offers.items()):
-        notes = list(_notes(provider, last.get(provider), damaged.get(provider, "")))
-        found = list(_rows(provider, seen, provider in books, stale_after_s, now))
-        rows += [row.model_copy(update={"note": "; ".join([*notes, row.note] if row.note else notes)}) for row in found]
+        trouble = "; ".join(_trouble(provider, last.get(provider), damaged.get(provider, "")))
+        found = _rows(provider, seen, provider in books, stale_after_s, now)
+        rows += [row.model_copy(update={"note": trouble or row.note}) for row in found]
     return s.PricesView(at=now, stale_after_s=stale_after_s, prices=rows)
 
 
-def _notes(provider: str, last: Fetched | None, damaged: str) -> Iterator[str]:
+def _trouble(provider: str, last: Fetched | None, damaged: str) -> Iterator[str]:
     if damaged:
         yield f"{damaged}; `meshctl prices refresh {provider}` writes it anew"
     if last is not None and last.error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 
 from meshd.config import PoolSettings, PriceSettings, Settings, TimingSettings
 from meshd.errors import ConfigError
@@ -40,13 +41,14 @@ def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -
         raise ConfigError(source, [key.format(", ".join(sorted(names)[:5])) for key, names in stranded.items()])
 
 
-def pools(settings: Settings, enabled: Iterable[str]) -> Mapping[str, Pool]:
+def pools(settings: Settings, enabled: Iterable[str], now: datetime) -> Mapping[str, Pool]:
     """The pools as the planner knows them. A pool that names no provider takes every enabled one."""
-    providers = tuple(enabled)
-    return {name: _pool(name, pool, providers) for name, pool in settings.pools.items()}
+    providers, prices = tuple(enabled), settings.prices
+    since = now - timedelta(days=prices.stale_after_d) if prices.budget_needs_fresh else None
+    return {name: _pool(name, pool, providers, since) for name, pool in settings.pools.items()}
 
 
-def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...]) -> Pool:
+def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...], prices_since: datetime | None) -> Pool:
     return Pool(
         name=name,
         gpu=pool.gpu,
@@ -65,6 +67,7 @@ def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...]) -> Pool:
         overshoot_max_gpus=pool.overshoot_max_gpus,
         min_gpus=pool.min_gpus,
         idle_timeout_s=pool.idle_timeout_s,
+        prices_since=prices_since,
     )
 
 
@@ -83,5 +86,4 @@ def policy(timing: TimingSettings, prices: PriceSettings, *, may_remove_devices:
         lost_after_s=timing.lost_after_s,
         may_remove_devices=may_remove_devices,
         price_stale_after_s=prices.stale_after_d * DAY_S,
-        budget_needs_fresh=prices.budget_needs_fresh,
     )

@@ -24,6 +24,7 @@ class Pool:
         overshoot_max_gpus: how many GPUs more than wanted a cover may bring; None for as many as is cheapest.
         min_gpus: its target never falls below this by itself.
         idle_timeout_s: a node without a job for so long is given back; None for never.
+        prices_since: where a limit in USD holds, offers whose price is older will not do; None for any age.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Pool:
     overshoot_max_gpus: int | None = None
     min_gpus: int = 0
     idle_timeout_s: float | None = None
+    prices_since: datetime | None = None
 
     @property
     def gpus_per_node_most(self) -> int:
@@ -108,7 +110,6 @@ class Policy:
     may_remove_devices: bool = False
     price_stale_after_s: float = 30 * 86400.0
     """A price that is older than this is stale: under a budget it is told, or not used at all."""
-    budget_needs_fresh: bool = False
 
 
 class Cause(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
-from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import RequestMachine, Step, Warn
 from meshd.provider_api import Offer, PriceSource
@@ -31,13 +31,11 @@ def has_budget(pool: Pool, target: Target | None) -> bool:
     return any(limit is not None for limit in limits)
 
 
-def too_stale(offer: Offer, pool: Pool, target: Target | None, policy: Policy, now: datetime) -> str:
-    """Why the offer's price is too old to be held against the pool's limit; "" when it is not, or old ones will do."""
-    if not policy.budget_needs_fresh or not has_budget(pool, target):
+def too_old(offer: Offer, pool: Pool, target: Target | None) -> str:
+    """Why the offer's price is too old to be held against the pool's limit; "" when it is not, or any age will do."""
+    if pool.prices_since is None or offer.price_as_of is None or not has_budget(pool, target):
         return ""
-    if not is_stale(offer, now, policy.price_stale_after_s):
-        return ""
-    return f"its price is of {_date(offer)}, too old for a budget: {refresh_words(offer.provider)}"
+    return f"has a price of {_date(offer)}, too old for a limit in USD" if offer.price_as_of < pool.prices_since else ""
 
 
 def price_words(offer: Offer) -> str:

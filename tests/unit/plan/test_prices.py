@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshd.config import PriceSettings, Settings
 from meshd.daemon.problems import of_plan, of_prices
-from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.daemon.wanted import pools
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.model.plan import RequestMachine
 from meshd.plan.planner import plan
-from meshd.plan.prices import has_budget, is_stale, price_age_s, price_words, too_stale
+from meshd.plan.prices import has_budget, is_stale, price_age_s, price_words, too_old
 from meshd.plan.render import rendered
 from meshd.provider_api import PriceSource
 from tests.unit.worlds import NOW, OFFER, machine, snapshot
@@ -55,17 +57,30 @@ def test_no_date_and_a_date_of_the_future_are_not_stale() -> None:
 )
 def test_any_limit_is_a_budget(pool: Pool, target: Target | None, limited: bool) -> None:
     assert has_budget(pool, target) is limited
-    strict = Policy(budget_needs_fresh=True)
-    assert bool(too_stale(OLD, pool, target, strict, NOW)) is limited
-    assert not too_stale(NEW, pool, target, strict, NOW)
-    assert not too_stale(OLD, pool, target, Policy(), NOW)
+    strict = replace(pool, prices_since=NOW - timedelta(days=30))
+    assert bool(too_old(OLD, strict, target)) is limited
+    assert not too_old(NEW, strict, target)
+    assert not too_old(replace(OLD, price_as_of=None, price_source=PriceSource.SETTINGS), strict, target)
+    assert not too_old(OLD, pool, target), "any age will do"
 
 
-def test_why_an_old_price_will_not_do() -> None:
-    why = too_stale(OLD, CAPPED, None, Policy(budget_needs_fresh=True), NOW)
-    assert why == (
-        "its price is of 2026-01-29, too old for a budget: `meshctl prices refresh aws`, or set providers.aws.prices"
-    )
+def test_an_old_price_is_passed_over_where_the_settings_say_so() -> None:
+    strict = replace(CAPPED, prices_since=NOW - timedelta(days=30))
+    cheap = replace(OLD, usd_per_hour=1.0)
+    found = plan(wanted(strict), [], snapshot(offers={"aws": Fresh((cheap, replace(NEW, zone="r1b")), NOW)}), NOW)
+    assert {step.offer.zone for step in found.steps if isinstance(step, RequestMachine)} == {"r1b"}
+    found = plan(wanted(strict), [], snapshot(offers={"aws": Fresh((cheap,), NOW)}), NOW)
+    assert not found.steps
+    assert "has a price of 2026-01-29, too old for a limit in USD" in found.warnings[0].reason
+
+
+def test_the_settings_decide_which_prices_are_too_old() -> None:
+    settings = Settings(
+        pools={"h100": {"gpu": "h100"}}, providers={"aws": {}}, prices={"budget_needs_fresh": True, "stale_after_d": 2}
+    )  # type: ignore[arg-type]
+    assert pools(settings, ["aws"], NOW)["h100"].prices_since == NOW - timedelta(days=2)
+    loose = settings.model_copy(update={"prices": PriceSettings()})
+    assert pools(loose, ["aws"], NOW)["h100"].prices_since is None
 
 
 def test_words_for_the_journal() -> None:
