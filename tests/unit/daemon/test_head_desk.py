@@ -25,7 +25,7 @@ from meshd.model.desired import Block, Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot
-from meshd.provider_api import Offer
+from meshd.provider_api import Offer, PriceSource
 from tests.unit.daemon.small import Cloud, HandClock, Small
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, snapshot
 
@@ -110,6 +110,32 @@ async def test_what_cannot_be_is_refused(world: World) -> None:
     with pytest.raises(BadRequest, match="does not rent from gce"):
         await world.desk.scale(s.ScaleRequest(gpus=1, provider="gce"), ROOT)
     assert not world.journal.targets()
+
+
+async def test_a_machine_keeps_the_price_that_it_was_rented_with(world: World) -> None:
+    old = replace(OFFER, price_as_of=NOW - timedelta(days=40), price_source=PriceSource.SHIPPED)
+    world.pool = replace(world.pool, max_usd_per_gpu_hour=3.0)
+    world.seen = snapshot(offers={"aws": Fresh((old,), NOW)})
+    world.reconciler.tick()
+    answer = await world.desk.scale(s.ScaleRequest(gpus=1), ROOT)
+    (warning,) = [text for text in answer.warnings if "2026-01-20" in text]
+    assert "prices of aws" in warning and "meshctl prices refresh aws" in warning
+    world.reconciler.tick()
+    await world.settle()
+    (rented,) = world.journal.machines()
+    requested = world.journal.events(-1, 100, rented.name)[0]
+    assert requested.text.endswith("; 2 USD/h, a price of 2026-01-20")
+
+    world.journal.put(replace(rented, phase=Phase.BOOTING, instance_id="i-1", launched_at=NOW), "phase", "given", NOW)
+    dearer = replace(OFFER, usd_per_hour=4.0, price_as_of=NOW)
+    world.seen = snapshot(offers={"aws": Fresh((dearer,), NOW)})
+    world.reconciler.tick()
+    world.clock.t_s += 3600
+    (row,) = (await world.desk.nodes()).nodes
+    status = await world.desk.status()
+    assert (row.usd_per_hour, status.spend.usd_per_hour) == (2.0, 2.0)
+    assert status.spend.usd_so_far == pytest.approx(2.0, rel=0.01)
+    assert [p.severity for p in status.problems if "prices of aws of 2026-01-20" in p.text] == ["warning"]
 
 
 async def test_before_the_first_tick_nothing_is_promised(tmp_path: Path) -> None:
