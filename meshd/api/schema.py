@@ -209,7 +209,11 @@ class StepRow(Part):
 
 
 class AlternativeRow(Part):
-    """An offer that was looked at: what it costs, and why it is or is not taken."""
+    """An offer that was looked at: what it costs, and why it is or is not taken.
+
+    Attributes:
+        price_stale: too old to be trusted with a budget.
+    """
 
     offer: str
     provider: str
@@ -221,6 +225,7 @@ class AlternativeRow(Part):
     usd_per_gpu_hour: float = 0.0
     chosen: bool = False
     note: str = ""
+    price_stale: bool = False
 
 
 class PlannedRow(Part):

@@ -152,7 +152,8 @@ def alternatives(rows: Sequence[AlternativeRow]) -> Table:
 
 def _would_do(row: AlternativeRow, chosen: Sequence[float]) -> str:
     """Nothing speaks against it but what is taken instead."""
+    stale = ", by a stale price" if row.price_stale else ""
     if not chosen:
-        return "would do"
+        return f"would do{stale}"
     dearer = row.usd_per_gpu_hour - min(chosen)
-    return f"{usd(dearer)} dearer per GPU-hour" if dearer >= 0.005 else "would do as well"
+    return (f"{usd(dearer)} dearer per GPU-hour" if dearer >= 0.005 else "would do as well") + stale

@@ -13,6 +13,7 @@ from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot
 from meshd.model.plan import Plan, RequestMachine
 from meshd.plan.placement import ranked, suits
+from meshd.plan.prices import is_stale
 from meshd.plan.render import overshoot_gpus
 from meshd.plan.scale import units
 from meshd.store.journal import Event
@@ -121,6 +122,7 @@ def alternatives(
         near = [o for o in offers if o not in good and pool.gpu and o.gpu.startswith(pool.gpu)]
         for offer in [*good, *sorted(near, key=lambda o: o.usd_per_gpu_hour)][:ALTERNATIVES_MAX]:
             note = "" if offer in good else suits(offer, pool, target) or "left alone for a while"
+            stale = is_stale(offer, now, desired.policy.price_stale_after_s)
             rows.append(
                 s.AlternativeRow(
                     offer=offer.key,
@@ -133,6 +135,7 @@ def alternatives(
                     usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4),
                     chosen=offer.key in chosen,
                     note=note,
+                    price_stale=stale,
                 )
             )
     return rows

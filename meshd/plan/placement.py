@@ -8,6 +8,7 @@ from datetime import datetime
 
 from meshd import gpus
 from meshd.model.desired import Block, Cause, Pool, Target
+from meshd.plan.prices import refresh_words, too_old
 from meshd.provider_api import Offer
 
 
@@ -85,6 +86,8 @@ def _not_for_sale(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
         said = target.max_usd_per_gpu_hour == limit
         text = f"costs {offer.usd_per_gpu_hour:.2f} USD per GPU-hour, over the limit of {limit:.2f}"
         yield Miss(text, "--max-price" if said else f"pools.{pool.name}.max_usd_per_gpu_hour")
+    if old := too_old(offer, pool, target):
+        yield Miss(old, refresh_words(offer.provider))
     if offer.available is False:
         yield Miss("the provider shows no free capacity", "")
 

@@ -11,6 +11,7 @@ from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import SlurmView
 from meshd.plan.lifecycle import LONG_AGO
 from meshd.plan.placement import price_limit
+from meshd.plan.prices import has_budget
 
 _REFUSALS = {"no_capacity": "no_capacity", "not_found": "no_capacity", "quota_exceeded": "quota"}
 """By the kind of the cloud's error; NotFound for a create call says that the offer is no more."""
@@ -214,6 +215,7 @@ def constraints(pool: Pool, target: Target | None) -> list[str]:
         f"spot: {spot}",
         f"at most {limit:.2f} USD per GPU-hour" if limit is not None else "",
         f"at most {min(totals):.2f} USD per hour in all" if totals else "",
+        f"prices of {pool.prices_since:%Y-%m-%d} or newer" if pool.prices_since and has_budget(pool, target) else "",
         f"at most {overshoot} GPUs more than wanted" if overshoot is not None else "",
         f"at most {pool.max_nodes} machines",
     ]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshd.config import PriceSettings, Settings
 from meshd.daemon.problems import of_plan, of_prices
+from meshd.daemon.views import alternatives
 from meshd.daemon.wanted import pools
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
@@ -19,6 +20,7 @@ from meshd.model.plan import RequestMachine
 from meshd.plan.planner import plan
 from meshd.plan.prices import has_budget, is_stale, price_age_s, price_words, too_old
 from meshd.plan.render import rendered
+from meshd.plan.story import constraints
 from meshd.provider_api import PriceSource
 from tests.unit.worlds import NOW, OFFER, machine, snapshot
 
@@ -71,7 +73,18 @@ def test_an_old_price_is_passed_over_where_the_settings_say_so() -> None:
     assert {step.offer.zone for step in found.steps if isinstance(step, RequestMachine)} == {"r1b"}
     found = plan(wanted(strict), [], snapshot(offers={"aws": Fresh((cheap,), NOW)}), NOW)
     assert not found.steps
-    assert "has a price of 2026-01-29, too old for a limit in USD" in found.warnings[0].reason
+    assert found.warnings[0].reason.endswith(
+        "has a price of 2026-01-29, too old for a limit in USD "
+        "(`meshctl prices refresh aws`, or set providers.aws.prices)"
+    )
+    assert "prices of 2026-01-30 or newer" in constraints(strict, None)
+    assert not [line for line in constraints(replace(strict, max_usd_per_gpu_hour=None), None) if "newer" in line]
+
+
+def test_alternatives_are_marked() -> None:
+    seen = snapshot(offers={"aws": Fresh((OLD, replace(NEW, zone="r1b")), NOW)})
+    rows = alternatives(["h100"], (), seen, wanted(CAPPED), NOW)
+    assert {row.region: row.price_stale for row in rows} == {"r1a": True, "r1b": False}
 
 
 def test_the_settings_decide_which_prices_are_too_old() -> None:
