@@ -239,7 +239,14 @@ class Provider(Protocol):
         ...
 
     async def check(self) -> str:
-        """Prove the credentials by a free read call; returns what they belong to, for `meshctl doctor`."""
+        """Prove the credentials, and each permission that meshd needs, by calls that cost and change nothing.
+
+        Returns what they belong to, and what could not be told, for `meshctl doctor`.
+
+        Raises:
+            AuthFailed: the credentials are no good, or lack permissions: one text has them all,
+                in the vendor's names.
+        """
         ...
 
     async def aclose(self) -> None:

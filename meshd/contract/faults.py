@@ -33,6 +33,7 @@ class Kind(StrEnum):
     DIES = "dies"  # seconds: after launch
     NEVER_ENDS = "never_ends"
     DUPLICATE = "duplicate"  # a second machine with the same name
+    DENIED = "denied"  # the credential lacks the permission `operation`, in the vendor's words, until cleared
 
 
 FATES = frozenset(
@@ -65,7 +66,7 @@ class Fault:
 
     Attributes:
         operation: launch, get, list, terminate, offers, prices, check, other; "*" for any. Faults of a machine's life
-            always belong to launch.
+            always belong to launch. For Kind.DENIED the vendor's name of a permission.
         status: HTTP status of error_before and error_after.
         skip: so many calls that it applies to are let through first.
     """
@@ -81,6 +82,8 @@ class Fault:
 
     def applies(self, operation: str) -> bool:
         """Whether a call of this operation can be struck."""
+        if self.kind is Kind.DENIED:
+            return False
         if self.kind in FATES:
             return operation == "launch"
         return self.operation in ("*", operation)
@@ -141,6 +144,12 @@ class FaultEngine:
         """How many calls of this operation have come so far."""
         with self._lock:
             return self._seen[operation]
+
+    def denied(self, *permissions: str) -> str:
+        """The first of these permissions that the credential lacks; "" when it has them all."""
+        with self._lock:
+            lacking = {fault.operation for fault in self._faults if fault.kind is Kind.DENIED}
+        return next((permission for permission in permissions if permission in lacking), "")
 
     def take(self, operation: str) -> Struck:
         """What strikes this call; uses up the faults of `When.NEXT`."""

@@ -90,6 +90,14 @@ class StandIn(ABC):
         """
         return {}
 
+    def permissions_of(self, request: web.Request) -> Iterable[str]:
+        """The permissions that a call needs, as the vendor calls them; none where a key may do everything."""
+        return ()
+
+    def denial(self, permission: str) -> Refused:
+        """The cloud's words when the credential lacks a permission."""
+        return self.no_such_path()
+
     def refuses_itself(self, operation: str, fault: Fault) -> bool:
         """Whether the handler words this refusal, e.g. because the cloud tells it later than in the answer."""
         return False
@@ -119,6 +127,8 @@ class StandIn(ABC):
         headers: Mapping[str, str] = {}
         try:
             headers = self.admit(request, operation)
+            if lacking := self.faults.denied(*self.permissions_of(request)):
+                raise self.denial(lacking)
             if struck.before is not None and not self.refuses_itself(operation, struck.before):
                 return self._spoiled(request, struck.before)
             response = await handler(request)

@@ -10,7 +10,7 @@ import structlog
 
 from meshd.api.schema import CheckRow
 from meshd.daemon.keycheck import current_key
-from meshd.errors import MeshdError
+from meshd.errors import AuthFailed, MeshdError
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.client import MungeClient
@@ -127,7 +127,11 @@ class Doctor:
 
     def _provider(self, provider: Provider) -> Callable[[], Awaitable[CheckRow]]:
         async def check() -> CheckRow:
-            return _ok(f"provider {provider.name}", await provider.check())
+            name = f"provider {provider.name}"
+            try:
+                return _ok(name, await provider.check())
+            except AuthFailed as error:
+                return _fail(name, str(error), f"docs/providers.md has what {provider.name} must let meshd do")
 
         return check
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -19,6 +20,7 @@ from providers._http import USER_AGENT, in_doubt
 from providers._settings import read_secret
 from providers._threads import Workers
 from providers.aws.mapping import AWS, Refusal, to_error
+from providers.aws.permissions import decoded, encoded_in, without_code
 from providers.aws.pricelist import price_filter
 from providers.aws.settings import AwsSettings
 
@@ -113,17 +115,17 @@ class Ec2:
 
         await self._do(call, "terminate", changes=True)
 
-    async def instance_types(self, region: str, patterns: Sequence[str]) -> list[Row]:
+    async def instance_types(self, region: str, patterns: Sequence[str], operation: str = "offers") -> list[Row]:
         """DescribeInstanceTypes, all pages."""
 
         def call() -> list[Row]:
             filters = [{"Name": "instance-type", "Values": list(patterns)}]
             pages = self._ec2(region).get_paginator("describe_instance_types").paginate(Filters=cast("Any", filters))
-            return [row for page in pages for row in _part(page, "InstanceTypes", "offers")]
+            return [row for page in pages for row in _part(page, "InstanceTypes", operation)]
 
-        return await self._do(call, "offers")
+        return await self._do(call, operation)
 
-    async def zones(self, region: str, types: Sequence[str]) -> list[Row]:
+    async def zones(self, region: str, types: Sequence[str], operation: str = "offers") -> list[Row]:
         """DescribeInstanceTypeOfferings by zone, all pages."""
 
         def call() -> list[Row]:
@@ -134,11 +136,11 @@ class Ec2:
                     LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": list(types)[:200]}]
                 )
             )
-            return [row for page in pages for row in _part(page, "InstanceTypeOfferings", "offers")]
+            return [row for page in pages for row in _part(page, "InstanceTypeOfferings", operation)]
 
-        return await self._do(call, "offers")
+        return await self._do(call, operation)
 
-    async def spot_prices(self, region: str, types: Sequence[str], since: Any) -> list[Row]:
+    async def spot_prices(self, region: str, types: Sequence[str], since: Any, operation: str = "offers") -> list[Row]:
         """DescribeSpotPriceHistory from `since` on, all pages."""
 
         def call() -> list[Row]:
@@ -147,21 +149,23 @@ class Ec2:
                 .get_paginator("describe_spot_price_history")
                 .paginate(InstanceTypes=cast("Any", list(types)), ProductDescriptions=["Linux/UNIX"], StartTime=since)
             )
-            return [row for page in pages for row in _part(page, "SpotPriceHistory", "offers")]
+            return [row for page in pages for row in _part(page, "SpotPriceHistory", operation)]
 
-        return await self._do(call, "offers")
+        return await self._do(call, operation)
 
-    async def images(self, region: str, *, image_id: str = "", owner: str = "", name: str = "") -> list[Row]:
+    async def images(
+        self, region: str, *, image_id: str = "", owner: str = "", name: str = "", operation: str = "launch"
+    ) -> list[Row]:
         """DescribeImages by id, or else by owner and name pattern."""
 
         def call() -> list[Row]:
             client = self._ec2(region)
             if image_id:
-                return _part(client.describe_images(ImageIds=[image_id]), "Images", "launch")
+                return _part(client.describe_images(ImageIds=[image_id]), "Images", operation)
             answer = client.describe_images(Owners=[owner], Filters=[{"Name": "name", "Values": [name]}])
-            return _part(answer, "Images", "launch")
+            return _part(answer, "Images", operation)
 
-        return await self._do(call, "launch")
+        return await self._do(call, operation)
 
     async def prices(self, region: str, rates: Callable[[Iterable[str]], list[R]]) -> list[R]:
         """GetProducts for shared Linux machines on demand in one region, all pages.
@@ -195,14 +199,39 @@ class Ec2:
             raise AuthFailed(text, provider=AWS, operation="prices", vendor_text=error.vendor_text) from error
 
     async def identity(self, region: str) -> str:
-        """Who the credentials belong to, and proof that they may read instances."""
+        """sts:GetCallerIdentity: who the credentials belong to. It needs no permission."""
 
         def call() -> str:
             who = self._client("sts", region, self._settings.read_attempts).get_caller_identity()
-            self._ec2(region).describe_instances(MaxResults=5)
             return f"account {who.get('Account', '?')}, {who.get('Arn', '?')}"
 
         return await self._do(call, "check")
+
+    async def dry_run(self, region: str, parameters: Mapping[str, Any]) -> None:
+        """RunInstances as it would be, with nothing made. Raises what the real call would be refused with."""
+        await self._do(lambda: self._dry("run_instances", region, parameters), "check")
+
+    async def dry_terminate(self, region: str, instance_id: str) -> None:
+        """TerminateInstances as it would be, with nothing ended."""
+        await self._do(lambda: self._dry("terminate_instances", region, {"InstanceIds": [instance_id]}), "check")
+
+    def _dry(self, call: str, region: str, parameters: Mapping[str, Any]) -> None:
+        try:
+            getattr(self._ec2(region, attempts=1), call)(**parameters, DryRun=True)
+        except exceptions.ClientError as error:
+            if error.response.get("Error", {}).get("Code") != "DryRunOperation":
+                raise
+
+    def _told(self, refusal: Refusal) -> Refusal:
+        """The refusal with its coded part in plain words, where the credentials may have it decoded."""
+        code = encoded_in(refusal.message)
+        if not code:
+            return refusal
+        words = ""
+        with suppress(exceptions.ClientError, exceptions.BotoCoreError):
+            sts = self._client("sts", self._settings.regions[0], 1)
+            words = decoded(sts.decode_authorization_message(EncodedMessage=code).get("DecodedMessage", ""))
+        return replace(refusal, message=f"{without_code(refusal.message)} {words}".strip())
 
     async def aclose(self) -> None:
         """Close the clients' connections and take no more calls."""
@@ -218,7 +247,11 @@ class Ec2:
         def guarded() -> T:
             try:
                 return call()
-            except (exceptions.ClientError, exceptions.BotoCoreError, parsers.ResponseParserError) as error:
+            except exceptions.ClientError as error:
+                refusal = _refusal(error)
+                refusal = self._told(refusal) if operation == "check" else refusal
+                raise to_error(refusal, operation=operation, changes=changes) from None
+            except (exceptions.BotoCoreError, parsers.ResponseParserError) as error:
                 raise _translate(error, operation, changes) from None
 
         deadline_s = timeout_s or self._settings.call_timeout_s
@@ -289,8 +322,6 @@ def _translate(error: Exception, operation: str, changes: bool) -> ProviderError
 
     The SDK's own exception is not chained: it can hold the request, and with it the user data.
     """
-    if isinstance(error, exceptions.ClientError):
-        return to_error(_refusal(error), operation=operation, changes=changes)
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, exceptions.ParamValidationError):
         text = "the SDK refuses the request's shape (ParamValidationError)"

@@ -24,6 +24,7 @@ from meshd.errors import (
 from meshd.gpus import normalise
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
 from providers._prices import Price
+from providers.aws.permissions import without_code
 from providers.aws.settings import AwsSettings
 
 AWS = ProviderName("aws")
@@ -118,7 +119,7 @@ def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderErro
         changes: the call may have made or ended a machine, so an unknown 5xx leaves that in doubt.
     """
     code = refusal.code
-    text = f"{code}: {refusal.message}"
+    text = f"{code}: {without_code(refusal.message)}"
     if code in _THROTTLED or refusal.status == 429:
         return RateLimited(text, retry_after_s=refusal.retry_after_s, provider=AWS, operation=operation)
     return _kind(code, refusal.status, changes)(text, provider=AWS, operation=operation)

@@ -23,6 +23,7 @@ from providers._offers import matches
 from providers._prices import Prices, shipped
 from providers._settings import parse
 from providers.aws.catalogue import Catalogue
+from providers.aws.check import Check
 from providers.aws.client import Ec2, Row
 from providers.aws.mapping import (
     AWS,
@@ -50,6 +51,7 @@ class AwsProvider:
         self._now = context.now
         prices = Prices(shipped("providers.aws"), context.fetched_prices)
         self._catalogue = Catalogue(ec2, settings, prices, context.now)
+        self._check = Check(context.cluster, settings, ec2, self._catalogue, context.now)
 
     @property
     def name(self) -> ProviderName:
@@ -155,8 +157,8 @@ class AwsProvider:
         return collected((rate for part in parts for rate in part), at, NOTE)
 
     async def check(self) -> str:
-        """The account and the identity of the credentials."""
-        return await self._ec2.identity(self._settings.regions[0])
+        """The account and the identity of the credentials, and whether any permission is missing."""
+        return await self._check()
 
     async def aclose(self) -> None:
         """Close connections and threads."""

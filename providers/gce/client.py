@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -28,6 +29,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Row = Mapping[str, Any]
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
 PAGE = 500
 SKU_PAGE = 5000
 COMPUTE_SERVICE = "6F81-5844-456A"
@@ -52,6 +54,7 @@ class _Sdk:
     all_errors: tuple[type[Exception], ...]
     not_sent: tuple[type[Exception], ...]
     cut: type[Exception]
+    wire_fault: type[Exception]
 
 
 @lru_cache(maxsize=1)
@@ -92,6 +95,7 @@ def _sdk() -> _Sdk:
             wire.ConnectTimeoutError,
         ),
         cut=requests.exceptions.ConnectionError,
+        wire_fault=requests.RequestException,
     )
 
 
@@ -159,14 +163,14 @@ class Gce:
         scopes = await self._aggregated("InstancesClient", "AggregatedListInstancesRequest", wanted, operation)
         return [row for part in scopes.values() for row in part.get("instances") or ()]
 
-    async def machine_types(self, wanted: str) -> dict[str, Row]:
+    async def machine_types(self, wanted: str, operation: str = "offers") -> dict[str, Row]:
         """machineTypes.aggregatedList by filter; by scope."""
-        return await self._aggregated("MachineTypesClient", "AggregatedListMachineTypesRequest", wanted, "offers")
+        return await self._aggregated("MachineTypesClient", "AggregatedListMachineTypesRequest", wanted, operation)
 
-    async def accelerator_types(self) -> dict[str, Row]:
+    async def accelerator_types(self, operation: str = "offers") -> dict[str, Row]:
         """acceleratorTypes.aggregatedList; by scope."""
         request = "AggregatedListAcceleratorTypesRequest"
-        return await self._aggregated("AcceleratorTypesClient", request, "", "offers")
+        return await self._aggregated("AcceleratorTypesClient", request, "", operation)
 
     async def operation(self, zone: str, name: str) -> Row:
         """zoneOperations.get."""
@@ -204,7 +208,7 @@ class Gce:
         def call(sdk: _Sdk) -> list[R]:
             found: list[R] = []
             query = {"currencyCode": "USD", "pageSize": str(SKU_PAGE)}
-            with self._billing_session(sdk) as session:
+            with self._web_session(sdk) as session:
                 while True:
                     page = self._sku_page(session, query)
                     found += [rate for rate in map(to_rate, page["skus"]) if rate is not None]
@@ -218,7 +222,7 @@ class Gce:
             text = f"{error.text} (prices need the Cloud Billing API: gcloud services enable {BILLING_API})"
             raise AuthFailed(text, provider=GCE, operation="prices", vendor_text=error.vendor_text) from error
 
-    def _billing_session(self, sdk: _Sdk) -> Any:
+    def _web_session(self, sdk: _Sdk) -> Any:
         """A session with our credentials. It tries nothing twice but an access token that was refused."""
         credentials = self._credentials
         if hasattr(
@@ -243,10 +247,33 @@ class Gce:
             return body
         raise Transient("the answer is not what the Cloud Billing API promises", provider=GCE, operation="prices")
 
-    async def identity(self, wanted: str) -> str:
-        """Who the credentials belong to, after a read that proves them."""
-        await self.instances(wanted, "check")
+    @property
+    def project(self) -> str:
+        """The project's id; "" before the first call when only the credentials name it."""
+        return self._project
+
+    @property
+    def who(self) -> str:
+        """Project and owner of the credentials; complete after the first call."""
         return f"project {self._project}, {self._who}"
+
+    async def granted(self, permissions: Iterable[str]) -> frozenset[str] | None:
+        """Those of the permissions that the credentials have in the project, by projects.testIamPermissions.
+
+        It is free and needs no permission, but belongs to another API: None where that one does not answer.
+        """
+        asked = {"permissions": sorted(permissions)}
+
+        def call(sdk: _Sdk) -> frozenset[str] | None:
+            base = self._settings.api_endpoint.rstrip("/") or RESOURCE_MANAGER
+            url = f"{base}/v1/projects/{self._project}:testIamPermissions"
+            with self._web_session(sdk) as session, suppress(sdk.wire_fault, ValueError):
+                answer = session.post(url, json=asked, timeout=self._settings.call_timeout_s, allow_redirects=False)
+                if answer.status_code == 200:
+                    return frozenset(answer.json().get("permissions", ()))
+            return None
+
+        return await self._do(call, "check")
 
     async def aclose(self) -> None:
         """Close the clients' connections and take no more calls."""

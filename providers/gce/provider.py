@@ -26,6 +26,7 @@ from providers._prices import Prices, shipped
 from providers._settings import parse
 from providers.gce.body import insert_body
 from providers.gce.catalogue import Catalogue
+from providers.gce.check import Check
 from providers.gce.client import Gce, Row
 from providers.gce.errors import GCE, NOT_READY, TAKEN, refusal_of_operation, to_error
 from providers.gce.mapping import (
@@ -61,6 +62,7 @@ class GceProvider:
         self._cluster = context.cluster
         self._settings = settings
         self._gce = gce
+        self._check = Check(context.cluster, settings, gce)
         self._fresh = Freshness(context.now, settings.fresh_s)
         self._now = context.now
         prices = Prices(shipped("providers.gce"), context.fetched_prices)
@@ -241,8 +243,8 @@ class GceProvider:
         return collected(machine_rates(kinds, skus), at, NOTE)
 
     async def check(self) -> str:
-        """The project and the identity of the credentials."""
-        return await self._gce.identity(cluster_filter(self._cluster))
+        """The project and the identity of the credentials, and whether any permission is missing."""
+        return await self._check()
 
     async def aclose(self) -> None:
         """Close connections and threads."""

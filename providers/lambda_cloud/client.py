@@ -43,9 +43,9 @@ class LambdaApi:
         """GET /instances/{id}."""
         return await self._map("GET", f"/instances/{instance_id}", operation)
 
-    async def ssh_keys(self) -> list[Mapping[str, Any]]:
+    async def ssh_keys(self, operation: str = "launch") -> list[Mapping[str, Any]]:
         """GET /ssh-keys."""
-        return await self._list("/ssh-keys", "launch")
+        return await self._list("/ssh-keys", operation)
 
     async def launch(self, body: Mapping[str, Any]) -> str:
         """POST /instance-operations/launch; returns the instance's id.

@@ -208,7 +208,7 @@ def launch_body(request: LaunchRequest, settings: LambdaSettings, ssh_key_name: 
     return body
 
 
-def only_key(keys: Sequence[Mapping[str, Any]]) -> str:
+def only_key(keys: Sequence[Mapping[str, Any]], operation: str = "launch") -> str:
     """The name of the account's only SSH key.
 
     Raises:
@@ -219,4 +219,4 @@ def only_key(keys: Sequence[Mapping[str, Any]]) -> str:
         return names[0]
     found = f"has {len(names)} ({', '.join(sorted(names)[:8])})" if names else "has none: add one to it"
     text = f"Lambda wants exactly one SSH key and the account {found}; set providers.lambda.ssh_key_name"
-    raise InvalidRequest(text, provider=LAMBDA, operation="launch")
+    raise InvalidRequest(text, provider=LAMBDA, operation=operation)

@@ -129,9 +129,17 @@ class LambdaProvider:
         await self._api.terminate(instance.id)
 
     async def check(self) -> str:
-        """Proof that the key may read. Lambda does not tell whose it is, so this counts what it sees."""
+        """Proof that the key is let in, and that a machine could be made: Lambda wants an SSH key for that.
+
+        Lambda does not tell whose the key is, so this counts what it sees; nor has it keys that may do less.
+
+        Raises:
+            InvalidRequest: there is no SSH key, or several and none is named in the settings.
+        """
         machines = await self._api.instances("check")
-        return f"an API key that sees {len(machines)} machines"
+        if not self._settings.ssh_key_name:
+            only_key(await self._api.ssh_keys("check"), "check")
+        return f"an API key that sees {len(machines)} machines; it may do what its account may"
 
     async def aclose(self) -> None:
         """Close the connections."""

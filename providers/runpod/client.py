@@ -31,24 +31,26 @@ class RunpodApi:
         self._http = JsonHttp(RUNPOD, settings.base_url.rstrip("/") + PREFIX, {"Authorization": f"Bearer {key}"})
         self._quota = shared_quota(key, settings.base_url, settings.max_wait_s)
 
-    async def gpu_types(self, cloud: str, count: int) -> list[Mapping[str, Any]]:
+    async def gpu_types(self, cloud: str, count: int, operation: str = "offers") -> list[Mapping[str, Any]]:
         """GET /catalog/gpus, with what is free for pods of `count` GPUs in one tier."""
         asked = {"count": str(count), "cloud": cloud.upper()}
         if self._settings.country_codes:
             asked["countryCodes"] = ",".join(self._settings.country_codes)
         if self._settings.min_cuda_version:
             asked["minCudaVersion"] = self._settings.min_cuda_version
-        return await self._catalogue("gpus", asked, ("id", "memory", "price", "maxCount"))
+        return await self._catalogue("gpus", asked, ("id", "memory", "price", "maxCount"), operation)
 
     async def cpu_flavours(self, vcpus: int) -> list[Mapping[str, Any]]:
         """GET /catalog/cpus, with what is free for pods of `vcpus` vCPUs."""
         asked = {"vcpuCount": str(vcpus)}
         return await self._catalogue("cpus", asked, ("id", "vcpu", "ramGbPerVcpu", "price"))
 
-    async def _catalogue(self, what: str, asked: Mapping[str, str], needed: tuple[str, ...]) -> list[Mapping[str, Any]]:
+    async def _catalogue(
+        self, what: str, asked: Mapping[str, str], needed: tuple[str, ...], operation: str = "offers"
+    ) -> list[Mapping[str, Any]]:
         query = urlencode({"include": "AVAILABILITY", "product": "POD", **asked}, safe=",")
-        answer = await self._call("GET", f"/catalog/{what}?{query}", "offers", success=200)
-        return self._rows(answer, what, needed, "offers")
+        answer = await self._call("GET", f"/catalog/{what}?{query}", operation, success=200)
+        return self._rows(answer, what, needed, operation)
 
     async def pods(self, operation: str = "list") -> list[Mapping[str, Any]]:
         """GET /pods, those of clusters included. It has no pages."""

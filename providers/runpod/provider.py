@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from meshd.errors import InvalidRequest, NotFound
+from meshd.errors import AuthFailed, InvalidRequest, NotFound
 from meshd.provider_api import (
     Capabilities,
     Instance,
@@ -20,6 +21,7 @@ from meshd.provider_api import (
 from providers._fresh import Freshness
 from providers._gather import all_of
 from providers._offers import matches
+from providers._permissions import Probe, lacking, must_lack_nothing
 from providers._settings import parse
 from providers.runpod.catalogue import cpu_offers, cpu_questions, gpu_offers, gpu_questions
 from providers.runpod.client import RunpodApi
@@ -132,12 +134,33 @@ class RunpodProvider:
         self._endings.accept(instance.id)
 
     async def check(self) -> str:
-        """Proof that the key may read. RunPod does not tell whose it is, so this counts what it sees."""
-        return f"an API key that sees {len(await self._api.pods('check'))} pods"
+        """Proof that the key may read. RunPod does not tell whose it is, so this counts what it sees.
+
+        A restricted key may lack each; that it may make pods shows only when it makes one.
+
+        Raises:
+            AuthFailed: the key is no good, or may not make some of the calls: the text names each.
+        """
+        seen: list[Mapping[str, Any]] = []
+
+        async def pods() -> None:
+            seen.extend(await self._api.pods("check"))
+
+        reads = [
+            Probe("GET /v2/pods", pods),
+            Probe("GET /v2/catalog", lambda: self._api.gpu_types(self._settings.clouds[0], 1, "check")),
+        ]
+        must_lack_nothing(RUNPOD, await lacking(reads, _named), "the API key")
+        return f"an API key that sees {len(seen)} pods; whether it may make some is told by the first one"
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._api.aclose()
+
+
+def _named(error: AuthFailed, asked: str) -> str:
+    """A 403 in RunPod's own words is about this call; anything else about the key or the account."""
+    return asked if error.text.startswith("HTTP 403: ") and "no problem document" not in error.text else ""
 
 
 def create(context: ProviderContext) -> RunpodProvider:

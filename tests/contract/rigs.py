@@ -59,6 +59,7 @@ class Rig(Protocol):
     server: CloudServer
     cannot: Mapping[Kind, str]
     secrets: tuple[str, ...]
+    permissions: tuple[str, ...]
 
     @property
     def ledger(self) -> Ledger:
@@ -88,6 +89,8 @@ class _Rig:
     name: str = ""
     secrets: tuple[str, ...] = (SECRET, "join-token-that-must-never-show")
     cannot: Mapping[Kind, str] = field(default_factory=dict)
+    #: Those that `check` can tell, in the vendor's names; none where a key may do everything.
+    permissions: tuple[str, ...] = ()
     factory: Callable[[ProviderContext], Provider] = create_aws
 
     @property
@@ -116,6 +119,14 @@ class AwsRig(_Rig):
     name: str = "aws"
     cannot: Mapping[Kind, str] = field(
         default_factory=lambda: {Kind.DUPLICATE: "a client token never makes two instances"}
+    )
+    permissions: tuple[str, ...] = (
+        "ec2:DescribeInstances",
+        "ec2:DescribeInstanceTypes",
+        "ec2:DescribeInstanceTypeOfferings",
+        "ec2:DescribeImages",
+        "ec2:RunInstances",
+        "ec2:CreateTags",
     )
 
     def table(self) -> dict[str, Any]:
@@ -147,6 +158,7 @@ class LambdaRig(_Rig):
 @dataclass
 class RunpodRig(_Rig):
     name: str = "runpod"
+    permissions: tuple[str, ...] = ("GET /v2/pods", "GET /v2/catalog")
     factory: Callable[[ProviderContext], Provider] = create_runpod
 
     def table(self) -> dict[str, Any]:
@@ -195,6 +207,14 @@ class GceRig(_Rig):
     factory: Callable[[ProviderContext], Provider] = create_gce
     cannot: Mapping[Kind, str] = field(
         default_factory=lambda: {Kind.DUPLICATE: "a zone has a name only once, and a request id makes one machine"}
+    )
+    permissions: tuple[str, ...] = (
+        "compute.instances.list",
+        "compute.machineTypes.list",
+        "compute.instances.create",
+        "compute.instances.delete",
+        "compute.zoneOperations.get",
+        "compute.subnetworks.useExternalIp",
     )
 
     def __post_init__(self) -> None:

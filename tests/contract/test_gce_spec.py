@@ -22,6 +22,8 @@ from tests.contract.discovery import Discovery
 from tests.contract.rigs import CLUSTER, GPU, Rig, build, launched, request, running, service_account, strike
 
 SPEC = Discovery("compute.v1")
+MANAGER = Discovery("cloudresourcemanager.v1")
+WHO = "project sandbox-project, meshd@sandbox-project.iam.gserviceaccount.com; no permission is missing"
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,13 @@ class Recorder:
         self.target = target
         self.exchanges: list[Exchange] = []
         self.instead: dict[str, Any] = {}
+        self.silent = ""
 
     async def handle(self, incoming: web.Request) -> web.Response:
         raw = await incoming.read()
         headers = {k: v for k, v in incoming.headers.items() if k in ("Authorization", "Content-Type")}
+        if incoming.path == self.silent:
+            return web.Response(status=404, text="<html>no such page</html>", content_type="text/html")
         if incoming.path in self.instead:
             return web.json_response(self.instead[incoming.path])
         async with (
@@ -74,11 +79,12 @@ async def recorded() -> AsyncIterator[tuple[Rig, Recorder, str]]:
 
 
 def check_exchange(exchange: Exchange) -> None:
-    method = SPEC.method(exchange.method, exchange.path)
-    SPEC.check_query(method, exchange.query)
-    SPEC.check_request(method, exchange.sent)
+    spec = MANAGER if exchange.path.endswith(":testIamPermissions") else SPEC
+    method = spec.method(exchange.method, exchange.path)
+    spec.check_query(method, exchange.query)
+    spec.check_request(method, exchange.sent)
     if exchange.status < 400:
-        SPEC.check_answer(method, exchange.answered)
+        spec.check_answer(method, exchange.answered)
     else:
         error = exchange.answered["error"]
         assert error["code"] == exchange.status
@@ -100,7 +106,7 @@ EVERYTHING: dict[str, Any] = {
 async def test_whole_life_of_a_machine(recorded: tuple[Rig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url, **EVERYTHING)
-    assert await provider.check() == "project sandbox-project, meshd@sandbox-project.iam.gserviceaccount.com"
+    assert await provider.check() == WHO
     await provider.offers(OfferQuery())
     instance = await running(rig, provider)
     await provider.list()
@@ -264,7 +270,7 @@ async def test_application_default_credentials(
     (tmp_path / "key.json").write_text(service_account())
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     provider = rig.make(CLUSTER, api_endpoint=url, service_account=None)
-    assert await provider.check() == "project sandbox-project, meshd@sandbox-project.iam.gserviceaccount.com"
+    assert await provider.check() == WHO
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(AuthFailed):
         await rig.make(CLUSTER, service_account=None).check()
@@ -316,3 +322,19 @@ async def test_skus_are_the_billing_catalogues(recorded: tuple[Rig, Recorder, st
     tokens = [one.query.get("pageToken", "") for one in pages]
     assert tokens == ["", *(one.answered["nextPageToken"] for one in pages[:-1])]
     assert pages[-1].answered["nextPageToken"] == ""
+
+
+async def test_where_google_does_not_tell_what_is_granted_the_reads_do(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url)
+    recorder.silent = "/v1/projects/sandbox-project:testIamPermissions"
+    assert "Cloud Resource Manager API" in await provider.check()
+    strike(rig, Kind.DENIED, "compute.machineTypes.list")
+    with pytest.raises(AuthFailed, match=r"may not: compute\.machineTypes\.list$"):
+        await provider.check()
+
+
+async def test_what_is_good_to_have_is_only_told(recorded: tuple[Rig, Recorder, str]) -> None:
+    rig, _, url = recorded
+    strike(rig, Kind.DENIED, "compute.zoneOperations.list")
+    assert "no permission is missing but compute.zoneOperations.list" in await rig.make(api_endpoint=url).check()

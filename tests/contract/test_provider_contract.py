@@ -562,6 +562,37 @@ async def test_check_with_a_bad_credential(rig: Rig, provider: Provider) -> None
         await provider.check()
 
 
+async def test_check_names_the_missing_permission(rig: Rig, provider: Provider) -> None:
+    if not rig.permissions:
+        pytest.skip(f"{rig.name}: a key may do everything")
+    for permission in rig.permissions:
+        strike(rig, Kind.DENIED, permission)
+        with pytest.raises(AuthFailed) as caught:
+            await provider.check()
+        assert permission in caught.value.text
+        assert not any(f"{other}," in f"{caught.value.text}," for other in rig.permissions if other != permission)
+        assert len(caught.value.text) < 500
+        rig.faults.clear()
+    assert await provider.check()
+
+
+async def test_check_names_all_that_are_missing_at_once(rig: Rig, provider: Provider) -> None:
+    if not rig.permissions:
+        pytest.skip(f"{rig.name}: a key may do everything")
+    for permission in rig.permissions[:2]:
+        strike(rig, Kind.DENIED, permission)
+    with pytest.raises(AuthFailed) as caught:
+        await provider.check()
+    assert all(permission in caught.value.text for permission in rig.permissions[:2])
+
+
+async def test_check_makes_and_ends_nothing(rig: Rig, provider: Provider) -> None:
+    instance = await running(rig, provider)
+    await provider.check()
+    assert [machine.token for machine in rig.ledger.everything()] == [instance.token]
+    assert (await provider.get(instance)).state is InstanceState.RUNNING
+
+
 async def test_settings_are_refused_with_one_line_per_problem(rig: Rig) -> None:
     with pytest.raises(ConfigError) as caught:
         rig.make(no_such_key=1, call_timeout_s=-1)

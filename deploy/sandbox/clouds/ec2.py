@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -49,7 +50,13 @@ _REFUSALS = {
     Kind.AUTH: (401, "AuthFailure", "AWS was not able to validate the provided access credentials"),
     Kind.INVALID: (400, "InvalidParameterValue", "Value for a parameter is invalid."),
 }
-_PHRASES = {400: "BAD REQUEST", 401: "UNAUTHORIZED", 500: "INTERNAL SERVER ERROR", 503: "SERVICE UNAVAILABLE"}
+_PHRASES = {
+    400: "BAD REQUEST",
+    401: "UNAUTHORIZED",
+    403: "FORBIDDEN",
+    500: "INTERNAL SERVER ERROR",
+    503: "SERVICE UNAVAILABLE",
+}
 
 
 class Refused(Exception):
@@ -88,10 +95,13 @@ class Ec2Cloud:
         form = dict(parse_qsl(body.decode(), keep_blank_values=True))
         action = form.get("Action", "")
         struck = self.faults.take(_operation(action, form))
+        region, service = _scope(environ)
+        denied = self.faults.denied(*_permissions(service, action, form))
         if struck.before is not None:
             reply = _spoiled(struck.before)
+        elif denied:
+            reply = _denial(denied, action)
         else:
-            region, service = _scope(environ)
             try:
                 with self._lock:
                     reply = self._answer(action, form, environ, region if service == "ec2" else "", struck)
@@ -108,6 +118,10 @@ class Ec2Cloud:
         self._backend.close()
 
     def _answer(self, action: str, form: Form, environ: Mapping[str, Any], region: str, struck: Struck) -> Reply:
+        if action == "DecodeAuthorizationMessage":
+            return _decoded(form)
+        if form.get("DryRun") == "true":
+            return self._dry_run(action, form, region)
         if region and action == "RunInstances":
             return self._run(form, environ, region, struck)
         if region and action == "DescribeInstances":
@@ -142,6 +156,16 @@ class Ec2Cloud:
         if token:
             self._tokens[region, token] = (shape, instance_id, reply)
         return reply
+
+    def _dry_run(self, action: str, form: Form, region: str) -> Reply:
+        """What would be refused is refused; else EC2 says that it would have done it."""
+        kind = form.get("InstanceType", "")
+        if action == "RunInstances" and not self._backend.knows_type(region, kind):
+            raise Refused(400, "InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
+        if action == "TerminateInstances":
+            for instance_id in _ids(form):
+                self._must_know(instance_id)
+        return _error(412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 
     def _replay(self, known: tuple[str, str, Reply], shape: str) -> Reply:
         old_shape, instance_id, reply = known
@@ -233,6 +257,42 @@ def _operation(action: str, form: Mapping[str, str]) -> str:
     if action == "DescribeInstances":
         return "get" if _ids(form) else "list"
     return _SLOTS.get(action, "other")
+
+
+def _permissions(service: str, action: str, form: Mapping[str, str]) -> list[str]:
+    """The IAM actions that a call needs."""
+    needed = [f"{service}:{action}"]
+    if action == "RunInstances":
+        needed += ["ec2:CreateTags"] * any(key.startswith("TagSpecification.") for key in form)
+        needed += ["iam:PassRole"] * any(key.startswith("IamInstanceProfile.") for key in form)
+    return needed
+
+
+def _denial(permission: str, action: str) -> Reply:
+    """EC2 names the missing action for simple calls; for those that need several it only tells it in code."""
+    words = "You are not authorized to perform this operation."
+    user = "arn:aws:iam::123456789012:user/meshd"
+    if action in ("RunInstances", "TerminateInstances"):
+        context = {"action": permission, "resource": "arn:aws:ec2:us-east-1:123456789012:instance/*"}
+        told = json.dumps({"allowed": False, "explicitDeny": False, "context": context})
+        words += f" Encoded authorization failure message: {base64.urlsafe_b64encode(told.encode()).decode()}"
+    else:
+        words += (
+            f" User: {user} is not authorized to perform: {permission} because no identity-based policy allows the"
+            f" {permission} action"
+        )
+    return _error(403, "AccessDenied" if permission.startswith("sts:") else "UnauthorizedOperation", words)
+
+
+def _decoded(form: Mapping[str, str]) -> Reply:
+    """sts:DecodeAuthorizationMessage."""
+    told = base64.urlsafe_b64decode(form["EncodedMessage"]).decode()
+    body = (
+        '<DecodeAuthorizationMessageResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
+        f"<DecodeAuthorizationMessageResult><DecodedMessage>{escape(told)}</DecodedMessage>"
+        "</DecodeAuthorizationMessageResult></DecodeAuthorizationMessageResponse>"
+    )
+    return Reply("200 OK", [("Content-Type", "text/xml")], body.encode())
 
 
 def _ids(form: Mapping[str, str]) -> list[str]:

@@ -78,6 +78,7 @@ class GceCloud(StandIn):
             web.delete(zone + "/instances/{name}", self._delete),
             web.get(zone + "/operations", self._operation_list),
             web.get(zone + "/operations/{name}", self._operation),
+            web.post("/v1/projects/{project}:testIamPermissions", self._test_permissions),
         ]
 
     def operation_of(self, request: web.Request) -> str:
@@ -96,6 +97,23 @@ class GceCloud(StandIn):
     def refusal(self, fault: Fault) -> Refused:
         """Google's reason and words."""
         return no(*_AT_ONCE.get(fault.kind, (fault.status, "backendError", "Backend Error")))
+
+    def permissions_of(self, request: web.Request) -> Iterable[str]:
+        """As the IAM reference names them."""
+        path, method = request.path, request.method
+        if "/aggregated/" in path:
+            return (f"compute.{path.rpartition('/')[2]}.list",)
+        if "/operations" in path:
+            return ("compute.zoneOperations.list" if path.endswith("/operations") else "compute.zoneOperations.get",)
+        if "/instances" in path:
+            return ({"POST": "compute.instances.create", "DELETE": "compute.instances.delete"}.get(
+                method, "compute.instances.get"
+            ),)  # fmt: skip
+        return ()
+
+    def denial(self, permission: str) -> Refused:
+        """Google's 403, which names the permission."""
+        return no(403, "forbidden", f"Required '{permission}' permission for 'projects/sandbox-project'")
 
     def refuses_itself(self, operation: str, fault: Fault) -> bool:
         """Lack of room and of quota show in the operation, after a call; billing has words of its own."""
@@ -116,6 +134,12 @@ class GceCloud(StandIn):
     def forget_requests(self) -> None:
         """Forget the request ids, as Google does after a time that it does not tell."""
         self._requests.clear()
+
+    async def _test_permissions(self, request: web.Request) -> web.Response:
+        """projects.testIamPermissions of the Resource Manager: those of the asked ones that are granted."""
+        asked = (await request.json())["permissions"]
+        granted = [permission for permission in asked if not self.faults.denied(permission)]
+        return web.json_response({"permissions": granted} if granted else {})
 
     # --- machines
 

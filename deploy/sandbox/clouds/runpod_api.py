@@ -95,6 +95,14 @@ class RunpodCloud(StandIn):
         errors = ["$: additional properties 'bogus' not allowed"] if fault.kind is Kind.INVALID else None
         return _no(status, detail, errors)
 
+    def permissions_of(self, request: web.Request) -> Iterable[str]:
+        """A restricted key lets some calls in, read or write; RunPod has no names for that besides the calls' own."""
+        return (f"{request.method} /v2/{request.path.split('/')[2]}",)
+
+    def denial(self, permission: str) -> Refused:
+        """RunPod's 403."""
+        return _no(403, "the API key does not have access to this resource")
+
     def no_such_path(self) -> Refused:
         """RunPod's 404."""
         return _no(404, "resource not found")

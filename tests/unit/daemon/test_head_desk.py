@@ -20,7 +20,7 @@ from meshd.daemon.observe import Refresh, Source
 from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.price_files import PriceFiles
 from meshd.daemon.prices import Prices
-from meshd.errors import NoCapacity, QuotaExceeded, TailnetError, Uncertain
+from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, TailnetError, Uncertain
 from meshd.model.desired import Block, Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
@@ -372,6 +372,21 @@ class NoKey:
 class BrokenCloud(Cloud):
     async def check(self) -> str:
         raise KeyError("account")
+
+
+class PoorCloud(Cloud):
+    async def check(self) -> str:
+        raise AuthFailed("user meshd may not: ec2:RunInstances", provider="aws", operation="check")
+
+
+async def test_a_missing_permission_has_a_cure_of_its_own() -> None:
+    doctor = Doctor(
+        snapshot=snapshot, providers={"aws": PoorCloud()}, munge=Munge(), keys=NoKey(), admin=None,  # type: ignore[dict-item, arg-type]
+        gone=list, files=Files(), config_problem=lambda: "",
+    )  # fmt: skip
+    (row,) = [row for row in await doctor() if row.name == "provider aws"]
+    assert (row.status, row.text) == ("fail", "aws check: user meshd may not: ec2:RunInstances")
+    assert "docs/providers.md" in row.cure
 
 
 async def test_every_check_has_its_row_whatever_breaks() -> None:

@@ -1,0 +1,109 @@
+"""Whether the credentials may do everything that meshd needs, found out by reads and dry runs. Nothing is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from meshd.errors import AuthFailed, NoCapacity, NotFound, QuotaExceeded
+from meshd.provider_api import LaunchRequest, Offer
+from providers._gather import all_of
+from providers._permissions import Probe, lacking, must_lack_nothing
+from providers.aws.catalogue import Catalogue
+from providers.aws.client import Ec2, Row
+from providers.aws.mapping import AWS, CLUSTER_TAG, cluster_filter, run_parameters
+from providers.aws.permissions import is_denial, missing_in
+from providers.aws.settings import AwsSettings
+
+NOBODY = "i-00000000000000000"
+"""An instance id that nobody has. A policy that goes by tags refuses it too, so a refusal proves nothing."""
+_ANY_TYPE = "t3.micro"
+
+
+class Check:
+    """Looks through all regions of the settings."""
+
+    def __init__(
+        self, cluster: str, settings: AwsSettings, ec2: Ec2, catalogue: Catalogue, now: Callable[[], datetime]
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._ec2 = ec2
+        self._catalogue = catalogue
+        self._now = now
+
+    async def __call__(self) -> str:
+        """Whose the credentials are, and what could not be told.
+
+        Raises:
+            AuthFailed: they are no good, or permissions are missing: the text names each, as IAM does.
+            InvalidRequest: every machine would be refused, for what the settings say.
+        """
+        who = await self._ec2.identity(self._settings.regions[0])
+        found = await all_of(self._region(region) for region in self._settings.regions)
+        notes = sorted({note for _, notes in found for note in notes})
+        must_lack_nothing(AWS, (name for missing, _ in found for name in missing), who, notes)
+        return "; ".join([who, *(notes or ["no permission is missing"])])
+
+    async def _region(self, region: str) -> tuple[list[str], list[str]]:
+        """The permissions that are missing there, and notes on what could not be told."""
+        machines: list[Row] = []
+
+        async def instances() -> None:
+            machines.extend(await self._ec2.instances(region, cluster_filter(self._cluster), "check"))
+
+        missing = await lacking([Probe("ec2:DescribeInstances", instances), *self._reads(region)], _named)
+        ours = next((str(row["InstanceId"]) for row in machines), "")
+        refused = await lacking([Probe("ec2:TerminateInstances", lambda: self._end(region, ours or NOBODY))], _named)
+        notes = []
+        if ours:
+            missing += refused
+        elif refused:
+            notes.append("ec2:TerminateInstances can be told only when there is a machine")
+        if any(name.startswith("ec2:DescribeI") for name in missing):
+            notes.append("ec2:RunInstances can be tried only after these")
+        else:
+            offer = await self._offer(region)
+            if offer is None:
+                notes.append(f"nothing is offered in {region}, so ec2:RunInstances was not tried there")
+            else:
+                missing += await lacking([Probe("ec2:RunInstances", lambda: self._run(offer))], _named)
+        return missing, notes
+
+    def _reads(self, region: str) -> list[Probe]:
+        ec2, settings = self._ec2, self._settings
+        images: dict[str, Any] = {"owner": settings.image_owner, "name": settings.image_names.get("x86_64", "*")}
+        reads = [
+            Probe("ec2:DescribeInstanceTypes", lambda: ec2.instance_types(region, [_ANY_TYPE], "check")),
+            Probe("ec2:DescribeInstanceTypeOfferings", lambda: ec2.zones(region, [_ANY_TYPE], "check")),
+            Probe("ec2:DescribeImages", lambda: ec2.images(region, **images, operation="check")),
+        ]
+        if settings.spot:
+            spot = Probe(
+                "ec2:DescribeSpotPriceHistory", lambda: ec2.spot_prices(region, [_ANY_TYPE], self._now(), "check")
+            )
+            reads.append(spot)
+        return reads
+
+    async def _offer(self, region: str) -> Offer | None:
+        offers = await self._catalogue.offers(spot=False)
+        return min((o for o in offers if o.region == region), key=lambda o: o.usd_per_hour, default=None)
+
+    async def _run(self, offer: Offer) -> None:
+        image = await self._catalogue.image(offer.region, offer.arch)
+        request = LaunchRequest(f"{self._cluster}-doctor", self._cluster, offer, "", {CLUSTER_TAG: self._cluster})
+        try:
+            await self._ec2.dry_run(offer.region, run_parameters(request, self._settings, image))
+        except (NoCapacity, QuotaExceeded):
+            return  # it got past the question of permissions
+
+    async def _end(self, region: str, instance_id: str) -> None:
+        try:
+            await self._ec2.dry_terminate(region, instance_id)
+        except NotFound:
+            return
+
+
+def _named(error: AuthFailed, asked: str) -> str:
+    return missing_in(error.text, asked) if is_denial(error.text) else ""
