@@ -17,6 +17,7 @@ from meshd.model.ids import slot_index, slot_name
 from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, Machine, Phase
 from meshd.model.plan import RequestMachine
 from meshd.plan import story
+from meshd.plan.grow import amount
 from meshd.plan.scale import supply_gpus, units
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
@@ -53,10 +54,11 @@ class _Now:
                 return f"a machine is about to be rented for it: {step.offer.key}"
         missing = target.gpus - supply_gpus(machines)
         if missing <= 0:
-            return f"no machine is wanted for it: the pool's other slots have the {target.gpus} GPUs that are wanted"
+            wanted = amount(target.gpus, self.desired.pools[pool])
+            return f"no machine is wanted for it: the {wanted} that are wanted are in the pool's other slots"
         held = self._held(pool)
         because = f"nothing is rented for it: {held}" if held else "other free slots come before it"
-        return f"{missing} GPUs of the pool are missing, and {because}"
+        return f"{amount(missing, self.desired.pools[pool])} of the pool missing, and {because}"
 
     def pool_why(self, pool: str, machines: list[Machine]) -> str:
         """How far a pool is, and what keeps it from its target. `machines` are its own."""
@@ -65,7 +67,8 @@ class _Now:
             return f"it has no target: it is held as it is (`meshctl scale --pool {pool} --gpus N` sets one)"
         supply = [m for m in machines if m.phase in COUNTS_AS_SUPPLY and not m.removal]
         ready = sum(units(m) for m in supply if m.phase is Phase.READY)
-        text = f"{ready} of {target.gpus} GPUs are ready, {sum(map(units, supply)) - ready} on their way"
+        wanted = amount(target.gpus, self.desired.pools[pool])
+        text = f"{wanted} wanted: {ready} ready, {sum(map(units, supply)) - ready} on their way"
         held = self._held(pool)
         return f"{text}; {held}" if held else text
 

@@ -12,13 +12,12 @@ from meshd.model.desired import Desired, Pool
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot
 from meshd.model.plan import Plan, RequestMachine
-from meshd.plan.placement import ranked, suits
+from meshd.plan.alternatives import looked_at
 from meshd.plan.prices import is_stale
 from meshd.plan.render import overshoot_gpus
 from meshd.plan.scale import units
+from meshd.provider_api import Offer
 from meshd.store.journal import Event
-
-ALTERNATIVES_MAX = 8
 
 
 def slurm_of(snapshot: Snapshot | None) -> SlurmView | None:
@@ -113,32 +112,23 @@ def plan_view(
 def alternatives(
     pools: Iterable[str], chosen: Iterable[str], snapshot: Snapshot, desired: Desired, now: datetime
 ) -> list[s.AlternativeRow]:
-    """The offers that would do, cheapest first, and why the rest of the same GPU would not."""
+    """The offers that would do, best first, and the nearest of those that would not, each with the reason."""
     offers = [o for listing in snapshot.offers.values() if isinstance(listing, Fresh) for o in listing.value]
-    rows: list[s.AlternativeRow] = []
-    for name in sorted(pools):
-        pool, target = desired.pools[name], desired.targets[name]
-        good = ranked(offers, pool, target, desired.blocks, now)
-        near = [o for o in offers if o not in good and pool.gpu and o.gpu.startswith(pool.gpu)]
-        for offer in [*good, *sorted(near, key=lambda o: o.usd_per_gpu_hour)][:ALTERNATIVES_MAX]:
-            note = "" if offer in good else suits(offer, pool, target) or "left alone for a while"
-            stale = is_stale(offer, now, desired.policy.price_stale_after_s)
-            rows.append(
-                s.AlternativeRow(
-                    offer=offer.key,
-                    provider=offer.provider,
-                    region=offer.zone or offer.region,
-                    instance_type=offer.instance_type,
-                    gpu=offer.gpu,
-                    gpus=offer.gpus,
-                    usd_per_hour=offer.usd_per_hour,
-                    usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4),
-                    chosen=offer.key in chosen,
-                    note=note,
-                    price_stale=stale,
-                )
-            )
-    return rows
+    taken = set(chosen)
+    return [
+        _alternative(offer, taken, note, stale=is_stale(offer, now, desired.policy.price_stale_after_s))
+        for name in sorted(pools)
+        for offer, note in looked_at(offers, desired.pools[name], desired.targets[name], desired.blocks, taken, now)
+    ]
+
+
+def _alternative(offer: Offer, chosen: set[str], note: str, *, stale: bool) -> s.AlternativeRow:
+    return s.AlternativeRow(
+        offer=offer.key, provider=offer.provider, region=offer.zone or offer.region, instance_type=offer.instance_type,
+        gpu=offer.gpu, gpus=offer.gpus, usd_per_hour=offer.usd_per_hour,
+        usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4), chosen=offer.key in chosen, note=note,
+        price_stale=stale,
+    )  # fmt: skip
 
 
 def status_line(machines: Sequence[Machine], problems: Sequence[s.ProblemView]) -> str:

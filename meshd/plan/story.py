@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from meshd.model.desired import Block, Policy, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import SlurmView
+from meshd.plan.gang import is_gang
 from meshd.plan.lifecycle import LONG_AGO
-from meshd.plan.placement import price_limit
+from meshd.plan.placement import node_gpus, overshoot_most, price_limit, spot_policy, total_limit
 from meshd.plan.prices import has_budget
 
 _REFUSALS = {"no_capacity": "no_capacity", "not_found": "no_capacity", "quota_exceeded": "quota"}
@@ -197,29 +198,30 @@ def _states(machine: Machine, slurm: SlurmView | None) -> str:
 def constraints(pool: Pool, target: Target | None) -> list[str]:
     """What an offer must meet to be rented for the pool, one line each, in the words of the settings."""
     narrow = target or Target(pool.name, 0)
-    gpu, spot = narrow.gpu or pool.gpu, narrow.spot or pool.spot
-    few, many = (narrow.gpus_per_node,) * 2 if narrow.gpus_per_node is not None else (
-        pool.gpus_per_node, pool.gpus_per_node_most,
-    )  # fmt: skip
-    each = f"{few}" if few == many else f"{few} to {many}"
-    limit = price_limit(pool, narrow)
-    totals = [x for x in (pool.max_usd_per_hour, narrow.max_usd_per_hour) if x is not None]
-    overshoot = pool.overshoot_max_gpus if narrow.overshoot_max_gpus is None else narrow.overshoot_max_gpus
-    regions = narrow.regions or pool.regions
-    memory = f", at least {pool.gpu_memory_min_gib} GiB each" if pool.gpu_memory_min_gib else ""
+    limit, total, overshoot = price_limit(pool, narrow), total_limit(pool, narrow), overshoot_most(pool, narrow)
+    regions = [place for place in pool.regions if not narrow.regions or place in narrow.regions] or narrow.regions
     lines = [
-        f"{each} GPUs per machine, {gpu}{memory}" if gpu else "machines without GPUs",
+        _gpus(pool, narrow),
         f"{pool.arch}, at least {pool.cpus_min} CPUs and {pool.memory_min_mib} MiB",
         f"provider: {narrow.provider}" if narrow.provider else f"providers: {', '.join(pool.providers) or 'none'}",
         f"regions: {', '.join(regions)}" if regions else "",
-        f"spot: {spot}",
+        f"spot: {spot_policy(pool, narrow)}",
         f"at most {limit:.2f} USD per GPU-hour" if limit is not None else "",
-        f"at most {min(totals):.2f} USD per hour in all" if totals else "",
+        f"at most {total:.2f} USD per hour in all" if total is not None else "",
         f"prices of {pool.prices_since:%Y-%m-%d} or newer" if pool.prices_since and has_budget(pool, target) else "",
         f"at most {overshoot} GPUs more than wanted" if overshoot is not None else "",
         f"at most {pool.max_nodes} machines",
     ]
-    if gpu and target is not None and target.gpus > few:
-        gang = "machines may be of several providers and regions (--spread)"
-        lines.append(gang if target.spread else "all machines of one provider and region (else: --spread)")
+    if target is not None and pool.gpu:
+        gang = "all machines of one provider and region (--spread lifts it)"
+        lines.append(gang if is_gang(pool, target) else "machines may be of several providers and regions (--spread)")
     return [line for line in lines if line]
+
+
+def _gpus(pool: Pool, target: Target) -> str:
+    if pool.cpu_only:
+        return "machines without GPUs"
+    few, many = node_gpus(pool, target)
+    each = f"{few}" if few == many else f"{few} to {many}"
+    memory = f", at least {pool.gpu_memory_min_gib} GiB each" if pool.gpu_memory_min_gib else ""
+    return f"{each} GPUs per machine, {target.gpu or pool.gpu}{memory}"

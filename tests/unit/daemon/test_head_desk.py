@@ -309,7 +309,7 @@ async def test_the_story_of_a_ladder(world: World) -> None:
     assert view.events[-1].machine == made.name
     whole = await world.desk.explain("h100")
     assert [r.outcome for r in whole.rungs] == [r.outcome for r in view.rungs]
-    assert whole.why == "0 of 1 GPUs are ready, 1 on their way"
+    assert whole.why == "1 GPU wanted: 0 ready, 1 on their way"
 
 
 async def test_why_nothing_is_rented(world: World) -> None:
@@ -324,7 +324,7 @@ async def test_why_nothing_is_rented(world: World) -> None:
     assert "no machine is wanted" in await why("h100-2")
     world.journal.set_target(Target("h100", 3), "said", NOW)
     world.journal.block(Block("pool:h100", NOW + timedelta(minutes=5), "3 machines failed"), NOW)
-    assert "2 GPUs of the pool are missing, and nothing is rented for it: no new machines" in await why("h100-2")
+    assert "2 GPUs of the pool missing, and nothing is rented for it: no new machines" in await why("h100-2")
     assert "3 machines failed" in await why("h100")
     world.journal.unblock(["pool:h100"])
     assert await why("h100-2") == f"a machine is about to be rented for it: {OFFER.key}"

@@ -115,7 +115,7 @@ def test_constraints_of_pool_and_target() -> None:
         "at most 3.00 USD per GPU-hour",
         "at most 40.00 USD per hour in all",
         "at most 0 GPUs more than wanted",
-        "all machines of one provider and region (else: --spread)",
+        "all machines of one provider and region (--spread lifts it)",
     ):
         assert line in narrowed
     assert "several providers" in story.constraints(pool, replace(target, spread=True))[-1]

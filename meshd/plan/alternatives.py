@@ -1,0 +1,68 @@
+"""The offers that a choice was made from, each with why it was not taken. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime
+
+from meshd import gpus
+from meshd.model.desired import Block, Pool, Target
+from meshd.plan.gang import group_of, is_gang, place
+from meshd.plan.placement import blocked_by, misses, ranked
+from meshd.provider_api import Offer
+
+GOOD_MAX = 6
+OTHERS_MAX = 6
+
+
+def looked_at(
+    offers: Iterable[Offer],
+    pool: Pool,
+    target: Target,
+    blocks: Mapping[str, Block],
+    chosen: Collection[str],
+    now: datetime,
+) -> Iterator[tuple[Offer, str]]:
+    """The offers that would do, best first, then the nearest of those that would not.
+
+    Args:
+        offers: of all providers.
+        pool: whose machines they would be.
+        target: of that pool.
+        blocks: what is left alone for a while.
+        chosen: keys of the offers that are taken; all of them are among the result.
+        now: UTC.
+
+    Returns:
+        Each offer with the reason why it is not taken; "" for a taken one, and for one that is merely dearer.
+    """
+    offers = list(offers)
+    good = ranked(offers, pool, target, blocks, now)
+    taken = [offer for offer in good if offer.key in chosen]
+    beside = [offer for offer in good if offer.key not in chosen][:GOOD_MAX]
+    for offer in [one for one in good if one in taken or one in beside]:
+        yield offer, "" if offer.key in chosen else _passed_over(offer, taken, pool, target)
+    fit = {offer.key for offer in good}
+    others = [
+        (tuple(misses(offer, pool, target)), offer)
+        for offer in offers
+        if offer.key not in fit and gpus.matches(target.gpu or pool.gpu, offer.gpu)
+    ]
+    others.sort(key=lambda one: (len(one[0]), one[1].usd_per_gpu_hour, one[1].key))
+    for against, offer in others[:OTHERS_MAX]:
+        yield offer, "; ".join(miss.text for miss in against) or _cooling(offer, blocks, now)
+
+
+def _passed_over(offer: Offer, taken: list[Offer], pool: Pool, target: Target) -> str:
+    """Why an offer that would do, and costs no more per GPU than what was taken, was not."""
+    if not taken or offer.usd_per_gpu_hour >= max(one.usd_per_gpu_hour for one in taken):
+        return ""
+    if is_gang(pool, target) and group_of(offer) not in {group_of(one) for one in taken}:
+        where = place(group_of(taken[0]))
+        return f"in {place(group_of(offer))}: all machines of the target are in {where} (--spread lifts it)"
+    return "the machines that are taken cost less together, or come closer to what is wanted"
+
+
+def _cooling(offer: Offer, blocks: Mapping[str, Block], now: datetime) -> str:
+    block = blocked_by(offer, blocks, now)
+    return f"cooling down until {block.until:%H:%M:%S} UTC: {block.reason}" if block else ""
