@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from deploy.sandbox.clouds.server import DEFAULT_LAMBDA_KEY, CloudServer, ServerOptions
+from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.headmachine import Head, HeadOptions
 from deploy.sandbox.network import GATEWAY
 from deploy.sandbox.tailnet import API_TOKEN, CONTROL_URL
+from deploy.sandbox.vendors import VENDORS, credentials
 from deploy.sandbox.world import World
 
-EC2_PORT, LAMBDA_PORT, ADMIN_PORT = 9001, 9002, 9009
+ADMIN_PORT = 9009
 
 MARGIN_S = 0.3
 """Calls are spaced where they are sent and counted where they arrive; a busy host is uneven in between."""
@@ -32,16 +34,7 @@ api_base_url = "http://{gateway}:8099"
 
 {pools}
 
-[providers.aws]
-regions = ["us-east-1"]
-access_key_id = "AKIASANDBOXSANDBOX00"
-endpoint_url = "http://{gateway}:{ec2_port}"
-
-[providers.lambda]
-base_url = "http://{gateway}:{lambda_port}"
-launch_spacing_s = {lambda_launch_spacing_s}
-call_spacing_s = {lambda_call_spacing_s}
-"""
+{providers}"""
 
 POOLS = """\
 [pools.h100]
@@ -51,6 +44,7 @@ max_nodes = {max_nodes}
 cpus_min = 1
 memory_min_mib = 1024
 default = true
+spot = "{spot}"
 providers = [{providers}]
 """
 
@@ -60,7 +54,8 @@ class ClusterOptions:
     """What a cluster is made of.
 
     Attributes:
-        providers: of the pool, in order of preference.
+        providers: enabled on the head, and of the pool in order of preference.
+        room: how many machines fit into a cloud; any number into those that are not named.
         timing: keys of the settings' `timing` table that differ from the defaults.
         lambda_spacing_s: Lambda's least seconds between calls and between launches; the real ones are 1 and 12.
         pools: the settings' pools; "" for one pool of H100.
@@ -70,20 +65,23 @@ class ClusterOptions:
     providers: tuple[str, ...] = ("aws",)
     gpus_per_node: int = 1
     max_nodes: int = 8
+    room: Mapping[str, int] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
-    lambda_spacing_s: tuple[float, float] = (0.2, 2.0)
+    lambda_spacing_s: tuple[float, float] = (0.2, 1.0)
     pools: str = ""
 
     def settings(self) -> str:
         """The whole of meshd.toml."""
         call_s, launch_s = self.lambda_spacing_s
+        more = {"lambda": {"call_spacing_s": call_s + MARGIN_S, "launch_spacing_s": launch_s + MARGIN_S}}
         return SETTINGS.format(
-            login_server=CONTROL_URL, gateway=GATEWAY, ec2_port=EC2_PORT, lambda_port=LAMBDA_PORT,
+            login_server=CONTROL_URL, gateway=GATEWAY,
             timing="\n".join(f"{key} = {value}" for key, value in self.timing.items()),
-            lambda_call_spacing_s=call_s + MARGIN_S, lambda_launch_spacing_s=launch_s + MARGIN_S,
+            providers="\n".join(VENDORS[name].settings(name, more.get(name)) for name in self.providers),
             pools=self.pools
             or POOLS.format(
                 gpus_per_node=self.gpus_per_node, max_nodes=self.max_nodes,
+                spot="prefer" if any(VENDORS[name].only_spot for name in self.providers) else "never",
                 providers=", ".join(f'"{name}"' for name in self.providers),
             ),
         )  # fmt: skip
@@ -111,12 +109,16 @@ class Cluster:
                 CloudServer(
                     self.world.hypervisor,
                     ServerOptions(
-                        ip=GATEWAY, ec2_port=EC2_PORT, lambda_port=LAMBDA_PORT, admin_port=ADMIN_PORT, boot_s=1.0,
-                        end_s=1.0, lambda_limits=self.options.lambda_spacing_s,
+                        ip=GATEWAY, ec2_port=VENDORS["aws"].port, lambda_port=VENDORS["lambda"].port,
+                        runpod_port=VENDORS["runpod"].port, paperspace_port=VENDORS["paperspace"].port,
+                        gce_port=VENDORS["gce"].port, admin_port=ADMIN_PORT, boot_s=1.0, end_s=1.0,
+                        lambda_limits=self.options.lambda_spacing_s,
                     ),
                     listen=self.world.network.listen,
                 )
             )  # fmt: skip
+            for name, machines in self.options.room.items():
+                self.clouds.clouds[name].ledger.set_room("*", "*", machines)
             self.head = Head(self.world)
             self._stack = stack.pop_all()
         return self
@@ -135,8 +137,7 @@ class Cluster:
             credentials={
                 "tailscale/auth_key": node_key,
                 "tailscale/api_token": API_TOKEN,
-                "aws/secret_access_key": "sandbox-secret",
-                "lambda/api_key": DEFAULT_LAMBDA_KEY,
+                **credentials(self.options.providers),
             },
             login_server=CONTROL_URL,
             auth_key=self.auth_key,

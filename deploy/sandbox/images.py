@@ -27,6 +27,8 @@ SUITES = ("trixie", "bookworm")
 _HERE = Path(__file__).resolve().parent
 _IMAGE = _HERE / "image"
 PYPROJECT = _HERE.parents[1] / "pyproject.toml"
+SDKS = ("aws", "gce")
+"""The extras that the head gets: the SDKs of the clouds that have one."""
 _NVIDIA_SMI_OUTPUT = _HERE / "fixtures" / "nvidia-smi" / "h100" / "smi_q.xml"
 
 PACKAGES = [
@@ -122,21 +124,20 @@ async def ensure_head_image(pyproject: Path) -> MachineImage:
     """The trixie image plus /opt/meshd/venv with everything that meshd depends on (not meshd itself).
 
     Args:
-        pyproject: the pyproject.toml whose dependencies and `aws` extra are installed.
+        pyproject: the pyproject.toml whose dependencies and `SDKS` are installed.
     """
     image = await ensure_image("trixie")
     return MachineImage("head", (await ensure_head_layer(pyproject), *image.layers))
 
 
 def requirements(pyproject: Path) -> tuple[str, ...]:
-    """What the head needs of PyPI, by pyproject.toml: the dependencies, the `aws` extra, and the build back end."""
+    """What the head needs of PyPI, by pyproject.toml: the dependencies, the clouds' SDKs, and the build back end."""
     data = tomllib.loads(pyproject.read_text())
     project = data["project"]
     extras = project.get("optional-dependencies", {})
+    sdks = {requirement for name in SDKS for requirement in extras.get(name, ())}
     # The back end too: the head installs meshd itself without a network, hence without build isolation.
-    return tuple(
-        sorted({*project["dependencies"], *extras.get("aws", ()), *data["build-system"]["requires"], "editables"})
-    )
+    return tuple(sorted({*project["dependencies"], *sdks, *data["build-system"]["requires"], "editables"}))
 
 
 async def ensure_base(suite: str) -> Path:

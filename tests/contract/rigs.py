@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any, Protocol
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-
+from deploy.sandbox.clouds.gce_key import private_key, service_account
 from deploy.sandbox.clouds.ledger import Ledger
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
@@ -180,27 +176,6 @@ class PaperspaceRig(_Rig):
         return self.make(base_url="http://127.0.0.1:9")
 
 
-@lru_cache(maxsize=1)
-def _private_key() -> str:
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    form = serialization.PrivateFormat.PKCS8
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
-
-
-def service_account() -> str:
-    """The JSON key of a service account. It signs its tokens itself, so nothing is asked at `token_uri`."""
-    return json.dumps(
-        {
-            "type": "service_account",
-            "project_id": "sandbox-project",
-            "private_key_id": "0123456789abcdef",
-            "private_key": _private_key(),
-            "client_email": "meshd@sandbox-project.iam.gserviceaccount.com",
-            "token_uri": "http://127.0.0.1:9/token",
-        }
-    )
-
-
 @dataclass
 class GceRig(_Rig):
     name: str = "gce"
@@ -219,7 +194,7 @@ class GceRig(_Rig):
 
     def __post_init__(self) -> None:
         self.key = service_account()
-        self.secrets = (self.key, _private_key().splitlines()[3], "join-token-that-must-never-show")
+        self.secrets = (self.key, private_key().splitlines()[3], "join-token-that-must-never-show")
 
     def table(self) -> dict[str, Any]:
         return {

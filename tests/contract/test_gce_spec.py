@@ -19,7 +19,7 @@ from meshd.contract.faults import Kind, When
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, PriceBook
 from tests.contract.discovery import Discovery
-from tests.contract.rigs import CLUSTER, GPU, Rig, build, launched, request, running, service_account, strike
+from tests.contract.rigs import CLUSTER, GPU, Rig, build, launched, request, running, strike
 
 SPEC = Discovery("compute.v1")
 MANAGER = Discovery("cloudresourcemanager.v1")

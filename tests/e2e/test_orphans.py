@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from deploy.sandbox.cluster import EC2_PORT
 from deploy.sandbox.network import GATEWAY
+from deploy.sandbox.vendors import VENDORS
 from tests.e2e.lab import Lab
 from tests.e2e.test_jobs import WAIT_FOR_WORD
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest
 GRACE_S = 6.0
 RENT = f"""
 import boto3
-ec2 = boto3.client("ec2", region_name="us-east-1", endpoint_url="http://{GATEWAY}:{EC2_PORT}",
+ec2 = boto3.client("ec2", region_name="us-east-1", endpoint_url="http://{GATEWAY}:{VENDORS["aws"].port}",
                    aws_access_key_id="AKIASANDBOXSANDBOX00", aws_secret_access_key="sandbox-secret")
 image = ec2.describe_images()["Images"][0]["ImageId"]
 made = ec2.run_instances(ImageId=image, InstanceType="p5.4xlarge", MinCount=1, MaxCount=1, UserData="#!/bin/sh\\n",

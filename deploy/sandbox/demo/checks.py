@@ -14,6 +14,7 @@ from deploy.sandbox.world import STATE_ROOT
 
 FREE_SLOT = "meshd: free slot"
 _UUID = re.compile(r"\(UUID: (GPU-[0-9a-f-]+)\)")
+_NODE = re.compile(r"node (\S+) features (\S+)")
 _HOST_PATHS = ("/etc/slurm", "/etc/munge", "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/var/lib/tailscale")
 
 
@@ -24,6 +25,19 @@ class DifferenceError(RuntimeError):
 def gpus_listed(text: str) -> set[str]:
     """The different GPUs that `nvidia-smi -L` printed."""
     return set(_UUID.findall(text))
+
+
+def providers_listed(text: str, providers: Sequence[str]) -> dict[str, int]:
+    """How many nodes of each provider the job's lines "node NAME features A,B,..." name."""
+    nodes = dict(_NODE.findall(text))
+    found = [feature for features in nodes.values() for feature in features.split(",") if feature in providers]
+    return {name: found.count(name) for name in providers}
+
+
+def not_as_shared_out(found: Mapping[str, int], wanted: Mapping[str, int]) -> list[str]:
+    """The providers that have more or fewer nodes than fit there."""
+    return [f"{name} has {found.get(name, 0)} nodes, not {nodes}" for name, nodes in wanted.items()
+            if found.get(name, 0) != nodes]  # fmt: skip
 
 
 def slots_not_free(sinfo: str) -> list[str]:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from deploy.sandbox.demo import keep
 
+PROVIDERS = ("aws", "gce", "runpod", "lambda", "paperspace")
+
 
 def main() -> int:
     """Entry; returns the exit status."""
@@ -26,9 +28,10 @@ def main() -> int:
     # What follows takes seconds to load, which the actions above need not wait for. Until the stages begin there is
     # nothing to clean up, and Ctrl-C ends it at once.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from deploy.sandbox.demo.show import Options, Show
+    from deploy.sandbox.demo.show import Options, Show, default_gpus
 
-    wanted = Options(options.id, options.provider, options.gpus, options.gpus_per_node, keep=options.keep)
+    gpus = options.gpus if options.gpus is not None else default_gpus(options.providers, options.gpus_per_node)
+    wanted = Options(options.id, options.providers, gpus, options.gpus_per_node, keep=options.keep)
     problem = wanted.problem()
     if problem:
         print(f"demo: {problem}", file=sys.stderr)
@@ -44,13 +47,35 @@ def main() -> int:
     return keep.in_background(perform) if options.keep else perform(None)
 
 
+def _providers(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    wrong = [name for name in names if name not in PROVIDERS]
+    if wrong:
+        raise argparse.ArgumentTypeError(f"there is no provider {wrong[0]!r}; there are {', '.join(PROVIDERS)}")
+    return names
+
+
+def _one_provider(text: str) -> tuple[str, ...]:
+    names = _providers(text)
+    if len(names) > 1:
+        raise argparse.ArgumentTypeError("this takes one; several go to --providers")
+    return names
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="deploy/demo", description=__doc__)
     parser.add_argument("--id", default="demo", help="name of the sandbox, 1 to 12 letters and digits")
-    parser.add_argument(
-        "--provider", choices=("aws", "lambda"), default="aws", help="whose stand-in rents the machines"
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument(
+        "--providers", type=_providers, default=("aws",), metavar="A,B,...",
+        help=f"whose stand-ins rent the machines, of {', '.join(PROVIDERS)}; each has room for its share only (aws)",
     )
-    parser.add_argument("--gpus", type=int, default=8, metavar="N", help="how many GPUs in all (8)")
+    whose.add_argument(
+        "--provider", dest="providers", type=_one_provider, default=argparse.SUPPRESS, metavar="A", help="only one"
+    )
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="how many GPUs in all (8; with several providers two machines of each)"
+    )
     parser.add_argument("--gpus-per-node", type=int, default=1, metavar="N", help="how many in each machine (1)")
     parser.add_argument("--keep", action="store_true", help="leave all of it running after the job")
     actions = parser.add_subparsers(dest="action", title="afterwards")

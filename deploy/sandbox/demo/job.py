@@ -21,7 +21,9 @@ SCRIPT = """\
 #SBATCH --gpus-per-node={gpus}
 #SBATCH --output=/home/demo/gpus-%j.out
 echo "job $SLURM_JOB_ID of $(id -un) on $SLURM_JOB_NODELIST"
-srun --label nvidia-smi -L
+srun --label sh -c '
+    echo "node $SLURMD_NODENAME features" $(scontrol show node "$SLURMD_NODENAME" | sed -n "s/.*ActiveFeatures=//p")
+    nvidia-smi -L'
 """
 
 

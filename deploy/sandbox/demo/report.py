@@ -32,9 +32,10 @@ leave: no job, out of Slurm; end: until the cloud says that it is gone; GONE: bo
 
 @dataclass(slots=True)
 class Timeline:
-    """When a machine first entered each phase."""
+    """When a machine first entered each phase, and whose it is."""
 
     machine: str
+    provider: str = ""
     entered: dict[str, datetime] = field(default_factory=dict)
 
     def span_s(self, begin: str, end: str) -> float | None:

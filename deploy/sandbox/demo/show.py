@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +35,7 @@ class Options:
     """What to show."""
 
     sandbox_id: str
-    provider: str
+    providers: tuple[str, ...]
     gpus: int
     gpus_per_node: int
     keep: bool
@@ -45,15 +45,28 @@ class Options:
         """How many machines that takes."""
         return self.gpus // self.gpus_per_node
 
+    def room(self) -> dict[str, int]:
+        """How many machines fit into each cloud, so that all of several are needed; empty with a single one."""
+        each, rest = divmod(self.nodes, len(self.providers))
+        rooms = {name: each + (index < rest) for index, name in enumerate(self.providers)}
+        return rooms if len(rooms) > 1 else {}
+
     def problem(self) -> str:
         """Why it cannot be done; "" when it can."""
         if not _ID.fullmatch(self.sandbox_id):
             return "--id is 1 to 12 small letters and digits"
         if self.gpus_per_node not in {1, 8}:
-            return "--gpus-per-node is 1 or 8: both clouds have machines with so many H100"
+            return "--gpus-per-node is 1 or 8: all clouds have machines with so many H100"
         if self.gpus < 1 or self.gpus % self.gpus_per_node:
             return f"--gpus is a positive multiple of --gpus-per-node ({self.gpus_per_node})"
+        if self.nodes < len(self.providers):
+            return f"--gpus {self.gpus} is too few for a machine in each of {', '.join(self.providers)}"
         return ""
+
+
+def default_gpus(providers: Sequence[str], gpus_per_node: int) -> int:
+    """How many GPUs when nobody says: eight, or two machines in each of several clouds."""
+    return 8 if len(providers) == 1 else 2 * len(providers) * gpus_per_node
 
 
 def _cluster_module() -> ModuleType:
@@ -103,9 +116,10 @@ class Show:
         module = _cluster_module()
         options = module.ClusterOptions(
             sandbox_id=self.options.sandbox_id,
-            providers=(self.options.provider,),
+            providers=self.options.providers,
             gpus_per_node=self.options.gpus_per_node,
-            max_nodes=max(self.options.nodes, 1),
+            max_nodes=self.options.nodes,
+            room=self.options.room(),
         )
         cluster: Cluster = module.Cluster(options)
         async with self.screen.stage("sandbox: network, control server of the tailnet, clouds"):
@@ -128,17 +142,11 @@ class Show:
             await head.bring_up(await cluster.head_options(), screen.note)
             await head.run("systemctl", "is-active", *UNITS)
         self._reconfigures[0] = (await self._meshctl(cluster, "status"))["slurm"]["reconfigures"]
-        await self._scale(cluster, self.options.gpus)
+        await self._scale(cluster, self.options.gpus, *(["--spread"] if len(self.options.providers) > 1 else []))
         self._reconfigures[1] = (await self._meshctl(cluster, "status"))["slurm"]["reconfigures"]
         await self._look(cluster, "meshctl", "nodes")
         await self._look(cluster, "sinfo")
-        async with screen.stage(f"a job over {self.options.nodes} nodes"):
-            output = await job.run(head, self.options.nodes, self.options.gpus_per_node, screen.note)
-        screen.block(output)
-        found = checks.gpus_listed(output)
-        if len(found) != self.options.gpus:
-            raise DifferenceError(f"the job saw {len(found)} different GPUs, not {self.options.gpus}")
-        screen.line(f"    {len(found)} different GPUs", "bold green")
+        await self._job(cluster)
         if self._stay is not None:
             await self._report(cluster, gone=False)
             await self._kept(self._stay)
@@ -150,9 +158,25 @@ class Show:
         await self._look(cluster, "sinfo")
         await self._report(cluster, gone=True)
 
-    async def _scale(self, cluster: Cluster, gpus: int) -> None:
-        words = ["meshctl", "scale", "--gpus", str(gpus), "--wait", "--yes", "--timeout", f"{SCALE_TIMEOUT_S}s"]
-        async with self.screen.stage(" ".join(words[:6])):
+    async def _job(self, cluster: Cluster) -> None:
+        """One job over all nodes, which must show each of them and each GPU, and a node of each cloud."""
+        options, screen = self.options, self.screen
+        async with screen.stage(f"a job over {options.nodes} nodes"):
+            output = await job.run(cluster.head, options.nodes, options.gpus_per_node, screen.note)
+        screen.block(output)
+        found = checks.gpus_listed(output)
+        if len(found) != options.gpus:
+            raise DifferenceError(f"the job saw {len(found)} different GPUs, not {options.gpus}")
+        by_provider = checks.providers_listed(output, options.providers)
+        wrong = checks.not_as_shared_out(by_provider, options.room() or {options.providers[0]: options.nodes})
+        if wrong:
+            raise DifferenceError(f"the job did not run in every cloud: {'; '.join(wrong)}")
+        shares = ", ".join(f"{nodes} of {name}" for name, nodes in by_provider.items())
+        screen.line(f"    {len(found)} different GPUs on {options.nodes} nodes: {shares}", "bold green")
+
+    async def _scale(self, cluster: Cluster, gpus: int, *more: str) -> None:
+        words = ["meshctl", "scale", "--gpus", str(gpus), *more, "--wait", "--yes", "--timeout", f"{SCALE_TIMEOUT_S}s"]
+        async with self.screen.stage(" ".join(words[:-2])):
             argv = await cluster.world.hypervisor.command("head", words)
             process = await asyncio.create_subprocess_exec(
                 *argv,
