@@ -55,15 +55,11 @@ VENDORS: Mapping[str, Vendor] = {
         {"endpoint_url": "{url}", "access_key_id": "AKIASANDBOXSANDBOX00", "regions": ("us-east-1",)},
         lambda: {"secret_access_key": "sandbox-secret"},
     ),
-    "lambda": Vendor(
-        9002, {"base_url": "{url}", "regions": ("us-west-1",)}, lambda: {"api_key": DEFAULT_LAMBDA_KEY}
-    ),
+    "lambda": Vendor(9002, {"base_url": "{url}", "regions": ("us-west-1",)}, lambda: {"api_key": DEFAULT_LAMBDA_KEY}),
     "runpod": Vendor(
         9003, {"base_url": "{url}", "data_centers": ("US-KS-2",)}, lambda: {"api_key": DEFAULT_RUNPOD_KEY}
     ),
-    "paperspace": Vendor(
-        9004, {"base_url": "{url}", "regions": ("ny2",)}, lambda: {"api_key": DEFAULT_PAPERSPACE_KEY}
-    ),
+    "paperspace": Vendor(9004, {"base_url": "{url}", "regions": ("ny2",)}, lambda: {"api_key": DEFAULT_PAPERSPACE_KEY}),
     "gce": Vendor(
         9005,
         {"api_endpoint": "{url}", "regions": ("us-central1",), "spot": True},

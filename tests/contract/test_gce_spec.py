@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from jsonschema import ValidationError
 
+from deploy.sandbox.clouds.gce_key import service_account
 from meshd.contract.faults import Kind, When
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, PriceBook

@@ -15,6 +15,7 @@ from deploy.sandbox.world import STATE_ROOT
 FREE_SLOT = "meshd: free slot"
 _UUID = re.compile(r"\(UUID: (GPU-[0-9a-f-]+)\)")
 _NODE = re.compile(r"node (\S+) features (\S+)")
+_RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 _HOST_PATHS = ("/etc/slurm", "/etc/munge", "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/var/lib/tailscale")
 
 
@@ -38,6 +39,12 @@ def not_as_shared_out(found: Mapping[str, int], wanted: Mapping[str, int]) -> li
     """The providers that have more or fewer nodes than fit there."""
     return [f"{name} has {found.get(name, 0)} nodes, not {nodes}" for name, nodes in wanted.items()
             if found.get(name, 0) != nodes]  # fmt: skip
+
+
+def resident_mib(status: str) -> float:
+    """Resident memory of a process, of its /proc/PID/status."""
+    found = _RESIDENT.search(status)
+    return int(found[1]) / 1024 if found else 0.0
 
 
 def slots_not_free(sinfo: str) -> list[str]:

@@ -67,7 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--id", default="demo", help="name of the sandbox, 1 to 12 letters and digits")
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument(
-        "--providers", type=_providers, default=("aws",), metavar="A,B,...",
+        "--providers",
+        type=_providers,
+        default=("aws",),
+        metavar="A,B,...",
         help=f"whose stand-ins rent the machines, of {', '.join(PROVIDERS)}; each has room for its share only (aws)",
     )
     whose.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +16,7 @@ SPANS: tuple[tuple[str, str, str], ...] = (
     ("launch", "requested", "booting"),
     ("boot", "booting", "joining"),
     ("join", "joining", "configuring"),
-    ("config", "configuring", "testing"),
+    ("conf", "configuring", "testing"),
     ("test", "testing", "ready"),
     ("READY", "requested", "ready"),
     ("leave", "draining", "terminating"),
@@ -25,18 +26,32 @@ SPANS: tuple[tuple[str, str, str], ...] = (
 """Column, the phase that begins it, and the phase that ends it."""
 
 LEGEND = """\
-launch: the cloud accepts it; boot: until the tailnet shows it; join: until the head accepts it; config: munge proved,
+launch: the cloud accepts it; boot: until the tailnet shows it; join: until the head accepts it; conf: munge proved,
 nodes.conf published, slurmd started; test: until Slurm may use it; READY: all of that together.
 leave: no job, out of Slurm; end: until the cloud says that it is gone; GONE: both together."""
 
 
 @dataclass(slots=True)
 class Timeline:
-    """When a machine first entered each phase, and whose it is."""
+    """When a machine first entered each phase.
+
+    Attributes:
+        offer: the newest that it was asked for by, "PROVIDER/PLACE/TYPE".
+    """
 
     machine: str
-    provider: str = ""
+    offer: str = ""
     entered: dict[str, datetime] = field(default_factory=dict)
+
+    @property
+    def provider(self) -> str:
+        """Whose it is."""
+        return self.offer.partition("/")[0]
+
+    @property
+    def rented(self) -> bool:
+        """Whether a cloud has ever accepted it."""
+        return "booting" in self.entered
 
     def span_s(self, begin: str, end: str) -> float | None:
         """Seconds from one phase to another; a phase that was skipped counts as entered with the next one."""
@@ -54,25 +69,72 @@ def timelines(events: Sequence[Mapping[str, Any]]) -> list[Timeline]:
         phase = fields.get("phase") or ("requested" if event["kind"] == "phase" else "")
         if name and phase:
             line = found.setdefault(name, Timeline(name))
+            line.offer = str(fields.get("offer") or line.offer)
             line.entered.setdefault(str(phase), datetime.fromisoformat(str(event["at"])))
     return [found[name] for name in sorted(found)]
+
+
+@dataclass(slots=True)
+class Rung:
+    """One offer of the ladder, and what came of it.
+
+    Attributes:
+        rented: machines that the cloud accepted.
+        unclear: create calls whose answer was lost.
+        refused: how often, by kind of refusal.
+    """
+
+    offer: str
+    rented: int = 0
+    unclear: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+def rungs(events: Sequence[Mapping[str, Any]]) -> list[Rung]:
+    """The offers that were asked for, in the order in which they first answered, of `meshctl events -o json`."""
+    found: dict[str, Rung] = {}
+    for event in events:
+        fields = event.get("fields") or {}
+        offer = str(fields.get("offer") or "")
+        if event["kind"] == "unclear":
+            found.setdefault(offer, Rung(offer)).unclear += 1
+        elif fields.get("refusal"):
+            found.setdefault(offer, Rung(offer)).refused[str(fields["refusal"])] += 1
+        elif fields.get("phase") == "booting":
+            found.setdefault(offer, Rung(offer)).rented += 1
+    return list(found.values())
+
+
+def ladder_table(found: Sequence[Rung]) -> Table:
+    """The offers in the order in which they were tried."""
+    table = Table(title="Offers tried, in this order", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("offer", no_wrap=True)
+    table.add_column("machines", justify="right")
+    table.add_column("refused")
+    for rung in found:
+        words = [f"{count} x {kind.replace('_', ' ')}" for kind, count in rung.refused.items()]
+        words += [f"{rung.unclear} x answer lost"] if rung.unclear else []
+        table.add_row(rung.offer, str(rung.rented), ", ".join(words))
+    return table
 
 
 def machine_table(lines: Sequence[Timeline]) -> Table:
     """Seconds per step, a machine a row, and the medians."""
     table = Table(
         title="Seconds per step of each machine, by meshd's journal", box=box.SIMPLE_HEAD,
-        title_justify="left", collapse_padding=True, pad_edge=False,
+        title_justify="left", padding=0, pad_edge=False,
     )  # fmt: skip
     table.add_column("machine", no_wrap=True)
+    table.add_column("provider", no_wrap=True)
     for title, _, _ in SPANS:
         table.add_column(title, justify="right")
     for line in lines:
-        table.add_row(line.machine, *(_cell(line.span_s(begin, end)) for _, begin, end in SPANS))
+        spans = (_cell(line.span_s(begin, end)) for _, begin, end in SPANS)
+        table.add_row(line.machine, line.provider, *spans)
     if len(lines) > 1:
         table.add_section()
         columns = [[s for line in lines if (s := line.span_s(begin, end)) is not None] for _, begin, end in SPANS]
-        table.add_row("median", *(_cell(median(column) if column else None) for column in columns))
+        table.add_row("median", "", *(_cell(median(column) if column else None) for column in columns))
     return table
 
 
@@ -98,6 +160,7 @@ class Totals:
         usd_meshd: what meshd thinks that it spent.
         usd_cloud: what the cloud would bill.
         machines: how many were rented in all.
+        daemon_mib: resident memory of meshd.
     """
 
     reconfigures_up: int
@@ -105,6 +168,7 @@ class Totals:
     usd_meshd: float
     usd_cloud: float
     machines: int
+    daemon_mib: float
 
     def table(self) -> Table:
         """For people."""
@@ -115,6 +179,7 @@ class Totals:
         table.add_row("reconfigures of Slurm, up", str(self.reconfigures_up))
         if self.reconfigures_down is not None:
             table.add_row("reconfigures of Slurm, down", str(self.reconfigures_down))
+        table.add_row("meshd's resident memory", f"{self.daemon_mib:.0f} MiB")
         table.add_row("would have cost, by the cloud's ledger", f"${self.usd_cloud:.4f}")
         table.add_row("would have cost, by meshd's journal", f"${self.usd_meshd:.4f}")
         return table

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 PARTS = ("trixie", "head", "tailscale", "control")
 SCALE_TIMEOUT_S = 600
 UNITS = ("meshd", "slurmctld", "munge", "tailscaled")
+TIMING = {"listing_lag_s": 10.0}
+"""The machines are ended when they are a minute old, and listings here miss none: no need to wait until they would be
+proof with a real cloud."""
 _ID = re.compile(r"[a-z0-9]{1,12}")
 
 
@@ -120,6 +123,7 @@ class Show:
             gpus_per_node=self.options.gpus_per_node,
             max_nodes=self.options.nodes,
             room=self.options.room(),
+            timing=TIMING,
         )
         cluster: Cluster = module.Cluster(options)
         async with self.screen.stage("sandbox: network, control server of the tailnet, clouds"):
@@ -142,7 +146,7 @@ class Show:
             await head.bring_up(await cluster.head_options(), screen.note)
             await head.run("systemctl", "is-active", *UNITS)
         self._reconfigures[0] = (await self._meshctl(cluster, "status"))["slurm"]["reconfigures"]
-        await self._scale(cluster, self.options.gpus, *(["--spread"] if len(self.options.providers) > 1 else []))
+        await self._scale(cluster, self.options.gpus)
         self._reconfigures[1] = (await self._meshctl(cluster, "status"))["slurm"]["reconfigures"]
         await self._look(cluster, "meshctl", "nodes")
         await self._look(cluster, "sinfo")
@@ -217,7 +221,8 @@ class Show:
             raise DifferenceError("; ".join(wrong))
 
     async def _report(self, cluster: Cluster, *, gone: bool) -> None:
-        lines = report.timelines(await self._events(cluster))
+        events = await self._events(cluster)
+        lines = [line for line in report.timelines(events) if line.rented]
         status, costs = await self._meshctl(cluster, "status"), await self._admin(cluster, "costs")
         before, up, down = self._reconfigures
         totals = report.Totals(
@@ -226,16 +231,24 @@ class Show:
             usd_meshd=float(status["spend"]["usd_so_far"]),
             usd_cloud=float(costs["cost_usd"]),
             machines=sum(int(cloud["machines_ever"]) for cloud in costs["clouds"].values()),
+            daemon_mib=await self._daemon_mib(cluster),
         )
+        if len(self.options.providers) > 1:
+            self.screen.show(report.ladder_table(report.rungs(events)))
         self.screen.show(report.machine_table(lines))
         self.screen.line(report.LEGEND)
         self.screen.show(totals.table())
         self.screen.show(report.stage_table(self.screen.stages))
         if len(lines) != self.options.nodes or totals.machines != self.options.nodes:
             raise DifferenceError(
-                f"{self.options.nodes} machines were wanted; the journal tells of {len(lines)}, the cloud of "
+                f"{self.options.nodes} machines were wanted; the journal tells of {len(lines)}, the clouds of "
                 f"{totals.machines}"
             )
+
+    async def _daemon_mib(self, cluster: Cluster) -> float:
+        """Resident memory of meshd."""
+        shown = await cluster.head.shell('cat "/proc/$(systemctl show -P MainPID meshd)/status"')
+        return checks.resident_mib(shown)
 
     async def _kept(self, stay: Callable[[Path], None]) -> None:
         extra = "" if self.options.sandbox_id == "demo" else f" --id {self.options.sandbox_id}"
