@@ -90,9 +90,10 @@ def test_the_head_needs_what_the_project_says(tmp_path: Path) -> None:
     project = tmp_path / "pyproject.toml"
     project.write_text(
         '[build-system]\nrequires = ["hatchling"]\n'
-        '[project]\ndependencies = ["click>=8"]\noptional-dependencies = {aws = ["boto3"], dev = ["pytest"]}\n'
+        '[project]\ndependencies = ["click>=8"]\n'
+        '[project.optional-dependencies]\naws = ["boto3"]\ngce = ["gcp"]\ndev = ["pytest"]\n'
     )
-    assert images.requirements(project) == ("boto3", "click>=8", "editables", "hatchling")
+    assert images.requirements(project) == ("boto3", "click>=8", "editables", "gcp", "hatchling")
 
 
 async def test_an_unknown_image_is_refused() -> None:

@@ -17,7 +17,7 @@ PROVIDERS = ("aws", "gce", "runpod", "lambda", "paperspace")
 
 def main() -> int:
     """Entry; returns the exit status."""
-    options = _parser().parse_args()
+    options = parser().parse_args()
     if os.geteuid() != 0:
         print("demo: needs root, since it boots machines and makes network namespaces: use sudo", file=sys.stderr)
         return 1
@@ -62,7 +62,8 @@ def _one_provider(text: str) -> tuple[str, ...]:
     return names
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What deploy/demo takes."""
     parser = argparse.ArgumentParser(prog="deploy/demo", description=__doc__)
     parser.add_argument("--id", default="demo", help="name of the sandbox, 1 to 12 letters and digits")
     whose = parser.add_mutually_exclusive_group()

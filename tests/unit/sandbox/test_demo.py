@@ -15,8 +15,9 @@ import pytest
 from rich.console import Console
 
 from deploy.sandbox.demo import checks, report
+from deploy.sandbox.demo.cli import PROVIDERS, parser
 from deploy.sandbox.demo.screen import Screen
-from deploy.sandbox.demo.show import Options
+from deploy.sandbox.demo.show import Options, default_gpus
 from deploy.sandbox.processes import ProcessId
 
 T0 = datetime(2026, 11, 27, 12, 0, tzinfo=UTC)
@@ -52,15 +53,60 @@ def test_a_timeline_has_the_first_entry_of_each_phase() -> None:
 def test_the_table_fits_a_terminal_of_80_columns() -> None:
     phases = [end for _, _, end in report.SPANS] + ["draining"]
     lines = [
-        report.Timeline(f"lab-h100-{i}-k7q2mz", {"requested": T0} | {p: T0 + timedelta(seconds=99) for p in phases})
-        for i in range(8)
-    ]
+        report.Timeline(
+            f"lab-h100-{i}-k7q2mz", "paperspace/ny2/H100",
+            {"requested": T0} | {phase: T0 + timedelta(seconds=99) for phase in phases},
+        )
+        for i in range(3, 11)
+    ]  # fmt: skip
     out = StringIO()
     Console(file=out, width=80).print(report.machine_table(lines))
     rows = out.getvalue().splitlines()
     assert sum("k7q2mz" in row for row in rows) == 8
+    assert out.getvalue().count("paperspace") == 8
     assert "median" in out.getvalue()
     assert "…" not in out.getvalue()
+
+
+def test_the_ladder_tells_what_each_offer_came_to() -> None:
+    gce, aws = "gce/us-central1-a/a3-highgpu-1g/spot", "aws/us-east-1a/p5.4xlarge"
+
+    def told(machine: str, kind: str, **fields: str) -> dict[str, Any]:
+        return {"at": T0.isoformat(), "kind": kind, "machine": machine, "fields": fields}
+
+    events = [
+        told("a", "phase", phase="requested", offer=gce),
+        told("b", "phase", phase="requested", offer=gce),
+        told("a", "phase", phase="launching", offer=gce),
+        told("a", "failure", phase="gone", offer=gce, refusal="no_capacity"),
+        told("b", "phase", phase="booting", offer=gce),
+        told("c", "phase", phase="requested", offer=aws),
+        told("c", "unclear", offer=aws),
+        told("c", "phase", phase="booting", offer=aws),
+        told("c", "phase", phase="ready", offer=aws),
+    ]
+    first, second = report.rungs(events)
+    assert (first.offer, first.rented, first.unclear, dict(first.refused)) == (gce, 1, 0, {"no_capacity": 1})
+    assert (second.offer, second.rented, second.unclear, dict(second.refused)) == (aws, 1, 1, {})
+    refused, spot, _ = report.timelines(events)
+    assert (refused.rented, spot.rented, spot.provider) == (False, True, "gce")
+    out = StringIO()
+    Console(file=out, width=80).print(report.ladder_table([first, second]))
+    assert "1 x no capacity" in out.getvalue()
+    assert "1 x answer lost" in out.getvalue()
+
+
+def test_the_job_tells_each_node_s_provider() -> None:
+    output = "0: node h100-1 features h100,gce,us-central1,spot\n1: node h100-2 features h100,aws,us-east-1\n"
+    found = checks.providers_listed(output, ("aws", "gce", "lambda"))
+    assert found == {"aws": 1, "gce": 1, "lambda": 0}
+    assert checks.not_as_shared_out(found, {"aws": 1, "gce": 1}) == []
+    assert checks.not_as_shared_out(found, {"aws": 1, "lambda": 1}) == ["lambda has 0 nodes, not 1"]
+
+
+def test_resident_memory_is_read_off_proc() -> None:
+    assert checks.resident_mib(Path("/proc/self/status").read_text()) > 1
+    assert checks.resident_mib("VmPeak:\t  100 kB\nVmRSS:\t  2048 kB\n") == 2.0
 
 
 def test_only_different_gpus_count() -> None:
@@ -102,7 +148,45 @@ def test_a_process_that_is_left_is_a_trace() -> None:
      (8, 1, "../etc", False)],
 )  # fmt: skip
 def test_what_cannot_be_shown_is_said_before(gpus: int, per_node: int, sandbox_id: str, *, good: bool) -> None:
-    assert (Options(sandbox_id, "aws", gpus, per_node, keep=False).problem() == "") is good
+    assert (Options(sandbox_id, ("aws",), gpus, per_node, keep=False).problem() == "") is good
+
+
+def test_several_clouds_have_room_for_their_share_only() -> None:
+    names = ("aws", "gce", "lambda")
+    assert Options("demo", names, 8, 1, keep=False).room() == {"aws": 3, "gce": 3, "lambda": 2}
+    assert Options("demo", names, 48, 8, keep=False).room() == {"aws": 2, "gce": 2, "lambda": 2}
+    assert Options("demo", ("aws",), 8, 1, keep=False).room() == {}
+    assert "too few" in Options("demo", names, 2, 1, keep=False).problem()
+    assert default_gpus(("aws",), 1) == default_gpus(("aws",), 8) == 8
+    assert default_gpus(PROVIDERS, 1) == 10
+    assert default_gpus(PROVIDERS, 8) == 80
+
+
+@pytest.mark.parametrize(
+    ("words", "providers"),
+    [
+        ([], ("aws",)),
+        (["--provider", "gce"], ("gce",)),
+        (["--providers", "gce, lambda,gce"], ("gce", "lambda")),
+        (["--providers", ",".join(PROVIDERS)], PROVIDERS),
+    ],
+)
+def test_whose_machines_they_are(words: list[str], providers: tuple[str, ...]) -> None:
+    assert parser().parse_args(words).providers == providers
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--provider", "azure"], "there is no provider 'azure'; there are aws, gce"),
+        (["--provider", "aws,gce"], "several go to --providers"),
+        (["--provider", "aws", "--providers", "gce"], "not allowed with"),
+    ],
+)
+def test_a_wrong_provider_is_told(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(words)
+    assert told in capsys.readouterr().err
 
 
 async def test_a_stage_tells_its_time_and_its_output() -> None:
