@@ -31,7 +31,7 @@ async def test_the_adapters_take_their_tables(
     settings = load(file)
     assert settings.pools["h100"].providers == names
     assert settings.pools["h100"].spot == ("prefer" if "gce" in names else "never")
-    adapters = load_providers(settings, lambda: datetime.now(UTC))
+    adapters = load_providers(settings, lambda: datetime.now(UTC), lambda _name: None)
     assert set(adapters) == set(names)
     for adapter in adapters.values():
         await adapter.aclose()
