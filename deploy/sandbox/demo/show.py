@@ -146,7 +146,7 @@ class Show:
             await head.bring_up(await cluster.head_options(), screen.note)
             await head.run("systemctl", "is-active", *UNITS)
         self._reconfigures[0] = (await self._meshctl(cluster, "status"))["slurm"]["reconfigures"]
-        await self._scale(cluster, self.options.gpus)
+        await self._scale(cluster, self.options.gpus, *(["--spread"] if len(self.options.providers) > 1 else []))
         self._reconfigures[1] = (await self._meshctl(cluster, "status"))["slurm"]["reconfigures"]
         await self._look(cluster, "meshctl", "nodes")
         await self._look(cluster, "sinfo")
