@@ -71,7 +71,12 @@ def timelines(events: Sequence[Mapping[str, Any]]) -> list[Timeline]:
             line = found.setdefault(name, Timeline(name))
             line.offer = str(fields.get("offer") or line.offer)
             line.entered.setdefault(str(phase), datetime.fromisoformat(str(event["at"])))
-    return [found[name] for name in sorted(found)]
+    return [found[name] for name in sorted(found, key=_by_number)]
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """Slot 10 comes after slot 9."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in name.split("-")]
 
 
 @dataclass(slots=True)

@@ -66,7 +66,34 @@ def test_the_example_of_the_settings(tmp_path: Path) -> None:
     assert load(file).pools == {}
     file.write_text(re.sub(r"^# (?=\[|[a-z_]+ = )", "", example, flags=re.M))
     everything = load(file)
-    assert set(everything.pools) == {"h100"} and set(everything.providers) == {"lambda", "aws"}
+    assert set(everything.pools) == {"h100"} and set(everything.providers) == {
+        "aws",
+        "gce",
+        "lambda",
+        "paperspace",
+        "runpod",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "extras"),
+    [
+        (None, "aws"),
+        ("[providers.lambda]", "aws"),
+        ("[providers.gce]", "aws,gce"),
+        ("[providers.gce]\nenabled = false", "aws"),
+        ("providers = 1", "aws"),
+        ("[providers", "aws"),
+    ],
+)
+def test_the_installer_takes_the_sdks_that_the_settings_need(settings: str | None, extras: str, tmp_path: Path) -> None:
+    installer = (ROOT / "deploy/head/install").read_text()
+    function = re.search(r"^default_extras\(\) \{$.*?^\}$", installer, re.M | re.S)
+    assert function
+    if settings is not None:
+        (tmp_path / "meshd.toml").write_text(settings)
+    done = _run("sh", "-euc", f"etc='{tmp_path}'\n{function[0]}\ndefault_extras")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, extras, "")
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
