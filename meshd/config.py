@@ -112,6 +112,9 @@ class TimingSettings(_Table):
     breaker_failures: Annotated[int, Field(gt=0)] = 3
     breaker_cooldown_s: Annotated[float, Field(ge=0)] = 600.0
     no_capacity_cooldown_s: Annotated[float, Field(ge=0)] = 300.0
+    no_capacity_cooldown_max_s: Annotated[float, Field(ge=0)] = Field(
+        3600.0, description="the cool-down doubles with each refusal in a row, up to this"
+    )
 
 
 class PoolSettings(_Table):

@@ -23,9 +23,11 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
+from meshd.model.desired import Cause
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, Launch, RequestMachine, Terminate, TerminateOrphan
+from meshd.plan.placement import blocked_by
 from meshd.plan.prices import price_words
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Provider, ProviderName
 
@@ -99,7 +101,8 @@ class CloudSteps:
         try:
             user_data = await self._stage1.user_data(machine)
         except (TailnetError, ConfigError) as error:
-            self._records.block(f"pool:{machine.pool}", RETRY_TRANSIENT_S, f"no auth key for new machines: {error}")
+            words = f"no auth key for new machines: {error}"
+            self._records.paused(f"pool:{machine.pool}", RETRY_TRANSIENT_S, words, fault=False)
             self._records.move(machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error))
             return
         machine = self._records.move(
@@ -124,11 +127,14 @@ class CloudSteps:
             machine.name, Phase.BOOTING, reason, instance_id=instance.id, region=instance.region or machine.region,
             public_ip=instance.public_ip, launched_at=instance.launched_at or machine.launch_called_at,
         )  # fmt: skip
+        offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
+        self._records.proved(offer, provider, causes={Cause.REFUSED, Cause.PAUSE})
 
     def _launch_failed(self, machine: Machine, error: ProviderError) -> None:
         """One way out for each kind of refusal."""
-        offer, words = f"offer:{machine.offer.key}", error.vendor_text
-        records, timing = self._records, self._timing()
+        records, timing, words = self._records, self._timing(), error.vendor_text
+        offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
+        capacity_s, most_s = timing.no_capacity_cooldown_s, timing.no_capacity_cooldown_max_s
         match error:
             case Uncertain():
                 records.mark(
@@ -137,23 +143,20 @@ class CloudSteps:
                 return
             case RateLimited() | Transient():
                 wait_s = error.retry_after_s or RETRY_TRANSIENT_S
-                records.block(f"provider:{machine.provider}", wait_s, words)
-                # Nothing happened and nothing is wrong: it keeps its place and its name.
-                records.move(
-                    machine.name,
-                    Phase.REQUESTED,
-                    f"asked again in {wait_s:g} s: {words}",
-                    launch_attempts=machine.launch_attempts - 1,
-                )
-                return
+                block = records.paused(provider, wait_s, words, fault=isinstance(error, Transient))
+                if block.cause is Cause.PAUSE:
+                    # Nothing happened and nothing is wrong: it keeps its place and its name.
+                    attempts, reason = machine.launch_attempts - 1, f"asked again in {wait_s:g} s: {words}"
+                    records.move(machine.name, Phase.REQUESTED, reason, launch_attempts=attempts)
+                    return
             case NoCapacity() | NotFound():
-                records.block(offer, timing.no_capacity_cooldown_s, words)
+                records.refused(offer, capacity_s, most_s, words)
             case QuotaExceeded():
-                records.block(offer, BLOCK_QUOTA_S, words)
+                records.refused(offer, BLOCK_QUOTA_S, most_s, words)
             case AuthFailed():
-                records.block(f"provider:{machine.provider}", BLOCK_AUTH_S, words)
+                records.refused(provider, BLOCK_AUTH_S, BLOCK_AUTH_S, words)
             case InvalidRequest() | _:
-                records.block(offer, timing.breaker_cooldown_s, words)
+                records.refused(offer, timing.breaker_cooldown_s, most_s, words)
         records.move(
             machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error), refusal=error.kind,
             vendor_words=words,
@@ -228,8 +231,9 @@ class CloudSteps:
             return f"providers.{machine.provider} is not enabled any more"
         if machine.removal:
             return "it is not wanted any more"
-        block = self._records.journal.blocks(self._records.now()).get(f"offer:{machine.offer.key}")
-        return f"{machine.offer.key} is left alone: {block.reason}" if block else ""
+        now = self._records.now()
+        block = blocked_by(machine.offer, self._records.journal.blocks(now), now)
+        return f"{block.key.partition(':')[2]} is left alone: {block.reason}" if block else ""
 
 
 def _handle(machine: Machine) -> Instance:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -233,7 +233,11 @@ class Desk:
         old = desired.targets.get(pool.name)
         target = self._target(pool, request, str(actor.user))
         # A breaker or a cool-down must not silence an explicit wish: the plan is made as if they were lifted.
-        lifted = replace(self._with_target(desired, target), blocks=_without(desired, pool))
+        lifted = replace(
+            self._with_target(desired, target),
+            blocks=_of_other_pools(desired.blocks, pool),
+            cooled=_of_other_pools(desired.cooled, pool),
+        )
         view = self._plan_view(lifted)
         machines = [m for m in self._journal.machines() if m.pool == pool.name]
         if request.gpus > pool.max_nodes * max(pool.gpus_per_node, 1):
@@ -244,7 +248,8 @@ class Desk:
         last_event_id = self._journal.last_event_id()
         target_id = None
         if not request.dry_run:
-            self._journal.unblock(desired.blocks.keys() - lifted.blocks.keys())
+            held, kept = {**desired.blocks, **desired.cooled}, {**lifted.blocks, **lifted.cooled}
+            self._journal.unblock(held.keys() - kept.keys())
             target_id = self._journal.set_target(
                 target, f"{pool.name} shall have {request.gpus} GPUs, said {actor.user}", now
             ).id
@@ -380,10 +385,8 @@ class Desk:
         )  # fmt: skip
 
 
-def _without(desired: Desired, pool: Pool) -> dict[str, Block]:
-    return {
-        key: block for key, block in desired.blocks.items() if key.startswith("pool:") and key != f"pool:{pool.name}"
-    }
+def _of_other_pools(blocks: Mapping[str, Block], pool: Pool) -> dict[str, Block]:
+    return {key: block for key, block in blocks.items() if key.startswith("pool:") and key != f"pool:{pool.name}"}
 
 
 def _index(slot: str) -> tuple[str, int]:

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 
 import structlog
@@ -23,6 +24,7 @@ from meshd.api.server import ApiServer
 from meshd.config import Settings
 from meshd.daemon import problems, wanted
 from meshd.daemon.agents import AgentQueues
+from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
@@ -141,9 +143,10 @@ class Daemon:
             max_concurrent=lambda lane: self.settings.providers[lane].max_concurrent_calls
             if lane in self.settings.providers else 16,
         )  # fmt: skip
+        self._boots = BootBreaker(records, timing)
         self._reconciler = Reconciler(
             records, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
-            interval_s=lambda: self.settings.timing.tick_interval_s, breaker=self._breaker, awake=self._awake,
+            interval_s=lambda: self.settings.timing.tick_interval_s, before_plan=self._before_plan, awake=self._awake,
         )  # fmt: skip
         doctor = Doctor(
             snapshot=self._snapshot, providers=self._providers, munge=self._munge, keys=self._keys, admin=self._admin,
@@ -179,6 +182,7 @@ class Daemon:
                 self.settings.timing, self.settings.prices, may_remove_devices=self._admin is not None
             ),
             blocks=self._journal.blocks(now),
+            cooled=self._journal.cooled(now),
         )
 
     async def _dead_key(self) -> str:
@@ -194,19 +198,8 @@ class Daemon:
             dead_key=self._sources.dead_key(),
         )
 
-    def _breaker(self, pool: str) -> None:
-        """Rent nothing more for a pool whose machines fail one after another."""
-        timing, target = self.settings.timing, self._journal.targets().get(pool)
-        if target is None or target.at is None or f"pool:{pool}" in self._journal.blocks(self._clock.now()):
-            return
-        failures = self._journal.failures_since_success(pool, target.at)
-        if failures >= timing.breaker_failures:
-            last = next((m.failure for m in reversed(self._journal.machines()) if m.pool == pool and m.failure), "")
-            self._records.block(
-                f"pool:{pool}",
-                timing.breaker_cooldown_s,
-                f"{failures} machines failed one after another, the last: {last}",
-            )
+    def _before_plan(self, snapshot: Snapshot, now: datetime) -> None:
+        self._boots.look(now)
 
     # -- what people and monitoring are told ----------------------------------------------------------------------
 

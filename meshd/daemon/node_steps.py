@@ -10,6 +10,7 @@ import structlog
 from meshd.config import TimingSettings
 from meshd.daemon.records import Records
 from meshd.errors import MeshdError, TailnetError
+from meshd.model.desired import Cause
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.model.plan import Accept, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
@@ -94,6 +95,7 @@ class NodeSteps:
         if node.drained and node.reason.startswith(MARK):
             await self._slurm.resume(machine.slot)
         self._records.move(machine.name, Phase.READY, step.reason, ready_at=self._records.now())
+        self._records.proved(f"pool:{machine.pool}", f"offer:{machine.offer.key}", causes={Cause.BOOTS})
 
     async def keep_after_all(self, step: KeepAfterAll) -> None:
         """Undo a drain of ours; a machine that was not drained yet only stays."""

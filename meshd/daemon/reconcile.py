@@ -42,6 +42,8 @@ class Reconciler:
     Args:
         desired: made anew for each tick: targets and blocks change.
         snapshot: the newest word of every source.
+        before_plan: called in each tick with what was observed: what follows from the past alone is journaled there,
+            e.g. that a pool's machines fail one after another, and the plan heeds it already.
         after_tick: called with each tick: publishes Slurm's files, feeds the watchdog, writes the status line.
         awake: set by whoever wants a tick soon; its own when none is given.
     """
@@ -56,7 +58,7 @@ class Reconciler:
         snapshot: Callable[[], Snapshot],
         after_tick: Callable[[Tick], None],
         interval_s: Callable[[], float],
-        breaker: Callable[[str], None],
+        before_plan: Callable[[Snapshot, datetime], None],
         awake: asyncio.Event | None = None,
     ) -> None:
         self._records = records
@@ -66,7 +68,7 @@ class Reconciler:
         self._snapshot = snapshot
         self._after_tick = after_tick
         self._interval_s = interval_s
-        self._breaker = breaker
+        self._before_plan = before_plan
         self._awake = awake or asyncio.Event()
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self.last: Tick | None = None
@@ -96,9 +98,7 @@ class Reconciler:
         decided = Plan()
         try:
             self._heal_times(now)
-            # Before the plan: a machine that failed since the last tick may be the one too many to be replaced.
-            for pool in {m.pool for m in self._records.journal.machines() if m.failure}:
-                self._breaker(pool)
+            self._before_plan(snapshot, now)
             decided = self.decide(snapshot, now)
             self._begin(decided)
             self.problem = ""

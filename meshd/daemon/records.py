@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import structlog
 
 from meshd.errors import StoreError
-from meshd.model.desired import Block
+from meshd.model.desired import Block, Cause
 from meshd.model.machine import Machine, Phase
+from meshd.plan import memory
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 
@@ -85,9 +86,37 @@ class Records:
         old = self.get(name)
         return self.change(name, mark, text, marks={**old.marks, mark: self.now()}, **changes)
 
-    def block(self, key: str, for_s: float, reason: str) -> None:
-        """Leave something alone for a while."""
+    # -- what is left alone for a while ---------------------------------------------------------------------------
+
+    def refused(self, key: str, base_s: float, most_s: float, reason: str, *, cause: Cause = Cause.REFUSED) -> Block:
+        """Leave something alone that said no: longer each time in a row."""
+        last = self.journal.last_block(key)
+        return self.block(
+            memory.refused(last, key, self.now(), base_s=base_s, most_s=most_s, reason=reason, cause=cause)
+        )
+
+    def paused(self, key: str, wait_s: float, reason: str, *, fault: bool) -> Block:
+        """Ask something again only in a while; `fault` says that it stumbled."""
+        last = self.journal.last_block(key)
+        return self.block(memory.paused(last, key, self.now(), wait_s=wait_s, reason=reason, fault=fault))
+
+    def block(self, block: Block) -> Block:
+        """Leave something alone for a while. One that is in force already is not written again."""
         now = self.now()
-        log.warning("blocked", key=key, for_s=for_s, reason=reason)
-        self.journal.block(Block(key, now + timedelta(seconds=for_s), reason), now)
-        self._changed()
+        if block != self.journal.last_block(block.key):
+            for_s = round((block.until - now).total_seconds())
+            log.warning("blocked", key=block.key, for_s=for_s, strikes=block.strikes, reason=block.reason)
+            self.journal.block(block, now)
+            self._changed()
+        return block
+
+    def proved(self, *keys: str, causes: Collection[Cause]) -> None:
+        """These did well just now: what was held against them for these causes is forgotten.
+
+        A refusal or pause that is in force stays: it is newer than the order that went well.
+        """
+        now = self.now()
+        held = [block for key in keys if (block := self.journal.last_block(key)) is not None and block.cause in causes]
+        over = {block.key for block in held if block.until <= now or block.cause is Cause.BOOTS}
+        if over:
+            self.journal.unblock(over)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshd.model.desired import Block, Desired, Pool, Target
+from meshd.model.desired import Block, Cause, Desired, Pool, Target
 from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
@@ -162,7 +162,7 @@ class Growth:
     def _probing(self) -> Block | None:
         """The breaker that has cooled down, and no machine has been READY since: one machine proves the pool."""
         block = self._desired.cooled.get(f"pool:{self._pool.name}")
-        if block is None or block.strikes == 0:
+        if block is None or block.cause is not Cause.BOOTS:
             return None
         proved = any(m.ready_at is not None and m.ready_at >= block.until for m in self._machines)
         return None if proved else block

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeGuard, TypeVar
 
-from meshd.model.desired import Block, Policy
+from meshd.model.desired import Block, Cause, Policy
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView
 from meshd.model.plan import (
@@ -224,7 +224,7 @@ def _requested(machine: Machine, world: World) -> Step | None:
         failure = f"{machine.provider} took no order within {world.policy.boot_timeout_s:g} s: {machine.reason}"
         return Move(machine.name, failure, Phase.GONE, failure)
     block = world.blocks.get(f"provider:{machine.provider}")
-    if block is not None and block.until > world.now:
+    if block is not None and block.until > world.now and block.cause is Cause.PAUSE:
         return None  # it said when to come again
     return Launch(machine.name, machine.reason)
 

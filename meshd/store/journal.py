@@ -20,9 +20,10 @@ from typing import Any, LiteralString
 from pydantic import TypeAdapter
 
 from meshd.errors import StoreError
-from meshd.model.desired import Block, Target
+from meshd.model.desired import Block, Cause, Target
 from meshd.model.machine import Machine, Phase
 from meshd.obs.log import redact
+from meshd.plan.memory import remembered
 from meshd.store.migrations import migrate
 
 EVENTS_KEPT = 100_000
@@ -85,8 +86,10 @@ class Journal:
         targets = (_TARGET.validate_json(row[0]) for row in self._rows("SELECT record FROM targets"))
         self._targets = {target.pool: target for target in targets}
         self._blocks = {
-            key: Block(key, datetime.fromisoformat(until), reason)
-            for key, until, reason in self._rows("SELECT key, until, reason FROM blocks")
+            key: Block(key, datetime.fromisoformat(until), reason, strikes, Cause(cause))
+            for key, until, reason, strikes, cause in self._rows(
+                "SELECT key, until, reason, strikes, cause FROM blocks"
+            )
         }
 
     # -- machines -------------------------------------------------------------------------------------------------
@@ -117,14 +120,9 @@ class Journal:
         """The newest `limit` machines that were made for a pool, GONE ones too, newest first."""
         return list(self._read_machines("pool = ? ORDER BY rowid DESC LIMIT ?", pool, limit))
 
-    def failures_since_success(self, pool: str, since: datetime) -> int:
-        """How many of the pool's machines failed one after another, rented after `since`, with none getting READY."""
-        count = 0
-        for machine in self._read_machines("pool = ? AND instance_id <> '' ORDER BY rowid DESC LIMIT 50", pool):
-            if machine.ready_at is not None or machine.created_at < since:
-                break
-            count += bool(machine.failure)
-        return count
+    def rented_of_pool(self, pool: str, limit: int = 100) -> list[Machine]:
+        """The newest `limit` machines of a pool that a cloud had, GONE ones too, newest first."""
+        return list(self._read_machines("pool = ? AND instance_id <> '' ORDER BY rowid DESC LIMIT ?", pool, limit))
 
     def knows_instance(self, provider: str, instance_id: str) -> bool:
         """Whether any record, gone or not, is of this instance."""
@@ -198,15 +196,26 @@ class Journal:
         """What is left alone now, by key."""
         return {key: block for key, block in self._blocks.items() if block.until > now}
 
+    def cooled(self, now: datetime) -> Mapping[str, Block]:
+        """What was left alone until not long ago, by key."""
+        return {k: block for k, block in self._blocks.items() if block.until <= now and remembered(block, now)}
+
+    def last_block(self, key: str) -> Block | None:
+        """The last block of a key, in force or long over."""
+        return self._blocks.get(key)
+
     def block(self, block: Block, at: datetime) -> None:
         """Leave something alone until a time."""
+        until = block.until.isoformat()
         with self._transaction():
             self._db.execute(
-                "INSERT INTO blocks (key, until, reason) VALUES (?,?,?) "
-                "ON CONFLICT (key) DO UPDATE SET until=excluded.until, reason=excluded.reason",
-                (block.key, block.until.isoformat(), redact(block.reason)),
+                "INSERT INTO blocks (key, until, reason, strikes, cause) VALUES (?,?,?,?,?) "
+                "ON CONFLICT (key) DO UPDATE SET until=excluded.until, reason=excluded.reason, "
+                "strikes=excluded.strikes, cause=excluded.cause",
+                (block.key, until, redact(block.reason), block.strikes, block.cause.value),
             )
-            self._event(at, "", "block", f"{block.key}: {block.reason}", {"until": block.until.isoformat()})
+            fields = {"until": until, "strikes": block.strikes, "cause": block.cause.value}
+            self._event(at, "", "block", f"{block.key}: {block.reason}", fields)
         self._blocks[block.key] = block
 
     def unblock(self, keys: Iterable[str]) -> None:

@@ -21,6 +21,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE blocks (key TEXT PRIMARY KEY, until TEXT NOT NULL, reason TEXT NOT NULL) STRICT",
         "CREATE TABLE joins (machine TEXT PRIMARY KEY, device_id TEXT NOT NULL, at TEXT NOT NULL) STRICT",
     ),
+    (
+        "ALTER TABLE blocks ADD COLUMN strikes INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE blocks ADD COLUMN cause TEXT NOT NULL DEFAULT 'refused'",
+    ),
 )
 
 

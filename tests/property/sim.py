@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from meshd.config import TimingSettings
+from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.execute import Executor
 from meshd.daemon.joining import accept_join
@@ -261,7 +262,10 @@ class Daemon:
         self.old_slurm: Fresh[SlurmView] | None = None
         self.journal = Journal(path)
         self.records = Records(self.journal, world.clock, lambda: None)
-        timing = TimingSettings(no_capacity_cooldown_s=30, breaker_cooldown_s=60)
+        timing = TimingSettings(
+            no_capacity_cooldown_s=30, no_capacity_cooldown_max_s=120, breaker_cooldown_s=20, breaker_failures=4
+        )
+        boots = BootBreaker(self.records, lambda: timing)
         nodes = NodeSteps(self.records, world, world, world, lambda: timing)
         clouds = {"cloud": world}
         cloud = CloudSteps("lab", self.records, clouds, world, lambda: timing, lambda _: None, nodes.at_work)  # type: ignore[arg-type]
@@ -269,9 +273,11 @@ class Daemon:
         self.reconciler = Reconciler(
             self.records, self.executor, world.clock,
             desired=lambda: Desired(
-                "lab", {pool.name: pool}, self.journal.targets(), policy, self.journal.blocks(world.clock.now())
+                "lab", {pool.name: pool}, self.journal.targets(), policy, self.journal.blocks(world.clock.now()),
+                self.journal.cooled(world.clock.now()),
             ),
-            snapshot=self.snapshot, after_tick=lambda _: None, interval_s=lambda: 5.0, breaker=lambda _: None,
+            snapshot=self.snapshot, after_tick=lambda _: None, interval_s=lambda: 5.0,
+            before_plan=lambda _, now: boots.look(now),
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:

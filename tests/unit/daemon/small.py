@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshd.config import TimingSettings
+from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.execute import Executor
 from meshd.daemon.node_steps import NodeSteps
@@ -142,20 +143,25 @@ class Small:
         )
         self.seen: Snapshot = snapshot()
         self.pool = Pool("h100", "h100", 1, 8, ("aws",))
+        self.boots = BootBreaker(self.records, timing)
         self.reconciler = Reconciler(
             self.records, self.executor, self.clock, desired=self.desired, snapshot=lambda: self.seen,
-            after_tick=lambda _: None, interval_s=lambda: 5.0, breaker=self.breaker,
+            after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=self.before_plan,
         )  # fmt: skip
 
     def _wake(self) -> None:
         self.woken += 1
 
     def desired(self) -> Desired:
-        blocks = self.journal.blocks(self.clock.now())
-        return Desired("lab", {"h100": self.pool}, self.journal.targets(), Policy(), blocks)
+        now = self.clock.now()
+        return Desired(
+            "lab", {"h100": self.pool}, self.journal.targets(), Policy(), self.journal.blocks(now),
+            self.journal.cooled(now),
+        )  # fmt: skip
 
-    def breaker(self, pool: str) -> None:
-        """The daemon decides; here nothing breaks."""
+    def before_plan(self, snapshot: Snapshot, now: datetime) -> None:
+        """As the daemon does."""
+        self.boots.look(now)
 
     async def settle(self) -> None:
         """Let every step in flight come to its end."""

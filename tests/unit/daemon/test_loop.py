@@ -17,7 +17,7 @@ from meshd.daemon.wanted import check_rented
 from meshd.errors import ConfigError, SlurmError, StoreError
 from meshd.model import plan as p
 from meshd.model.desired import Target
-from meshd.model.machine import Phase, without_future
+from meshd.model.machine import Machine, Phase, without_future
 from meshd.model.observed import Fresh, Unavailable
 from tests.unit.daemon.small import HandClock, Small
 from tests.unit.worlds import NOW, ago, around, instance, machine, snapshot
@@ -65,10 +65,10 @@ async def test_a_journal_that_cannot_be_written_stops_the_tick_not_the_loop(
 async def test_a_breaker_that_cannot_be_written_stops_nothing(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     small.journal.put(machine(Phase.TERMINATING, failure="no boot"), "phase", "given", NOW)
 
-    def broken(pool: str) -> None:
+    def broken(pool: str, limit: int = 100) -> list[Machine]:
         raise StoreError("unreadable")
 
-    monkeypatch.setattr(small.reconciler, "_breaker", broken)
+    monkeypatch.setattr(small.journal, "rented_of_pool", broken)
     small.reconciler.tick()
     assert small.reconciler.problem == "unreadable"
 

@@ -21,10 +21,12 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.model import plan as p
-from meshd.model.desired import Block
+from meshd.model.desired import Block, Cause, Target
 from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Fresh
+from meshd.provider_api import Offer, ProviderName
 from tests.unit.daemon.small import Small
-from tests.unit.worlds import NOW, OFFER, ago, instance, machine, node
+from tests.unit.worlds import NOW, OFFER, ago, instance, machine, node, snapshot
 
 READY = machine(Phase.READY)
 LEAVING = machine(Phase.DRAINING, marks={"drained": ago(1)})
@@ -241,3 +243,93 @@ async def test_adopted_while_ending_it_keeps_where_it_is(small: Small) -> None:
     m = small.journal.put(machine(Phase.TERMINATING, instance_id="", region=""), "phase", "given", NOW)
     await do(small, p.Adopt(m.name, "found", instance(m, id="i-9", region="r7")))
     assert (small.get(m.name).instance_id, small.get(m.name).region) == ("i-9", "r7")
+
+
+# -- the ladder -------------------------------------------------------------------------------------------------------
+
+
+async def climb(small: Small, *offers: Offer, rounds: int = 12) -> None:
+    """The loop over these offers, without a pause, until nothing is left to do."""
+    for _ in range(rounds):
+        now = small.clock.now()
+        listed = tuple(instance(m) for m in small.journal.machines() if m.instance_id)
+        small.seen = snapshot(instances={"aws": Fresh(listed, now)}, offers={"aws": Fresh(offers, now)})
+        small.reconciler.tick()
+        await small.settle()
+
+
+def zones(*prices: float) -> list[Offer]:
+    return [replace(OFFER, zone=f"r1{'abcdefgh'[i]}", usd_per_hour=usd) for i, usd in enumerate(prices)]
+
+
+async def test_the_next_best_is_tried_at_once_and_the_slot_keeps_its_place(small: Small) -> None:
+    """Three without capacity, quota on the fourth: the fifth has it, and no time has passed."""
+    offers = zones(2.5, 2.0, 3.0, 3.5, 4.0)
+    small.journal.set_target(Target("h100", 1), "said", NOW)
+    small.cloud.errors += [NoCapacity("a"), NoCapacity("b"), NoCapacity("c"), QuotaExceeded("d")]
+    await climb(small, *offers)
+    assert [request.offer.usd_per_hour for request in small.cloud.launched] == [2.0, 2.5, 3.0, 3.5, 4.0]
+    assert [request.token.rsplit("-", 1)[0] for request in small.cloud.launched] == ["lab-h100-1"] * 5
+    assert small.clock.t_s == 0
+
+
+async def test_one_refusal_sends_all_that_wait_with_the_same_offer_to_the_next(small: Small) -> None:
+    offers = zones(2.0, 3.0)
+    small.journal.set_target(Target("h100", 8), "said", NOW)
+    small.cloud.errors += [NoCapacity("sold out")]
+    await climb(small, *offers)
+    assert [request.offer.zone for request in small.cloud.launched] == ["r1a"] + ["r1b"] * 8
+    assert sorted(m.slot for m in small.journal.machines()) == [f"h100-{i}" for i in range(1, 9)]
+    assert small.journal.blocks(NOW)[f"offer:{offers[0].key}"].strikes == 1
+
+
+async def test_a_refused_key_sends_all_orders_of_that_cloud_elsewhere(small: Small) -> None:
+    small.pool = replace(small.pool, providers=("aws", "gce"))
+    small.providers["gce"] = small.cloud
+    away = replace(OFFER, provider=ProviderName("gce"), usd_per_hour=9.0)
+    small.journal.set_target(Target("h100", 6), "said", NOW)
+    small.cloud.errors += [AuthFailed("bad key")]
+    await climb(small, OFFER, away)
+    assert [request.offer.provider for request in small.cloud.launched] == ["aws"] + ["gce"] * 6
+
+
+async def test_only_the_machine_whose_call_was_unclear_waits(small: Small) -> None:
+    small.journal.set_target(Target("h100", 3), "said", NOW)
+    small.cloud.errors += [Uncertain("cut")]
+    await climb(small, *zones(2.0))
+    assert sorted(m.phase for m in small.journal.machines()) == [Phase.BOOTING, Phase.BOOTING, Phase.LAUNCHING]
+    assert len(small.cloud.launched) == 3
+
+
+async def test_success_forgets_what_was_held_against_an_offer(small: Small) -> None:
+    key = f"offer:{OFFER.key}"
+    for block in (Block(key, NOW, "sold out", 3), Block("provider:aws", NOW, "busy", 2, Cause.PAUSE)):
+        small.journal.block(block, NOW)
+    m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
+    await do(small, p.Launch(m.name, "wanted"))
+    assert (small.journal.last_block(key), small.journal.last_block("provider:aws")) == (None, None)
+
+
+async def test_but_not_a_refusal_that_came_meanwhile_nor_machines_that_do_not_boot(small: Small) -> None:
+    key = f"offer:{OFFER.key}"
+    boots = Block(key, NOW, "no boot", 1, Cause.BOOTS)
+    m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
+    small.journal.block(boots, NOW)
+    await do(small, p.Launch(m.name, "wanted"))
+    assert small.journal.last_block(key) == boots
+    refusal = Block(key, NOW + timedelta(seconds=60), "sold out")
+    small.journal.block(refusal, NOW)
+    small.records.proved(key, causes={Cause.REFUSED})
+    assert small.journal.last_block(key) == refusal
+
+
+async def test_a_cloud_that_stumbles_for_long_is_gone_around(small: Small) -> None:
+    m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
+    for _ in range(5):
+        small.cloud.errors.append(Transient("503"))
+        await do(small, p.Launch(m.name, "wanted"))
+        assert small.get(m.name).phase is Phase.REQUESTED
+        small.clock.t_s += 10
+    small.cloud.errors.append(Transient("503"))
+    await do(small, p.Launch(m.name, "wanted"))
+    assert (small.get(m.name).phase, small.get(m.name).refusal) == (Phase.GONE, "transient")

@@ -134,7 +134,7 @@ def test_a_pools_least_is_its_target_until_somebody_says_another() -> None:
 
 # -- the breaker, half open -------------------------------------------------------------------------------------------
 
-COOLED = Block("pool:h100", ago(30), "3 machines failed one after another", strikes=1)
+COOLED = Block("pool:h100", ago(30), "3 machines failed one after another", cause=Cause.BOOTS)
 
 
 def test_after_the_breaker_one_machine_is_tried_alone() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Block, Policy
+from meshd.model.desired import Block, Cause, Policy
 from meshd.model.machine import MOVES, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.plan.lifecycle import World, next_step
@@ -146,7 +146,9 @@ def test_requested() -> None:
     m = machine(Phase.REQUESTED, created_at=ago(5))
     assert isinstance(step(m, snapshot()), p.Launch)
     assert to(step(replace(m, removal="surplus"), snapshot())) is Phase.GONE
-    block = {"provider:aws": Block("provider:aws", ago(-60), "slow down")}
+    refused = {"provider:aws": Block("provider:aws", ago(-60), "key refused")}
+    assert isinstance(step(m, snapshot(), blocks=refused), p.Launch), "the last look before the call stops it for good"
+    block = {"provider:aws": Block("provider:aws", ago(-60), "slow down", cause=Cause.PAUSE)}
     assert step(m, snapshot(), blocks=block) is None
     assert to(step(replace(m, created_at=ago(LONG)), snapshot(), blocks=block)) is Phase.GONE
 

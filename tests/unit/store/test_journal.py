@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from meshd.errors import StoreError
-from meshd.model.desired import Block, Target
+from meshd.model.desired import Block, Cause, Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
 from meshd.obs.log import forget_secrets, register_secret
@@ -193,14 +193,39 @@ def test_secrets_that_a_cloud_echoes_do_not_reach_the_file(tmp_path: Path) -> No
     assert not [f for f in tmp_path.iterdir() if b"kExAmPle" in f.read_bytes()]
 
 
-def test_failures_count_from_the_last_success(tmp_path: Path) -> None:
+def test_what_a_cloud_had_of_a_pool_newest_first(tmp_path: Path) -> None:
     one = Journal(tmp_path / "j.db")
-    one.put(machine(Phase.READY, index=1, ready_at=NOW), "phase", "", NOW)
-    for index in (2, 3):
-        one.put(machine(Phase.GONE, index=index, failure="no boot"), "phase", "", NOW)
-    one.put(machine(Phase.BOOTING, index=4), "phase", "", NOW)
-    assert one.failures_since_success("h100", ago(7200)) == 2
-    assert one.failures_since_success("h100", NOW) == 0, "what failed before the target was set does not count"
+    for index, phase in ((1, Phase.READY), (2, Phase.GONE), (3, Phase.REQUESTED)):
+        one.put(machine(phase, index=index), "phase", "", NOW)
+    assert [m.slot for m in one.rented_of_pool("h100")] == ["h100-2", "h100-1"]
+    assert [m.slot for m in one.rented_of_pool("h100", 1)] == ["h100-2"]
+    one.close()
+
+
+def test_what_was_left_alone_is_remembered_for_a_while(tmp_path: Path) -> None:
+    one = Journal(tmp_path / "j.db")
+    block = Block("offer:x", NOW, "sold out", 3, Cause.REFUSED)
+    one.block(block, ago(60))
+    one.close()
+    two = Journal(tmp_path / "j.db")
+    assert (two.blocks(ago(1)), two.cooled(ago(1))) == ({"offer:x": block}, {})
+    assert (two.blocks(NOW), two.cooled(NOW)) == ({}, {"offer:x": block})
+    assert two.cooled(NOW + timedelta(hours=7)) == {}
+    two.unblock(["offer:x"])
+    assert two.last_block("offer:x") is None
+    two.close()
+
+
+def test_a_journal_of_the_first_form_keeps_its_blocks(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "j.db")
+    for statement in MIGRATIONS[0]:
+        db.execute(statement)
+    db.execute("INSERT INTO blocks VALUES ('offer:x', ?, 'sold out')", (NOW.isoformat(),))
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+    db.close()
+    one = Journal(tmp_path / "j.db")
+    assert one.last_block("offer:x") == Block("offer:x", NOW, "sold out", 1, Cause.REFUSED)
     one.close()
 
 

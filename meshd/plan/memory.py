@@ -1,0 +1,145 @@
+"""How long something is left alone after it said no or failed: longer each time in a row, and not for ever. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from meshd.model.desired import Block, Cause
+from meshd.model.machine import Machine
+
+FORGET_AFTER_S = 6 * 3600.0
+"""So long after the end of a cool-down its strikes are forgotten."""
+
+FAULTS_MOST = 5
+"""A cloud that stumbled so often in a row, with a pause after each, counts as one that says no."""
+
+FAULT_MOST_S = 600.0
+"""And it is left alone for so long at most."""
+
+DOUBLINGS_MOST = 4
+"""A pool's breaker: its cool-down doubles so often at most."""
+
+
+def remembered(block: Block, now: datetime) -> bool:
+    """Whether a block, in force or over, still counts."""
+    return now < block.until + timedelta(seconds=FORGET_AFTER_S)
+
+
+def refused(
+    previous: Block | None,
+    key: str,
+    now: datetime,
+    *,
+    base_s: float,
+    most_s: float,
+    reason: str,
+    cause: Cause = Cause.REFUSED,
+) -> Block:
+    """The block that follows from a refusal.
+
+    Several refusals of one burst are one strike: while the last block of the same cause is in force, it stays.
+
+    Args:
+        previous: the last one of this key, whatever became of it.
+        key: what is left alone.
+        now: UTC.
+        base_s: how long the first time; it doubles with each further strike.
+        most_s: how long at most; never less than base_s.
+        reason: in the words of who refused.
+        cause: of what kind.
+    """
+    same = previous is not None and previous.cause is cause and remembered(previous, now)
+    if previous is None or not same:
+        return Block(key, now + timedelta(seconds=base_s), reason, 1, cause)
+    if previous.until > now:
+        return previous
+    strikes = previous.strikes + 1
+    wait_s = min(base_s * 2 ** min(strikes - 1, 20), max(most_s, base_s))
+    return Block(key, now + timedelta(seconds=wait_s), reason, strikes, cause)
+
+
+def paused(previous: Block | None, key: str, now: datetime, *, wait_s: float, reason: str, fault: bool) -> Block:
+    """The block of a provider that is asked again in a moment.
+
+    Args:
+        previous: the last one of this key.
+        key: "provider:NAME".
+        now: UTC.
+        wait_s: until then orders keep their place.
+        reason: in the cloud's words.
+        fault: it stumbled: after FAULTS_MOST in a row it is a refusal, longer each time. A rate limit is no fault.
+    """
+    until = now + timedelta(seconds=wait_s)
+    known = previous is not None and previous.cause is not Cause.BOOTS and remembered(previous, now)
+    if previous is None or not known:
+        return Block(key, until, reason, int(fault), Cause.PAUSE)
+    if previous.until > now:
+        return replace(previous, until=max(until, previous.until))
+    strikes = previous.strikes + fault
+    if not fault or strikes <= FAULTS_MOST:
+        return Block(key, until, reason, strikes, Cause.PAUSE)
+    wait_s = min(wait_s * 2 ** min(strikes - FAULTS_MOST, 20), max(FAULT_MOST_S, wait_s))
+    return Block(key, now + timedelta(seconds=wait_s), reason, strikes, Cause.REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class BootPolicy:
+    """When machines that fail stop what they were rented from.
+
+    Attributes:
+        failures: so many in a row.
+        cooldown_s: for so long the first time.
+        offer_cooldown_most_s: an offer's longest cool-down.
+    """
+
+    failures: int
+    cooldown_s: float
+    offer_cooldown_most_s: float
+
+
+def failures_in_row(rented: Sequence[Machine], since: datetime) -> list[Machine]:
+    """The machines that failed since the last one that was READY, newest first, rented after `since`.
+
+    `rented` are newest first; those that are still on their way neither count nor break the row.
+    """
+    failed: list[Machine] = []
+    for machine in rented:
+        if machine.ready_at is not None or machine.created_at < since:
+            break
+        if machine.failure:
+            failed.append(machine)
+    return failed
+
+
+def tripped(
+    key: str, rented: Sequence[Machine], since: datetime, previous: Block | None, now: datetime, policy: BootPolicy
+) -> Block | None:
+    """The breaker of a pool or an offer: the block to set now, None when there is nothing to set.
+
+    After a cool-down one failure is enough, and the next one is twice as long.
+
+    Args:
+        key: "pool:NAME" or "offer:KEY".
+        rented: the machines that were rented for or from it, newest first.
+        since: what failed before counts no more.
+        previous: the last block of this key.
+        now: UTC.
+        policy: the limits.
+    """
+    if previous is not None and previous.until > now:
+        return None
+    half_open = previous is not None and previous.cause is Cause.BOOTS and remembered(previous, now)
+    limit = policy.failures
+    if previous is not None and half_open:
+        since, limit = max(since, previous.until), 1
+    failed = failures_in_row(rented, since)
+    if len(failed) < limit:
+        return None
+    of_offer = key.startswith("offer:")
+    most_s = policy.offer_cooldown_most_s if of_offer else policy.cooldown_s * 2**DOUBLINGS_MOST
+    reason = f"a machine failed: {failed[0].failure}"
+    if len(failed) > 1:
+        reason = f"{len(failed)} machines failed one after another, the last: {failed[0].failure}"
+    return refused(previous, key, now, base_s=policy.cooldown_s, most_s=most_s, reason=reason, cause=Cause.BOOTS)
