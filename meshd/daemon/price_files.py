@@ -44,7 +44,8 @@ class PriceFiles:
         """
         path = self.path(provider)
         try:
-            path.parent.mkdir(mode=0o755, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
+            path.parent.chmod(0o755)  # whatever the service's umask: there is nothing secret in it
             write_atomic(path, dump(prices).encode(), mode=0o644)
         except OSError as error:
             raise StoreError(f"{path} cannot be written: {error.strerror or error}") from error

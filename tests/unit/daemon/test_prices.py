@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
@@ -94,13 +95,15 @@ def world(tmp_path: Path) -> World:
 
 async def test_what_is_fetched_is_kept_and_holds_at_once(world: World, tmp_path: Path) -> None:
     assert world.usd() is None
+    umask = os.umask(0o077)  # as the service has it
     fetched = await world.prices.refresh("aws")
+    os.umask(umask)
     assert fetched.prices is not None and fetched.error is None
     assert world.usd() == 2.0
     assert world.read == ["aws"], "the offers were read with the new prices"
     assert world.told == ["prices of aws were fetched: 1 types in 1 regions"]
     file = tmp_path / "prices" / "aws.json"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o644, 0o755]
     assert parse(file.read_text()) == fetched.prices
     again = PriceFiles(tmp_path / "prices")
     assert again.find("aws") == fetched.prices, "also after a restart"
