@@ -425,7 +425,8 @@ class ExplainView(Document):
         phase: the machine's; "" when no machine stands behind the slot now.
         why: in one sentence, what it is doing and what it waits for.
         rungs: every offer tried since the pool's target was set, and what led there, oldest first.
-        next_rungs: the offers that would be tried next, best first, and those that would not do, with the reason.
+        next_rungs: the offers that would be tried next, best first, and those that would not do, with the reason; none
+            once the pool has what is wanted.
         events: the machine's newest events, oldest first.
     """
 

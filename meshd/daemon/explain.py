@@ -77,9 +77,11 @@ class _Now:
         found = self.desired.pools.get(pool)
         return story.constraints(found, self.desired.targets.get(pool)) if found else []
 
-    def next_rungs(self, pool: str) -> list[s.AlternativeRow]:
-        """The offers that come next, and why the others would not do."""
-        if pool not in self.desired.pools:
+    def next_rungs(self, pool: str, machines: list[Machine]) -> list[s.AlternativeRow]:
+        """The offers that come next, and why the others would not do; none for a pool that has all. `machines`: its."""
+        target = self.desired.targets.get(pool)
+        ready = sum(units(m) for m in machines if m.phase is Phase.READY and not m.removal)
+        if pool not in self.desired.pools or (target is not None and ready >= target.gpus):
             return []
         held = replace(self.desired, targets={pool: self.desired.targets.get(pool, Target(pool, 0))})
         return views.alternatives([pool], (), self.tick.snapshot, held, self.at)
@@ -132,7 +134,7 @@ class Explainer:
             subject=subject, at=now.at, pool=pool, slot=slot, machine=newest.name if newest else "",
             phase=machine.phase.value if machine else "", why=why, rungs=[_rung(m) for m in rungs],
             target_gpus=target.gpus if target else 0, constraints=now.constraints(pool),
-            next_rungs=now.next_rungs(pool), events=self._events(newest),
+            next_rungs=now.next_rungs(pool, self._of(pool)), events=self._events(newest),
         )  # fmt: skip
 
     def _pool(self, pool: Pool, now: _Now) -> s.ExplainView:
@@ -144,7 +146,7 @@ class Explainer:
         return s.ExplainView(
             subject=pool.name, at=now.at, pool=pool.name, why=now.pool_why(pool.name, self._of(pool.name)),
             rungs=[_rung(m) for m in rungs[:RUNGS_MAX]][::-1], target_gpus=target.gpus if target else 0,
-            constraints=now.constraints(pool.name), next_rungs=now.next_rungs(pool.name),
+            constraints=now.constraints(pool.name), next_rungs=now.next_rungs(pool.name, self._of(pool.name)),
         )  # fmt: skip
 
     def _of(self, pool: str) -> list[Machine]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 
 from meshd import gpus
 from meshd.model.desired import Block, Pool, Target
 from meshd.plan.gang import group_of, is_gang, place
-from meshd.plan.placement import blocked_by, misses, ranked
+from meshd.plan.placement import Miss, blocked_by, misses, ranked
 from meshd.provider_api import Offer
 
-GOOD_MAX = 6
-OTHERS_MAX = 6
+GOOD_MAX = 5
+OTHERS_MAX = 5
 
 
 def looked_at(
@@ -49,7 +50,12 @@ def looked_at(
         if offer.key not in fit and gpus.matches(target.gpu or pool.gpu, offer.gpu)
     ]
     others.sort(key=lambda one: (len(one[0]), one[1].usd_per_gpu_hour, one[1].key))
-    for against, offer in others[:OTHERS_MAX]:
+    # What will not do in one zone mostly will not in the next either: once is enough.
+    kinds: dict[object, tuple[tuple[Miss, ...], Offer]] = {}
+    for against, offer in others:
+        kind = (offer.provider, offer.instance_type, offer.spot, against) if against else offer.key
+        kinds.setdefault(kind, (against, offer))
+    for against, offer in islice(kinds.values(), OTHERS_MAX):
         yield offer, "; ".join(miss.text for miss in against) or _cooling(offer, blocks, now)
 
 

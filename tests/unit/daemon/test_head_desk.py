@@ -310,6 +310,9 @@ async def test_the_story_of_a_ladder(world: World) -> None:
     whole = await world.desk.explain("h100")
     assert [r.outcome for r in whole.rungs] == [r.outcome for r in view.rungs]
     assert whole.why == "1 GPU wanted: 0 ready, 1 on their way"
+    assert whole.next_rungs == view.next_rungs
+    world.journal.put(replace(world.get(made.name), phase=Phase.READY), "phase", "given", NOW)
+    assert (await world.desk.explain("h100")).next_rungs == [], "nothing is looked for any more"
 
 
 async def test_why_nothing_is_rented(world: World) -> None:

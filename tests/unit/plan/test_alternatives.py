@@ -60,9 +60,17 @@ def test_machines_without_gpus_are_compared_with_their_like() -> None:
 
 def test_all_that_is_taken_is_shown_and_not_too_much_else() -> None:
     many = [offer(f"r{i}a", 1 + i / 1000, provider=ProviderName("gce")) for i in range(3000)]
-    many += [offer(f"x{i}a", 50 + i) for i in range(2000)]
+    many += [offer(f"x{i}a", 50 + i, instance_type=f"t{i}") for i in range(2000)]
     began = time.perf_counter()
     notes = looked(many, many[40], many[2000], target=replace(TARGET, spread=True))
     assert time.perf_counter() - began < 2.0  # some 50 ms on one slow core
     assert len(notes) == 2 + GOOD_MAX + OTHERS_MAX
     assert notes["r40a"] == notes["r2000a"] == ""
+
+
+def test_one_that_will_not_do_is_shown_for_one_zone_only() -> None:
+    dear, other = [offer(zone, 9) for zone in ("r1a", "r1b", "r1c")], offer("r1d", 2, memory_mib=1)
+    assert list(looked([*dear, other])) == ["r1d", "r1a"]
+    cold = {f"offer:{o.key}": Block(f"offer:{o.key}", NOW + timedelta(minutes=5), "sold out") for o in dear}
+    fit = replace(POOL, max_usd_per_gpu_hour=None)
+    assert list(looked(dear, blocks=cold, pool=fit)) == ["r1a", "r1b", "r1c"], "each cools down for itself"
