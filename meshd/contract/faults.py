@@ -1,4 +1,4 @@
-"""One fault engine for all the stand-ins: what goes wrong, in which call, and when."""
+"""What goes wrong in a cloud, in which call, and when: the words for it, and the engine that a stand-in asks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Kind(StrEnum):
     NO_CAPACITY = "no_capacity"
     QUOTA = "quota"
     THROTTLED = "throttled"  # seconds: Retry-After; 0 for none
-    AUTH = "auth"
+    AUTH = "auth"  # the credential is wrong, or may not do this
+    EXPIRED = "expired"  # the credential was right once
     INVALID = "invalid"
     ERROR_BEFORE = "error_before"  # a 5xx, and nothing happened
     ERROR_AFTER = "error_after"  # a 5xx, but it happened
@@ -26,6 +27,9 @@ class Kind(StrEnum):
     SLOW = "slow"  # seconds: real time until the answer; it happens at once
     UNKNOWN_FIELDS = "unknown_fields"
     UNKNOWN_STATE = "unknown_state"
+    REGRESSED = "regressed"  # a machine that runs is shown as it was while it booted
+    SMALL_PAGES = "small_pages"  # a list comes two at a time
+    PAGE_FAILS = "page_fails"  # so it does, and every page but the first is answered with a 5xx
     LIST_LAG = "list_lag"  # seconds: how long lists miss the new machine
     FRESH_NOT_FOUND = "fresh_not_found"  # seconds: how long its id is denied
     NEVER_BOOTS = "never_boots"
@@ -47,7 +51,7 @@ FATES = frozenset(
         Kind.DUPLICATE,
     }
 )
-LOOKS = frozenset({Kind.UNKNOWN_FIELDS, Kind.UNKNOWN_STATE})
+LOOKS = frozenset({Kind.UNKNOWN_FIELDS, Kind.UNKNOWN_STATE, Kind.REGRESSED, Kind.SMALL_PAGES, Kind.PAGE_FAILS})
 AFTER = frozenset({Kind.ERROR_AFTER, Kind.CUT_AFTER, Kind.HTML_AFTER, Kind.SLOW})
 CUTS = frozenset({Kind.CUT_BEFORE, Kind.CUT_AFTER})
 
@@ -123,12 +127,18 @@ class FaultEngine:
         self._dice = random.Random(seed)  # noqa: S311  no secret
         self._faults: list[Fault] = []
         self._seen: Counter[str] = Counter()
+        self._struck: Counter[Kind] = Counter()
         self._lock = threading.Lock()
 
     def inject(self, fault: Fault) -> None:
         """Add a fault."""
         with self._lock:
             self._faults.append(fault)
+
+    def reseed(self, seed: int) -> None:
+        """Throw the dice anew from a seed."""
+        with self._lock:
+            self._dice.seed(seed)
 
     def clear(self) -> None:
         """Drop all faults. Machines keep the fate that they were born with."""
@@ -151,6 +161,11 @@ class FaultEngine:
             lacking = {fault.operation for fault in self._faults if fault.kind is Kind.DENIED}
         return next((permission for permission in permissions if permission in lacking), "")
 
+    def struck(self, kind: Kind) -> int:
+        """How many calls a fault of this kind has struck so far."""
+        with self._lock:
+            return self._struck[kind]
+
     def take(self, operation: str) -> Struck:
         """What strikes this call; uses up the faults of `When.NEXT`."""
         with self._lock:
@@ -172,6 +187,7 @@ class FaultEngine:
                 elif hit:
                     answer = fault
                 kept += _rest(fault, hit)
+                self._struck[fault.kind] += hit
             self._faults = kept
             return Struck(answer, frozenset(looks), tuple(fates))
 

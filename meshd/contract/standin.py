@@ -19,6 +19,8 @@ from meshd.contract.faults import AFTER, CUTS, Fault, FaultEngine, Kind, Struck
 
 #: What a gateway in front of an API says when it has lost the API.
 GATEWAY_PAGE = "<html><head><title>502 Bad Gateway</title></head><body>gateway</body></html>"
+#: The items on a page of a list that comes in small pages.
+SMALL_PAGE = 2
 #: The faults of the request that the current task answers.
 _STRUCK: ContextVar[Struck] = ContextVar("struck")
 
@@ -106,6 +108,17 @@ class StandIn(ABC):
     def struck(self) -> Struck:
         """The faults of the request that is being answered."""
         return _STRUCK.get()
+
+    def page_of(self, most: int, cursor: str | None) -> int:
+        """How many items the page of a list may have that begins at `cursor`; `most` when nothing is wrong.
+
+        Raises:
+            Refused: the page fails.
+        """
+        looks = self.struck.looks
+        if Kind.PAGE_FAILS in looks and cursor:
+            raise self.refusal(Fault(Kind.ERROR_BEFORE))
+        return SMALL_PAGE if looks & {Kind.SMALL_PAGES, Kind.PAGE_FAILS} else most
 
     def app(self) -> web.Application:
         """The application."""

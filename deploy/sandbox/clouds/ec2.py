@@ -20,7 +20,7 @@ from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
 from deploy.sandbox.clouds.ec2_backend import Backend, Reply
 from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
 from meshd.contract.faults import CUTS, Fault, FaultEngine, Kind, Struck
-from meshd.contract.standin import GATEWAY_PAGE
+from meshd.contract.standin import GATEWAY_PAGE, SMALL_PAGE
 from providers._prices import shipped
 
 Form = dict[str, str]
@@ -48,6 +48,7 @@ _REFUSALS = {
     Kind.QUOTA: (400, "VcpuLimitExceeded", "You have requested more vCPU capacity than your current limit allows."),
     Kind.THROTTLED: (503, "RequestLimitExceeded", "Request limit exceeded."),
     Kind.AUTH: (401, "AuthFailure", "AWS was not able to validate the provided access credentials"),
+    Kind.EXPIRED: (400, "RequestExpired", "Request has expired."),
     Kind.INVALID: (400, "InvalidParameterValue", "Value for a parameter is invalid."),
 }
 _PHRASES = {
@@ -215,7 +216,11 @@ class Ec2Cloud:
             self._must_know(asked)
         shown = {m.id for m in self.ledger.listed()}
         for machine in self.ledger.everything():
-            self._backend.show(machine, unknown_state=Kind.UNKNOWN_STATE in struck.looks)
+            self._backend.show(machine, struck.looks)
+        if not _ids(form) and struck.looks & {Kind.SMALL_PAGES, Kind.PAGE_FAILS}:
+            if Kind.PAGE_FAILS in struck.looks and form.get("NextToken"):
+                return _spoiled(Fault(Kind.ERROR_BEFORE))
+            form = {**form, "MaxResults": str(SMALL_PAGE)}
         reply = self._backend.forward(environ, self._without_token_filter(form))
         body = reply.body
         if not _ids(form):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,8 @@ from moto.ec2.models.amis import Ami
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 from deploy.sandbox.clouds.gpu_names import nvidia_smi_name
-from deploy.sandbox.clouds.ledger import End, Life, Machine
+from deploy.sandbox.clouds.ledger import End, Life, Machine, seen_life
+from meshd.contract.faults import Kind
 from providers.aws.settings import DLAMI, DLAMI_ARM
 
 _STATES = {
@@ -122,11 +123,12 @@ class Backend:
         """The zone that moto put an instance in."""
         return str(self._region(region).get_instance(instance_id).placement.zone)
 
-    def show(self, machine: Machine, *, unknown_state: bool) -> None:
-        """Make moto tell what the ledger says of a machine."""
+    def show(self, machine: Machine, looks: Collection[Kind]) -> None:
+        """Make moto tell what the ledger says of a machine, spoiled by the faults of an answer's form."""
+        life = seen_life(machine, looks)
         instance = self._region(machine.region).get_instance(machine.id)
-        name, code = _STATES[machine.life]
-        instance._state.name, instance._state.code = ("quiescing", 96) if unknown_state else (name, code)
+        name, code = ("quiescing", 96) if Kind.UNKNOWN_STATE in looks else _STATES[life]
+        instance._state.name, instance._state.code = name, code
         instance.launch_time = machine.created_at.replace(tzinfo=None)
         reason, words = ("", "")
         if machine.life in (Life.ENDING, Life.ENDED):
@@ -135,7 +137,7 @@ class Backend:
                 reason, words = _SPOT_TAKEN
         instance.state_reason.code, instance.state_reason.message = reason, f"{reason}: {words}" if reason else ""
         instance._reason = words
-        visible = machine.life in (Life.RUNNING, Life.ENDING) and not machine.fate.no_address
+        visible = life in (Life.RUNNING, Life.ENDING) and not machine.fate.no_address
         for interface in instance.nics.values():
             interface.public_ip = machine.address if visible else None
 

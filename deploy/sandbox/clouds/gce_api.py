@@ -25,6 +25,7 @@ from providers._prices import shipped
 
 PREFIX = "/compute/v1/projects/{project}"
 _FALLBACK_USD_PER_HOUR = 1.0
+_PAGE_MAX = 500
 _TEXT_FILTER = re.compile(r'(\S+) (eq|ne) "(.*)"')
 _LABEL_FILTER = re.compile(r"labels\.([a-z0-9_-]+) ?= ?\"?([a-z0-9_-]*)\"?")
 #: Refusals that come in the operation, after a call that went well.
@@ -36,11 +37,17 @@ _LATE: dict[Kind, Failure] = {
     ),
     Kind.QUOTA: (403, "QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."),
 }
+_BAD_TOKEN = (
+    401,
+    "authError",
+    "Request had invalid authentication credentials. Expected OAuth 2 access token.",
+)
 _AT_ONCE = {
     Kind.NO_CAPACITY: (503, "insufficientCapacity", "Not enough resources."),
     Kind.QUOTA: (403, "quotaExceeded", "Quota exceeded."),
     Kind.THROTTLED: (403, "rateLimitExceeded", "Rate Limit Exceeded"),
     Kind.AUTH: (403, "forbidden", "Required 'compute.instances.create' permission for 'projects/sandbox'"),
+    Kind.EXPIRED: _BAD_TOKEN,
     Kind.INVALID: (400, "invalid", "Invalid value for field 'resource.machineType'."),
 }
 
@@ -127,8 +134,7 @@ class GceCloud(StandIn):
         """Without credentials, or with a service account's token."""
         given = request.headers.get("Authorization")
         if given is not None and not _is_signed(given.removeprefix("Bearer ")):
-            words = "Request had invalid authentication credentials. Expected OAuth 2 access token."
-            raise no(401, "authError", words)
+            raise no(*_BAD_TOKEN)
         return {}
 
     def forget_requests(self) -> None:
@@ -218,12 +224,24 @@ class GceCloud(StandIn):
         wanted = _LABEL_FILTER.fullmatch(request.query.get("filter", ""))
         if request.query.get("filter") and wanted is None:
             raise no(400, "invalid", "Invalid value for field 'filter'.")
+        found = [
+            machine
+            for machine in self.ledger.listed()
+            if machine.life is not Life.ENDED and (wanted is None or machine.tags.get(wanted[1]) == wanted[2])
+        ]
+        page, following = self._page(request, found)
         scopes: dict[str, list[dict[str, Any]]] = {zone: [] for zone in ZONES}
-        for machine in self.ledger.listed():
-            fits = wanted is None or machine.tags.get(wanted[1]) == wanted[2]
-            if fits and machine.life is not Life.ENDED:
-                scopes[machine.zone].append(self._body(request, machine))
-        return self._aggregated(request, "instance", "instances", scopes)
+        for machine in page:
+            scopes[machine.zone].append(self._body(request, machine))
+        return self._aggregated(request, "instance", "instances", scopes, following)
+
+    def _page(self, request: web.Request, found: list[Machine]) -> tuple[list[Machine], str]:
+        """One page, and the token of the next; "" at the end."""
+        token = request.query.get("pageToken", "")
+        limit = self.page_of(min(int(request.query.get("maxResults", _PAGE_MAX)), _PAGE_MAX), token)
+        start = next((at for at, machine in enumerate(found) if machine.id == token), -1) + 1
+        page = found[start : start + limit]
+        return page, page[-1].id if start + limit < len(found) else ""
 
     def _alive(self, machine_id: str) -> Machine | None:
         machine = self.ledger.find(machine_id)
@@ -265,7 +283,7 @@ class GceCloud(StandIn):
         return self._aggregated(request, "acceleratorType", "acceleratorTypes", scopes)
 
     def _aggregated(
-        self, request: web.Request, kind: str, key: str, scopes: dict[str, list[dict[str, Any]]]
+        self, request: web.Request, kind: str, key: str, scopes: dict[str, list[dict[str, Any]]], following: str = ""
     ) -> web.Response:
         nothing = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for scope on this page."}}
         items = {f"zones/{zone}": {key: rows} if rows else nothing for zone, rows in scopes.items()}
@@ -274,6 +292,7 @@ class GceCloud(StandIn):
                 "kind": f"compute#{kind}AggregatedList",
                 "id": f"projects/{request.match_info['project']}/aggregated/{key}",
                 "items": items,
+                **({"nextPageToken": following} if following else {}),
                 "selfLink": f"{BASE}/projects/{request.match_info['project']}/aggregated/{key}",
             }
         )

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from deploy.sandbox.clouds.ledger import Life, Machine
+from deploy.sandbox.clouds.ledger import Life, Machine, seen_life
 from meshd.contract.faults import Kind
 
 BASE = "https://www.googleapis.com/compute/v1"
@@ -17,7 +17,8 @@ def instance_body(project: str, machine: Machine, asked: Mapping[str, Any], look
     zone_url = f"{BASE}/projects/{project}/zones/{machine.zone}"
     nic = {"kind": "compute#networkInterface", "name": "nic0", "network": f"{BASE}/{_network(asked)}"}
     access = {"kind": "compute#accessConfig", "name": "External NAT", "type": "ONE_TO_ONE_NAT"}
-    up = machine.life is Life.RUNNING and bool(machine.address) and not machine.powered_off
+    life = seen_life(machine, looks)
+    up = life is Life.RUNNING and bool(machine.address) and not machine.powered_off
     if up and not machine.fate.no_address:
         nic["networkIP"] = machine.address
         access["natIP"] = machine.address
@@ -28,7 +29,7 @@ def instance_body(project: str, machine: Machine, asked: Mapping[str, Any], look
         "zone": zone_url,
         "selfLink": f"{zone_url}/instances/{machine.token}",
         "machineType": f"{zone_url}/machineTypes/{machine.instance_type}",
-        "status": "DREAMING" if Kind.UNKNOWN_STATE in looks else _status(machine),
+        "status": "DREAMING" if Kind.UNKNOWN_STATE in looks else _status(machine, life),
         "creationTimestamp": machine.created_at.isoformat(timespec="milliseconds"),
         "labels": machine.tags,
         "labelFingerprint": "c2FuZGJveA==",
@@ -49,12 +50,12 @@ def number(text: str) -> str:
     return str((zlib.crc32(raw) << 31) | zlib.adler32(raw) | 1 << 62)
 
 
-def _status(machine: Machine) -> str:
-    if machine.life is Life.ENDING:
+def _status(machine: Machine, life: Life) -> str:
+    if life is Life.ENDING:
         return "STOPPING"
     if machine.powered_off:
         return "TERMINATED"
-    return "RUNNING" if machine.life is Life.RUNNING else "STAGING"
+    return "RUNNING" if life is Life.RUNNING else "STAGING"
 
 
 def _network(asked: Mapping[str, Any]) -> str:

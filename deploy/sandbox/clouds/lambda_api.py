@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from deploy.sandbox.clouds.lambda_types import REGIONS, TYPES, LambdaType
-from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
+from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine, seen_life
 from meshd.contract.faults import Fault, FaultEngine, Kind
 from meshd.contract.standin import Refused, StandIn, json_object
 
@@ -45,6 +45,7 @@ _REFUSALS: dict[Kind, tuple[int, str, str] | tuple[int, str, str, str]] = {
     Kind.NO_CAPACITY: _NO_ROOM,
     Kind.QUOTA: (400, "global/quota-exceeded", "Quota exceeded.", "Contact Support to increase your quota."),
     Kind.AUTH: _BAD_KEY,
+    Kind.EXPIRED: _BAD_KEY,
     Kind.INVALID: _BAD_DATA,
     Kind.THROTTLED: _TOO_MANY,
 }
@@ -211,8 +212,9 @@ class LambdaCloud(StandIn):
         return _data({"terminated_instances": [self._body(m, frozenset(), "terminating") for m in machines]})
 
     def _body(self, machine: Machine, looks: frozenset[Kind], status: str = "") -> dict[str, Any]:
-        status = status or _STATUS[machine.life]
-        if machine.life is Life.RUNNING and machine.powered_off:
+        life = seen_life(machine, looks)
+        status = status or _STATUS[life]
+        if life is Life.RUNNING and machine.powered_off:
             status = "unhealthy"
         if Kind.UNKNOWN_STATE in looks:
             status = "hibernating"
@@ -225,10 +227,10 @@ class LambdaCloud(StandIn):
             "region": _region(machine.region),
             "instance_type": self.types[machine.instance_type].body(),
             "hostname": machine.token,
-            "actions": _actions(machine.life),
+            "actions": _actions(life),
             "tags": [{"key": key, "value": value} for key, value in machine.tags.items()],
         }
-        if machine.life is Life.RUNNING and machine.address and not machine.fate.no_address:
+        if life is Life.RUNNING and machine.address and not machine.fate.no_address:
             body |= {"ip": machine.address, "private_ip": machine.address}
         if Kind.UNKNOWN_FIELDS in looks:
             body |= {"novelty": {"depth": 1}, "zz_list": [1, 2]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -284,6 +284,12 @@ class Ledger:
 
     def _forgotten(self, machine: Machine, now: datetime) -> bool:
         return machine.ended_at is not None and now > machine.ended_at + timedelta(seconds=self.rules.keep_s)
+
+
+def seen_life(machine: Machine, looks: Collection[Kind]) -> Life:
+    """Where a machine stands as an answer shows it, which may be behind the times."""
+    behind = Kind.REGRESSED in looks and machine.life is Life.RUNNING
+    return Life.PENDING if behind else machine.life
 
 
 def _fate(struck: Struck, now: datetime) -> Fate:

@@ -36,6 +36,7 @@ _REFUSALS: dict[Kind, tuple[int, str, str]] = {
     Kind.NO_CAPACITY: _FULL,
     Kind.QUOTA: (403, "FORBIDDEN", "You have reached the maximum number of machines for your team."),
     Kind.AUTH: _BAD_KEY,
+    Kind.EXPIRED: _BAD_KEY,
     Kind.INVALID: _BAD_INPUT,
     Kind.THROTTLED: (429, "TOO_MANY_REQUESTS", "Too many requests"),
 }
@@ -280,11 +281,11 @@ class PaperspaceCloud(StandIn):
         return web.json_response({**script.body(), "dtDeleted": time_text(self.ledger.now())})
 
     def _page(self, request: web.Request, items: Sequence[dict[str, Any]]) -> web.Response:
+        after = request.query.get("after")
         try:
-            limit = min(int(request.query.get("limit", 120)), self.ways.page)
+            limit = self.page_of(min(int(request.query.get("limit", 120)), self.ways.page), after)
         except ValueError:
             raise _no(*_BAD_INPUT) from None
-        after = request.query.get("after")
         ids = [item["id"] for item in items]
         start = 0
         if after is not None:

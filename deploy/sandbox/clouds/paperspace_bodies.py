@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from deploy.sandbox.clouds.ledger import End, Life, Machine
+from deploy.sandbox.clouds.ledger import End, Life, Machine, seen_life
 from deploy.sandbox.clouds.paperspace_types import PaperspaceType
 from meshd.contract.faults import Kind
 
@@ -42,10 +42,11 @@ class Script:
 
 def machine_body(machine: Machine, kind: PaperspaceType, looks: frozenset[Kind]) -> dict[str, Any]:
     """The vendor's Machine."""
-    state = "off" if machine.life is Life.RUNNING and machine.powered_off else _STATE[machine.life]
+    life = seen_life(machine, looks)
+    state = "off" if life is Life.RUNNING and machine.powered_off else _STATE[life]
     if Kind.UNKNOWN_STATE in looks:
         state = "hibernating"
-    up = machine.life is Life.RUNNING and machine.address and not machine.fate.no_address
+    up = life is Life.RUNNING and machine.address and not machine.fate.no_address
     body: dict[str, Any] = {
         "id": machine.id,
         "name": machine.token,

@@ -32,6 +32,7 @@ _REFUSALS: dict[Kind, tuple[int, str]] = {
     Kind.NO_CAPACITY: (400, NO_ROOM),
     Kind.QUOTA: (403, "Your account cannot access the requested pool."),
     Kind.AUTH: _BAD_TOKEN,
+    Kind.EXPIRED: _BAD_TOKEN,
     Kind.INVALID: (422, "Request validation failed."),
     Kind.THROTTLED: _TOO_MANY,
 }

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from deploy.sandbox.clouds.ledger import Life, Machine
+from deploy.sandbox.clouds.ledger import Life, Machine, seen_life
 from meshd.contract.faults import Kind
 
 TAG_PREFIX = "MESHD_TAG_"
@@ -94,7 +94,7 @@ def pod_body(machine: Machine, asked: Mapping[str, Any], looks: frozenset[Kind],
         now: the time.
     """
     status = status_of(machine, looks)
-    up = machine.life in (Life.RUNNING, Life.ENDING) and not machine.powered_off
+    up = seen_life(machine, looks) in (Life.RUNNING, Life.ENDING) and not machine.powered_off
     ports = [_port(port, machine) for port in asked.get("ports", [])] if up else []
     direct = next((port for port in ports if port["private"] == 22 and port["public"]), None)
     proxy = _ssh(host="ssh.runpod.io", port=22, username=machine.id)
