@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack
 
 import aiohttp
 
-from tests.contract.rigs import GPU, build, launched
+from meshd.contract.steps import launched
+from tests.contract.rigs import GPU, build
 
 
 async def test_admin_api() -> None:

@@ -17,10 +17,11 @@ from jsonschema import ValidationError
 
 from deploy.sandbox.clouds.gce_key import service_account
 from meshd.contract.faults import Kind, When
+from meshd.contract.steps import CLUSTER, launched, request, running
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, PriceBook
 from tests.contract.discovery import Discovery
-from tests.contract.rigs import CLUSTER, GPU, Rig, build, launched, request, running, strike
+from tests.contract.rigs import GPU, SandboxRig, build
 
 SPEC = Discovery("compute.v1")
 MANAGER = Discovery("cloudresourcemanager.v1")
@@ -67,7 +68,7 @@ class Recorder:
 
 
 @pytest.fixture
-async def recorded() -> AsyncIterator[tuple[Rig, Recorder, str]]:
+async def recorded() -> AsyncIterator[tuple[SandboxRig, Recorder, str]]:
     async with AsyncExitStack() as stack:
         rig = await build("gce", stack)
         recorder = Recorder(rig.server.urls()["gce"])
@@ -104,7 +105,7 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-async def test_whole_life_of_a_machine(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_whole_life_of_a_machine(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url, **EVERYTHING)
     assert await provider.check() == WHO
@@ -122,7 +123,7 @@ async def test_whole_life_of_a_machine(recorded: tuple[Rig, Recorder, str]) -> N
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200", "b200", "t4", "l4", ""])
-async def test_every_shape_is_taken(recorded: tuple[Rig, Recorder, str], gpu: str) -> None:
+async def test_every_shape_is_taken(recorded: tuple[SandboxRig, Recorder, str], gpu: str) -> None:
     rig, recorder, url = recorded
     wanted = ["a3-*", "a4-*", "g2-standard-4", "e2-standard-4"]
     provider = rig.make(api_endpoint=url, **{**EVERYTHING, "instance_types": wanted})
@@ -143,18 +144,18 @@ async def test_every_shape_is_taken(recorded: tuple[Rig, Recorder, str], gpu: st
 
 
 @pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID, Kind.THROTTLED])
-async def test_refusals(recorded: tuple[Rig, Recorder, str], kind: Kind) -> None:
+async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: Kind) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url)
     offer = (await provider.offers(GPU))[0]
-    strike(rig, kind, "launch")
+    rig.strike(kind, "launch")
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
     for exchange in recorder.exchanges:
         check_exchange(exchange)
 
 
-async def test_what_is_not_there(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_what_is_not_there(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url, fresh_s=0)
     nobody = Instance(provider.name, InstanceId("us-central1-a/nobody"), "", InstanceState.UNKNOWN)
@@ -182,11 +183,11 @@ def test_the_check_can_fail() -> None:
 # --- what only this cloud does
 
 
-async def test_a_refusal_that_comes_after_the_launch_is_told_by_get(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_a_refusal_that_comes_after_the_launch_is_told_by_get(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, _ = recorded
     provider = rig.make()
     offer = (await provider.offers(GPU))[0]
-    strike(rig, Kind.NO_CAPACITY, "launch")
+    rig.strike(Kind.NO_CAPACITY, "launch")
     with pytest.raises(NoCapacity):
         await provider.launch(request(offer))
     found = await provider.get(
@@ -197,11 +198,11 @@ async def test_a_refusal_that_comes_after_the_launch_is_told_by_get(recorded: tu
 
 
 @pytest.mark.parametrize("spot", [True, False])
-async def test_what_took_a_machine_away_is_told(recorded: tuple[Rig, Recorder, str], spot: bool) -> None:
+async def test_what_took_a_machine_away_is_told(recorded: tuple[SandboxRig, Recorder, str], spot: bool) -> None:
     rig, _, _ = recorded
     provider = rig.make()
     offer = next(o for o in await provider.offers(OfferQuery(gpu="h100", gpus=8)) if o.spot is spot)
-    strike(rig, Kind.DIES, seconds=60)
+    rig.strike(Kind.DIES, seconds=60)
     instance = await provider.launch(request(offer))
     await rig.server.host.settle()
     rig.clock.advance(61)
@@ -210,7 +211,7 @@ async def test_what_took_a_machine_away_is_told(recorded: tuple[Rig, Recorder, s
     assert found.reason.startswith("compute.instances.preempted" if spot else "delete by somebody@example.com")
 
 
-async def test_a_name_taken_by_a_machine_of_ours_is_that_machine(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_a_name_taken_by_a_machine_of_ours_is_that_machine(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     """As when Google has forgotten the request id: only the name is left to tell."""
     rig, _, _ = recorded
     provider = rig.make()
@@ -225,7 +226,7 @@ async def test_a_name_taken_by_a_machine_of_ours_is_that_machine(recorded: tuple
         await launched(rig, other)
 
 
-async def test_a_list_with_a_zone_missing_is_no_list(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_a_list_with_a_zone_missing_is_no_list(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url)
     path = "/compute/v1/projects/sandbox-project/aggregated/instances"
@@ -245,7 +246,7 @@ async def test_a_list_with_a_zone_missing_is_no_list(recorded: tuple[Rig, Record
     assert list(await provider.list()) == []
 
 
-async def test_an_insert_answered_by_something_else_is_uncertain(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_an_insert_answered_by_something_else_is_uncertain(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url)
     offer = (await provider.offers(GPU))[0]
@@ -254,7 +255,7 @@ async def test_an_insert_answered_by_something_else_is_uncertain(recorded: tuple
         await provider.launch(request(offer))
 
 
-async def test_without_credentials(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_without_credentials(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(CLUSTER, api_endpoint=url, service_account=None, anonymous=True, project="mine")
     assert list(await provider.list()) == []
@@ -265,7 +266,7 @@ async def test_without_credentials(recorded: tuple[Rig, Recorder, str]) -> None:
 
 
 async def test_application_default_credentials(
-    recorded: tuple[Rig, Recorder, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    recorded: tuple[SandboxRig, Recorder, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rig, _, url = recorded
     (tmp_path / "key.json").write_text(service_account())
@@ -277,12 +278,14 @@ async def test_application_default_credentials(
         await rig.make(CLUSTER, service_account=None).check()
 
 
-async def test_what_is_accepted_is_rented_whatever_is_read_afterwards(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_what_is_accepted_is_rented_whatever_is_read_afterwards(
+    recorded: tuple[SandboxRig, Recorder, str],
+) -> None:
     rig, _, _ = recorded
     provider = rig.make()
     offer = (await provider.offers(GPU))[0]
     for operation in ("get", "other"):
-        strike(rig, Kind.AUTH, operation, when=When.ALWAYS)
+        rig.strike(Kind.AUTH, operation, when=When.ALWAYS)
     made = await provider.launch(request(offer))
     assert (made.id, made.state) == (f"{offer.zone}/lab-h100-1-k7q2mz", InstanceState.BOOTING)
     rig.server.gce.forget_requests()
@@ -293,12 +296,12 @@ async def test_what_is_accepted_is_rented_whatever_is_read_afterwards(recorded: 
     assert len(rig.ledger.everything()) == 1
 
 
-async def test_a_machine_that_could_not_be_made_is_told_by_get(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_a_machine_that_could_not_be_made_is_told_by_get(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     """As when capacity is refused after the launch has stopped to wait for it."""
     rig, _, _ = recorded
     provider = rig.make(insert_wait_s=0)
     offer = (await provider.offers(GPU))[0]
-    strike(rig, Kind.NO_CAPACITY, "launch")
+    rig.strike(Kind.NO_CAPACITY, "launch")
     made = await provider.launch(request(offer))
     assert made.state is InstanceState.BOOTING
     found = await provider.get(made)
@@ -307,7 +310,7 @@ async def test_a_machine_that_could_not_be_made_is_told_by_get(recorded: tuple[R
     await provider.terminate(made)
 
 
-async def test_skus_are_the_billing_catalogues(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_skus_are_the_billing_catalogues(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     """The request and each page of the Cloud Billing API, against its own document."""
     rig, recorder, url = recorded
     provider = rig.make(billing_endpoint=url, call_timeout_s=100.0)
@@ -325,17 +328,17 @@ async def test_skus_are_the_billing_catalogues(recorded: tuple[Rig, Recorder, st
     assert pages[-1].answered["nextPageToken"] == ""
 
 
-async def test_where_google_does_not_tell_what_is_granted_the_reads_do(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_where_google_does_not_tell_what_is_granted_the_reads_do(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url)
     recorder.silent = "/v1/projects/sandbox-project:testIamPermissions"
     assert "Cloud Resource Manager API" in await provider.check()
-    strike(rig, Kind.DENIED, "compute.machineTypes.list")
+    rig.strike(Kind.DENIED, "compute.machineTypes.list")
     with pytest.raises(AuthFailed, match=r"may not: compute\.machineTypes\.list$"):
         await provider.check()
 
 
-async def test_what_is_good_to_have_is_only_told(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_what_is_good_to_have_is_only_told(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, url = recorded
-    strike(rig, Kind.DENIED, "compute.zoneOperations.list")
+    rig.strike(Kind.DENIED, "compute.zoneOperations.list")
     assert "no permission is missing but compute.zoneOperations.list" in await rig.make(api_endpoint=url).check()

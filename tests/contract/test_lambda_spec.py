@@ -17,9 +17,10 @@ from aiohttp.test_utils import TestServer
 from jsonschema import Draft202012Validator, ValidationError
 
 from meshd.contract.faults import Kind
+from meshd.contract.steps import request, running
 from meshd.errors import ProviderError
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
-from tests.contract.rigs import SECRET, Rig, build, request, running, strike
+from tests.contract.rigs import SECRET, SandboxRig, build
 
 SPEC: dict[str, Any] = json.loads((Path(__file__).parent / "specs" / "lambda_openapi.json").read_text("utf-8"))
 
@@ -54,7 +55,7 @@ class Recorder:
 
 
 @pytest.fixture
-async def recorded() -> AsyncIterator[tuple[Rig, Recorder, str]]:
+async def recorded() -> AsyncIterator[tuple[SandboxRig, Recorder, str]]:
     async with AsyncExitStack() as stack:
         rig = await build("lambda", stack)
         recorder = Recorder(rig.server.lambda_url)
@@ -90,7 +91,7 @@ def check_exchange(exchange: Exchange) -> None:
     check(answer["content"]["application/json"]["schema"], exchange.answered)
 
 
-async def test_whole_life_of_a_machine(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_whole_life_of_a_machine(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, image_family="lambda-stack-24-04", tags={"team": "physics"})
     await provider.check()
@@ -108,11 +109,11 @@ async def test_whole_life_of_a_machine(recorded: tuple[Rig, Recorder, str]) -> N
 
 
 @pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID])
-async def test_refusals(recorded: tuple[Rig, Recorder, str], kind: Kind) -> None:
+async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: Kind) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url)
     offer = (await provider.offers(OfferQuery(gpus=1)))[0]
-    strike(rig, kind, "launch")
+    rig.strike(kind, "launch")
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
     assert recorder.exchanges[-1].status in (400, 401)
@@ -120,7 +121,7 @@ async def test_refusals(recorded: tuple[Rig, Recorder, str], kind: Kind) -> None
         check_exchange(exchange)
 
 
-async def test_unknown_machine_and_unknown_key(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_unknown_machine_and_unknown_key(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, ssh_key_name="nobody")
     with pytest.raises(ProviderError):
@@ -138,7 +139,7 @@ def test_the_check_can_fail() -> None:
         check_exchange(wrong)
 
 
-async def test_rate_limits_are_real(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_rate_limits_are_real(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, _ = recorded
     rig.server.lambda_cloud.limits.call_spacing_s = 1.0
     rig.server.lambda_cloud.limits.launch_spacing_s = 12.0

@@ -21,9 +21,10 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from deploy.sandbox.clouds.server import CloudServer
 from meshd.contract.faults import Kind, When
+from meshd.contract.steps import USER_DATA, launched, request, running
 from meshd.errors import InvalidRequest, NoCapacity, ProviderError, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, Provider
-from tests.contract.rigs import GPU, USER_DATA, Rig, build, launched, request, running, strike
+from tests.contract.rigs import GPU, SandboxRig, build
 
 SPEC: dict[str, Any] = json.loads((Path(__file__).parent / "specs" / "paperspace_handmade.json").read_text("utf-8"))
 TOKEN = "lab-h100-1-k7q2mz"
@@ -65,13 +66,13 @@ class Recorder:
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
+async def rig() -> AsyncIterator[SandboxRig]:
     async with AsyncExitStack() as stack:
         yield await build("paperspace", stack)
 
 
 @pytest.fixture
-async def recorder(rig: Rig) -> AsyncIterator[Recorder]:
+async def recorder(rig: SandboxRig) -> AsyncIterator[Recorder]:
     async with AsyncExitStack() as stack:
         found = Recorder(rig.server.paperspace_url)
         app = web.Application(client_max_size=4 * 1024 * 1024)
@@ -86,12 +87,12 @@ async def recorder(rig: Rig) -> AsyncIterator[Recorder]:
 
 
 @pytest.fixture
-def provider(rig: Rig, recorder: Recorder) -> Provider:
+def provider(rig: SandboxRig, recorder: Recorder) -> Provider:
     return rig.make(base_url=recorder.url)
 
 
 @pytest.fixture
-def cloud(rig: Rig) -> CloudServer:
+def cloud(rig: SandboxRig) -> CloudServer:
     return rig.server
 
 
@@ -121,7 +122,7 @@ def check_exchange(exchange: Exchange) -> None:
     check(answer["content"]["application/json"]["schema"], exchange.answered)
 
 
-async def test_whole_life_of_a_machine(rig: Rig, recorder: Recorder, provider: Provider) -> None:
+async def test_whole_life_of_a_machine(rig: SandboxRig, recorder: Recorder, provider: Provider) -> None:
     assert await provider.check() == "team sandbox, at most 20 machines"
     await provider.offers(OfferQuery())
     instance = await running(rig, provider)
@@ -160,7 +161,7 @@ async def test_machine_is_asked_for_without_costly_or_talkative_extras(recorder:
     )
 
 
-async def test_cpu_types_are_rented_when_asked_for(rig: Rig, recorder: Recorder) -> None:
+async def test_cpu_types_are_rented_when_asked_for(rig: SandboxRig, recorder: Recorder) -> None:
     provider = rig.make(base_url=recorder.url, machine_types=["C5"], regions=["CA1"])
     (offer,) = await provider.offers(OfferQuery())
     assert (offer.gpu, offer.gpus, offer.vcpus, offer.region, offer.available) == ("", 0, 4, "ca1", True)
@@ -170,9 +171,9 @@ async def test_cpu_types_are_rented_when_asked_for(rig: Rig, recorder: Recorder)
 
 
 @pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID, Kind.THROTTLED])
-async def test_refusals_leave_no_script(rig: Rig, cloud: CloudServer, provider: Provider, kind: Kind) -> None:
+async def test_refusals_leave_no_script(rig: SandboxRig, cloud: CloudServer, provider: Provider, kind: Kind) -> None:
     offer = (await provider.offers(GPU))[0]
-    strike(rig, kind, "launch")
+    rig.strike(kind, "launch")
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
     assert cloud.paperspace.scripts == {}
@@ -193,7 +194,7 @@ def test_the_check_can_fail() -> None:
 
 
 async def test_script_runs_once_and_stays_until_its_machine_has_run_it(
-    rig: Rig, cloud: CloudServer, provider: Provider
+    rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
     await launched(rig, provider)
     (script,) = cloud.paperspace.scripts.values()
@@ -206,7 +207,7 @@ async def test_script_runs_once_and_stays_until_its_machine_has_run_it(
     assert cloud.paperspace.scripts == {}
 
 
-async def test_restarted_daemon_deletes_what_was_left(rig: Rig, cloud: CloudServer, provider: Provider) -> None:
+async def test_restarted_daemon_deletes_what_was_left(rig: SandboxRig, cloud: CloudServer, provider: Provider) -> None:
     await running(rig, provider)
     again = rig.make()
     await again.list()
@@ -216,14 +217,14 @@ async def test_restarted_daemon_deletes_what_was_left(rig: Rig, cloud: CloudServ
     assert cloud.paperspace.scripts == {}
 
 
-async def test_script_goes_with_its_machine(rig: Rig, cloud: CloudServer, provider: Provider) -> None:
+async def test_script_goes_with_its_machine(rig: SandboxRig, cloud: CloudServer, provider: Provider) -> None:
     instance = await launched(rig, provider)
     await provider.terminate(instance)
     assert cloud.paperspace.scripts == {}
 
 
 async def test_restarted_daemon_deletes_the_script_of_a_terminated_machine(
-    rig: Rig, cloud: CloudServer, provider: Provider
+    rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
     instance = await launched(rig, provider)
     again = rig.make()
@@ -234,10 +235,10 @@ async def test_restarted_daemon_deletes_the_script_of_a_terminated_machine(
 
 
 async def test_script_of_a_create_call_in_doubt_stays_for_its_machine(
-    rig: Rig, cloud: CloudServer, provider: Provider
+    rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
     offer = (await provider.offers(GPU))[0]
-    strike(rig, Kind.CUT_AFTER, "launch")
+    rig.strike(Kind.CUT_AFTER, "launch")
     with pytest.raises(Uncertain):
         await provider.launch(request(offer))
     await provider.list()
@@ -245,10 +246,10 @@ async def test_script_of_a_create_call_in_doubt_stays_for_its_machine(
 
 
 async def test_orphaned_scripts_are_deleted_and_others_are_left(
-    rig: Rig, cloud: CloudServer, provider: Provider
+    rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
     offer = (await provider.offers(GPU))[0]
-    strike(rig, Kind.ERROR_BEFORE, "launch")
+    rig.strike(Kind.ERROR_BEFORE, "launch")
     with pytest.raises(Uncertain):
         await provider.launch(request(offer))
     api = provider._api  # type: ignore[attr-defined]
@@ -265,9 +266,9 @@ async def test_orphaned_scripts_are_deleted_and_others_are_left(
 
 
 async def test_key_does_not_stay_behind_on_a_machine_that_never_boots(
-    rig: Rig, cloud: CloudServer, provider: Provider
+    rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
-    strike(rig, Kind.NEVER_BOOTS)
+    rig.strike(Kind.NEVER_BOOTS)
     await launched(rig, provider)
     rig.clock.advance(3601)
     await provider.list()
@@ -275,12 +276,12 @@ async def test_key_does_not_stay_behind_on_a_machine_that_never_boots(
 
 
 async def test_failed_deletion_is_tried_again_and_hinders_nothing(
-    rig: Rig, cloud: CloudServer, provider: Provider
+    rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
     instance = await running(rig, provider)
     rig.clock.advance(301)
     await provider.get(instance)
-    strike(rig, Kind.ERROR_BEFORE, "other", when=When.ALWAYS)
+    rig.strike(Kind.ERROR_BEFORE, "other", when=When.ALWAYS)
     rig.clock.advance(301)
     assert len(await provider.list()) == 1
     await provider.terminate(instance)
@@ -290,11 +291,11 @@ async def test_failed_deletion_is_tried_again_and_hinders_nothing(
     assert cloud.paperspace.scripts == {}
 
 
-async def test_no_machine_is_made_without_its_script(rig: Rig, cloud: CloudServer, provider: Provider) -> None:
+async def test_no_machine_is_made_without_its_script(rig: SandboxRig, cloud: CloudServer, provider: Provider) -> None:
     offer = (await provider.offers(GPU))[0]
     for kind in (Kind.ERROR_BEFORE, Kind.CUT_AFTER, Kind.HTML_AFTER):
         rig.faults.clear()
-        strike(rig, kind, "other")
+        rig.strike(kind, "other")
         with pytest.raises(Transient):
             await provider.launch(request(offer))
     assert rig.faults.seen("launch") == 0
@@ -308,7 +309,7 @@ async def test_no_machine_is_made_without_its_script(rig: Rig, cloud: CloudServe
 
 @pytest.mark.parametrize("shown", [True, False])
 async def test_late_refusal_is_told_with_the_vendors_words(
-    rig: Rig, cloud: CloudServer, provider: Provider, shown: bool
+    rig: SandboxRig, cloud: CloudServer, provider: Provider, shown: bool
 ) -> None:
     cloud.paperspace.ways.refuses_late = True
     cloud.paperspace.ways.shows_stillborn = shown
@@ -329,7 +330,9 @@ async def test_late_refusal_is_told_with_the_vendors_words(
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_lists_are_read_to_their_end(rig: Rig, cloud: CloudServer, provider: Provider, named: bool) -> None:
+async def test_lists_are_read_to_their_end(
+    rig: SandboxRig, cloud: CloudServer, provider: Provider, named: bool
+) -> None:
     cloud.paperspace.ways.page = 3
     cloud.paperspace.ways.names_next_page = named
     offer = (await provider.offers(GPU))[0]
@@ -340,7 +343,7 @@ async def test_lists_are_read_to_their_end(rig: Rig, cloud: CloudServer, provide
 
 
 async def test_machine_that_must_be_off_first_is_turned_off(
-    rig: Rig, cloud: CloudServer, recorder: Recorder, provider: Provider
+    rig: SandboxRig, cloud: CloudServer, recorder: Recorder, provider: Provider
 ) -> None:
     cloud.paperspace.ways.must_be_off = True
     instance = await running(rig, provider)
@@ -353,7 +356,7 @@ async def test_machine_that_must_be_off_first_is_turned_off(
     assert (await provider.get(instance)).state is InstanceState.GONE
 
 
-async def test_type_without_a_template_is_not_offered_and_not_launched(rig: Rig, provider: Provider) -> None:
+async def test_type_without_a_template_is_not_offered_and_not_launched(rig: SandboxRig, provider: Provider) -> None:
     offer = (await provider.offers(GPU))[0]
     picky = rig.make(templates=["Debian*"])
     assert list(await picky.offers(GPU)) == []
@@ -362,7 +365,7 @@ async def test_type_without_a_template_is_not_offered_and_not_launched(rig: Rig,
     assert rig.ledger.everything() == []
 
 
-async def test_full_region_is_told_before_and_refused_after(rig: Rig, provider: Provider) -> None:
+async def test_full_region_is_told_before_and_refused_after(rig: SandboxRig, provider: Provider) -> None:
     offer = (await provider.offers(GPU))[0]
     rig.ledger.set_room("H100", "ny2", 0)
     assert [found.available for found in await provider.offers(GPU)] == [False]
@@ -370,7 +373,7 @@ async def test_full_region_is_told_before_and_refused_after(rig: Rig, provider: 
         await provider.launch(request(offer))
 
 
-async def test_admin_api(rig: Rig, cloud: CloudServer, provider: Provider) -> None:
+async def test_admin_api(rig: SandboxRig, cloud: CloudServer, provider: Provider) -> None:
     await launched(rig, provider)
     async with aiohttp.ClientSession(cloud.admin_url) as http:
         async with http.get("/clouds/paperspace/scripts") as answer:

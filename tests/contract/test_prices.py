@@ -18,7 +18,7 @@ from meshd.errors import AuthFailed, ConfigError, ProviderError, RateLimited, Tr
 from meshd.price_list import PriceList, collected, dump, parse
 from meshd.provider_api import OfferQuery, PriceBook, PriceSource, Provider
 from providers._prices import shipped
-from tests.contract.rigs import RIGS, Rig, build, strike
+from tests.contract.rigs import RIGS, SandboxRig, build
 
 BOOKS = ("aws", "gce")
 AT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -26,7 +26,7 @@ SLOW: dict[str, Any] = {"call_timeout_s": 100.0}  # on a busy machine Google's S
 
 
 @pytest.fixture(params=BOOKS)
-async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[SandboxRig]:
     async with AsyncExitStack() as stack:
         yield await build(request.param, stack)
 
@@ -42,7 +42,7 @@ async def test_who_has_no_price_list_does_not_say_so(name: str) -> None:
         assert not isinstance((await build(name, stack)).make(), PriceBook)
 
 
-async def test_fetched_prices_are_the_vendors(rig: Rig) -> None:
+async def test_fetched_prices_are_the_vendors(rig: SandboxRig) -> None:
     """Over several pages, between the prices of other deals, for the types and regions of the settings alone."""
     provider = rig.make(**SLOW)
     found = await book(provider).fetch_prices()
@@ -56,7 +56,7 @@ async def test_fetched_prices_are_the_vendors(rig: Rig) -> None:
     assert rig.faults.seen("prices") > 1, "there is more than one page"
 
 
-async def test_every_offer_has_a_fetched_price(rig: Rig) -> None:
+async def test_every_offer_has_a_fetched_price(rig: SandboxRig) -> None:
     fetched: list[PriceList | None] = [None]
     provider = rig.make(**SLOW, fetched_prices=lambda: fetched[0])
     before = await provider.offers(OfferQuery())
@@ -68,7 +68,7 @@ async def test_every_offer_has_a_fetched_price(rig: Rig) -> None:
     assert {offer.price_as_of for offer in after} == {rig.clock.now()}
 
 
-async def test_new_prices_reach_the_offers(rig: Rig) -> None:
+async def test_new_prices_reach_the_offers(rig: SandboxRig) -> None:
     pricing = rig.server.ec2.pricing if rig.name == "aws" else None
     if pricing is None:
         rig.server.gce.billing.factor = 2.0
@@ -82,7 +82,7 @@ async def test_new_prices_reach_the_offers(rig: Rig) -> None:
         assert offer.usd_per_hour == pytest.approx(2 * before[offer.key], rel=1e-3)
 
 
-async def test_the_settings_own_price_always_wins(rig: Rig) -> None:
+async def test_the_settings_own_price_always_wins(rig: SandboxRig) -> None:
     kind = {"aws": "p5.4xlarge", "gce": "g2-standard-4"}[rig.name]
     fetched: list[PriceList | None] = [None]
     provider = rig.make(**SLOW, fetched_prices=lambda: fetched[0], prices={kind: 1.23})
@@ -92,9 +92,9 @@ async def test_the_settings_own_price_always_wins(rig: Rig) -> None:
     assert {(o.usd_per_hour, o.price_source, o.price_as_of) for o in own} == {(1.23, PriceSource.SETTINGS, None)}
 
 
-async def test_a_missing_permission_is_named(rig: Rig) -> None:
+async def test_a_missing_permission_is_named(rig: SandboxRig) -> None:
     provider = rig.make(**SLOW)
-    strike(rig, Kind.AUTH, "prices")
+    rig.strike(Kind.AUTH, "prices")
     with pytest.raises(AuthFailed) as caught:
         await book(provider).fetch_prices()
     needed = {"aws": "pricing:GetProducts", "gce": "gcloud services enable cloudbilling.googleapis.com"}[rig.name]
@@ -113,15 +113,15 @@ async def test_a_missing_permission_is_named(rig: Rig) -> None:
     ],
 )
 @pytest.mark.parametrize("page", [1, 2])
-async def test_a_list_is_complete_or_none(rig: Rig, kind: Kind, error: type[ProviderError], page: int) -> None:
+async def test_a_list_is_complete_or_none(rig: SandboxRig, kind: Kind, error: type[ProviderError], page: int) -> None:
     """A fault on any page: half of the prices are never taken for all."""
     provider = rig.make(**SLOW)
-    strike(rig, kind, "prices", skip=page - 1)
+    rig.strike(kind, "prices", skip=page - 1)
     with pytest.raises(error):
         await book(provider).fetch_prices()
 
 
-async def test_nobody_listens(rig: Rig) -> None:
+async def test_nobody_listens(rig: SandboxRig) -> None:
     provider = rig.make(**SLOW, **({"endpoint_url": "http://127.0.0.1:9"} if rig.name == "aws" else {}))
     if rig.name == "gce":
         provider = rig.make(**SLOW, billing_endpoint="http://127.0.0.1:9")

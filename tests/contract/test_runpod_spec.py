@@ -17,9 +17,10 @@ from aiohttp.test_utils import TestServer
 from jsonschema import Draft202012Validator, ValidationError
 
 from meshd.contract.faults import Kind, When
+from meshd.contract.steps import launched, request, running
 from meshd.errors import AuthFailed, NotFound, ProviderError, RateLimited
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
-from tests.contract.rigs import GPU, SECRET, Rig, build, launched, request, running, strike
+from tests.contract.rigs import GPU, SECRET, SandboxRig, build
 
 SPEC: dict[str, Any] = json.loads((Path(__file__).parent / "specs" / "runpod_v2_openapi.json").read_text("utf-8"))
 NAMES = ("Authorization", "Content-Type", "User-Agent")
@@ -70,7 +71,7 @@ class Recorder:
 
 
 @pytest.fixture
-async def recorded() -> AsyncIterator[tuple[Rig, Recorder, str]]:
+async def recorded() -> AsyncIterator[tuple[SandboxRig, Recorder, str]]:
     async with AsyncExitStack() as stack:
         rig = await build("runpod", stack)
         recorder = Recorder(rig.server.urls()["runpod"])
@@ -150,7 +151,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("settings", [{}, EVERYTHING], ids=["defaults", "everything"])
-async def test_whole_life_of_a_pod(recorded: tuple[Rig, Recorder, str], settings: dict[str, Any]) -> None:
+async def test_whole_life_of_a_pod(recorded: tuple[SandboxRig, Recorder, str], settings: dict[str, Any]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, **settings)
     await provider.check()
@@ -166,7 +167,7 @@ async def test_whole_life_of_a_pod(recorded: tuple[Rig, Recorder, str], settings
     check_all(recorder)
 
 
-async def test_cpu_and_community_pods(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_cpu_and_community_pods(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, cpu_types=["cpu5c"], cpu_vcpus=[4], clouds=["secure", "community"])
     offers = await provider.offers(OfferQuery())
@@ -180,10 +181,10 @@ async def test_cpu_and_community_pods(recorded: tuple[Rig, Recorder, str]) -> No
     check_all(recorder)
 
 
-async def test_lives_and_looks(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_lives_and_looks(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url)
-    strike(rig, Kind.NO_ADDRESS)
+    rig.strike(Kind.NO_ADDRESS)
     instance = await launched(rig, provider)
     assert (await provider.get(instance)).vendor_state == "RUNNING"
     assert (await provider.get(instance)).state is InstanceState.BOOTING
@@ -192,7 +193,7 @@ async def test_lives_and_looks(recorded: tuple[Rig, Recorder, str]) -> None:
     await rig.hypervisor.destroy(instance.token)
     stopped = await provider.get(instance)
     assert (stopped.state, stopped.vendor_state) == (InstanceState.STOPPED, "EXITED")
-    strike(rig, Kind.DIES, seconds=1)
+    rig.strike(Kind.DIES, seconds=1)
     other = await launched(rig, provider, "lab-h100-2-abcdef")
     rig.clock.advance(2)
     assert (await provider.get(other)).vendor_state == "TERMINATED"
@@ -201,11 +202,11 @@ async def test_lives_and_looks(recorded: tuple[Rig, Recorder, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID, Kind.THROTTLED])
-async def test_refusals(recorded: tuple[Rig, Recorder, str], kind: Kind) -> None:
+async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: Kind) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url)
     offer = (await provider.offers(GPU))[0]
-    strike(rig, kind, "launch", seconds=3)
+    rig.strike(kind, "launch", seconds=3)
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
     assert recorder.exchanges[-1].status in (400, 401, 403, 422, 429)
@@ -213,7 +214,7 @@ async def test_refusals(recorded: tuple[Rig, Recorder, str], kind: Kind) -> None
     check_all(recorder)
 
 
-async def test_unknown_pod_and_bad_key(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_unknown_pod_and_bad_key(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     unknown = Instance(rig.make().name, InstanceId("no such/pod"), "", InstanceState.UNKNOWN)
     with pytest.raises(NotFound):
@@ -225,7 +226,7 @@ async def test_unknown_pod_and_bad_key(recorded: tuple[Rig, Recorder, str]) -> N
 
 @pytest.mark.parametrize("body", [{"interruptible": True}, {"imageName": "x"}, {"gpu": {"id": "x", "minRam": 1}}])
 async def test_the_stand_in_refuses_what_the_vendor_refuses(
-    recorded: tuple[Rig, Recorder, str], body: dict[str, Any]
+    recorded: tuple[SandboxRig, Recorder, str], body: dict[str, Any]
 ) -> None:
     _, recorder, url = recorded
     good = {"name": "lab", "image": "image", "gpu": {"id": "NVIDIA A40"}}
@@ -248,7 +249,7 @@ def test_the_check_can_fail() -> None:
         check_exchange(Exchange("GET", "/v2/pods", None, 200, {"pods": []}, {"name": "x"}))
 
 
-async def test_the_quota_is_real_and_is_kept_to(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_the_quota_is_real_and_is_kept_to(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     rig.server.runpod.per_minute = 3
     provider = rig.make(base_url=url, max_wait_s=1)
@@ -264,7 +265,7 @@ async def test_the_quota_is_real_and_is_kept_to(recorded: tuple[Rig, Recorder, s
     assert caught.value.retry_after_s == 60
 
 
-async def test_a_program_without_a_name_is_turned_away(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_a_program_without_a_name_is_turned_away(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, _ = recorded
     headers = {"Authorization": f"Bearer {SECRET}", "User-Agent": "Python-urllib/3.11"}
     async with (
@@ -274,16 +275,16 @@ async def test_a_program_without_a_name_is_turned_away(recorded: tuple[Rig, Reco
         assert (answer.status, await answer.text()) == (403, "error code: 1010")
 
 
-async def test_a_retired_api_is_told_loudly(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_a_retired_api_is_told_loudly(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, url = recorded
     provider = rig.make(base_url=url)
-    strike(rig, Kind.ERROR_BEFORE, when=When.ALWAYS, status=410)
+    rig.strike(Kind.ERROR_BEFORE, when=When.ALWAYS, status=410)
     for call in (provider.check, provider.list):
         with pytest.raises(ProviderError, match="newer release of meshd"):
             await call()
 
 
-async def test_a_stock_that_shows_is_only_a_hint(recorded: tuple[Rig, Recorder, str]) -> None:
+async def test_a_stock_that_shows_is_only_a_hint(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, data_centers=["US-KS-2", "EU-RO-1"])
     async with aiohttp.ClientSession(rig.server.admin_url) as session:

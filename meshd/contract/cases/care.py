@@ -1,0 +1,72 @@
+"""Settings, secrets and closing."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshd.contract.cases.base import Cases, kinds
+from meshd.contract.faults import Kind
+from meshd.contract.rig import Rig, not_covered
+from meshd.contract.steps import USER_DATA_SECRET, request
+from meshd.errors import ConfigError, ProviderError
+from meshd.provider_api import Offer, Provider
+
+
+def shows_secret(rig: Rig, shown: str) -> bool:
+    """Whether a text holds the credential or what is in the user data."""
+    return any(secret in shown for secret in (*rig.secrets, USER_DATA_SECRET))
+
+
+def secret_setting(rig: Rig) -> str:
+    """The setting with the credential."""
+    return rig.secret_setting or not_covered("the rig names no setting with the credential")
+
+
+class CareCases(Cases):
+    """Settings are checked, and no secret shows anywhere."""
+
+    async def test_capabilities_are_usable(self, provider: Provider) -> None:
+        assert provider.capabilities.user_data_max_b >= 8192
+        assert provider.capabilities.launch_spacing_s >= 0
+
+    async def test_settings_are_refused_with_one_line_per_problem(self, rig: Rig) -> None:
+        with pytest.raises(ConfigError) as caught:
+            rig.make(**rig.bad_settings)
+        assert len(caught.value.problems) == len(rig.bad_settings)
+        for key in rig.bad_settings:
+            assert any(key in problem for problem in caught.value.problems)
+        assert not shows_secret(rig, str(caught.value))
+
+    async def test_missing_secret_file_is_named(self, rig: Rig, tmp_path: Path) -> None:
+        key = secret_setting(rig)
+        settings: dict[str, Any] = {key: None, f"{key}_file": tmp_path / "no-such-file"}
+        with pytest.raises(ConfigError, match="no-such-file"):
+            rig.make(**settings)
+
+    async def test_secret_from_a_file(self, rig: Rig, tmp_path: Path) -> None:
+        key = secret_setting(rig)
+        (tmp_path / "key").write_text(f"{rig.secrets[0]}\n")
+        settings: dict[str, Any] = {key: None, f"{key}_file": tmp_path / "key"}
+        assert list(await rig.make(**settings).list()) == []
+
+    @kinds(Kind.INVALID, Kind.ERROR_AFTER, Kind.CUT_AFTER, Kind.HTML_AFTER, Kind.AUTH)
+    async def test_no_secret_in_errors(self, rig: Rig, provider: Provider, offer: Offer, kind: Kind) -> None:
+        rig.strike(kind, "launch")
+        with pytest.raises(ProviderError) as caught:
+            await provider.launch(request(offer))
+        shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + repr(vars(caught.value))
+        assert not shows_secret(rig, shown)
+
+    async def test_no_secret_in_what_can_be_printed(self, rig: Rig, provider: Provider, offer: Offer) -> None:
+        instance = await provider.launch(request(offer))
+        shown = repr(provider) + repr(vars(provider)) + repr(instance) + repr(request(offer))
+        assert not shows_secret(rig, shown)
+
+    async def test_closing_twice_does_no_harm(self, provider: Provider) -> None:
+        await provider.list()
+        await provider.aclose()
+        await provider.aclose()

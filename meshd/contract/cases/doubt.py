@@ -1,0 +1,168 @@
+"""Answers that were lost: what may have happened is not denied, and what did is found."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from meshd.contract.cases.base import Cases, kinds
+from meshd.contract.faults import Kind, When
+from meshd.contract.rig import Rig, does_not_apply
+from meshd.contract.steps import TOKEN, ended, launched, only_machine, request, running
+from meshd.errors import Transient, Uncertain
+from meshd.provider_api import Instance, InstanceId, InstanceState, Offer, Provider
+
+SLOW_S = 30
+BEFORE = kinds(Kind.ERROR_BEFORE, Kind.CUT_BEFORE, Kind.HTML)
+AFTER = kinds(Kind.ERROR_AFTER, Kind.CUT_AFTER, Kind.HTML_AFTER)
+
+
+class LaunchDoubtCases(Cases):
+    """A launch whose answer is lost is Uncertain, is sent once, and is found by its name."""
+
+    @BEFORE
+    async def test_unclear_launch_without_effect(self, rig: Rig, provider: Provider, offer: Offer, kind: Kind) -> None:
+        rig.strike(kind, "launch")
+        with pytest.raises(Uncertain):
+            await provider.launch(request(offer))
+        assert rig.faults.seen("launch") == 1
+        assert list(await provider.list()) == []
+
+    @AFTER
+    async def test_unclear_launch_with_effect_is_found_by_name(
+        self, rig: Rig, provider: Provider, offer: Offer, kind: Kind
+    ) -> None:
+        rig.strike(kind, "launch")
+        with pytest.raises(Uncertain):
+            await provider.launch(request(offer))
+        assert rig.faults.seen("launch") == 1
+        assert [found.token for found in await provider.list()] == [TOKEN]
+
+    @pytest.mark.parametrize("status", [502, 503, 504])
+    async def test_launch_answered_by_any_5xx_is_uncertain(
+        self, rig: Rig, provider: Provider, offer: Offer, status: int
+    ) -> None:
+        rig.strike(Kind.ERROR_AFTER, "launch", status=status)
+        with pytest.raises(Uncertain):
+            await provider.launch(request(offer))
+        assert rig.faults.seen("launch") == 1
+
+    async def test_late_launch_is_uncertain_and_found_by_name(self, rig: Rig, offer: Offer) -> None:
+        rig.strike(Kind.SLOW, "launch", seconds=SLOW_S)
+        provider = rig.make(**{rig.launch_timeout: 0.5})
+        await provider.list()
+        with pytest.raises(Uncertain):
+            await provider.launch(request(offer))
+        assert [found.token for found in await provider.list()] == [TOKEN]
+
+    async def test_unclear_launch_that_lists_miss_at_first_is_found_later(
+        self, rig: Rig, provider: Provider, offer: Offer
+    ) -> None:
+        rig.strike(Kind.LIST_LAG, seconds=45)
+        rig.strike(Kind.CUT_AFTER, "launch")
+        with pytest.raises(Uncertain):
+            await provider.launch(request(offer))
+        assert list(await provider.list()) == []
+        rig.advance(46)
+        assert [found.token for found in await provider.list()] == [TOKEN]
+
+    async def test_repeated_launch_after_doubt(self, rig: Rig, provider: Provider, offer: Offer) -> None:
+        if not provider.capabilities.idempotent_launch:
+            does_not_apply("the API takes no idempotency token; meshd lists by name instead")
+        rig.strike(Kind.CUT_AFTER, "launch")
+        with pytest.raises(Uncertain):
+            await provider.launch(request(offer))
+        again = await provider.launch(request(offer))
+        assert [found.id for found in await provider.list()] == [again.id]
+
+    async def test_nobody_there_is_transient_even_for_launch(self, rig: Rig, offer: Offer) -> None:
+        provider = rig.unreachable()
+        with pytest.raises(Transient):
+            await provider.list()
+        with pytest.raises(Transient):
+            await provider.launch(request(offer))
+
+
+class ReadDoubtCases(Cases):
+    """A read that fails is Transient: it tells nothing, least of all that there are no machines."""
+
+    @kinds(Kind.ERROR_BEFORE, Kind.CUT_BEFORE, Kind.HTML, Kind.HTML_AFTER)
+    @pytest.mark.parametrize("operation", ["list", "get", "offers"])
+    async def test_failed_read_is_transient(self, rig: Rig, provider: Provider, operation: str, kind: Kind) -> None:
+        instance = Instance(provider.name, InstanceId("i-0123456789abcdef0"), "", InstanceState.UNKNOWN, "us-east-1")
+        if operation == "get":
+            instance = await launched(rig, provider)
+            rig.advance(600)
+        elif operation == "offers":
+            provider = rig.make()
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "list": provider.list,
+            "get": lambda: provider.get(instance),
+            "offers": lambda: provider.offers(rig.gpu),
+        }
+        rig.strike(kind, operation, when=When.ALWAYS)
+        with pytest.raises(Transient):
+            await calls[operation]()
+
+    @kinds(Kind.ERROR_BEFORE, Kind.CUT_AFTER, Kind.HTML_AFTER)
+    async def test_list_that_fails_in_part_is_no_list(self, rig: Rig, provider: Provider, kind: Kind) -> None:
+        await running(rig, provider)
+        rig.strike(kind, "list")
+        with pytest.raises(Transient):
+            await provider.list()
+
+    async def test_list_with_a_page_that_fails_is_no_list(self, rig: Rig, provider: Provider, offer: Offer) -> None:
+        for index in range(3):
+            await provider.launch(request(offer, f"lab-h100-{index}-abcdef"))
+        rig.strike(Kind.PAGE_FAILS, "list", when=When.ALWAYS)
+        with pytest.raises(Transient):
+            await provider.list()
+
+    async def test_late_list_is_transient_and_tells_nothing(self, rig: Rig) -> None:
+        rig.strike(Kind.SLOW, "list", seconds=SLOW_S)
+        provider = rig.make(**{rig.call_timeout: 0.3})
+        with pytest.raises(Transient):
+            await provider.list()
+
+    async def test_late_get_is_transient_and_tells_nothing(self, rig: Rig, provider: Provider) -> None:
+        instance = await running(rig, provider)
+        provider = rig.make(**{rig.call_timeout: 0.3})
+        rig.strike(Kind.SLOW, "get", seconds=SLOW_S, when=When.ALWAYS)
+        with pytest.raises(Transient):
+            await provider.get(instance)
+
+
+class TerminateDoubtCases(Cases):
+    """An end whose answer is lost is Uncertain, and is asked for again."""
+
+    @BEFORE
+    async def test_unclear_terminate_without_effect_ends_nothing(
+        self, rig: Rig, provider: Provider, kind: Kind
+    ) -> None:
+        instance = await running(rig, provider)
+        rig.strike(kind, "terminate")
+        with pytest.raises(Uncertain):
+            await provider.terminate(instance)
+        assert (await ended(rig, provider, instance)).state is InstanceState.RUNNING
+        await provider.terminate(instance)
+        assert (await ended(rig, provider, instance)).state is InstanceState.GONE
+
+    @AFTER
+    async def test_unclear_terminate_can_be_repeated(self, rig: Rig, provider: Provider, kind: Kind) -> None:
+        instance = await running(rig, provider)
+        rig.strike(kind, "terminate")
+        with pytest.raises(Uncertain):
+            await provider.terminate(instance)
+        await provider.terminate(instance)
+        assert (await ended(rig, provider, instance)).state is InstanceState.GONE
+
+    async def test_late_terminate_is_uncertain_and_happens(self, rig: Rig, provider: Provider) -> None:
+        instance = await running(rig, provider)
+        hasty = rig.make(**{rig.call_timeout: 0.5})
+        await hasty.list()
+        rig.strike(Kind.SLOW, "terminate", seconds=SLOW_S)
+        with pytest.raises(Uncertain):
+            await hasty.terminate(instance)
+        rig.advance(rig.end_s + 1)
+        assert not only_machine(rig).alive

@@ -1,0 +1,135 @@
+"""Machines that end, or do not end, or never begin; and answers that are odd."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from meshd.contract.cases.base import Cases, kinds
+from meshd.contract.faults import Kind, When
+from meshd.contract.rig import Rig
+from meshd.contract.steps import TOKEN, ended, launched, only_machine, request, running
+from meshd.errors import NotFound
+from meshd.provider_api import InstanceState, Offer, Provider
+
+
+class TerminateCases(Cases):
+    """An end is asked for until it has come, and nothing is called gone before."""
+
+    async def test_terminate_is_accepted_and_then_done(self, rig: Rig, provider: Provider) -> None:
+        instance = await running(rig, provider)
+        await provider.terminate(instance)
+        assert (await provider.get(instance)).state is InstanceState.TERMINATING
+        assert only_machine(rig).alive
+        assert (await ended(rig, provider, instance)).state is InstanceState.GONE
+        assert not only_machine(rig).alive
+
+    async def test_terminate_of_a_booting_machine(self, rig: Rig, provider: Provider) -> None:
+        instance = await launched(rig, provider)
+        await provider.terminate(instance)
+        assert (await ended(rig, provider, instance)).state is InstanceState.GONE
+
+    async def test_terminate_can_be_repeated(self, rig: Rig, provider: Provider) -> None:
+        instance = await running(rig, provider)
+        for _ in range(3):
+            await provider.terminate(instance)
+        rig.advance(rig.end_s + 1)
+        with suppress(NotFound):
+            await provider.terminate(instance)
+        assert (await provider.get(instance)).state is InstanceState.GONE
+
+    async def test_terminate_of_a_forgotten_machine_says_not_found_or_nothing(
+        self, rig: Rig, provider: Provider
+    ) -> None:
+        instance = await running(rig, provider)
+        await provider.terminate(instance)
+        rig.advance(rig.keep_s * 3)
+        with suppress(NotFound):
+            await provider.terminate(instance)
+
+    async def test_terminate_of_one_leaves_the_others(self, rig: Rig, provider: Provider) -> None:
+        first = await running(rig, provider, "lab-h100-1-abcdef")
+        second = await running(rig, provider, "lab-h100-2-abcdef")
+        await provider.terminate(first)
+        rig.advance(rig.end_s * 3)
+        assert (await provider.get(second)).state is InstanceState.RUNNING
+
+    async def test_terminate_that_never_ends_is_never_called_gone(self, rig: Rig, provider: Provider) -> None:
+        rig.strike(Kind.NEVER_ENDS)
+        instance = await running(rig, provider)
+        await provider.terminate(instance)
+        rig.advance(24 * 3600)
+        await provider.terminate(instance)
+        assert (await provider.get(instance)).state is InstanceState.TERMINATING
+        assert [found.state for found in await provider.list()] == [InstanceState.TERMINATING]
+
+
+class LifeCases(Cases):
+    """Machines that fare badly are told as they are."""
+
+    async def test_machine_that_never_boots_stays_booting(self, rig: Rig, provider: Provider) -> None:
+        rig.strike(Kind.NEVER_BOOTS)
+        instance = await launched(rig, provider)
+        rig.advance(7200)
+        assert (await provider.get(instance)).state is InstanceState.BOOTING
+        await provider.terminate(instance)
+        assert (await ended(rig, provider, instance)).state is InstanceState.GONE
+
+    async def test_machine_may_run_without_an_address(self, rig: Rig, provider: Provider) -> None:
+        rig.strike(Kind.NO_ADDRESS)
+        instance = await running(rig, provider)
+        assert (instance.state, instance.public_ip) == (InstanceState.RUNNING, "")
+
+    @pytest.mark.parametrize("age_s", [10, 300])
+    async def test_machine_that_dies_is_gone_with_the_clouds_reason(
+        self, rig: Rig, provider: Provider, age_s: float
+    ) -> None:
+        rig.strike(Kind.DIES, seconds=age_s)
+        instance = await launched(rig, provider)
+        rig.advance(age_s + 1)
+        found = await provider.get(instance)
+        assert found.state is InstanceState.GONE
+        assert found.reason
+
+    async def test_machine_that_powers_itself_off(self, rig: Rig, provider: Provider) -> None:
+        instance = await running(rig, provider)
+        await rig.power_off(TOKEN)
+        found = await provider.get(instance)
+        assert (found.state is InstanceState.GONE) is provider.capabilities.ends_itself
+        assert found.state is not InstanceState.RUNNING
+
+
+class OddAnswerCases(Cases):
+    """What a cloud has never said before does no harm."""
+
+    async def test_unknown_state_is_unknown_and_not_gone(self, rig: Rig, provider: Provider) -> None:
+        instance = await running(rig, provider)
+        rig.strike(Kind.UNKNOWN_STATE, when=When.ALWAYS)
+        found = await provider.get(instance)
+        assert found.state is InstanceState.UNKNOWN
+        assert found.vendor_state
+        assert [listed.state for listed in await provider.list()] == [InstanceState.UNKNOWN]
+
+    async def test_state_that_goes_back_is_told_and_is_not_gone(self, rig: Rig, provider: Provider) -> None:
+        instance = await running(rig, provider)
+        rig.strike(Kind.REGRESSED, "get")
+        assert (await provider.get(instance)).state is InstanceState.BOOTING
+        rig.strike(Kind.REGRESSED, "list")
+        assert [found.state for found in await provider.list()] == [InstanceState.BOOTING]
+        assert await provider.get(instance) == instance
+
+    async def test_unknown_fields_do_no_harm(self, rig: Rig, provider: Provider) -> None:
+        instance = await running(rig, provider)
+        rig.strike(Kind.UNKNOWN_FIELDS, when=When.ALWAYS)
+        assert await provider.get(instance) == instance
+        assert list(await provider.list()) == [instance]
+
+    @kinds(Kind.UNKNOWN_STATE, Kind.UNKNOWN_FIELDS)
+    async def test_launch_is_not_thrown_away_for_an_odd_answer(
+        self, rig: Rig, provider: Provider, offer: Offer, kind: Kind
+    ) -> None:
+        rig.strike(kind, when=When.ALWAYS)
+        made = await provider.launch(request(offer))
+        rig.clear()
+        assert [found.id for found in await provider.list()] == [made.id]
