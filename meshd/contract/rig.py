@@ -45,6 +45,7 @@ class Rig(ABC):
 
     Attributes:
         name: the adapter's name.
+        label: what the report calls it, when there are several rigs of one adapter.
         gpu: a query that finds offers with free capacity. The stand-in has several types, one with several GPUs.
         secrets: texts that may show nowhere: the credential, and parts of it.
         secret_setting: the setting with the credential; the same with `_file` names a file with it. "" for none.
@@ -58,6 +59,7 @@ class Rig(ABC):
     """
 
     name: str
+    label: str = ""
     gpu: OfferQuery = OfferQuery(gpu="h100", gpus=1)
     secrets: tuple[str, ...] = ()
     secret_setting: str = ""
@@ -119,14 +121,21 @@ class Rig(ABC):
         return provider
 
     def strike(
-        self, kind: Kind, operation: str = "*", *, when: When = When.NEXT, seconds: float = 0.0, status: int = 500
+        self,
+        kind: Kind,
+        operation: str = "*",
+        *,
+        when: When = When.NEXT,
+        seconds: float = 0.0,
+        status: int = 500,
+        skip: int = 0,
     ) -> None:
         """Order a fault; where this cloud cannot have it, the case counts as not covered."""
         self.asked.add(kind)
         if kind in self.cannot:
             self.missed[kind] = self.cannot[kind]
             not_covered(f"{kind}: {self.cannot[kind]}")
-        self.faults.inject(Fault(kind, operation, when, seconds=seconds, status=status))
+        self.faults.inject(Fault(kind, operation, when, seconds=seconds, status=status, skip=skip))
 
     async def __aenter__(self) -> Self:
         """Start the stand-in."""

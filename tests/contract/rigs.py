@@ -68,6 +68,7 @@ class SandboxRig(Rig):
             lambda_api_key=SECRET,
             paperspace_api_key=SECRET,
             lambda_limits=(0, 0),
+            clouds=frozenset({self.name}),
             watch_s=0,
             runpod_api_key=SECRET,
             runpod_per_minute=0,
@@ -219,6 +220,8 @@ class GceRig(SandboxRig):
 
 class GuardedRig(LambdaRig):
     """An adapter as the daemon holds it: with everything that it puts around a provider. It is a provider too."""
+
+    label = "lambda, guarded"
 
     def build(self, cluster: str, **settings: Any) -> Provider:
         return Guards(Settings, Metrics(), SystemClock()).around(super().build(cluster, **settings))

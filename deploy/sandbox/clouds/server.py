@@ -1,7 +1,7 @@
-"""All stand-ins on one address: EC2, Lambda, RunPod, and the admin API.
+"""All stand-ins on one address, and the admin API.
 
 In a program: `async with CloudServer(hypervisor) as clouds: ...`. From a shell:
-`python -m deploy.sandbox.clouds.server --ip 192.0.2.1`, which prints the three URLs as JSON and runs until a signal.
+`python -m deploy.sandbox.clouds.server --ip 192.0.2.1`, which prints the URLs as JSON and runs until a signal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from deploy.sandbox.clouds.paperspace_api import PaperspaceCloud
 from deploy.sandbox.clouds.runpod_api import RunpodCloud
 from deploy.sandbox.hypervisor import HollowHypervisor, Hypervisor
 from meshd.contract.faults import FaultEngine
+from meshd.contract.standin import StandIn
 
+CLOUDS = frozenset({"aws", "gce", "lambda", "paperspace", "runpod"})
 DEFAULT_LAMBDA_KEY = "sandbox-lambda-key"
 DEFAULT_PAPERSPACE_KEY = "sandbox-paperspace-key"
 DEFAULT_RUNPOD_KEY = "sandbox-runpod-key"
@@ -61,6 +63,7 @@ class ServerOptions:
         runpod_api_key: the only key that RunPod lets in.
         runpod_per_minute: calls that RunPod takes in a minute; 0: any number.
         seed: of the faults that strike by chance.
+        clouds: those that listen.
         watch_s: how often machines are looked at for having powered themselves off; 0: only when somebody asks.
     """
 
@@ -80,6 +83,7 @@ class ServerOptions:
     runpod_api_key: str = DEFAULT_RUNPOD_KEY
     runpod_per_minute: int = 60
     seed: int = 0
+    clouds: frozenset[str] = CLOUDS
     watch_s: float = 2.0
 
 
@@ -144,19 +148,16 @@ class CloudServer:
         self.runpod = RunpodCloud(runpod.ledger, runpod.faults, options.runpod_api_key, options.runpod_per_minute)
         self.gce = GceCloud(self.clouds["gce"].ledger, self.clouds["gce"].faults)
         admin = Admin(self.clouds, self.lambda_cloud, self.host)
-        self.ec2_url = self._serve_ec2()
-        self.lambda_url = await self._serve(self.lambda_cloud.app(), options.lambda_port)
-        self.runpod_url = await self._serve(self.runpod.app(), options.runpod_port)
         admin_app = admin.app()
         self.runpod.add_admin_routes(admin_app)
         self.paperspace.add_admin_routes(admin_app)
         self.admin_url = await self._serve(admin_app, options.admin_port)
-        self._stack.callback(self.lambda_cloud.close)
-        self.paperspace_url = await self._serve(self.paperspace.app(), options.paperspace_port)
-        self._stack.callback(self.paperspace.close)
-        self._stack.callback(self.runpod.close)
-        self.gce_url = await self._serve(self.gce.app(), options.gce_port)
-        self._stack.callback(self.gce.close)
+        if "aws" in options.clouds:
+            self.ec2_url = self._serve_ec2()
+        self.lambda_url = await self._serve_cloud("lambda", self.lambda_cloud, options.lambda_port)
+        self.paperspace_url = await self._serve_cloud("paperspace", self.paperspace, options.paperspace_port)
+        self.runpod_url = await self._serve_cloud("runpod", self.runpod, options.runpod_port)
+        self.gce_url = await self._serve_cloud("gce", self.gce, options.gce_port)
         if options.watch_s:
             watch = asyncio.create_task(self._watch(), name="cloud watch")
             self._stack.callback(watch.cancel)
@@ -206,6 +207,13 @@ class CloudServer:
         self._stack.push_async_callback(stop)
         return f"http://{self.options.ip}:{port}"
 
+    async def _serve_cloud(self, name: str, cloud: StandIn, port: int) -> str:
+        if name not in self.options.clouds:
+            return ""
+        url = await self._serve(cloud.app(), port)
+        self._stack.callback(cloud.close)
+        return url
+
     async def _serve(self, app: web.Application, port: int) -> str:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -252,7 +260,7 @@ async def _main(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Run until SIGINT or SIGTERM."""
-    parser = argparse.ArgumentParser(description="Stand-ins for EC2 and Lambda")
+    parser = argparse.ArgumentParser(description="Stand-ins for five clouds")
     parser.add_argument("--ip", default="127.0.0.1")
     parser.add_argument("--ec2-port", type=int, default=0)
     parser.add_argument("--lambda-port", type=int, default=0)

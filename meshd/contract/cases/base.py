@@ -32,7 +32,11 @@ class Cases:
         """A fresh cloud. What the case tried on it goes into the report."""
         async with self.rig_class() as rig:
             yield rig
-        told = {"rig": rig.name, "asked": sorted(rig.asked), "missed": {str(k): why for k, why in rig.missed.items()}}
+        told = {
+            "rig": rig.label or rig.name,
+            "asked": sorted(rig.asked),
+            "missed": {str(k): why for k, why in rig.missed.items()},
+        }
         request.node.user_properties.append((REPORT, told))
 
     @pytest_asyncio.fixture
