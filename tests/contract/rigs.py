@@ -83,11 +83,15 @@ class SandboxRig(Rig):
 
     def table(self) -> dict[str, Any]:
         """The adapter's settings."""
+        url = self.server.urls()["ec2" if self.name == "aws" else self.name]
+        return {self.where: url, **self.extra()}
+
+    def extra(self) -> dict[str, Any]:
+        """Those besides the address."""
         return {}
 
     def build(self, cluster: str, *, fetched_prices: FetchedPrices = lambda: None, **settings: Any) -> Provider:
-        url = self.server.urls()["ec2" if self.name == "aws" else self.name]
-        table = {self.where: url, **self.table(), **settings}
+        table = {**self.table(), **settings}
         return type(self).factory(ProviderContext(cluster, table, self.clock.now, fetched_prices))
 
     def unreachable(self) -> Provider:
@@ -142,7 +146,7 @@ class AwsRig(SandboxRig):
         "ec2:CreateTags",
     )
 
-    def table(self) -> dict[str, Any]:
+    def extra(self) -> dict[str, Any]:
         return {
             "regions": ["us-east-1", "us-west-2"],
             "instance_types": ["p5.*", "g5.xlarge"],
@@ -159,7 +163,7 @@ class LambdaRig(SandboxRig):
         (Kind.SMALL_PAGES, Kind.PAGE_FAILS), "its list of instances has no pages"
     )
 
-    def table(self) -> dict[str, Any]:
+    def extra(self) -> dict[str, Any]:
         return {"api_key": SECRET, "call_spacing_s": 0, "launch_spacing_s": 0}
 
     def unreachable(self) -> Provider:
@@ -174,7 +178,7 @@ class RunpodRig(SandboxRig):
         (Kind.SMALL_PAGES, Kind.PAGE_FAILS), "its list of pods has no pages"
     )
 
-    def table(self) -> dict[str, Any]:
+    def extra(self) -> dict[str, Any]:
         return {"api_key": SECRET, "cpu_types": ["*"]}
 
 
@@ -182,7 +186,7 @@ class PaperspaceRig(SandboxRig):
     name = "paperspace"
     factory = create_paperspace
 
-    def table(self) -> dict[str, Any]:
+    def extra(self) -> dict[str, Any]:
         return {"api_key": SECRET, "call_spacing_s": 0}
 
 
@@ -208,7 +212,7 @@ class GceRig(SandboxRig):
         self.key = service_account()
         self.secrets = (self.key, private_key().splitlines()[3])
 
-    def table(self) -> dict[str, Any]:
+    def extra(self) -> dict[str, Any]:
         return {
             "service_account": self.key,
             "regions": ["us-central1", "us-east4"],

@@ -8,57 +8,58 @@ from contextlib import AsyncExitStack
 import pytest
 
 from meshd.contract.faults import Kind
+from meshd.contract.steps import CLUSTER, running
 from meshd.errors import AuthFailed, InvalidRequest
-from tests.contract.rigs import CLUSTER, Rig, build, running, strike
+from tests.contract.rigs import SandboxRig, build
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
+async def rig() -> AsyncIterator[SandboxRig]:
     async with AsyncExitStack() as stack:
         yield await build("aws", stack)
 
 
-async def test_the_identity_and_that_nothing_is_missing(rig: Rig) -> None:
+async def test_the_identity_and_that_nothing_is_missing(rig: SandboxRig) -> None:
     assert (await rig.make().check()).endswith("; no permission is missing")
 
 
-async def test_spot_and_profile_need_more(rig: Rig) -> None:
+async def test_spot_and_profile_need_more(rig: SandboxRig) -> None:
     for permission in ("ec2:DescribeSpotPriceHistory", "iam:PassRole"):
-        strike(rig, Kind.DENIED, permission)
+        rig.strike(Kind.DENIED, permission)
     await rig.make().check()
     provider = rig.make(CLUSTER, spot=True, iam_instance_profile="node")
     with pytest.raises(AuthFailed, match=r"may not: ec2:DescribeSpotPriceHistory, iam:PassRole on arn:"):
         await provider.check()
 
 
-async def test_a_code_that_may_not_be_read_leaves_the_calls_own_name(rig: Rig) -> None:
+async def test_a_code_that_may_not_be_read_leaves_the_calls_own_name(rig: SandboxRig) -> None:
     for permission in ("ec2:CreateTags", "sts:DecodeAuthorizationMessage"):
-        strike(rig, Kind.DENIED, permission)
+        rig.strike(Kind.DENIED, permission)
     with pytest.raises(AuthFailed, match=r"may not: ec2:RunInstances$"):
         await rig.make().check()
 
 
-async def test_termination_is_proven_on_a_machine_of_ours(rig: Rig) -> None:
+async def test_termination_is_proven_on_a_machine_of_ours(rig: SandboxRig) -> None:
     provider = rig.make()
-    strike(rig, Kind.DENIED, "ec2:TerminateInstances")
+    rig.strike(Kind.DENIED, "ec2:TerminateInstances")
     assert "ec2:TerminateInstances can be told only when there is a machine" in await provider.check()
     await running(rig, provider)
     with pytest.raises(AuthFailed, match="ec2:TerminateInstances"):
         await provider.check()
 
 
-async def test_what_cannot_be_tried_is_told(rig: Rig) -> None:
-    strike(rig, Kind.DENIED, "ec2:DescribeImages")
+async def test_what_cannot_be_tried_is_told(rig: SandboxRig) -> None:
+    rig.strike(Kind.DENIED, "ec2:DescribeImages")
     with pytest.raises(AuthFailed, match="ec2:DescribeImages; ec2:RunInstances can be tried only after these"):
         await rig.make().check()
 
 
-async def test_a_region_without_offers_is_told(rig: Rig) -> None:
+async def test_a_region_without_offers_is_told(rig: SandboxRig) -> None:
     provider = rig.make(CLUSTER, instance_types=["m5.24xlarge"])
     assert "nothing is offered in us-east-1, so ec2:RunInstances was not tried there" in await provider.check()
 
 
-async def test_settings_that_no_machine_can_have_are_told(rig: Rig) -> None:
+async def test_settings_that_no_machine_can_have_are_told(rig: SandboxRig) -> None:
     provider = rig.make(CLUSTER, image_names={"x86_64": "no such image"})
     with pytest.raises(InvalidRequest, match="no AMI in"):
         await provider.check()

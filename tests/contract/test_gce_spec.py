@@ -328,7 +328,9 @@ async def test_skus_are_the_billing_catalogues(recorded: tuple[SandboxRig, Recor
     assert pages[-1].answered["nextPageToken"] == ""
 
 
-async def test_where_google_does_not_tell_what_is_granted_the_reads_do(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_where_google_does_not_tell_what_is_granted_the_reads_do(
+    recorded: tuple[SandboxRig, Recorder, str],
+) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url)
     recorder.silent = "/v1/projects/sandbox-project:testIamPermissions"

@@ -129,7 +129,7 @@ async def test_nobody_listens(rig: SandboxRig) -> None:
         await book(provider).fetch_prices()
 
 
-async def test_the_table_for_a_release(rig: Rig, tmp_path: Path) -> None:
+async def test_the_table_for_a_release(rig: SandboxRig, tmp_path: Path) -> None:
     """Made by the same code: nothing of the old table is lost unnoticed."""
     path = tmp_path / "prices.json"
     old = shipped(f"providers.{rig.name}")
