@@ -55,6 +55,10 @@ class TailnetError(MeshdError):
     """tailscaled or the tailnet's control server refused or cannot be reached."""
 
 
+class NotNow(MeshdError):
+    """It cannot be answered just now; asking again in a moment is enough."""
+
+
 class MungeError(MeshdError):
     """munged cannot encode or decode, or both sides do not share a key."""
 

@@ -11,6 +11,8 @@ from meshd.api.schema import (
     EventsView,
     ExplainView,
     MachineAnswer,
+    MungeRotationRequest,
+    MungeRotationView,
     NodesView,
     OffersQuery,
     OffersView,
@@ -97,6 +99,14 @@ class HeadDesk(Protocol):
             wait_s: with nothing to return, wait this long for the first one.
             machine: only those of this machine or slot; "" for all.
         """
+        ...
+
+    async def munge_rotation(self) -> MungeRotationView:
+        """The rotation of the munge key that is under way, or the last one."""
+        ...
+
+    async def rotate_munge_key(self, request: MungeRotationRequest, actor: Actor) -> MungeRotationView:
+        """Begin a rotation, unless `dry_run`, abort it, or waive machines. Returns once it is journaled."""
         ...
 
     async def doctor(self) -> DoctorView:

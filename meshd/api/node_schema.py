@@ -19,6 +19,7 @@ Verb = Literal[
 
 _Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 _Text = Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")]
+_Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")]
 _Version = Annotated[str, Field(max_length=40, pattern=r"^[0-9A-Za-z.+~-]*$")]
 
 
@@ -93,6 +94,8 @@ class HeartbeatIn(_FromAgent):
     """How the machine is.
 
     Attributes:
+        munge_key: fingerprint of the munge key in place; "" from an agent that does not tell it.
+        munge_key_staged: of the key laid beside it; "" for none.
         jobs: jobs with a slurmstepd running, Slurm's view notwithstanding.
         gpu_fault: why nvidia-smi could not be read; "" when it could or there is none.
     """
@@ -103,6 +106,8 @@ class HeartbeatIn(_FromAgent):
     load1: float = 0.0
     slurmd_alive: bool = False
     munged_alive: bool = False
+    munge_key: _Digest = ""
+    munge_key_staged: _Digest = ""
     jobs: _Count = 0
     gpus: Annotated[tuple[GpuLoadIn, ...], Field(max_length=64)] = ()
     gpu_fault: Annotated[str, Field(max_length=1000)] = ""

@@ -22,6 +22,7 @@ from meshd.api.schema import (
     Document,
     DrainRequest,
     ExplainQuery,
+    MungeRotationRequest,
     OffersQuery,
     PricesRefresh,
     RemoveRequest,
@@ -75,6 +76,9 @@ class Routes:
         app.router.add_post("/v1/scale", self._scale)
         app.router.add_post("/v1/drain", self._write("drain", DrainRequest, self._desk.drain))
         app.router.add_post("/v1/undrain", self._write("undrain", DrainRequest, self._desk.undrain))
+        app.router.add_get("/v1/munge-rotation", self._read(lambda: self._desk.munge_rotation()))
+        rotate = self._write("rotate-munge-key", MungeRotationRequest, self._desk.rotate_munge_key)
+        app.router.add_post("/v1/munge-rotation", rotate)
         app.router.add_get("/v1/prices", self._read(lambda: self._desk.prices()))
         refresh = self._write("refresh_prices", PricesRefresh, self._desk.refresh_prices)
         app.router.add_post("/v1/prices/refresh", refresh)

@@ -19,6 +19,8 @@ from meshd.api.schema import (
     EventsView,
     ExplainView,
     MachineAnswer,
+    MungeRotationRequest,
+    MungeRotationView,
     NodesView,
     OffersQuery,
     OffersView,
@@ -112,6 +114,14 @@ class Head:
     async def remove(self, request: RemoveRequest) -> MachineAnswer:
         """Give a machine back."""
         return await self._post("/v1/remove", request, MachineAnswer)
+
+    async def munge_rotation(self) -> MungeRotationView:
+        """The rotation of the munge key."""
+        return await self._get("/v1/munge-rotation", MungeRotationView)
+
+    async def rotate_munge_key(self, request: MungeRotationRequest) -> MungeRotationView:
+        """Begin, abort or waive."""
+        return await self._post("/v1/munge-rotation", request, MungeRotationView)
 
     async def events(
         self, *, after_id: int | None = None, limit: int = 100, wait_s: float = 0.0, machine: str = ""

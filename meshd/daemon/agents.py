@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from typing import Any, cast
 
 from meshd.api.node_commands import Command, CommandQueue
@@ -23,13 +23,25 @@ class AgentQueues:
 
     async def command(self, machine: str, verb: str, args: Mapping[str, object], timeout_s: float) -> str:
         """Order something and wait for its end; returns "" or why it failed."""
+        return await self.order(machine, verb, args, timeout_s)
+
+    def order(self, machine: str, verb: str, args: Mapping[str, object], timeout_s: float) -> Awaitable[str]:
+        """As `command`, but it is in the queue when this returns; a wait that is cancelled takes it out again."""
         queue = self.of(machine)
         command_id = queue.put(cast("Verb", verb), cast("Mapping[str, Any]", args))
-        result: ResultIn | None = await queue.result(command_id, timeout_s)
-        if result is None:
-            queue.drop(command_id)
-            return f"its agent did not answer within {timeout_s:g} s"
-        return "" if result.ok else result.detail or "its agent did not say why"
+
+        async def wait() -> str:
+            result: ResultIn | None = None
+            try:
+                result = await queue.result(command_id, timeout_s)
+            finally:
+                if result is None:
+                    queue.drop(command_id)
+            if result is None:
+                return f"its agent did not answer within {timeout_s:g} s"
+            return "" if result.ok else result.detail or "its agent did not say why"
+
+        return wait()
 
     def keep(self, roster: Mapping[str, str], alive: Collection[str], joined: Collection[str]) -> None:
         """Tell the joined agents a changed roster, and forget the queues of machines that are no more.

@@ -17,6 +17,7 @@ from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
 from meshd.daemon import problems, views
 from meshd.daemon.execute import Executor
 from meshd.daemon.explain import Explainer
+from meshd.daemon.munge_desk import MungeDesk
 from meshd.daemon.node_steps import SlurmControl
 from meshd.daemon.offers import offers_view
 from meshd.daemon.price_desk import PriceDesk
@@ -69,6 +70,7 @@ class Desk:
         look_at_slurm: Callable[[], Awaitable[object]],
         read_offers: Callable[[], Awaitable[None]],
         prices: PriceDesk,
+        munge: MungeDesk,
     ) -> None:
         self._records = records
         self._journal = records.journal
@@ -87,6 +89,7 @@ class Desk:
         self._look_at_slurm = look_at_slurm
         self._read_offers = read_offers
         self._prices = prices
+        self._munge = munge
         self._explainer = Explainer(self._journal, desired, self._tick, clock)
         self._started_at = clock.now()
         self._news = asyncio.Condition()
@@ -207,6 +210,10 @@ class Desk:
         """What it is doing and why."""
         return self._explainer(subject)
 
+    async def munge_rotation(self) -> s.MungeRotationView:
+        """The rotation of the munge key."""
+        return self._munge.view()
+
     async def prices(self) -> s.PricesView:
         """Which prices are in use."""
         return self._prices.view()
@@ -267,6 +274,10 @@ class Desk:
             target_id=target_id, at=now, last_event_id=last_event_id, plan=view, warnings=view.warnings,
             waiting_for_jobs=waiting,
         )  # fmt: skip
+
+    async def rotate_munge_key(self, request: s.MungeRotationRequest, actor: Actor) -> s.MungeRotationView:
+        """Begin, abort or waive."""
+        return await self._munge.ask(request, str(actor.user))
 
     async def refresh_prices(self, request: s.PricesRefresh, actor: Actor) -> s.PricesRefreshed:
         """Fetch prices; the next tick plans with them."""

@@ -32,6 +32,10 @@ from meshd.daemon.guard.guards import Guards
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.keycheck import dead_key
 from meshd.daemon.measure import standing
+from meshd.daemon.munge_desk import MungeDesk
+from meshd.daemon.munge_head import HeadMunge
+from meshd.daemon.munge_nodes import MungeNodes
+from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
@@ -55,6 +59,7 @@ from meshd.model.machine import IN_SLURM, Machine
 from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.client import MungeClient
 from meshd.munge.key import read_key
+from meshd.munge.keystore import MungeKeyStore
 from meshd.obs import log as logging
 from meshd.obs.metrics import Metrics, Standing
 from meshd.provider_api import PriceBook
@@ -129,6 +134,13 @@ class Daemon:
             settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
             slurm=self._sources.slurm_view, wake=self._wake,
         )  # fmt: skip
+        self._rotator = MungeRotator(
+            journal=self._journal, store=MungeKeyStore(state), credential=_munge_key, agents=self._agents, clock=clock,
+            head=HeadMunge(settings.cluster.socket.parent, self._munge, self._slurm, clock),
+            nodes=MungeNodes(self._journal, self._sources.slurm_view, clock, settings.node_api.poll_hold_s),
+            look_at_slurm=self._sources.slurm.read_once,
+        )  # fmt: skip
+        self._munge_desk = MungeDesk(self._rotator, self._slurm.auth_type, clock)
         stage1 = Stage1Maker(
             lambda: self.settings, self._keys, self._tokens, lambda: self._watcher.current, self._providers
         )
@@ -163,6 +175,7 @@ class Daemon:
             tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
             look_at_slurm=self._sources.slurm.read_once, read_offers=Refresh(self._sources.offers.values(), clock),
             prices=PriceDesk(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
+            munge=self._munge_desk,
         )  # fmt: skip
         self._api = ApiServer(
             self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()),
@@ -210,6 +223,7 @@ class Daemon:
             *problems.of_breakers(self._guards.breakers(), now_s, now),
             *problems.of_price_files(self._prices.files.damaged()),
             *self._telemetry.problems(),
+            *self._munge_desk.problem(),
         ]
 
     def _standing(self) -> Standing:
@@ -279,6 +293,7 @@ class Daemon:
                 "publish": self._publishing.run,
                 "metrics": self._telemetry.run,
                 "prices": self._prices.run,
+                "munge_rotation": self._rotator.run,
                 **self._sources.bodies(),
             }
             tasks += [asyncio.create_task(keep_running(name, body), name=name) for name, body in bodies.items()]
@@ -315,7 +330,7 @@ class Daemon:
         )  # fmt: skip
         return NodeDeskOfDaemon(
             records=self._records, tokens=self._tokens, agents=self._agents, whois=self._local, munge=self._munge,
-            munge_key=_munge_key, head=head, timing=lambda: self.settings.timing, nodes=self._nodes,
+            rotator=self._rotator, head=head, timing=lambda: self.settings.timing, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
         )  # fmt: skip

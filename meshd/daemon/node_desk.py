@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Protocol
 
 import structlog
-from pydantic import SecretBytes
 
 from meshd.api.node_commands import Command
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
@@ -16,10 +15,11 @@ from meshd.bootstrap.tokens import JoinTicket
 from meshd.config import TimingSettings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.joining import accept_join
+from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.records import Records
 from meshd.daemon.tokens import MachineTokens
-from meshd.errors import JoinRefused, MungeError
+from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, Phase
 from meshd.model.observed import TailnetPeer
@@ -69,7 +69,7 @@ class NodeDeskOfDaemon:
         agents: AgentQueues,
         whois: Whois,
         munge: MungeClient,
-        munge_key: Callable[[], SecretBytes],
+        rotator: MungeRotator,
         head: HeadFacts,
         timing: Callable[[], TimingSettings],
         slurm_version: Callable[[], str],
@@ -81,7 +81,7 @@ class NodeDeskOfDaemon:
         self._agents = agents
         self._whois = whois
         self._munge = munge
-        self._munge_key = munge_key
+        self._rotator = rotator
         self._head = head
         self._timing = timing
         self._slurm_version = slurm_version
@@ -134,7 +134,7 @@ class NodeDeskOfDaemon:
         head = self._head
         return JoinAnswer(
             node_token=self._tokens.node_token(machine), slot=record.slot, cluster=head.cluster,
-            conf_server=head.conf_server, munge_key_b64=key_b64(self._munge_key().get_secret_value()),
+            conf_server=head.conf_server, munge_key_b64=key_b64(self._rotator.key_for_joining().get_secret_value()),
             slurm_uid=head.slurm_uid, slurm_gid=head.slurm_gid, munge_uid=head.munge_uid, munge_gid=head.munge_gid,
             roster={**self._agents.roster, record.slot: peer.ipv4}, roster_version=self._agents.roster_version,
             poll_hold_s=head.poll_hold_s,
@@ -159,6 +159,8 @@ class NodeDeskOfDaemon:
 
     async def munge_exchange(self, machine: str, credential: str) -> str:
         """The head's half of the proof that both have the same munge key."""
+        if self._rotator.switching:
+            raise NotNow("the munge key is being changed at this moment")
         try:
             return await self._munge.exchange(credential)
         except MungeError as error:
@@ -175,6 +177,7 @@ class NodeDeskOfDaemon:
         elif report.problem != record.problem and report.problem:
             record = self._records.change(machine, "problem", report.problem, problem=report.problem)
         self._records.journal.note(replace(record, heartbeat_at=self._records.now()))
+        self._rotator.heard(machine, report)
         if report.roster_version != self._agents.roster_version and record.facts is not None:
             version, roster = self._agents.roster_version, self._agents.roster
             self._agents.of(machine).put("roster", {"roster": roster, "version": version})

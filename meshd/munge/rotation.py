@@ -176,12 +176,15 @@ class Pace:
         head_timeout_s: the head has changed by so long after the moment, or it has failed.
         verify_s: by then most nodes have proved the new key, or all go back.
         again_s: between two tries of the way back.
+        away_s: so long munged stays away everywhere: longer than the machines are apart, far shorter than Slurm waits
+            for it (2 s).
     """
 
     lead_s: float = 2.0
     head_timeout_s: float = 20.0
     verify_s: float = 90.0
     again_s: float = 5.0
+    away_s: float = 0.2
 
 
 TRIES_MAX = 3
@@ -349,6 +352,9 @@ def _stage(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decis
         return Decision(rotation.moved(Stage.ABORTED, now, taken_back="the new key's file is gone"))
     if head.failure and head.moment is None and not head.busy:
         return Decision(rotation.moved(Stage.ABORTED, now, taken_back=f"the head cannot take the key: {head.failure}"))
+    if head.key not in {"", rotation.old}:
+        text = "the head has another munge key than meshd was started with: systemctl restart munge meshd"
+        return Decision(rotation.moved(Stage.ABORTED, now, taken_back=text))
     steps: list[Step] = []
     if head.staged != rotation.new and not head.busy:
         steps.append(StageHead(rotation.new))

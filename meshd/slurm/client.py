@@ -14,6 +14,7 @@ from meshd.runtime.run import Runner
 from meshd.slurm.capabilities import Capabilities, SlurmVersion, capabilities, parse_version
 from meshd.slurm.show import (
     JOB_FORMAT,
+    auth_type,
     parse_jobs,
     parse_nodes,
     ping_says_up,
@@ -50,6 +51,14 @@ class SlurmClient:
         if self._version is None:
             self._version = parse_version(slurmctld_version_text(await self._call(["scontrol", "show", "config"])))
         return self._version
+
+    async def auth_type(self) -> str:
+        """How Slurm's messages are authenticated, e.g. "auth/munge".
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        return auth_type(await self._call(["scontrol", "show", "config"]))
 
     async def capabilities(self) -> Capabilities:
         """What the running slurmctld can do.

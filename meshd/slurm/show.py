@@ -227,6 +227,12 @@ def slurmctld_version_text(text: str) -> str:
     return match[1]
 
 
+def auth_type(text: str) -> str:
+    """The AuthType of `scontrol show config`, e.g. "auth/munge"; "" when it is not told."""
+    match = re.search(r"^AuthType\s*=\s*(\S+)", text, re.MULTILINE)
+    return match[1] if match else ""
+
+
 def complaints(log: str, most: int = 3) -> str:
     """The last errors of slurmctld's log, for a person: its commands often say no more than "Unspecified error"."""
     lines = re.findall(r"^(?:\[[^\]\n]*\] )?((?:fatal|error): .*)$", log, re.MULTILINE)

@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 from meshd.errors import StoreError
 from meshd.model.desired import Block, Cause, Target
 from meshd.model.machine import Machine, Phase
+from meshd.munge.rotation import Rotation
 from meshd.obs.log import redact
 from meshd.plan.memory import remembered
 from meshd.store.migrations import migrate
@@ -35,6 +36,7 @@ GONE_KEPT = 1000
 
 _MACHINE = TypeAdapter(Machine)
 _TARGET = TypeAdapter(Target)
+_MUNGE_ROTATION = TypeAdapter(Rotation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,25 @@ class Journal:
         with self._transaction():
             self._db.executemany("DELETE FROM blocks WHERE key = ?", [(key,) for key in doomed])
         self._blocks = {key: block for key, block in self._blocks.items() if key not in doomed}
+
+    # -- the munge key --------------------------------------------------------------------------------------------
+
+    def munge_rotation(self) -> Rotation | None:
+        """The newest rotation of the munge key; None when there never was one."""
+        rows = self._rows("SELECT record FROM munge_rotations ORDER BY rowid DESC LIMIT 1")
+        return _MUNGE_ROTATION.validate_json(rows[0][0]) if rows else None
+
+    def put_munge_rotation(self, rotation: Rotation, text: str, at: datetime) -> Rotation:
+        """Write a rotation down, with the event that tells why unless `text` is empty."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO munge_rotations (id, record) VALUES (?,?) "
+                "ON CONFLICT (id) DO UPDATE SET record=excluded.record",
+                (rotation.id, redact(_MUNGE_ROTATION.dump_json(rotation).decode())),
+            )
+            if text:
+                self._event(at, "", "munge_key", text, {"stage": rotation.stage.value})
+        return rotation
 
     # -- events ---------------------------------------------------------------------------------------------------
 

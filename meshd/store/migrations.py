@@ -25,6 +25,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE blocks ADD COLUMN strikes INTEGER NOT NULL DEFAULT 1",
         "ALTER TABLE blocks ADD COLUMN cause TEXT NOT NULL DEFAULT 'refused'",
     ),
+    ("CREATE TABLE munge_rotations (id TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
 )
 
 

@@ -19,6 +19,7 @@ from .tools import run
 POLL_SLACK_S = 15.0
 PROBLEM_HOLD_S = 2.0
 EXIT_DEAD_MAN = 75
+SKEW_SAMPLES = 3
 
 
 class Agent:
@@ -43,6 +44,7 @@ class Agent:
         self._results: list[dict[str, Any]] = []
         self._problem = ""
         self._told = ""
+        node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
     def run(self) -> int:
         """Serve until the dead-man switch ends the machine; the process's exit code."""
@@ -113,6 +115,8 @@ class Agent:
         for command in found if isinstance(found, list) else ():
             if isinstance(command, dict):
                 self._results.append(commands.carry_out(node, command))
+        if node.munge_changed:
+            node.munge_changed = self._configured = False
 
     def _phase(self) -> str:
         state = self._node.state

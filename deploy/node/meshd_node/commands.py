@@ -63,18 +63,34 @@ def _roster(node: Node, args: Args) -> Data:
 def _munge_key(node: Node, args: Args) -> Data:
     action = str(args.get("action", "put"))
     if action == "switch":
-        munge.switch_key(node.paths, str(args["fingerprint"]))
-    elif action in ("put", "stage"):
-        key = munge.decode_key(str(args["key_b64"]))
-        if action == "stage":
-            munge.stage_key(node.paths, key, node.munge)
-            return {"fingerprint": munge.fingerprint(key)}
-        munge.put_key(node.paths, key, node.munge)
+        return _switch_munge_key(node, args)
+    if action == "forget":
+        munge.forget_keys(node.paths)
+        return {}
+    if action not in ("put", "stage"):
+        raise NotPossible(f"munge_key has no action {action[:20]!r}", "use put, stage, switch or forget")
+    key = munge.decode_key(str(args["key_b64"]))
+    if action == "stage":
+        munge.stage_key(node.paths, key, node.munge)
     else:
-        raise NotPossible(f"munge_key has no action {action[:20]!r}", "use put, stage or switch")
-    node.munged.restart()
-    munge.wait_until_up(node.paths, node.munged)
-    return {"fingerprint": munge.fingerprint(node.paths.munge_key.read_bytes())}
+        munge.put_key(node.paths, key, node.munge)
+        node.munge_changed = True
+        node.munged.restart()
+        munge.wait_until_up(node.paths, node.munged)
+    return {"fingerprint": munge.fingerprint(key)}
+
+
+def _switch_munge_key(node: Node, args: Args) -> Data:
+    """The moment comes by the head's clock, and so go the times in the answer."""
+    skew_s = node.clock_skew_s() if "at_unix" in args else 0.0
+    node.munge_changed = True
+    change = munge.switch_key(
+        node.paths, node.munged, node.munge, str(args["fingerprint"]),
+        float(args.get("at_unix", 0.0)) + skew_s, float(args.get("away_s", 0.0)),
+    )  # fmt: skip
+    if not change.started_unix:
+        return {}
+    return {"stopped_unix": change.stopped_unix - skew_s, "started_unix": change.started_unix - skew_s}
 
 
 def _auth_key(node: Node, args: Args) -> Data:

@@ -27,6 +27,8 @@ def take(paths: Paths, load: LoadWatch) -> dict[str, Any]:
         "load1": load1(paths.proc),
         "slurmd_alive": running.slurmd,
         "munged_alive": munge.answers(paths),
+        "munge_key": munge.digest_of(paths.munge_key),
+        "munge_key_staged": munge.digest_of(paths.munge_key_staged),
         "jobs": len(running.jobs),
         "gpus": gpus,
         "gpu_fault": fault,

@@ -7,6 +7,8 @@ import hashlib
 import socket
 import time
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 from .errors import HeadRefused, MungeFault, NotPossible, ToolFailed, ToolMissing
 from .files import write_atomic
@@ -17,7 +19,8 @@ from .tools import run
 from .users import Account, make_dir
 
 SOCKET_WAIT_S = 20.0
-STEP_S = 0.05
+STEP_S = 0.01
+SWITCH_AHEAD_MAX_S = 60.0
 STATUS_MUNGE = 409
 """How the head says that its munge does not take our credential."""
 _KINDS = {
@@ -60,17 +63,63 @@ def stage_key(paths: Paths, key: bytes, account: Account) -> None:
     write_atomic(paths.munge_key_staged, key, 0o400, (account.uid, account.gid))
 
 
-def switch_key(paths: Paths, digest: str) -> None:
-    """The staged key becomes the key; nothing to do when the key in place has this digest already.
+@dataclass(frozen=True)
+class Change:
+    """When munged was away, in seconds since the epoch by this machine's clock. Both 0: nothing had to change."""
+
+    stopped_unix: float = 0.0
+    started_unix: float = 0.0
+
+
+def switch_key(paths: Paths, service: Service, account: Account, digest: str, at_unix: float, away_s: float) -> Change:
+    """Have munged work with the staged or the previous key from a moment on; the present one becomes the previous.
+
+    All machines stop munged at the moment and start it `away_s` later. Slurm waits for a munged that is away, but not
+    for one with another key, so that a machine that is a little late refuses nobody.
+
+    Args:
+        paths: where the keys are.
+        service: munged.
+        account: munge.
+        digest: of the key to switch to; nothing is done when it is the one in place.
+        at_unix: the moment, by this machine's clock; one that has passed is now.
+        away_s: how long munged stays away.
 
     Raises:
-        NotPossible: neither the staged key nor the present one has the digest.
+        NotPossible: no key here has the digest, or the moment is too far away.
+        MungeFault: munged did not come back.
     """
-    if _digest(paths.munge_key) == digest:
-        return
-    if _digest(paths.munge_key_staged) != digest:
-        raise NotPossible("the munge key to switch to is not staged here", "send it first")
-    paths.munge_key_staged.replace(paths.munge_key)
+    if digest_of(paths.munge_key) == digest:
+        return Change()
+    if digest_of(paths.munge_key_staged) != digest:
+        if digest_of(paths.munge_key_previous) != digest:
+            raise NotPossible("the munge key to switch to is not staged here", "send it first")
+        stage_key(paths, paths.munge_key_previous.read_bytes(), account)
+    if at_unix - time.time() > SWITCH_AHEAD_MAX_S:
+        raise NotPossible(f"the moment to switch is over {SWITCH_AHEAD_MAX_S:g} s away", "set this machine's clock")
+    with suppress(FileNotFoundError):
+        present = paths.munge_key.read_bytes()
+        write_atomic(paths.munge_key_previous, present, 0o400, (account.uid, account.gid))
+    _sleep_until(at_unix)
+    stopped = time.time()
+    try:
+        service.stop()
+        paths.munge_key_staged.replace(paths.munge_key)
+        _sleep_until(min(at_unix, stopped) + away_s)
+    finally:
+        service.start()
+    wait_until_up(paths, service)
+    return Change(stopped, time.time())
+
+
+def forget_keys(paths: Paths) -> None:
+    """Remove the keys that are not in use."""
+    for path in (paths.munge_key_staged, paths.munge_key_previous):
+        path.unlink(missing_ok=True)
+
+
+def _sleep_until(unix: float) -> None:
+    time.sleep(max(0.0, unix - time.time()))
 
 
 def fingerprint(key: bytes) -> str:
@@ -141,9 +190,9 @@ def decode_key(text: str) -> bytes:
         raise NotPossible("the munge key is not base64", "this is a fault of meshd: report it") from None
 
 
-def _digest(path: object) -> str:
+def digest_of(path: Path) -> str:
+    """The fingerprint of the key in a file; "" when there is none."""
     try:
-        with open(str(path), "rb") as file:  # noqa: PTH123
-            return fingerprint(file.read())
+        return fingerprint(path.read_bytes())
     except OSError:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from . import state as states
@@ -33,6 +34,10 @@ class Node:
         self.systemctl = systemctl
         self.state: State = states.load(paths.state_file)
         self.load = LoadWatch()
+        self.munge_changed = False
+        """munged has another key than when it was proved with the head last."""
+        self.clock_skew_s: Callable[[], float] = lambda: 0.0
+        """This clock minus the head's, measured now."""
         self.systemd = paths.systemd_marker.is_dir()
         self.munged: Service
         self.slurmd: Service

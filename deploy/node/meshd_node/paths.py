@@ -31,6 +31,7 @@ class Paths:
         self.munge_etc = root / "etc/munge"
         self.munge_key = root / "etc/munge/munge.key"
         self.munge_key_staged = root / "etc/munge/munge.key.staged"
+        self.munge_key_previous = root / "etc/munge/munge.key.previous"
         self.munge_run = root / "run/munge"
         self.munge_socket = root / "run/munge/munge.socket.2"
         self.munge_lib = root / "var/lib/munge"

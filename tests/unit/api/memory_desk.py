@@ -22,6 +22,8 @@ from meshd.api.schema import (
     EventsView,
     ExplainView,
     MachineAnswer,
+    MungeRotationRequest,
+    MungeRotationView,
     NearRow,
     NodeRow,
     NodesView,
@@ -94,6 +96,7 @@ class MemoryDesk:
     frozen: bool = False
     error: Exception | None = None
     price_rows: list[PriceRow] = field(default_factory=list)
+    munge: MungeRotationView = field(default_factory=lambda: MungeRotationView(at=datetime.now(UTC), key="aaaa"))
     fetches: dict[str, PriceRefreshRow] = field(default_factory=dict)
     actors: list[Actor] = field(default_factory=list)
     checks: list[CheckRow] = field(
@@ -428,6 +431,26 @@ class MemoryDesk:
             raise Unknown(f"{unknown[0]} is not enabled", f"enabled providers are: {', '.join(sorted(known))}")
         results = [self.fetches.get(name, PriceRefreshRow(provider=name, ok=True)) for name in request.providers]
         return PricesRefreshed(at=self.now(), results=results, prices=self.price_rows)
+
+    async def munge_rotation(self) -> MungeRotationView:
+        return self.munge
+
+    async def rotate_munge_key(self, request: MungeRotationRequest, actor: Actor) -> MungeRotationView:
+        self.actors.append(actor)
+        if request.dry_run:
+            return MungeRotationView(at=self.now(), key="aaaa", old="aaaa", steps=["make a key"])
+        if request.action == "begin" and self.munge.active:
+            raise Refused("a rotation of the munge key is under way", "--status shows it, --abort takes it back")
+        if request.action != "begin" and not self.munge.active:
+            raise Refused("no rotation of the munge key is under way", "--status")
+        begun = {"id": "r1", "stage": "stage", "active": True, "old": "aaaa", "new": "bbbb", "by": str(actor.user)}
+        changes = {
+            "begin": begun,
+            "abort": {"stage": "aborted", "active": False, "taken_back": f"aborted by {actor.user}"},
+            "waive": {"failure": ""},
+        }
+        self.munge = self.munge.model_copy(update=changes[request.action])
+        return self.munge
 
     async def explain(self, subject: str) -> ExplainView:
         self._fault()

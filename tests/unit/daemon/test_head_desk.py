@@ -27,6 +27,7 @@ from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.provider_api import Offer, PriceSource
 from tests.unit.daemon.small import Cloud, HandClock, Small
+from tests.unit.daemon.test_munge_rotator import Lab as MungeLab
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, snapshot
 
 ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
@@ -63,6 +64,7 @@ class World(Small):
             clock=self.clock, cluster="lab", config_problem=lambda: "", tailscale_version=lambda: "1.102",
             look_at_slurm=self.look_at_slurm, problems_of_others=lambda: [], read_offers=self.read_offers,
             prices=PriceDesk(prices, lambda: self.seen.offers, self.desired, self.clock),
+            munge=MungeLab(directory / "munge").desk,
         )  # fmt: skip
 
     async def look_at_slurm(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,12 @@ PYTHON39 = os.environ.get("MESHD_TEST_PYTHON39", "")
 
 def ready(house: House) -> bool:
     return any(report.phase == "ready" and report.munge_ok for report in house.desk.reports)
+
+
+def proved(house: House, key: bytes) -> bool:
+    """The agent's last word is that munge works both ways, and with this key."""
+    last = house.desk.reports[-1]
+    return last.munge_ok and last.heartbeat.munge_key == hashlib.sha256(key).hexdigest()[:16]
 
 
 async def test_from_nothing_to_slurmd(house: House) -> None:
@@ -159,11 +167,39 @@ async def test_the_munge_key_is_staged_and_switched(house: House) -> None:
     await until(lambda: ready(house))
     staged = await house.desk.order("munge_key", {"action": "stage", "key_b64": b64(OTHER_KEY)})
     assert (house.machine.root / "etc/munge/munge.key").read_bytes() == KEY
-    switch = {"action": "switch", "fingerprint": staged.data["fingerprint"]}
+    await until(lambda: house.desk.reports[-1].heartbeat.munge_key_staged == staged.data["fingerprint"])
+    house.desk.munged_key = OTHER_KEY
+    moment = time.time() + 1.0
+    switch = {"action": "switch", "fingerprint": staged.data["fingerprint"], "at_unix": moment, "away_s": 0.3}
     result = await house.desk.order("munge_key", switch)
     assert result.ok, result.detail
+    assert moment <= result.data["stopped_unix"] < moment + 0.5
+    assert result.data["started_unix"] >= moment + 0.3
     assert (house.machine.root / "etc/munge/munge.key").read_bytes() == OTHER_KEY
-    assert (await house.desk.order("munge_key", {**switch, "again": 1})).ok
+    again = await house.desk.order("munge_key", {**switch, "again": 1})
+    assert again.ok
+    assert again.data == {}, "nothing had to change"
+    # The new key is proved with the head, before slurmd or anything else.
+    await until(lambda: proved(house, OTHER_KEY))
+
+
+async def test_the_way_back_needs_no_key_to_be_sent(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    staged = await house.desk.order("munge_key", {"action": "stage", "key_b64": b64(OTHER_KEY)})
+    house.desk.munged_key = OTHER_KEY
+    assert (await house.desk.order("munge_key", {"action": "switch", **staged.data})).ok
+    await until(lambda: proved(house, OTHER_KEY))
+    house.desk.munged_key = KEY
+    back = {"action": "switch", "fingerprint": hashlib.sha256(KEY).hexdigest()[:16]}
+    assert (await house.desk.order("munge_key", back)).ok
+    assert (house.machine.root / "etc/munge/munge.key").read_bytes() == KEY
+    await until(lambda: proved(house, KEY))
+    assert (await house.desk.order("munge_key", {"action": "forget"})).ok
+    assert [path.name for path in (house.machine.root / "etc/munge").iterdir()] == ["munge.key"]
+    gone = await house.desk.order("munge_key", {"action": "switch", **staged.data})
+    assert not gone.ok
+    assert "not staged here" in gone.detail
 
 
 async def test_too_few_gpus_are_refused_with_the_reason_on_the_console(house: House) -> None:

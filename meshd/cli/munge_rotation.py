@@ -1,0 +1,124 @@
+"""`meshctl rotate-key --munge`: the munge key of head and nodes, the fleet running."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+
+from meshd.api.schema import MungeRotationRequest, MungeRotationView
+from meshd.cli import render
+from meshd.cli.client import Head
+from meshd.cli.exits import CliError, Exit
+from meshd.cli.session import Session, confirm, print_json, say
+
+LOOK_S = 0.3
+STILL_GOING_ON = "interrupted: the rotation goes on in meshd; `meshctl rotate-key --munge --status` shows it"
+
+
+def rotate(session: Session, *, dry_run: bool, wait: bool, timeout_s: float, yes: bool, as_json: bool) -> None:
+    """Begin a rotation, and stay until it has ended.
+
+    Raises:
+        CliError: refused; or it ended badly (FAILED), or not in time (TIMED_OUT).
+    """
+    preview = session.ask(lambda head: head.rotate_munge_key(MungeRotationRequest(dry_run=True)))
+    if dry_run:
+        _print(preview, as_json=as_json)
+        return
+    render.show(*_shown(preview), err=True)
+    confirm(
+        "Rotate the munge key now?", yes=yes,
+        why="this changes the munge key of the head and of all nodes; jobs run on, and Slurm's commands wait a moment",
+    )  # fmt: skip
+    begun = session.ask(lambda head: head.rotate_munge_key(MungeRotationRequest()))
+    if wait:
+        _stay(session, begun.id, timeout_s, as_json=as_json)
+    else:
+        _print(begun, as_json=as_json)
+
+
+def status(session: Session, *, as_json: bool) -> None:
+    """The rotation that is under way, or the last one."""
+    _print(session.ask(lambda head: head.munge_rotation()), as_json=as_json)
+
+
+def abort(session: Session, *, wait: bool, timeout_s: float, as_json: bool) -> None:
+    """Have everybody keep the old key, or go back to it."""
+    view = session.ask(lambda head: head.rotate_munge_key(MungeRotationRequest(action="abort")))
+    if wait and view.active:
+        view = _followed(session, view.id, timeout_s)
+    _print(view, as_json=as_json)
+
+
+def waive(session: Session, machines: tuple[str, ...], *, as_json: bool) -> None:
+    """Let the rotation that is under way not wait for these."""
+    request = MungeRotationRequest(action="waive", machines=machines)
+    _print(session.ask(lambda head: head.rotate_munge_key(request)), as_json=as_json)
+
+
+def _stay(session: Session, rotation_id: str, timeout_s: float, *, as_json: bool) -> None:
+    view = _followed(session, rotation_id, timeout_s)
+    _print(view, as_json=as_json)
+    if view.stage != "done":
+        raise CliError(f"the munge key was not rotated: {view.taken_back}", "see `meshctl events`")
+
+
+def _followed(session: Session, rotation_id: str, timeout_s: float) -> MungeRotationView:
+    """Watch it to its end, and tell each stage.
+
+    Raises:
+        CliError: it has not ended in time, or another one was begun.
+    """
+
+    async def follow(head: Head) -> MungeRotationView:
+        began_s, told = time.monotonic(), ""
+        while True:
+            view = await head.munge_rotation()
+            if view.id != rotation_id:
+                raise CliError("another rotation of the munge key was begun meanwhile", "look with --status")
+            line = f"{view.stage}{': ' + view.failure if view.failure else ''}"
+            elapsed_s = time.monotonic() - began_s
+            if line != told:
+                say(f"{render.age(elapsed_s):>6}  {line}")
+            told = line
+            if not view.active:
+                return view
+            if elapsed_s > timeout_s:
+                raise CliError(
+                    f"the rotation of the munge key has not ended after {timeout_s:g} s: {line}",
+                    "it goes on; --status shows it, --waive MACHINE goes on without one, --abort takes it back",
+                    code=Exit.TIMED_OUT, kind="timed_out",
+                )  # fmt: skip
+            await asyncio.sleep(LOOK_S)
+
+    return session.ask(follow, if_interrupted=STILL_GOING_ON)
+
+
+def _print(view: MungeRotationView, *, as_json: bool) -> None:
+    if as_json:
+        print_json(view)
+    else:
+        render.show(*_shown(view))
+
+
+def _shown(view: MungeRotationView) -> Iterable[RenderableType]:
+    if view.steps:
+        yield f"munge key {view.old}; a rotation would:"
+        yield from (f"  {number}. {step}" for number, step in enumerate(view.steps, start=1))
+    elif not view.id:
+        yield f"munge key {view.key}; it was not rotated yet"
+    else:
+        yield f"munge key {view.old} -> {view.new or '(not made yet)'}: {view.stage}, begun by {view.by}"
+        if view.failure or view.taken_back:
+            yield f"  {view.failure or view.taken_back}"
+        if view.spread_ms:
+            yield (
+                f"  munged was away for {view.longest_away_ms:.0f} ms at most; {view.spread_ms:.0f} ms from the first "
+                "that stopped to the last that came back"
+            )
+    if view.nodes:
+        rows = [(node.slot, node.machine, node.state, node.key or "not known", node.reason) for node in view.nodes]
+        yield render.table(("SLOT", "MACHINE", "STATE", "KEY", "WHY"), rows)

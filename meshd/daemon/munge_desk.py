@@ -1,0 +1,152 @@
+"""What people ask about the munge key: its rotation, and how head and nodes stand."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+from meshd.api import schema as s
+from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
+from meshd.daemon.munge_rotator import MungeRotator
+from meshd.errors import MungeError, SlurmError
+from meshd.munge.key import fingerprint
+from meshd.munge.rotation import Rotation, Stage, begin, standing, waits_for
+from meshd.runtime.clock import Clock
+
+SLURM_USES_MUNGE = "auth/munge"
+
+
+class MungeDesk:
+    """See meshd.api.desk.HeadDesk for what each method promises.
+
+    Args:
+        rotator: does the work.
+        auth_type: Slurm's AuthType; raises SlurmError.
+    """
+
+    def __init__(self, rotator: MungeRotator, auth_type: Callable[[], Awaitable[str]], clock: Clock) -> None:
+        self._rotator = rotator
+        self._auth_type = auth_type
+        self._clock = clock
+
+    def view(self) -> s.MungeRotationView:
+        """The rotation that is under way, or the last one."""
+        rotation = self._rotator.rotation
+        return self._view(rotation) if rotation else s.MungeRotationView(at=self._clock.now(), key=self._key())
+
+    async def ask(self, request: s.MungeRotationRequest, by: str) -> s.MungeRotationView:
+        """Begin, abort or waive."""
+        rotator = self._rotator
+        if request.action == "begin":
+            return await self._begin(request, by)
+        if not rotator.active:
+            raise Refused("no rotation of the munge key is under way", "`meshctl rotate-key --munge --status`")
+        if request.action == "abort":
+            return self._view(rotator.abort(by))
+        if not request.machines:
+            raise BadRequest("say which machine shall not be waited for", "a machine or its slot")
+        return self._view(rotator.waive(self._names(request.machines), by))
+
+    async def _begin(self, request: s.MungeRotationRequest, by: str) -> s.MungeRotationView:
+        await self._check_slurm()
+        if self._rotator.active:
+            found = self._rotator.current
+            raise Refused(
+                f"a rotation of the munge key is under way since {found.started_at:%Y-%m-%d %H:%M:%S} UTC: "
+                f"{found.stage.value}",
+                "`meshctl rotate-key --munge --status` shows it, --abort takes it back",
+            )
+        waived = self._names(request.machines)
+        if request.dry_run:
+            return self._preview(waived)
+        try:
+            return self._view(self._rotator.begin(by, waived))
+        except MungeError as error:
+            raise Refused(str(error), "see `meshctl doctor`") from error
+
+    async def _check_slurm(self) -> None:
+        try:
+            auth_type = await self._auth_type()
+        except SlurmError as error:
+            raise NotReady(
+                f"Slurm cannot be asked how it authenticates: {error}", "bring slurmctld back, then try again"
+            ) from error
+        if auth_type != SLURM_USES_MUNGE:
+            raise Refused(
+                f"Slurm here uses {auth_type or 'no authentication that is known'}, not munge: there is no munge key "
+                "to rotate",
+                "with auth/slurm (24.05 and newer) put a new key into slurm.jwks beside the old one, `use` it, and "
+                "`scontrol reconfigure` (docs/operations.md, Rotate the munge key)",
+            )
+
+    def problem(self) -> Iterable[s.ProblemView]:
+        """What people must know without asking."""
+        rotation, cure = self._rotator.rotation, "`meshctl rotate-key --munge --status` tells more"
+        if self._rotator.problem:
+            yield s.ProblemView(severity="error", text=f"the munge key cannot be rotated: {self._rotator.problem}",
+                                cure=cure)  # fmt: skip
+        if rotation is None or rotation.ended or not rotation.failure:
+            return
+        severity = "error" if rotation.stage in {Stage.RETURN, Stage.CHECK} else "warning"
+        yield s.ProblemView(
+            severity=severity, text=f"the munge key's rotation ({rotation.stage.value}): {rotation.failure}",
+            cure=f"{cure}; --waive MACHINE goes on without one, --abort takes it back", since=rotation.stage_since,
+        )  # fmt: skip
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _view(self, rotation: Rotation) -> s.MungeRotationView:
+        world = self._rotator.world()
+        waiting = waits_for(rotation, world)
+        return s.MungeRotationView(
+            at=self._clock.now(), key=self._key(), id=rotation.id, stage=rotation.stage.value,
+            stage_since=rotation.stage_since, active=not rotation.ended, started_at=rotation.started_at,
+            ended_at=rotation.ended_at, by=rotation.by, old=rotation.old, new=rotation.new,
+            switch_at=rotation.switch_at, failure=rotation.failure, taken_back=rotation.taken_back,
+            longest_away_ms=rotation.longest_away_ms, spread_ms=rotation.spread_ms,
+            nodes=[
+                s.MungeNodeRow(
+                    machine=name, slot=node.slot, key=node.key, state=standing(rotation, node),
+                    reason=waiting.get(name, "") or node.problem,
+                )
+                for name, node in sorted(world.nodes.items(), key=lambda item: item[1].slot)
+            ],
+        )  # fmt: skip
+
+    def _preview(self, waived: tuple[str, ...]) -> s.MungeRotationView:
+        """As it would begin; nothing is written down."""
+        now = self._clock.now()
+        would = begin("", self._key(), now, "", waived).moved(Stage.STAGE, now, new="?")
+        world, pace = self._rotator.world(), self._rotator.pace
+        nodes = [
+            s.MungeNodeRow(
+                machine=name, slot=node.slot, key=node.key, state=standing(would, node),
+                reason="" if node.reachable else waits_for(would, world).get(name, "it gets the key when it is back"),
+            )
+            for name, node in sorted(world.nodes.items(), key=lambda item: item[1].slot)
+        ]  # fmt: skip
+        reached = sum(node.reachable for node in world.nodes.values())
+        return s.MungeRotationView(
+            at=now, key=self._key(), old=self._key(), nodes=nodes,
+            steps=[
+                "make a key of 1024 random bytes",
+                f"lay it beside the present one on the head and on {reached} nodes",
+                f"on all of them at one moment: stop munged, change the key, start munged {pace.away_s:g} s later",
+                "prove munge both ways between the head and each node",
+                "erase the old key; nodes that are away get the new one when they return",
+            ],
+        )  # fmt: skip
+
+    def _key(self) -> str:
+        try:
+            return fingerprint(self._rotator.key_for_joining())
+        except MungeError:
+            return ""
+
+    def _names(self, asked: Iterable[str]) -> tuple[str, ...]:
+        """Machines, by their own names or their slots'."""
+        nodes = self._rotator.world().nodes
+        by_any = {**{node.slot: name for name, node in nodes.items()}, **{name: name for name in nodes}}
+        unknown = [one for one in asked if one not in by_any]
+        if unknown:
+            raise Unknown(f"there is no machine or slot {', '.join(unknown)} that has joined", "see `meshctl nodes`")
+        return tuple(by_any[one] for one in asked)

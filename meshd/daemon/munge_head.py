@@ -1,0 +1,128 @@
+"""The head's own munge in a rotation: what is asked of the root unit, and what it told last."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import secrets
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import SecretBytes
+
+from meshd.errors import MungeError, SlurmError
+from meshd.munge.client import MungeClient
+from meshd.munge.headkey import ANSWER, REQUEST
+from meshd.munge.key import fingerprint
+from meshd.munge.rotation import HeadView, Pace
+from meshd.runtime.atomicfile import write_atomic
+from meshd.runtime.clock import Clock
+from meshd.slurm.client import SlurmClient
+
+ANSWER_TIMEOUT_S = 15.0
+LOOK_S = 0.02
+
+log = structlog.get_logger(__name__)
+
+
+class HeadMunge:
+    """Speaks with meshd-munge.service by files.
+
+    Args:
+        directory: meshd's runtime directory, where the request goes.
+        answer: where the answer comes.
+        away_s: how long munged stays away in a switch.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        munge: MungeClient,
+        slurm: SlurmClient,
+        clock: Clock,
+        answer: Path = ANSWER,
+        away_s: float = Pace().away_s,
+    ) -> None:
+        self._away_s = away_s
+        self._request = directory / REQUEST
+        self._answer = answer
+        self._munge = munge
+        self._slurm = slurm
+        self._clock = clock
+        self.view = HeadView()
+        self.away: tuple[float, float] | None = None
+        """When munged was away in the last switch: seconds since the epoch."""
+        # What an earlier life asked for and nobody has taken yet does not count any more.
+        with suppress(OSError):
+            self._request.unlink()
+
+    async def stage(self, key: SecretBytes) -> None:
+        """Have a key laid beside the present one. How it went is in `view`."""
+        body = {"action": "stage", "key_b64": base64.b64encode(key.get_secret_value()).decode()}
+        await self._ask({**body, "fingerprint": fingerprint(key)}, None, ANSWER_TIMEOUT_S)
+
+    async def switch(self, name: str, at: datetime) -> None:
+        """Have munged work with the staged or previous key of this fingerprint from a moment on."""
+        ahead_s = max((at - self._clock.now()).total_seconds(), 0.0)
+        body = {"action": "switch", "fingerprint": name, "at_unix": at.timestamp(), "away_s": self._away_s}
+        await self._ask(body, at, ahead_s + ANSWER_TIMEOUT_S)
+
+    async def look(self) -> None:
+        """See whether munge and slurmctld work; into `view`."""
+        try:
+            await self._munge.exchange(await self._munge.encode())
+            works = await self._slurm.ping()
+        except (MungeError, SlurmError) as error:
+            log.warning("head_munge_does_not_work", reason=str(error))
+            works = False
+        self.view = replace(self.view, works=works)
+
+    async def _ask(self, body: dict[str, Any], moment: datetime | None, timeout_s: float) -> None:
+        if self.view.busy:
+            return
+        self.view = replace(self.view, busy=True, failure="")
+        request_id = secrets.token_hex(8)
+        try:
+            told = await self._exchange({**body, "id": request_id}, timeout_s)
+        except MungeError as error:
+            log.error("head_munge_not_served", reason=str(error))
+            self.view = replace(self.view, failure=str(error), moment=moment, key="", staged="")
+        else:
+            failure = "" if told["ok"] else str(told["detail"]) or "it did not say why"
+            self.view = replace(
+                self.view, key=str(told["key"]), staged=str(told["staged"]), failure=failure, moment=moment
+            )
+            if "stopped_unix" in told:
+                self.away = float(told["stopped_unix"]), float(told["started_unix"])
+        finally:
+            self.view = replace(self.view, busy=False)
+
+    async def _exchange(self, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        try:
+            write_atomic(self._request, json.dumps(body).encode(), mode=0o600)
+        except OSError as error:
+            raise MungeError(f"the head's unit cannot be asked: {self._request}: {error.strerror}") from error
+        end_s = self._clock.monotonic_s() + timeout_s
+        while self._clock.monotonic_s() < end_s:
+            await self._clock.sleep(LOOK_S)
+            told = await asyncio.to_thread(self._read)
+            if told.get("id") == body["id"]:
+                return told
+        taken = not self._request.exists()
+        with suppress(OSError):
+            self._request.unlink()
+        if taken:
+            raise MungeError("meshd-munge.service took the request and did not answer: journalctl -u meshd-munge")
+        raise MungeError("meshd-munge.path does not serve: systemctl enable --now meshd-munge.path")
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            told = json.loads(self._answer.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return told if isinstance(told, dict) else {}

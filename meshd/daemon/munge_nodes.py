@@ -1,0 +1,80 @@
+"""What the node agents tell of their munge, put together with what Slurm says of their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from meshd.api.node_schema import PollIn
+from meshd.model.machine import IN_SLURM, Machine
+from meshd.model.observed import SlurmView
+from meshd.munge.rotation import NodeView
+from meshd.runtime.clock import Clock
+from meshd.store.journal import Journal
+
+POLL_SLACK_S = 15.0
+"""An agent that has not come for so long after its poll was due cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The last word of an agent."""
+
+    at: datetime
+    key: str
+    staged: str
+    proved: bool
+    slurmd: bool
+    problem: str
+
+
+class MungeNodes:
+    """All machines that have joined and not left.
+
+    Args:
+        slurm: Slurm's newest word; None while it cannot be read.
+        poll_hold_s: how long a poll is held at most.
+    """
+
+    def __init__(
+        self, journal: Journal, slurm: Callable[[], SlurmView | None], clock: Clock, poll_hold_s: float
+    ) -> None:
+        self._journal = journal
+        self._slurm = slurm
+        self._clock = clock
+        self._silent_after = timedelta(seconds=poll_hold_s + POLL_SLACK_S)
+        self._heard: dict[str, Heard] = {}
+
+    def heard(self, machine: str, report: PollIn) -> Heard:
+        """Take an agent's word."""
+        beat = report.heartbeat
+        heard = self._heard[machine] = Heard(
+            self._clock.now(), beat.munge_key, beat.munge_key_staged, report.munge_ok, beat.slurmd_alive, report.problem
+        )
+        return heard
+
+    def views(self, failures: Mapping[str, str]) -> dict[str, NodeView]:
+        """All of them, by machine. `failures` are of what they were told to do last."""
+        slurm, now = self._slurm(), self._clock.now()
+        return {str(m.name): self._view(m, slurm, now, failures.get(m.name, "")) for m in self.joined()}
+
+    def joined(self) -> list[Machine]:
+        """Their records."""
+        return [
+            m for m in self._journal.machines() if m.phase in IN_SLURM and m.facts is not None and not m.left_slurm
+        ]  # fmt: skip
+
+    def _view(self, machine: Machine, slurm: SlurmView | None, now: datetime, failure: str) -> NodeView:
+        node = slurm.nodes.get(machine.slot) if slurm else None
+        states = node.states if node is not None and node.address == machine.tailnet_ip else frozenset()
+        down = "DOWN" in states and slurm is not None and not slurm.jobs_on(machine.slot)
+        offline = down or not machine.may_run_jobs
+        heard = self._heard.get(machine.name)
+        if heard is None:
+            return NodeView(machine.name, machine.slot, reachable=False, offline=offline, problem=failure)
+        return NodeView(
+            machine=machine.name, slot=machine.slot, reachable=now - heard.at <= self._silent_after, offline=offline,
+            key=heard.key, staged=heard.staged, proved=heard.proved, problem=failure or heard.problem,
+            slurmd=not machine.slurmd_started or (heard.slurmd and "NOT_RESPONDING" not in states),
+        )  # fmt: skip

@@ -1,0 +1,364 @@
+"""The daemon's part of a munge key rotation, with agents that poll and a head whose munge is two variables."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretBytes
+
+from meshd.api import schema as s
+from meshd.api.faults import BadRequest, Refused, Unknown
+from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.munge_desk import MungeDesk
+from meshd.daemon.munge_nodes import MungeNodes
+from meshd.daemon.munge_rotator import MungeRotator
+from meshd.model.machine import Phase
+from meshd.munge.key import fingerprint
+from meshd.munge.keystore import MungeKeyStore
+from meshd.munge.rotation import HeadView, Pace, Rotation, Stage
+from meshd.runtime.clock import SystemClock
+from meshd.store.journal import Journal
+from tests.unit.worlds import NOW, machine, node, slurm
+
+OLD = SecretBytes(b"o" * 1024)
+OLD_NAME = fingerprint(OLD)
+PACE = Pace(lead_s=0.4, verify_s=3.0, again_s=0.05, away_s=0.0)
+
+
+class Head:
+    """The head's unit, which obeys unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.view = HeadView()
+        self.away: tuple[float, float] | None = None
+        self.key, self.staged, self.previous = OLD_NAME, "", ""
+        self.refuses = ""
+        self.works = True
+
+    async def stage(self, key: SecretBytes) -> None:
+        self.staged = fingerprint(key)
+        self.view = replace(self.view, key=self.key, staged=self.staged, failure="", moment=None)
+
+    async def switch(self, name: str, at: datetime) -> None:
+        self.view = replace(self.view, busy=True, failure="")
+        await asyncio.sleep(max(0.0, (at - SystemClock().now()).total_seconds()))
+        if not self.refuses and self.key != name:
+            assert name in {self.staged, self.previous}
+            self.key, self.previous = name, self.key
+            self.away = (at.timestamp(), at.timestamp() + 0.1)
+        self.view = replace(self.view, busy=False, key=self.key, failure=self.refuses, moment=at)
+
+    async def look(self) -> None:
+        self.view = replace(self.view, works=self.works)
+
+
+class Agent:
+    """A node agent that polls."""
+
+    def __init__(self, lab: Lab, name: str, key: bytes = OLD.get_secret_value()) -> None:
+        self.lab = lab
+        self.name = name
+        self.keys = {"key": key, "staged": b"", "previous": b""}
+        self.verbs: list[str] = []
+        self.results: list[ResultIn] = []
+        self.deaf: tuple[str, ...] = ()
+        self.task: asyncio.Task[None] | None = None
+
+    def name_of(self, which: str) -> str:
+        key = self.keys[which]
+        return hashlib.sha256(key).hexdigest()[:16] if key else ""
+
+    def start(self) -> None:
+        self.task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        assert self.task
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            beat = HeartbeatIn(
+                slurmd_alive=True, munge_key=self.name_of("key"), munge_key_staged=self.name_of("staged")
+            )
+            proved = self.name_of("key") == self.lab.head.key
+            report = PollIn(munge_ok=proved, heartbeat=beat, results=tuple(self.results))
+            self.results = []
+            self.lab.rotator.heard(self.name, report)
+            for command in await self.lab.agents.poll(self.name, report.results, 0.2):
+                args = command.to_wire()["args"]
+                action = str(args.get("action", command.verb))
+                self.verbs.append(action)
+                ok = action not in self.deaf
+                self.results.append(
+                    ResultIn(id=command.id, ok=ok, detail="" if ok else f"{action} does not work here", data={})
+                )
+                if ok:
+                    await self._obey(action, args)
+            await asyncio.sleep(0)
+
+    async def _obey(self, action: str, args: dict[str, Any]) -> None:
+        if action in {"stage", "put"}:
+            self.keys["staged" if action == "stage" else "key"] = base64.b64decode(args["key_b64"])
+        elif action == "switch":
+            await asyncio.sleep(max(0.0, args["at_unix"] - SystemClock().now().timestamp()))
+            found = next(name for name in ("staged", "previous", "key") if self.name_of(name) == args["fingerprint"])
+            self.keys["key"], self.keys["previous"] = self.keys[found], self.keys["key"]
+        elif action == "forget":
+            self.keys["staged"] = self.keys["previous"] = b""
+
+
+class Lab:
+    """A daemon's rotator around a journal on disk."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self.head = Head()
+        self.agents = AgentQueues()
+        self.seen = slurm()
+        self.credential = OLD
+        self.auth = "auth/munge"
+        self.journal = Journal(directory / "j.db")
+        self.task: asyncio.Task[None] | None = None
+        self._make()
+
+    def _make(self) -> None:
+        async def look() -> None:
+            await asyncio.sleep(0)
+
+        async def auth() -> str:
+            return self.auth
+
+        clock = SystemClock()
+        nodes = MungeNodes(self.journal, lambda: self.seen, clock, -14.5)
+        self.rotator = MungeRotator(
+            journal=self.journal, store=MungeKeyStore(self.directory), credential=lambda: self.credential,
+            head=self.head, agents=self.agents, nodes=nodes, look_at_slurm=look, clock=clock, pace=PACE,
+        )  # fmt: skip
+        self.desk = MungeDesk(self.rotator, auth, clock)
+
+    def node(self, number: int) -> Agent:
+        one = machine(Phase.READY, index=number)
+        self.journal.put(one, "phase", "ready", NOW)
+        self.seen = replace(self.seen, nodes={**self.seen.nodes, one.slot: node(one)})
+        return Agent(self, one.name)
+
+    def start(self) -> None:
+        self.task = asyncio.create_task(self.rotator.run())
+
+    async def restart(self) -> None:
+        """kill -9 and a new start: only journal, key files and what runs outside of meshd are left."""
+        assert self.task
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.journal.close()
+        self.journal = Journal(self.directory / "j.db")
+        self.agents, self.head.view = AgentQueues(), HeadView()
+        self._make()
+        self.start()
+
+    async def until(self, stage: Stage, timeout_s: float = 10.0) -> Rotation:
+        for _ in range(round(timeout_s / 0.01)):
+            if self.task is not None and self.task.done():
+                self.task.result()
+            if self.rotator.current.stage is stage:
+                return self.rotator.current
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"not {stage}: {self.rotator.current}, {self.rotator.problem}")
+
+    async def ask(self, action: Any = "begin", *machines: str, dry_run: bool = False) -> s.MungeRotationView:
+        return await self.desk.ask(
+            s.MungeRotationRequest(action=action, machines=machines, dry_run=dry_run), "root"
+        )  # fmt: skip
+
+
+async def eventually(what: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if what():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it does not come about")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+async def with_nodes(lab: Lab, count: int) -> list[Agent]:
+    agents = [lab.node(number) for number in range(1, count + 1)]
+    for agent in agents:
+        agent.start()
+    await eventually(lambda: all(node.reachable for node in lab.rotator.world().nodes.values()))
+    lab.start()
+    return agents
+
+
+async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path: Path) -> None:
+    agents = await with_nodes(lab, 3)
+    preview = await lab.ask(dry_run=True)
+    assert len(preview.steps) == 5
+    assert lab.rotator.rotation is None
+    begun = await lab.ask()
+    assert (begun.active, begun.old, begun.stage) == (True, OLD_NAME, "generate")
+    with pytest.raises(Refused, match="under way"):
+        await lab.ask()
+    done = await lab.until(Stage.DONE)
+    assert {agent.name_of("key") for agent in agents} == {lab.head.key, done.new} == {done.new}
+    assert sorted(done.confirmed) == sorted(agent.name for agent in agents)
+    assert done.longest_away_ms == pytest.approx(100, abs=1)
+    assert [path.stem for path in (tmp_path / "munge-keys").iterdir()] == [done.new]
+    assert (tmp_path / "munge-keys" / f"{done.new}.key").stat().st_mode & 0o777 == 0o600
+    assert fingerprint(lab.rotator.key_for_joining()) == done.new
+    await eventually(lambda: all(agent.name_of("previous") == "" for agent in agents))
+    key = lab.rotator.key_for_joining().get_secret_value()
+    dump = b"".join(path.read_bytes() for path in tmp_path.glob("j.db*"))
+    assert key not in dump
+    # The service is started anew: systemd hands over the head's key, and the file has done its work.
+    lab.credential = SecretBytes(key)
+    await lab.restart()
+    assert list((tmp_path / "munge-keys").iterdir()) == []
+    assert fingerprint(lab.rotator.key_for_joining()) == done.new
+    # And once more.
+    await lab.ask()
+    second = await lab.until(Stage.DONE)
+    assert second.old == done.new != second.new
+    assert lab.desk.view().key == second.new
+
+
+@pytest.mark.parametrize("stage", [Stage.GENERATE, Stage.STAGE, Stage.SWITCH, Stage.VERIFY])
+async def test_killed_in_a_stage_it_goes_on(lab: Lab, stage: Stage) -> None:
+    agents = await with_nodes(lab, 2)
+    if stage is Stage.STAGE:
+        agents[1].deaf = ("stage",)
+    if stage is Stage.VERIFY:
+        agents[1].deaf = ("switch", "put")
+    await lab.ask()
+    await lab.until(stage)
+    await lab.restart()
+    agents[1].deaf = ()
+    done = await lab.until(Stage.DONE)
+    assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {done.new}
+
+
+async def test_a_head_that_cannot_change_takes_all_back(lab: Lab) -> None:
+    agents = await with_nodes(lab, 2)
+    lab.head.refuses = "systemd says no"
+    await lab.ask()
+    await lab.until(Stage.RETURN)
+    assert any("systemd says no" in p.text for p in lab.desk.problem()) or lab.rotator.current.taken_back
+    lab.head.refuses = ""
+    ended = await lab.until(Stage.ABORTED)
+    assert "systemd says no" in ended.taken_back
+    assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
+    assert fingerprint(lab.rotator.key_for_joining()) == OLD_NAME
+
+
+async def test_when_most_nodes_do_not_follow_all_go_back(lab: Lab) -> None:
+    agents = await with_nodes(lab, 3)
+    for agent in agents[:2]:
+        agent.deaf = ("switch", "put")
+    await lab.ask()
+    await lab.until(Stage.RETURN)
+    ended = await lab.until(Stage.ABORTED)
+    assert "1 of 3 nodes" in ended.taken_back
+    assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
+
+
+async def test_one_that_does_not_follow_is_shown_and_can_be_waived(lab: Lab) -> None:
+    agents = await with_nodes(lab, 3)
+    agents[0].deaf = ("switch", "put")
+    await lab.ask()
+    await lab.until(Stage.VERIFY)
+    await asyncio.sleep(PACE.verify_s + 0.2)
+    assert lab.rotator.current.stage is Stage.VERIFY
+    (problem,) = lab.desk.problem()
+    assert agents[0].name in problem.text
+    row = next(row for row in lab.desk.view().nodes if row.machine == agents[0].name)
+    assert "does not work here" in row.reason
+    with pytest.raises(Unknown):
+        await lab.ask("waive", "nobody")
+    with pytest.raises(BadRequest):
+        await lab.ask("waive")
+    await lab.ask("waive", "h100-1")
+    await lab.until(Stage.DONE)
+
+
+async def test_a_silent_node_with_a_job_is_waited_for_and_one_that_is_down_is_not(lab: Lab) -> None:
+    agents = await with_nodes(lab, 2)
+    await agents[1].stop()
+    lab.seen = slurm(*lab.seen.nodes.values(), jobs={"7": "h100-2"})
+    await asyncio.sleep(0.6)
+    view = await lab.ask()
+    await lab.until(Stage.STAGE)
+    await asyncio.sleep(0.3)
+    assert lab.rotator.current.stage is Stage.STAGE
+    assert "jobs are on it" in lab.rotator.current.failure
+    # Slurm gives its job to another node: nothing is lost any more.
+    down = replace(lab.seen.nodes["h100-2"], states=frozenset({"DOWN", "NOT_RESPONDING"}))
+    lab.seen = slurm(lab.seen.nodes["h100-1"], down)
+    done = await lab.until(Stage.DONE)
+    states = {row.machine: row.state for row in lab.desk.view().nodes}
+    assert states == {agents[0].name: "confirmed", agents[1].name: "offline"}
+    # It comes back, with the old key: it gets the new one before anything else.
+    queue = lab.agents.of(agents[1].name)
+    for command in queue.pending():
+        queue.drop(command.id)
+    agents[1].verbs.clear()
+    agents[1].start()
+    await eventually(lambda: agents[1].name_of("key") == done.new)
+    assert agents[1].verbs[0] == "put"
+    assert view.id == done.id
+
+
+async def test_abort(lab: Lab) -> None:
+    agents = await with_nodes(lab, 2)
+    with pytest.raises(Refused, match="no rotation"):
+        await lab.ask("abort")
+    agents[0].deaf = ("stage",)
+    await lab.ask()
+    await lab.until(Stage.STAGE)
+    view = await lab.ask("abort")
+    assert (view.stage, view.taken_back) == ("aborted", "aborted by root")
+    assert lab.head.key == OLD_NAME
+    agents[0].deaf, agents[1].deaf = (), ("switch", "put")
+    await lab.ask()
+    await lab.until(Stage.VERIFY)
+    assert (await lab.ask("abort")).stage == "return"
+    await lab.until(Stage.ABORTED)
+    assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
+
+
+async def test_the_head_s_key_was_changed_by_hand(lab: Lab) -> None:
+    lab.head.key = "f" * 16
+    lab.start()
+    await lab.ask()
+    ended = await lab.until(Stage.ABORTED)
+    assert "systemctl restart munge meshd" in ended.taken_back
+
+
+async def test_without_munge_nothing_is_rotated(lab: Lab) -> None:
+    lab.auth = "auth/slurm"
+    for dry_run in (True, False):
+        with pytest.raises(Refused, match="auth/slurm, not munge") as refused:
+            await lab.ask(dry_run=dry_run)
+        assert "slurm.jwks" in refused.value.cure
+    assert lab.desk.view().id == ""
+
+
+def test_keys_are_in_no_repr(tmp_path: Path) -> None:
+    store = MungeKeyStore(tmp_path)
+    name = store.keep(OLD)
+    assert "ooo" not in repr(store.read(name))
+    (tmp_path / "munge-keys" / f"{name}.key").write_bytes(b"x" * 1024)
+    assert store.fingerprints() == frozenset(), "one that is damaged does not count"
