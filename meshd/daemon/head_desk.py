@@ -351,8 +351,9 @@ class Desk:
                 f"{pool.name} does not rent from {request.provider}", f"its providers are: {', '.join(pool.providers)}"
             )
         return Target(
-            pool.name, request.gpus, request.provider or "", request.max_usd_per_gpu_hour, self._clock.now(), by
-        )
+            pool.name, request.gpus, request.provider or "", request.max_usd_per_gpu_hour, self._clock.now(), by,
+            spread=request.spread,
+        )  # fmt: skip
 
     @staticmethod
     def _with_target(desired: Desired, target: Target) -> Desired:

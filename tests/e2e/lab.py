@@ -8,7 +8,7 @@ import re
 import time
 import tomllib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from deploy.sandbox import proc
@@ -16,6 +16,7 @@ from deploy.sandbox.clouds.host import BootDefaults
 from deploy.sandbox.clouds.ledger import Life, Machine
 from deploy.sandbox.cluster import Cluster
 from deploy.sandbox.headmachine import Head
+from deploy.sandbox.vendors import credentials
 from meshd.contract.faults import Fault
 
 T = TypeVar("T")
@@ -130,6 +131,11 @@ class Lab:
         problems = (await self.until(look, "meshd answers"))["problems"]
         return "\n".join(f"{p['text']} -> {p['cure']}" for p in problems)
 
+    async def nothing_left_alone(self) -> bool:
+        """Whether every offer may be asked for."""
+        offers = (await self.ask("offers", "--all"))["offers"]
+        return bool(offers) and not any(offer["blocked_until"] for offer in offers)
+
     async def last_event(self) -> int:
         """Where `events` goes on from."""
         return int((await self.ask("events", "--limit", "1"))["last_id"])
@@ -149,6 +155,11 @@ class Lab:
         """Every node that slurmctld knows."""
         text = (await self.head.run("scontrol", "show", "nodes", "--oneliner")).text
         return {slot.name: slot for slot in map(_slot, text.splitlines()) if slot.name}
+
+    async def features(self) -> dict[str, set[str]]:
+        """What Slurm says of each node: its features."""
+        text = (await self.head.run("sinfo", "-h", "-N", "-o", "%N %b")).text
+        return {name: set(words.split(",")) for name, words in (line.split() for line in text.splitlines())}
 
     async def joined_slots(self) -> set[str]:
         """The slots that have a machine's address in slurmctld."""
@@ -190,6 +201,15 @@ class Lab:
         """The machines that cost money."""
         return [machine for machine in self.ledger(cloud) if machine.life is not Life.ENDED]
 
+    def all_alive(self) -> list[Machine]:
+        """The machines that cost money, in whichever cloud."""
+        return [machine for cloud in self.cluster.clouds.clouds for machine in self.alive(cloud)]
+
+    def room(self, **machines: int | None) -> None:
+        """How many machines fit into each of these clouds; None for as many as one likes."""
+        for cloud, count in machines.items():
+            self.cluster.clouds.clouds[cloud].ledger.set_room("*", "*", count)
+
     def fault(self, fault: Fault, cloud: str = "aws") -> None:
         """Let something go wrong."""
         self.cluster.clouds.clouds[cloud].faults.inject(fault)
@@ -205,7 +225,7 @@ class Lab:
 
     async def inside(self, machine: str, *argv: str, check: bool = True) -> str:
         """Run a program on a rented machine as its root."""
-        (found,) = [m for cloud in ("aws", "lambda") for m in self.alive(cloud) if m.token == machine]
+        (found,) = [m for m in self.all_alive() if m.token == machine]
         return (await self.cluster.world.hypervisor.run(found.name, argv, check=check)).text
 
     # -- the tailnet ----------------------------------------------------------------------------------------------
@@ -228,6 +248,15 @@ class Lab:
         self._dirty = True
         await self.head.write("/etc/meshd/meshd.toml", text)
         await self.head.run("systemctl", "reload", "meshd")
+
+    async def enable(self, *providers: str) -> None:
+        """Let meshd rent from these clouds, from now on; it is restarted for that."""
+        self.cluster.options = replace(self.cluster.options, providers=providers)
+        self._settings, self._dirty = self.cluster.options.settings(), False
+        for name, text in credentials(providers).items():
+            await self.head.write(f"/etc/meshd/credentials/{name}", text, "0600")
+        await self.head.write("/etc/meshd/meshd.toml", self._settings)
+        await self.restart_meshd()
 
     async def timing(self, **timing: float) -> None:
         """Other deadlines, at once."""
@@ -266,11 +295,11 @@ class Lab:
 
     async def reset(self) -> None:
         """0 GPUs, no jobs, no faults, the first settings; proved from all sides."""
-        for name, cloud in self.cluster.clouds.clouds.items():
+        for cloud in self.cluster.clouds.clouds.values():
             cloud.faults.clear()
             cloud.ledger.release()
-            self.cluster.clouds.host.boot_defaults = BootDefaults()
-            del name
+        self.room(**dict.fromkeys(self.cluster.clouds.clouds))
+        self.boot(BootDefaults())
         await self.head.run("scancel", "-u", USER, check=False)
         if self._dirty:
             await self.write_settings(self._settings)
@@ -285,8 +314,7 @@ class Lab:
             slots = (await self.slots()).values()
             return (
                 not await self.nodes()
-                and not self.alive("aws")
-                and not self.alive("lambda")
+                and not self.all_alive()
                 and not await self.devices()
                 and all("DOWN" in slot.states and not slot.address.startswith("100.") for slot in slots)
             )
@@ -300,14 +328,16 @@ class Lab:
             "tail -n 15 /var/log/slurm/slurmctld.log; journalctl --no-pager -n 40 -u meshd",
             check=False,
         )
-        machines = [f"{m.token} {m.life} {m.end or ''}" for c in ("aws", "lambda") for m in self.ledger(c)[-12:]]
-        consoles = [f"--- {m.token}\n{self.cluster.world.hypervisor.logs(m.name)[-1500:]}" for m in self.alive()[:2]]
+        clouds = self.cluster.clouds.clouds
+        machines = [f"{c} {m.token} {m.life} {m.end or ''}" for c in clouds for m in self.ledger(c)[-12:]]
+        logs = self.cluster.world.hypervisor.logs
+        consoles = [f"--- {m.token}\n{logs(m.name)[-1500:]}" for m in self.all_alive()[:2]]
         return "\n".join([shown, *machines, *consoles])
 
 
 def _from_aws(words: tuple[str, ...]) -> tuple[str, ...]:
     """Lambda is cheaper and slower: it lets one launch pass every few seconds."""
-    return words if "--provider" in words else (*words, "--provider", "aws")
+    return words if {"--provider", "--spread"} & set(words) else (*words, "--provider", "aws")
 
 
 def _slot(line: str) -> Slot:

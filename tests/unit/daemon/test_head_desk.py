@@ -92,8 +92,11 @@ async def test_scale_journals_the_target_and_lifts_what_held_the_pool_back(world
     assert answer.target_id is not None
     assert [row.action for row in answer.plan.steps] == ["request_machine"] * 2
     assert world.journal.targets()["h100"].gpus == 2
+    assert not world.journal.targets()["h100"].spread
     assert "pool:h100" not in world.journal.blocks(NOW)
     assert "pool:h100x" in world.journal.blocks(NOW), "another pool's breaker stays"
+    await world.desk.scale(s.ScaleRequest(gpus=2, spread=True), ROOT)
+    assert world.journal.targets()["h100"].spread
 
 
 async def test_a_dry_run_changes_nothing(world: World) -> None:

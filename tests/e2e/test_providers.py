@@ -1,0 +1,160 @@
+"""All clouds at once: machines of each become nodes of one partition, and what one refuses another one gives."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from deploy.sandbox.clouds.ledger import Machine
+from deploy.sandbox.demo.report import rungs
+from deploy.sandbox.vendors import VENDORS
+from meshd.contract.faults import Fault, Kind, When
+from tests.e2e.lab import Lab
+from tests.e2e.test_scale import GPU
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+CLOUDS = tuple(VENDORS)
+COOLDOWN_S = 20.0
+FIND = """\
+umask 077
+cat >/run/secrets-to-find
+grep -rlFf /run/secrets-to-find /etc /opt /run /tmp /var /home 2>/dev/null | grep -v secrets-to-find |
+    xargs -r stat -c '%a %n'
+rm /run/secrets-to-find
+"""
+"""Prints mode and path of each file that has one of the lines of standard input in it."""
+
+PLACES = re.compile(
+    r"[67]00 (/etc/meshd/credentials/tailscale/auth_key|/etc/meshd-node/(tailscale\.key|join\.json)|/var/lib/cloud/\S+)"
+    r"|4[04]0 /run/credentials/meshd\.service/tailscale_auth_key"
+)
+"""Where these secrets belong. systemd's copy of a credential has 0440 for its list of access, below a closed directory."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def clouds(booted: Lab) -> AsyncIterator[Lab]:
+    """The cluster with all clouds enabled."""
+    before = booted.cluster.options.providers
+    await booted.enable(*CLOUDS)
+    yield booted
+    await booted.enable(*before)
+
+
+@pytest.fixture
+def wide(clouds: Lab, lab: Lab) -> Lab:
+    """The same, with 0 GPUs and no faults."""
+    assert clouds is lab
+    return lab
+
+
+def secrets_of(lab: Lab, machines: list[Machine]) -> list[str]:
+    """What stage 1 carries that nobody else may read."""
+    tokens = [token for machine in machines for token in re.findall(r'"token":"([^"]+)"', machine.user_data)]
+    assert len(set(tokens)) == len(machines)
+    return [lab.cluster.auth_key, *tokens]
+
+
+async def out_of_place(lab: Lab, machine: str, secrets: list[str]) -> list[str]:
+    """Where on a machine, or on the head, a secret is that has no business there, or that others may read."""
+    hypervisor = lab.cluster.world.hypervisor
+    where = machine if machine == "head" else next(m.name for m in lab.all_alive() if m.token == machine)
+    found = await hypervisor.run(where, ["sh", "-c", FIND], stdin="\n".join(secrets).encode(), timeout_s=60)
+    assert found.text, "each machine has its own key at least"
+    shown = await hypervisor.run(where, ["sh", "-c", "ps -eo args; journalctl --no-pager -b"])
+    told = [line for line in shown.text.splitlines() if any(secret in line for secret in secrets)]
+    return [line for line in found.text.splitlines() if not PLACES.fullmatch(line)] + told
+
+
+async def test_one_job_across_all_clouds(wide: Lab, figure: Callable[[str], None]) -> None:
+    lab = wide
+    await lab.timing(no_capacity_cooldown_s=COOLDOWN_S)
+    lab.room(**dict.fromkeys(CLOUDS, 1))
+    ever = {cloud: len(lab.ledger(cloud)) for cloud in CLOUDS}
+    up = await lab.scale(len(CLOUDS), "--spread")
+    assert up["outcome"] == "reached"
+    figure(f"{len(CLOUDS)} machines, one of each cloud, from nothing to READY in {up['elapsed_s']:.1f} s")
+
+    rows = await lab.nodes()
+    assert sorted(row["provider"] for row in rows.values()) == sorted(CLOUDS)
+    machines = {machine.token: machine for machine in lab.all_alive()}
+    assert set(machines) == set(rows) == await lab.devices()
+    slots = await lab.slots()
+    for name, row in rows.items():
+        assert machines[name] in lab.alive(row["provider"])
+        assert row["usd_per_hour"] == pytest.approx(machines[name].usd_per_hour)
+        assert slots[row["slot"]].address == row["address"]
+        assert slots[row["slot"]].states == {"IDLE"}
+    assert await lab.joined_slots() == {row["slot"] for row in rows.values()}
+
+    began = time.monotonic()
+    tell = 'echo "$SLURMD_NODENAME has $(nvidia-smi -L)"'
+    said = await lab.srun(f"-N{len(CLOUDS)}", "--gpus-per-node=1", "sh", "-c", tell)
+    figure(f"srun on all of them as an ordinary user in {time.monotonic() - began:.1f} s")
+    assert len(set(GPU.findall(said))) == len(CLOUDS), said
+    features = await lab.features()
+    for row in rows.values():
+        assert row["provider"] in features[row["slot"]]
+        assert machines[row["machine"]].gpu_name in said
+        assert ("spot" if machines[row["machine"]].spot else "ondemand") in features[row["slot"]]
+        here = await lab.srun("-N1", f"--constraint={row['provider']}", "printenv", "SLURMD_NODENAME")
+        assert here == row["slot"]
+
+    secrets = secrets_of(lab, list(machines.values()))
+    for name in ("head", *machines):
+        assert await out_of_place(lab, name, secrets) == [], name
+    for machine in machines.values():
+        assert not any(secret in lab.cluster.world.hypervisor.logs(machine.name) for secret in secrets)
+
+    down = await lab.scale(0)
+    figure(f"back to nothing in {down['elapsed_s']:.1f} s")
+    await lab.nothing_left()
+    for cloud in CLOUDS:
+        assert [machine.end for machine in lab.ledger(cloud)[ever[cloud] :]] == ["asked"], cloud
+    assert not lab.cluster.clouds.paperspace.scripts, "startup scripts hold a key"
+
+
+async def test_down_the_ladder(wide: Lab, figure: Callable[[str], None]) -> None:
+    lab = wide
+    await lab.until(lab.nothing_left_alone, "no offer is left alone any more", 60)
+    others = tuple(cloud for cloud in CLOUDS if cloud != "lambda")
+    before = "providers = [" + ", ".join(f'"{cloud}"' for cloud in CLOUDS) + "]"
+    assert before in lab.settings_with()
+    await lab.write_settings(lab.settings_with().replace(before, before.replace('"lambda", ', "")))
+    for cloud, kind in (("gce", Kind.NO_CAPACITY), ("runpod", Kind.NO_CAPACITY), ("paperspace", Kind.QUOTA)):
+        lab.fault(Fault(kind, "launch", When.ALWAYS), cloud)
+    lab.fault(Fault(Kind.CUT_AFTER, "launch", times=2), "aws")
+    ever, event = {cloud: len(lab.ledger(cloud)) for cloud in CLOUDS}, await lab.last_event()
+    up = await lab.scale(2, "--spread")
+    figure(f"2 machines over five offers, of which four refuse, READY in {up['elapsed_s']:.1f} s")
+
+    assert [len(lab.ledger(cloud)) - ever[cloud] for cloud in others] == [2 * (cloud == "aws") for cloud in others]
+    rows = await lab.nodes()
+    assert {row["provider"] for row in rows.values()} == {"aws"}
+    assert {machine.token for machine in lab.all_alive()} == set(rows)
+    assert len(rows) == 2
+
+    tried = rungs(await lab.events(event))
+    assert [(rung.offer.rsplit("/", 2)[0].split("/")[0], sorted(rung.refused)) for rung in tried] == [
+        ("gce", ["no_capacity"]),
+        ("runpod", ["no_capacity"]),
+        ("runpod", ["no_capacity"]),
+        ("paperspace", ["quota_exceeded"]),
+        ("aws", []),
+    ]
+    assert (tried[-1].rented, tried[-1].unclear) == (2, 2)
+    assert sum(rung.rented for rung in tried) == 2
+
+    for row in rows.values():
+        told = await lab.ask("explain", row["slot"])
+        outcomes = [(rung["provider"], rung["outcome"]) for rung in told["rungs"]]
+        assert ("paperspace", "quota") in outcomes
+        assert outcomes[-1] in {("aws", "rented"), ("aws", "adopted")}
+        words = " ".join(rung["words"] for rung in told["rungs"])
+        assert "does not have enough resources" in words
+        assert "no longer any instances available" in words
+        assert "maximum number of machines for your team" in words
