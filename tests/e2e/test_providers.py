@@ -30,7 +30,8 @@ rm /run/secrets-to-find
 """Prints mode and path of each file that has one of the lines of standard input in it."""
 
 PLACES = re.compile(
-    r"[4-7]00 (/etc/meshd/credentials/tailscale/auth_key|/etc/meshd-node/(tailscale\.key|join\.json)|/var/lib/cloud/\S+)"
+    r"[4-7]00 (/etc/meshd/credentials/tailscale/auth_key|/var/lib/cloud/\S+)"
+    r"|600 /etc/meshd-node/(tailscale\.key|join\.json)"
     r"|4[04]0 /run/credentials/meshd\.service/tailscale_auth_key"
 )
 """Where these secrets belong. systemd's copy of a credential is 0440 for its access list, below a closed directory."""
