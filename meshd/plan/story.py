@@ -41,7 +41,7 @@ def words(machine: Machine) -> str:
         case "adopted":
             return f"{machine.vendor_words or 'meshd did not know of it'}; it was found by its name"
         case "rented":
-            return machine.instance_id
+            return f"{machine.instance_id}; {machine.reason}" if machine.removal else machine.instance_id
     return machine.vendor_words or machine.failure or machine.reason
 
 

@@ -61,9 +61,9 @@ def test_machines_without_gpus_are_compared_with_their_like() -> None:
 def test_all_that_is_taken_is_shown_and_not_too_much_else() -> None:
     many = [offer(f"r{i}a", 1 + i / 1000, provider=ProviderName("gce")) for i in range(3000)]
     many += [offer(f"x{i}a", 50 + i, instance_type=f"t{i}") for i in range(2000)]
-    began = time.perf_counter()
+    began = time.process_time()
     notes = looked(many, many[40], many[2000], target=replace(TARGET, spread=True))
-    assert time.perf_counter() - began < 2.0  # some 50 ms on one slow core
+    assert time.process_time() - began < 2.0  # some 50 ms of CPU
     assert len(notes) == 2 + GOOD_MAX + OTHERS_MAX
     assert notes["r40a"] == notes["r2000a"] == ""
 

@@ -114,7 +114,7 @@ def test_nothing_is_lost_and_the_order_of_reading_does_not_matter(
 
 def test_five_thousand_offers_take_no_time() -> None:
     many = [offer(f"t{i}", 1 + i % 97, zone=f"z{i % 40}", gpus=1 + i % 8) for i in range(5000)]
-    began = time.perf_counter()
+    began = time.process_time()
     found = find(many, OfferFilter(gpu="h100", max_usd_per_gpu_hour=20), BLOCKS, NOW, limit=40)
     assert len(found.shown) == 40
-    assert time.perf_counter() - began < 1.0  # some 20 ms on one slow core
+    assert time.process_time() - began < 1.0  # some 40 ms of CPU

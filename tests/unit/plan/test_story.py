@@ -29,6 +29,7 @@ UNCLEAR = {"unclear": ago(3590)}
         (machine(Phase.READY), "rented", "i-1"),
         (machine(Phase.TERMINATING, failure="did not boot"), "failed", "did not boot"),
         (machine(Phase.GONE), "rented", "i-1"),
+        (machine(Phase.GONE, removal="moved", reason="its gang moves"), "rented", "i-1; its gang moves"),
         (replace(REFUSED, refusal="no_capacity"), "no_capacity", "Insufficient..."),
         (replace(REFUSED, refusal="not_found"), "no_capacity", "Insufficient..."),
         (replace(REFUSED, refusal="quota_exceeded"), "quota", "Insufficient..."),
