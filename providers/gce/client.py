@@ -1,18 +1,12 @@
-"""The only place that imports Google's SDK: calls in threads, with its exceptions turned into the contract's.
-
-The SDK is imported in a thread on the first call, not when this module is: that takes seconds and 140 MB.
-"""
+"""Calls of Google's SDK in threads, with its exceptions turned into the contract's."""
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
 from providers._http import MAX_VENDOR_TEXT, in_doubt, retry_after_s
@@ -20,10 +14,8 @@ from providers._settings import read_secret
 from providers._threads import Workers
 from providers.gce.errors import GCE, refusal_of_answer, to_error
 from providers.gce.keys import key_info
+from providers.gce.sdk import Sdk, installed, sdk_of_google
 from providers.gce.settings import GceSettings
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,66 +31,6 @@ PRICES_TIMEOUT_S = 150.0
 _HARMLESS = frozenset({"", "NO_RESULTS_ON_PAGE"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Sdk:
-    compute: ModuleType
-    auth: ModuleType
-    service_account: ModuleType
-    session: Callable[[Any], Any]
-    options: Any
-    to_dict: Callable[[Any], dict[str, Any]]
-    parse: Callable[[Mapping[str, Any], Any], Any]
-    refused: type[Exception]
-    auth_transport: type[Exception]
-    auth_failed: type[Exception]
-    all_errors: tuple[type[Exception], ...]
-    not_sent: tuple[type[Exception], ...]
-    cut: type[Exception]
-    wire_fault: type[Exception]
-
-
-@lru_cache(maxsize=1)
-def _sdk() -> _Sdk:
-    import google.auth
-    import requests
-    from google.api_core import exceptions
-    from google.api_core.client_options import ClientOptions
-    from google.auth import exceptions as auth_errors
-    from google.auth.transport.requests import AuthorizedSession
-    from google.cloud import compute_v1
-    from google.oauth2 import service_account
-    from google.protobuf import json_format
-    from urllib3 import exceptions as wire
-
-    return _Sdk(
-        compute=compute_v1,
-        auth=google.auth,
-        service_account=service_account,
-        session=AuthorizedSession,
-        options=ClientOptions,
-        to_dict=lambda message: json_format.MessageToDict(type(message).pb(message)),
-        parse=json_format.ParseDict,
-        refused=exceptions.GoogleAPICallError,
-        auth_transport=auth_errors.TransportError,
-        auth_failed=auth_errors.GoogleAuthError,
-        all_errors=(
-            exceptions.GoogleAPIError,
-            auth_errors.GoogleAuthError,
-            requests.RequestException,
-            json_format.Error,
-        ),
-        not_sent=(
-            requests.exceptions.ConnectTimeout,
-            requests.exceptions.SSLError,
-            requests.exceptions.ProxyError,
-            wire.NewConnectionError,
-            wire.ConnectTimeoutError,
-        ),
-        cut=requests.exceptions.ConnectionError,
-        wire_fault=requests.RequestException,
-    )
-
-
 class Gce:
     """The Compute API of one project.
 
@@ -111,7 +43,7 @@ class Gce:
     """
 
     def __init__(self, settings: GceSettings) -> None:
-        if importlib.util.find_spec("google") is None or importlib.util.find_spec("google.cloud.compute_v1") is None:
+        if not installed():
             raise ModuleNotFoundError("No module named 'google.cloud.compute_v1'", name="google.cloud.compute_v1")
         self._settings = settings
         self._key = read_secret(settings.service_account, settings.service_account_file, "gce_service_account")
@@ -127,7 +59,7 @@ class Gce:
     async def insert(self, zone: str, body: Row, request_id: str) -> Row:
         """instances.insert; returns the operation."""
 
-        def call(sdk: _Sdk) -> Row:
+        def call(sdk: Sdk) -> Row:
             instance = sdk.compute.Instance()
             sdk.parse(body, sdk.compute.Instance.pb(instance))
             client = self._client(sdk, "InstancesClient", changes=True)
@@ -141,7 +73,7 @@ class Gce:
     async def delete(self, zone: str, name: str) -> Row:
         """instances.delete; returns the operation."""
 
-        def call(sdk: _Sdk) -> Row:
+        def call(sdk: Sdk) -> Row:
             client = self._client(sdk, "InstancesClient", changes=True)
             request = sdk.compute.DeleteInstanceRequest(project=self._project, zone=zone, instance=name)
             return self._row(sdk, client.delete_unary(request, **self._once()), "operation", "terminate")
@@ -151,7 +83,7 @@ class Gce:
     async def instance(self, zone: str, name: str, operation: str = "get") -> Row:
         """instances.get."""
 
-        def call(sdk: _Sdk) -> Row:
+        def call(sdk: Sdk) -> Row:
             client = self._client(sdk, "InstancesClient")
             request = sdk.compute.GetInstanceRequest(project=self._project, zone=zone, instance=name)
             return self._row(sdk, client.get(request, **self._once()), "instance", operation)
@@ -175,7 +107,7 @@ class Gce:
     async def operation(self, zone: str, name: str) -> Row:
         """zoneOperations.get."""
 
-        def call(sdk: _Sdk) -> Row:
+        def call(sdk: Sdk) -> Row:
             client = self._client(sdk, "ZoneOperationsClient")
             request = sdk.compute.GetZoneOperationRequest(project=self._project, zone=zone, operation=name)
             return self._row(sdk, client.get(request, **self._once()), "operation", "launch")
@@ -185,7 +117,7 @@ class Gce:
     async def operations_on(self, zone: str, name: str, operation: str) -> list[Row]:
         """zoneOperations.list for one machine, all pages."""
 
-        def call(sdk: _Sdk) -> list[Row]:
+        def call(sdk: Sdk) -> list[Row]:
             client = self._client(sdk, "ZoneOperationsClient")
             wanted = f'targetLink eq ".*/zones/{zone}/instances/{name}"'
             request = sdk.compute.ListZoneOperationsRequest(
@@ -205,7 +137,7 @@ class Gce:
             AuthFailed: the credentials are not let in; where the API is not switched on, the text says how to.
         """
 
-        def call(sdk: _Sdk) -> list[R]:
+        def call(sdk: Sdk) -> list[R]:
             found: list[R] = []
             query = {"currencyCode": "USD", "pageSize": str(SKU_PAGE)}
             with self._web_session(sdk) as session:
@@ -222,7 +154,7 @@ class Gce:
             text = f"{error.text} (prices need the Cloud Billing API: gcloud services enable {BILLING_API})"
             raise AuthFailed(text, provider=GCE, operation="prices", vendor_text=error.vendor_text) from error
 
-    def _web_session(self, sdk: _Sdk) -> Any:
+    def _web_session(self, sdk: Sdk) -> Any:
         """A session with our credentials. It tries nothing twice but an access token that was refused."""
         credentials = self._credentials
         if hasattr(
@@ -264,7 +196,7 @@ class Gce:
         """
         asked = {"permissions": sorted(permissions)}
 
-        def call(sdk: _Sdk) -> frozenset[str] | None:
+        def call(sdk: Sdk) -> frozenset[str] | None:
             base = self._settings.api_endpoint.rstrip("/") or RESOURCE_MANAGER
             url = f"{base}/v1/projects/{self._project}:testIamPermissions"
             with self._web_session(sdk) as session, suppress(sdk.wire_fault, ValueError):
@@ -284,7 +216,7 @@ class Gce:
             self._clients.clear()
 
     async def _aggregated(self, client_name: str, request_name: str, wanted: str, operation: str) -> dict[str, Row]:
-        def call(sdk: _Sdk) -> dict[str, Row]:
+        def call(sdk: Sdk) -> dict[str, Row]:
             client = self._client(sdk, client_name)
             request = getattr(sdk.compute, request_name)(project=self._project, filter=wanted, max_results=PAGE)
             found: dict[str, dict[str, Any]] = {}
@@ -308,7 +240,7 @@ class Gce:
         limit_s = self._settings.launch_timeout_s if launch else self._settings.call_timeout_s
         return {"retry": None, "timeout": limit_s}
 
-    def _row(self, sdk: _Sdk, message: Any, kind: str, operation: str) -> Row:
+    def _row(self, sdk: Sdk, message: Any, kind: str, operation: str) -> Row:
         """The message as JSON.
 
         Raises:
@@ -322,10 +254,10 @@ class Gce:
         raise in_doubt(text, changes=operation in ("launch", "terminate"), provider=GCE, operation=operation)
 
     async def _do(
-        self, call: Callable[[_Sdk], T], operation: str, *, changes: bool = False, timeout_s: float | None = None
+        self, call: Callable[[Sdk], T], operation: str, *, changes: bool = False, timeout_s: float | None = None
     ) -> T:
         def guarded() -> T:
-            sdk = _sdk()
+            sdk = sdk_of_google()
             try:
                 self._open(sdk, operation)
                 return call(sdk)
@@ -335,7 +267,7 @@ class Gce:
         deadline_s = timeout_s or self._settings.call_timeout_s
         return await self._workers.call(guarded, operation=operation, changes=changes, timeout_s=deadline_s)
 
-    def _open(self, sdk: _Sdk, operation: str) -> None:
+    def _open(self, sdk: Sdk, operation: str) -> None:
         """Find the credentials and the project, once."""
         with self._lock:
             if self._credentials is None:
@@ -345,7 +277,7 @@ class Gce:
             text = "no project: set providers.gce.project, for the credentials name none"
             raise InvalidRequest(text, provider=GCE, operation=operation)
 
-    def _find_credentials(self, sdk: _Sdk) -> tuple[Any, str, str]:
+    def _find_credentials(self, sdk: Sdk) -> tuple[Any, str, str]:
         if self._settings.anonymous:
             return sdk.auth.credentials.AnonymousCredentials(), "", "without credentials"
         if self._key is not None:
@@ -359,7 +291,7 @@ class Gce:
         found, project = sdk.auth.default(scopes=[SCOPE])
         return found, str(project or ""), str(getattr(found, "service_account_email", "") or "your own credentials")
 
-    def _client(self, sdk: _Sdk, name: str, *, changes: bool = False) -> Any:
+    def _client(self, sdk: Sdk, name: str, *, changes: bool = False) -> Any:
         with self._lock:
             if (name, changes) not in self._clients:
                 options = sdk.options(api_endpoint=self._settings.api_endpoint.rstrip("/") or None)
@@ -387,7 +319,7 @@ def _must_be_complete(page: Row, operation: str) -> None:
         raise Transient(f"not complete: {', '.join(missing)[:300]} unreachable", provider=GCE, operation=operation)
 
 
-def _translate(sdk: _Sdk, error: Exception, operation: str, changes: bool) -> ProviderError:
+def _translate(sdk: Sdk, error: Exception, operation: str, changes: bool) -> ProviderError:
     """The contract's error for one of the SDK's.
 
     The SDK's own exception is not chained: it holds the request, and with it the user data.
