@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.property.sim import live_through
+from meshd.model.desired import Pool
+from tests.property.sim import LADDER, Setting, live_through
+
+MIXED = Pool("h100", "h100", 1, 6, ("cloud",), gpus_per_node_max=2)
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -19,3 +22,22 @@ async def test_every_history_ends_well(block: int, tmp_path: Path) -> None:
 async def test_a_history_that_once_went_wrong(seed: int, tmp_path: Path) -> None:
     """All three: slurmd had not stopped, somebody opened the node again, and its machine was ended under a job."""
     await live_through(seed, tmp_path)
+
+
+@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("block", range(4))
+async def test_so_does_every_one_with_shapes_places_and_places_that_are_sold_out(
+    block: int, spread: bool, tmp_path: Path
+) -> None:
+    """Offers that refuse, gangs that move, breakers with their probes."""
+    about = Setting(MIXED, LADDER, spread, sells_out=True)
+    for seed in range(block * 5, block * 5 + 5):
+        await live_through(5000 + seed, tmp_path, setting=about)
+
+
+@pytest.mark.parametrize("block", range(2))
+async def test_so_does_every_one_whose_machines_often_do_not_boot(block: int, tmp_path: Path) -> None:
+    """Breakers of pools and offers, each with its probes."""
+    about = Setting(MIXED, LADDER, sells_out=True, fails=0.6, restless=0.03, boot_timeout_s=100)
+    for seed in range(block * 5, block * 5 + 5):
+        await live_through(9000 + seed, tmp_path, rounds=100, setting=about)
