@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from itertools import islice
@@ -36,6 +36,11 @@ class _Now:
     tick: Tick
     at: datetime
 
+    def target(self, pool: str) -> Target | None:
+        """What a pool shall have."""
+        known = self.desired.pools.get(pool)
+        return self.desired.target(known) if known else None
+
     def doing(self, machine: Machine) -> str:
         """What a machine is doing."""
         block = self.desired.blocks.get(f"provider:{machine.provider}")
@@ -46,7 +51,7 @@ class _Now:
         """Why no machine stands behind a slot. `machines` are the pool's."""
         if pool not in self.desired.pools:
             return f"nothing is rented for it: pool {pool} is not in the settings any more"
-        target = self.desired.targets.get(pool)
+        target = self.target(pool)
         if target is None:
             return f"nothing is rented for it: pool {pool} has no target (`meshctl scale --pool {pool} --gpus N`)"
         for step in self.tick.plan.steps:
@@ -62,7 +67,7 @@ class _Now:
 
     def pool_why(self, pool: str, machines: list[Machine]) -> str:
         """How far a pool is, and what keeps it from its target. `machines` are its own."""
-        target = self.desired.targets.get(pool)
+        target = self.target(pool)
         if target is None:
             return f"it has no target: it is held as it is (`meshctl scale --pool {pool} --gpus N` sets one)"
         supply = [m for m in machines if m.phase in COUNTS_AS_SUPPLY and not m.removal]
@@ -75,16 +80,15 @@ class _Now:
     def constraints(self, pool: str) -> list[str]:
         """What an offer must meet."""
         found = self.desired.pools.get(pool)
-        return story.constraints(found, self.desired.targets.get(pool)) if found else []
+        return story.constraints(found, self.target(pool)) if found else []
 
     def next_rungs(self, pool: str, machines: list[Machine]) -> list[s.AlternativeRow]:
         """The offers that come next, and why the others would not do; none for a pool that has all. `machines`: its."""
-        target = self.desired.targets.get(pool)
+        target = self.target(pool)
         ready = sum(units(m) for m in machines if m.phase is Phase.READY and not m.removal)
         if pool not in self.desired.pools or (target is not None and ready >= target.gpus):
             return []
-        held = replace(self.desired, targets={pool: self.desired.targets.get(pool, Target(pool, 0))})
-        return views.alternatives([pool], (), self.tick.snapshot, held, self.at)
+        return views.alternatives([pool], (), self.tick.snapshot, self.desired, self.at)
 
     def _held(self, pool: str) -> str:
         return "; ".join(warn.reason for warn in self.tick.plan.warnings if warn.subject == pool and warn.holds_back)
@@ -123,7 +127,7 @@ class Explainer:
 
     def _slot(self, subject: str, slot: str, pool: str, machine: Machine | None, now: _Now) -> s.ExplainView:
         """A slot, or one of its machines."""
-        target = now.desired.targets.get(pool)
+        target = now.target(pool)
         made = self._journal.machines_of_slot(slot, RUNGS_MAX)
         newest = machine or (made[0] if made else None)
         rungs = story.ladder(made, newest.name if newest else "", target.at if target else None)
@@ -139,7 +143,7 @@ class Explainer:
 
     def _pool(self, pool: Pool, now: _Now) -> s.ExplainView:
         """A pool: everything tried since its target was set."""
-        target = now.desired.targets.get(pool.name)
+        target = now.target(pool.name)
         since = target.at if target else None
         made = self._journal.machines_of_pool(pool.name, 4 * RUNGS_MAX)
         rungs = [m for m in made if (since is not None and m.created_at >= since) or m.phase is not Phase.GONE]

@@ -13,7 +13,7 @@ from typing import Protocol
 from meshd import __version__
 from meshd.api import schema as s
 from meshd.api.auth import Actor
-from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
+from meshd.api.faults import NotReady, Refused, Unknown
 from meshd.daemon import problems, views
 from meshd.daemon.execute import Executor
 from meshd.daemon.explain import Explainer
@@ -23,8 +23,10 @@ from meshd.daemon.offers import offers_view
 from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
+from meshd.daemon.targets import asked_target, chosen_pool
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
+from meshd.plan.grow import amount
 from meshd.plan.scale import supply_gpus
 from meshd.runtime.clock import Clock
 
@@ -190,7 +192,7 @@ class Desk:
         """What would be done."""
         desired = self._desired()
         if request is not None:
-            pool = self._pool(desired, request)
+            pool = chosen_pool(desired, request)
             desired = self._with_target(desired, self._target(pool, request, "plan"))
         return self._plan_view(desired)
 
@@ -236,8 +238,8 @@ class Desk:
         """Set a pool's target."""
         await self._see_who_works()
         desired, tick, now = self._desired(), self._tick(), self._clock.now()
-        pool = self._pool(desired, request)
-        old = desired.targets.get(pool.name)
+        pool = chosen_pool(desired, request)
+        old = desired.target(pool)
         target = self._target(pool, request, str(actor.user))
         # A breaker or a cool-down must not silence an explicit wish: the plan is made as if they were lifted.
         lifted = replace(
@@ -247,18 +249,13 @@ class Desk:
         )
         view = self._plan_view(lifted)
         machines = [m for m in self._journal.machines() if m.pool == pool.name]
-        if request.gpus > pool.max_nodes * max(pool.gpus_per_node, 1):
-            raise Refused(
-                f"{pool.name} has room for {pool.max_nodes * max(pool.gpus_per_node, 1)} GPUs, not for {request.gpus}",
-                f"raise pools.{pool.name}.max_nodes and reload meshd",
-            )
         last_event_id = self._journal.last_event_id()
         target_id = None
         if not request.dry_run:
             held, kept = {**desired.blocks, **desired.cooled}, {**lifted.blocks, **lifted.cooled}
             self._journal.unblock(held.keys() - kept.keys())
             target_id = self._journal.set_target(
-                target, f"{pool.name} shall have {request.gpus} GPUs, said {actor.user}", now
+                target, f"{pool.name} shall have {amount(request.gpus, pool)}, said {actor.user}", now
             ).id
             self._reconciler.wake()
         slurm = views.slurm_of(tick.snapshot)
@@ -335,25 +332,8 @@ class Desk:
         async with self._news:
             self._news.notify_all()
 
-    def _pool(self, desired: Desired, request: s.ScaleRequest) -> Pool:
-        names = ", ".join(desired.pools) or "none: write a [pools.NAME] table into meshd.toml"
-        if request.pool is None:
-            if len(desired.pools) != 1:
-                raise BadRequest("say which pool to scale", f"--pool, one of: {names}")
-            return next(iter(desired.pools.values()))
-        if request.pool not in desired.pools:
-            raise Unknown(f"there is no pool {request.pool}", f"pools are: {names}")
-        return desired.pools[request.pool]
-
     def _target(self, pool: Pool, request: s.ScaleRequest, by: str) -> Target:
-        if request.provider and request.provider not in pool.providers:
-            raise BadRequest(
-                f"{pool.name} does not rent from {request.provider}", f"its providers are: {', '.join(pool.providers)}"
-            )
-        return Target(
-            pool.name, request.gpus, request.provider or "", request.max_usd_per_gpu_hour, self._clock.now(), by,
-            spread=request.spread,
-        )  # fmt: skip
+        return asked_target(pool, request, self._tick().snapshot.known_offers, by=by, at=self._clock.now())
 
     @staticmethod
     def _with_target(desired: Desired, target: Target) -> Desired:

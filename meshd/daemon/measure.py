@@ -42,7 +42,9 @@ def standing(
     return Standing(
         machines=Counter((m.pool, m.provider, m.phase.value) for m in machines),
         gpus_ready=ready,
-        gpus_wanted={name: desired.targets[name].gpus for name in desired.pools if name in desired.targets},
+        gpus_wanted={
+            n: target.gpus for n, pool in desired.pools.items() if (target := desired.target(pool)) is not None
+        },
         usd_per_hour=usd,
         problems={**dict.fromkeys(SEVERITIES, 0), **Counter(p.severity for p in problems)},
         source_up={source.name: source.ok for source in seen},

@@ -7,7 +7,7 @@ from datetime import datetime
 from meshd.api import schema as s
 from meshd.daemon import views
 from meshd.model.desired import Desired
-from meshd.model.observed import Fresh, Snapshot
+from meshd.model.observed import Snapshot
 from meshd.plan.offers import OfferFilter, find
 from meshd.plan.placement import blocked_by
 from meshd.plan.prices import is_stale, price_age_s
@@ -16,7 +16,7 @@ from meshd.provider_api import Offer
 
 def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now: datetime) -> s.OffersView:
     """What of all that was read last answers the query."""
-    offers = [o for listing in snapshot.offers.values() if isinstance(listing, Fresh) for o in listing.value]
+    offers = snapshot.known_offers
     wanted = OfferFilter(
         gpu=query.gpu or "", gpus_per_node=query.gpus_per_node, providers=query.provider, regions=query.region,
         spot=query.spot, max_usd_per_gpu_hour=query.max_usd_per_gpu_hour, arch=query.arch or "",

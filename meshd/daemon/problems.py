@@ -115,7 +115,7 @@ def of_plan(
         )
     for pool in desired.pools.values():
         block = desired.blocks.get(f"pool:{pool.name}")
-        target = desired.targets.get(pool.name)
+        target = desired.target(pool)
         short = target is not None and supply_gpus([m for m in machines if m.pool == pool.name]) < target.gpus
         if block is not None and not short:
             yield _problem("warning", f"{pool.name}: {block.reason}", "see `meshctl events`", pool=pool.name)

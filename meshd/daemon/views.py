@@ -8,7 +8,7 @@ from datetime import datetime
 
 from meshd.api import schema as s
 from meshd.api.plans import plan_view as document
-from meshd.model.desired import Desired, Pool
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot
 from meshd.model.plan import Plan, RequestMachine
@@ -42,13 +42,13 @@ def pool_view(
     pool: Pool, partition: str, machines: Sequence[Machine], desired: Desired, slurm: SlurmView | None
 ) -> s.PoolView:
     """A pool and how far it is."""
-    target = desired.targets.get(pool.name)
+    target = desired.target(pool)
     jobs = [job for job in slurm.jobs if job.partition == partition] if slurm else []
     pending = [job for job in jobs if job.state == "PENDING"]
     return s.PoolView(
         name=pool.name,
         partition=partition,
-        target_id=target.id if target else None,
+        target_id=(target.id or None) if target else None,
         target_gpus=target.gpus if target else 0,
         ready_gpus=sum(units(m) for m in machines if m.phase is Phase.READY and not m.removal),
         machines=dict(Counter(m.phase.value for m in machines)),
@@ -113,12 +113,15 @@ def alternatives(
     pools: Iterable[str], chosen: Iterable[str], snapshot: Snapshot, desired: Desired, now: datetime
 ) -> list[s.AlternativeRow]:
     """The offers that would do, best first, and the nearest of those that would not, each with the reason."""
-    offers = [o for listing in snapshot.offers.values() if isinstance(listing, Fresh) for o in listing.value]
+    offers = snapshot.known_offers
     taken = set(chosen)
+    found = [
+        (pool, desired.target(pool) or Target(pool.name, 0)) for pool in map(desired.pools.__getitem__, sorted(pools))
+    ]
     return [
         _alternative(offer, taken, note, stale=is_stale(offer, now, desired.policy.price_stale_after_s))
-        for name in sorted(pools)
-        for offer, note in looked_at(offers, desired.pools[name], desired.targets[name], desired.blocks, taken, now)
+        for pool, target in found
+        for offer, note in looked_at(offers, pool, target, desired.blocks, taken, now)
     ]
 
 

@@ -175,3 +175,8 @@ class Snapshot:
     slurm: Observation[SlurmView]
     published: Mapping[str, str] = field(default_factory=dict)
     dead_key: str = ""
+
+    @property
+    def known_offers(self) -> list[Offer]:
+        """The offers of all providers that could be read."""
+        return [offer for seen in self.offers.values() if isinstance(seen, Fresh) for offer in seen.value]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from meshd.model.desired import Block, Cause, Desired, Pool, Target
 from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
-from meshd.model.observed import Fresh, Snapshot
+from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
@@ -97,7 +97,7 @@ class Growth:
         self._machines = machines
         self._have = have
         self._world = world
-        self._offers = [o for seen in snapshot.offers.values() if isinstance(seen, Fresh) for o in seen.value]
+        self._offers = snapshot.known_offers
         self._gang = is_gang(pool, target)
         self._here = groups_of(have, target) if self._gang else ()
 

@@ -67,11 +67,12 @@ def overshoot_gpus(plan: Plan, machines: Sequence[Machine], desired: Desired) ->
     kept = {step.subject for step in plan.steps if isinstance(step, KeepAfterAll)}
     leaving = {step.subject for step in plan.steps if isinstance(step, Remove)}
     total = 0
-    for pool in renting & desired.targets.keys():
+    for pool in renting & desired.pools.keys():
+        target = desired.target(desired.pools[pool])
         mine = [m for m in machines if m.pool == pool]
         new = sum(s.offer.gpus or 1 for s in plan.steps if isinstance(s, RequestMachine) and s.pool == pool)
         there = supply_gpus([m for m in mine if m.name not in leaving]) + sum(units(m) for m in mine if m.name in kept)
-        total += max(there + new - desired.targets[pool].gpus, 0)
+        total += max(there + new - target.gpus, 0) if target else 0
     return total
 
 

@@ -414,3 +414,10 @@ async def test_every_check_has_its_row_whatever_breaks() -> None:
     left = around(machine(Phase.GONE))
     assert isinstance(left.tailnet, Fresh)
     assert {row.name: row.status for row in await rows(left)()}["tailnet devices"] == "warn"
+
+
+async def test_a_limit_in_all_that_is_too_low_is_told_before_anything_is_rented(world: World) -> None:
+    answer = await world.desk.scale(s.ScaleRequest(gpus=4, max_usd_per_hour=5.0, dry_run=True), ROOT)
+    assert answer.plan.adds == 2
+    (warning,) = answer.warnings
+    assert "4 GPUs are wanted, 2 can be had under the limit of 5.00 USD per hour in all" in warning

@@ -1,0 +1,100 @@
+"""Which pool is meant, and what a pool allows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshd.api import schema as s
+from meshd.api.faults import BadRequest, Refused, Unknown
+from meshd.daemon.targets import asked_target, chosen_pool
+from meshd.model.desired import Desired, Pool, Target
+from tests.unit.worlds import NOW, OFFER
+
+H100 = Pool("big", "h100", 1, 4, ("aws", "gce"), gpus_per_node_max=8, regions=("r1", "r2b"))
+POOLS = {pool.name: pool for pool in (H100, Pool("ada", "l40s", 1, 4, ("aws",)), Pool("cpu", "", 0, 4, ("aws",)))}
+OFFERS = (OFFER, replace(OFFER, region="r2", zone="r2b"), replace(OFFER, region="r3", zone="r3a"))
+
+
+def chosen(pools: dict[str, Pool] = POOLS, **asked: Any) -> str:
+    return chosen_pool(Desired("lab", pools, {}), s.ScaleRequest(gpus=1, **asked)).name
+
+
+def target(pool: Pool = H100, gpus: int = 1, **asked: Any) -> Target:
+    return asked_target(pool, s.ScaleRequest(gpus=gpus, **asked), OFFERS, by="root", at=NOW)
+
+
+def test_the_gpu_chooses_the_pool() -> None:
+    assert chosen(gpu="H100") == "big"
+    assert chosen(gpu="NVIDIA H100 80GB HBM3") == "big", "a narrower one"
+    assert chosen(pools={"sxm": replace(H100, name="sxm", gpu="h100-sxm")}, gpu="h100") == "sxm", "or a wider one"
+    assert chosen(pool="ada", gpu="h100") == "ada", "a name wins; the GPU is checked then"
+    exact = {**POOLS, "sxm": replace(H100, name="sxm", gpu="h100-sxm")}
+    assert chosen(exact, gpu="h100-sxm") == "sxm"
+
+
+def test_without_a_choice_the_pools_are_told() -> None:
+    with pytest.raises(BadRequest) as none:
+        chosen(gpu="a100")
+    assert none.value.cure == "pools are: big (h100), ada (l40s), cpu (CPU only)"
+    with pytest.raises(BadRequest, match="say which pool"):
+        chosen()
+    with pytest.raises(Unknown, match="no pool a100"):
+        chosen(pool="a100")
+    with pytest.raises(BadRequest, match="say which pool"):
+        chosen({}, gpu=None)
+    assert chosen({"ada": POOLS["ada"]}) == "ada"
+
+
+def test_two_pools_that_fit_are_told() -> None:
+    pools = {name: replace(H100, name=name, gpu=gpu) for name, gpu in (("a", "h100-sxm"), ("b", "h100-pcie"))}
+    with pytest.raises(BadRequest) as error:
+        chosen(pools, gpu="h100")
+    assert error.value.cure == "--pool, one of: a, b"
+
+
+def test_everything_asked_for_is_in_the_target() -> None:
+    found = target(
+        gpus=8, provider="gce", gpu="h100-sxm", gpus_per_node=4, regions=("r1", "r2"), spot="prefer", spread=True,
+        max_usd_per_gpu_hour=3.0, max_usd_per_hour=30.0, overshoot_max_gpus=2,
+    )  # fmt: skip
+    assert found == Target(
+        "big", 8, "gce", 3.0, NOW, "root", max_usd_per_hour=30.0, gpu="h100-sxm", gpus_per_node=4,
+        regions=("r1", "r2"), spot="prefer", spread=True, overshoot_max_gpus=2,
+    )  # fmt: skip
+    assert target(gpu="h100").gpu == ""
+    assert target(replace(H100, gpu="h100-sxm"), gpu="h100").gpu == "", "the pool's is narrower already"
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed"),
+    [
+        ({"gpu": "a100"}, "pools.big.gpu"),
+        ({"provider": "lambda"}, "aws, gce"),
+        ({"gpus_per_node": 16}, "pools.big.gpus_per_node"),
+        ({"regions": ("r3",)}, "r1, r2b"),
+        ({"regions": ("r1", "nowhere")}, "r1, r2b"),
+    ],
+)
+def test_what_the_pool_does_not_allow_is_refused_with_what_it_does(asked: dict[str, Any], allowed: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        target(**asked)
+    assert allowed in error.value.cure
+
+
+def test_a_zone_of_the_pools_region_and_the_region_of_its_zone_are_allowed() -> None:
+    for place in ("r1a", "r2", "r2b"):
+        assert target(regions=(place,)).regions == (place,)
+    assert target(replace(H100, regions=()), regions=("anywhere",)).regions == ("anywhere",)
+
+
+def test_room() -> None:
+    assert target(gpus=32).gpus == 32
+    with pytest.raises(Refused, match="room for 32 GPUs, not for 33"):
+        target(gpus=33)
+    with pytest.raises(Refused, match="room for 8 GPUs"):
+        target(gpus=9, gpus_per_node=2)
+    with pytest.raises(Refused, match="room for 4 machines"):
+        target(POOLS["cpu"], gpus=5)
