@@ -1,0 +1,99 @@
+"""Each adapter keeps to its vendor's limits of calls; what is refused for them, only the daemon asks again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import datetime
+
+import pytest
+
+from meshd.contract.faults import Kind, When
+from meshd.contract.steps import CLUSTER, request
+from meshd.errors import RateLimited
+from meshd.provider_api import OfferQuery
+from tests.contract.rigs import SandboxRig, build
+
+
+@pytest.fixture
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[SandboxRig]:
+    async with AsyncExitStack() as stack:
+        yield await build(request.param, stack)
+
+
+class CloudTime:
+    """The adapter waits in the cloud's own time, which passes by waiting."""
+
+    def __init__(self, rig: SandboxRig) -> None:
+        self._rig = rig
+        self._began_at = rig.clock.now()
+        self.waited_s = 0.0
+
+    def now(self) -> datetime:
+        return self._rig.clock.now()
+
+    def monotonic_s(self) -> float:
+        return (self.now() - self._began_at).total_seconds()
+
+    async def sleep(self, delay_s: float) -> None:
+        self.waited_s += delay_s
+        self._rig.clock.advance(delay_s)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("rig", ["lambda"], indirect=True)
+async def test_lambda_is_never_asked_too_often(rig: SandboxRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call a second and one launch in 12 s: the stand-in refuses what comes sooner."""
+    clock = CloudTime(rig)
+    monkeypatch.setattr("providers._limits.SystemClock", lambda: clock)
+    limits = rig.server.lambda_cloud.limits
+    limits.call_spacing_s, limits.launch_spacing_s = 1.0, 12.0
+    provider = rig.make(CLUSTER, call_spacing_s=1.1, launch_spacing_s=12.5, max_wait_s=29.0)
+    (offer, *_) = await provider.offers(OfferQuery(gpu="h100", gpus=1))
+    made = [await provider.launch(request(offer, f"lab-h100-{n}-abcdef")) for n in (1, 2, 3)]
+    assert len(await provider.list()) == 3
+    for _ in range(3):
+        await provider.get(made[0])
+    assert clock.waited_s >= 2 * 12.5
+
+
+@pytest.mark.parametrize("rig", ["aws"], indirect=True)
+async def test_ec2s_sdk_repeats_reads_and_nothing_else(rig: SandboxRig) -> None:
+    """RequestLimitExceeded comes from a token bucket: a read is tried again after a pause, a create never."""
+    provider = rig.make(CLUSTER, read_attempts=3, regions=["us-east-1"])
+    (offer, *_) = await provider.offers(OfferQuery(gpu="h100", gpus=1))
+    for _ in range(2):
+        rig.strike(Kind.THROTTLED, "list")
+    before = rig.faults.seen("list")
+    assert list(await provider.list()) == []
+    assert rig.faults.seen("list") - before == 3
+    rig.strike(Kind.THROTTLED, "launch", when=When.ALWAYS)
+    with pytest.raises(RateLimited, match="RequestLimitExceeded"):
+        await provider.launch(request(offer))
+    assert rig.faults.seen("launch") == 1
+    rig.faults.clear()
+    machine = await provider.launch(request(offer))
+    rig.strike(Kind.THROTTLED, "terminate", when=When.ALWAYS)
+    with pytest.raises(RateLimited):
+        await provider.terminate(machine)
+    assert rig.faults.seen("terminate") == 1
+
+
+@pytest.mark.parametrize("rig", ["gce", "paperspace", "runpod", "lambda"], indirect=True)
+@pytest.mark.parametrize("operation", ["list", "launch"])
+async def test_what_is_refused_is_asked_once(rig: SandboxRig, operation: str) -> None:
+    provider = rig.make()
+    (offer, *_) = await provider.offers(OfferQuery(gpu="h100", gpus=1))
+    rig.strike(Kind.THROTTLED, operation, when=When.ALWAYS)
+    with pytest.raises(RateLimited):
+        await (provider.list() if operation == "list" else provider.launch(request(offer)))
+    assert rig.faults.seen(operation) == 1
+
+
+@pytest.mark.parametrize("rig", ["gce"], indirect=True)
+async def test_googles_groups_of_calls_are_counted_by_the_minute(rig: SandboxRig) -> None:
+    rig.strike(Kind.THROTTLED, "list")
+    with pytest.raises(RateLimited) as caught:
+        await rig.make().list()
+    assert caught.value.retry_after_s == 60
