@@ -45,6 +45,9 @@ class TailnetSettings(_Table):
     )
     tailnet: str = Field("-", description="tailnet name for the admin API; `-` is the credential's own")
     mint_auth_key: bool = Field(False, description="mint the reusable auth key through the API when there is no file")
+    rotate_before_expiry_d: Annotated[float, Field(ge=0, le=60)] = Field(
+        14.0, description="days before its end at which an auth key is replaced, or its end announced"
+    )
     poll_interval_s: Annotated[float, Field(gt=0)] = 30.0
 
 

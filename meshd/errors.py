@@ -59,6 +59,10 @@ class NotNow(MeshdError):
     """It cannot be answered just now; asking again in a moment is enough."""
 
 
+class TailnetRefused(TailnetError):
+    """The control server, or its API, said no: the same again cannot help."""
+
+
 class MungeError(MeshdError):
     """munged cannot encode or decode, or both sides do not share a key."""
 

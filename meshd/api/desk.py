@@ -6,6 +6,7 @@ from typing import Protocol
 
 from meshd.api.auth import Actor
 from meshd.api.schema import (
+    AbortRotationRequest,
     DoctorView,
     DrainRequest,
     EventsView,
@@ -21,10 +22,13 @@ from meshd.api.schema import (
     PricesRefreshed,
     PricesView,
     RemoveRequest,
+    RotateKeyRequest,
+    RotationView,
     ScaleAnswer,
     ScaleRequest,
     StatusView,
     VersionView,
+    WaiveRequest,
 )
 
 
@@ -107,6 +111,22 @@ class HeadDesk(Protocol):
 
     async def rotate_munge_key(self, request: MungeRotationRequest, actor: Actor) -> MungeRotationView:
         """Begin a rotation, unless `dry_run`, abort it, or waive machines. Returns once it is journaled."""
+        ...
+
+    async def rotation(self) -> RotationView:
+        """The rotation of the auth key that is under way, or the last one."""
+        ...
+
+    async def rotate_key(self, request: RotateKeyRequest, actor: Actor) -> RotationView:
+        """Begin a rotation, unless `dry_run`. Returns once it is journaled, before the work."""
+        ...
+
+    async def abort_rotation(self, request: AbortRotationRequest, actor: Actor) -> RotationView:
+        """Take the rotation back that is under way, as long as the old key is not revoked."""
+        ...
+
+    async def waive(self, request: WaiveRequest, actor: Actor) -> RotationView:
+        """Let the rotation not wait for a node."""
         ...
 
     async def doctor(self) -> DoctorView:

@@ -60,8 +60,13 @@ class CommandQueue:
         self._wake = asyncio.Event()
         self._turn = 0
 
-    def put(self, verb: Verb, args: Mapping[str, Any] | None = None) -> str:
+    def put(self, verb: Verb, args: Mapping[str, Any] | None = None, *, first: bool = False) -> str:
         """Order something; wakes a held poll. The same verb with the same arguments is pending once.
+
+        Args:
+            verb: what.
+            args: its arguments.
+            first: it goes before all that is not delivered yet.
 
         Returns:
             The command's id: the new one's, or that of the equal one which is pending.
@@ -71,7 +76,8 @@ class CommandQueue:
             if pending.command.verb == verb and pending.command.args == args:
                 return pending.command.id
         command = Command(self._new_id(), verb, args)
-        self._pending[command.id] = _Pending(command)
+        mine = {command.id: _Pending(command)}
+        self._pending = {**mine, **self._pending} if first else {**self._pending, **mine}
         self._wake.set()
         return command.id
 

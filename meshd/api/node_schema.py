@@ -14,7 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
 
 Verb = Literal[
-    "roster", "munge_key", "auth_key", "start_slurmd", "restart_slurmd", "stop_slurmd", "collect_logs", "leave"
+    "roster",
+    "munge_key",
+    "auth_key",
+    "reauth",
+    "start_slurmd",
+    "restart_slurmd",
+    "stop_slurmd",
+    "collect_logs",
+    "leave",
 ]
 
 _Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
@@ -129,6 +137,7 @@ class PollIn(_FromAgent):
         phase: "configuring" (munge is not proved), "ready" (proved, slurmd not asked for), "serving", "left".
         munge_ok: the agent saw both ways of the proof succeed since it started.
         problem: why it does not get on, for people; "" when all is well.
+        auth_key_sha256: of the tailnet auth key that it keeps for a login without state; "" when it keeps none.
         hold_s: the agent wants an answer within this many seconds; None: the head's own.
     """
 
@@ -136,6 +145,7 @@ class PollIn(_FromAgent):
     munge_ok: bool = False
     problem: Annotated[str, Field(max_length=1000)] = ""
     roster_version: int = 0
+    auth_key_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None
     heartbeat: HeartbeatIn = HeartbeatIn()
     results: Annotated[tuple[ResultIn, ...], Field(max_length=256)] = ()

@@ -18,6 +18,7 @@ from meshd.api.desk import HeadDesk
 from meshd.api.faults import Denied, NotReady, TooMany
 from meshd.api.metrics import PAGE as METRICS
 from meshd.api.schema import (
+    AbortRotationRequest,
     CallerView,
     Document,
     DrainRequest,
@@ -27,7 +28,9 @@ from meshd.api.schema import (
     PricesRefresh,
     RemoveRequest,
     Request,
+    RotateKeyRequest,
     ScaleRequest,
+    WaiveRequest,
 )
 
 log = structlog.get_logger(__name__)
@@ -83,6 +86,12 @@ class Routes:
         refresh = self._write("refresh_prices", PricesRefresh, self._desk.refresh_prices)
         app.router.add_post("/v1/prices/refresh", refresh)
         app.router.add_post("/v1/remove", self._write("remove", RemoveRequest, self._desk.remove))
+        app.router.add_get("/v1/rotation", self._read(lambda: self._desk.rotation()))
+        app.router.add_post("/v1/rotate-key", self._write("rotate-key", RotateKeyRequest, self._desk.rotate_key))
+        app.router.add_post(
+            "/v1/rotation/abort", self._write("abort-rotation", AbortRotationRequest, self._desk.abort_rotation)
+        )
+        app.router.add_post("/v1/rotation/waive", self._write("waive", WaiveRequest, self._desk.waive))
 
     def close(self) -> None:
         """Send those away who wait for events."""

@@ -12,6 +12,7 @@ import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from meshd.api.schema import (
+    AbortRotationRequest,
     CallerView,
     DoctorView,
     DrainRequest,
@@ -30,10 +31,13 @@ from meshd.api.schema import (
     PricesView,
     RemoveRequest,
     Request,
+    RotateKeyRequest,
+    RotationView,
     ScaleAnswer,
     ScaleRequest,
     StatusView,
     VersionView,
+    WaiveRequest,
 )
 from meshd.cli.exits import CliError, Exit, UnreachableError
 
@@ -122,6 +126,22 @@ class Head:
     async def rotate_munge_key(self, request: MungeRotationRequest) -> MungeRotationView:
         """Begin, abort or waive."""
         return await self._post("/v1/munge-rotation", request, MungeRotationView)
+
+    async def rotation(self) -> RotationView:
+        """The rotation of the auth key that is under way, or the last one."""
+        return await self._get("/v1/rotation", RotationView)
+
+    async def rotate_key(self, request: RotateKeyRequest) -> RotationView:
+        """Begin one."""
+        return await self._post("/v1/rotate-key", request, RotationView)
+
+    async def abort_rotation(self) -> RotationView:
+        """Take it back."""
+        return await self._post("/v1/rotation/abort", AbortRotationRequest(), RotationView)
+
+    async def waive(self, request: WaiveRequest) -> RotationView:
+        """Do not wait for a node."""
+        return await self._post("/v1/rotation/waive", request, RotationView)
 
     async def events(
         self, *, after_id: int | None = None, limit: int = 100, wait_s: float = 0.0, machine: str = ""

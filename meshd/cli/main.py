@@ -26,6 +26,7 @@ COMMANDS = (
     "drain",
     "undrain",
     "remove",
+    "rotate-key",
     "doctor",
     "init",
     "config",
@@ -45,7 +46,7 @@ class CommandGroup(click.Group):
         """Load one."""
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"meshd.cli.commands.{cmd_name}").command
+        command = import_module(f"meshd.cli.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -31,17 +31,19 @@ class AgentQueues:
         command_id = queue.put(cast("Verb", verb), cast("Mapping[str, Any]", args))
 
         async def wait() -> str:
-            result: ResultIn | None = None
-            try:
-                result = await queue.result(command_id, timeout_s)
-            finally:
-                if result is None:
-                    queue.drop(command_id)
+            result = await _outcome(queue, command_id, timeout_s)
             if result is None:
                 return f"its agent did not answer within {timeout_s:g} s"
             return "" if result.ok else result.detail or "its agent did not say why"
 
         return wait()
+
+    async def ask(
+        self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float, *, first: bool = False
+    ) -> ResultIn | None:
+        """Order something, before all else with `first`; its result, or None when none came in time."""
+        queue = self.of(machine)
+        return await _outcome(queue, queue.put(verb, args, first=first), timeout_s)
 
     def keep(self, roster: Mapping[str, str], alive: Collection[str], joined: Collection[str]) -> None:
         """Tell the joined agents a changed roster, and forget the queues of machines that are no more.
@@ -68,3 +70,14 @@ class AgentQueues:
         queue = self.of(machine)
         queue.settle(results)
         return await queue.take(hold_s)
+
+
+async def _outcome(queue: CommandQueue, command_id: str, timeout_s: float) -> ResultIn | None:
+    """A command's result; without one, also when the wait is cancelled, it is taken out of the queue."""
+    result: ResultIn | None = None
+    try:
+        result = await queue.result(command_id, timeout_s)
+    finally:
+        if result is None:
+            queue.drop(command_id)
+    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from secrets import choice
 from typing import Protocol
 
@@ -38,10 +39,22 @@ BLOCK_AUTH_S = 120.0
 BLOCK_QUOTA_S = 1800.0
 
 
+@dataclass(frozen=True, slots=True)
+class UserData:
+    """What a machine is told at birth.
+
+    Attributes:
+        auth_key_sha256: of the tailnet auth key in it.
+    """
+
+    text: str = field(repr=False)
+    auth_key_sha256: str = ""
+
+
 class Stage1Source(Protocol):
     """Makes the user data of a machine."""
 
-    async def user_data(self, machine: Machine) -> str:
+    async def user_data(self, machine: Machine) -> UserData:
         """Stage 1 for this machine: with the auth key and its join token.
 
         Raises:
@@ -108,9 +121,10 @@ class CloudSteps:
         machine = self._records.move(
             machine.name, Phase.LAUNCHING, f"asking {machine.provider} for {machine.offer.instance_type}",
             launch_attempts=machine.launch_attempts + 1, launch_called_at=self._records.now(),
+            auth_key=user_data.auth_key_sha256,
         )  # fmt: skip
         request = LaunchRequest(
-            token=machine.name, cluster=self._cluster, offer=machine.offer, user_data=user_data,
+            token=machine.name, cluster=self._cluster, offer=machine.offer, user_data=user_data.text,
             tags={"meshd-cluster": self._cluster, "meshd-machine": machine.name, "meshd-slot": machine.slot},
         )  # fmt: skip
         try:

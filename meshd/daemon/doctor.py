@@ -15,7 +15,7 @@ from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.client import MungeClient
 from meshd.provider_api import Provider
-from meshd.tailnet.admin import TailscaleAdmin
+from meshd.tailnet.admin import KeyApi
 from meshd.tailnet.keys import AuthKeySource
 
 CHECK_TIMEOUT_S = 20.0
@@ -40,7 +40,7 @@ class Doctor:
         providers: Mapping[str, Provider],
         munge: MungeClient,
         keys: AuthKeySource,
-        admin: TailscaleAdmin | None,
+        admin: KeyApi | None,
         gone: Callable[[], Iterable[Machine]],
         files: FilesCheck,
         config_problem: Callable[[], str],

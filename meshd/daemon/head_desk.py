@@ -23,6 +23,7 @@ from meshd.daemon.offers import offers_view
 from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
+from meshd.daemon.rotation.desk import RotationDesk
 from meshd.daemon.targets import asked_target, chosen_pool
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
@@ -62,6 +63,7 @@ class Desk:
         slurm: SlurmControl,
         published: PublishState,
         doctor: DoctorChecks,
+        rotation: RotationDesk,
         problems_of_others: Callable[[], Iterable[s.ProblemView]],
         desired: Callable[[], Desired],
         partitions: Callable[[], dict[str, str]],
@@ -81,6 +83,7 @@ class Desk:
         self._slurm = slurm
         self._published = published
         self._doctor = doctor
+        self._rotation = rotation
         self._problems_of_others = problems_of_others
         self._desired = desired
         self._partitions = partitions
@@ -309,6 +312,24 @@ class Desk:
         self._reconciler.wake()
         warnings = [f"job {', '.join(jobs)} loses the node"] if jobs and request.force else []
         return self._answer(self._machine(machine.name), f"will be given back {how}", warnings)
+
+    # -- the auth key ---------------------------------------------------------------------------------------------
+
+    async def rotation(self) -> s.RotationView:
+        """The rotation under way, or the last one."""
+        return await self._rotation.rotation()
+
+    async def rotate_key(self, request: s.RotateKeyRequest, actor: Actor) -> s.RotationView:
+        """Begin one."""
+        return await self._rotation.rotate_key(request, actor)
+
+    async def abort_rotation(self, request: s.AbortRotationRequest, actor: Actor) -> s.RotationView:
+        """Take it back."""
+        return await self._rotation.abort_rotation(request, actor)
+
+    async def waive(self, request: s.WaiveRequest, actor: Actor) -> s.RotationView:
+        """Do not wait for a node."""
+        return await self._rotation.waive(request, actor)
 
     def _newer_than(self, event_id: int) -> bool:
         return self._journal.last_event_id() > event_id

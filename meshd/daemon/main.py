@@ -30,7 +30,7 @@ from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
 from meshd.daemon.guard.guards import Guards
 from meshd.daemon.head_desk import Desk
-from meshd.daemon.keycheck import dead_key
+from meshd.daemon.keycheck import current_key
 from meshd.daemon.measure import standing
 from meshd.daemon.munge_desk import MungeDesk
 from meshd.daemon.munge_head import HeadMunge
@@ -48,6 +48,8 @@ from meshd.daemon.publishing import Publishing
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.registry import load_providers
+from meshd.daemon.rotation.wiring import Sights
+from meshd.daemon.rotation.wiring import build as auth_key_parts
 from meshd.daemon.sources import Sources
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.telemetry import Telemetry
@@ -69,9 +71,8 @@ from meshd.runtime.run import run
 from meshd.runtime.tasks import keep_running
 from meshd.slurm.client import SlurmClient
 from meshd.store.journal import Journal
-from meshd.tailnet.admin import TailscaleAdmin
-from meshd.tailnet.adminhttp import AdminHttp, ApiToken, OAuthClient
-from meshd.tailnet.keys import AuthKeySource, FileKeySource, MintedKeySource
+from meshd.tailnet.admin import AuthKey
+from meshd.tailnet.canary import Canary
 from meshd.tailnet.localapi import LocalApi
 from meshd.tailnet.watcher import TailnetWatcher
 
@@ -110,18 +111,18 @@ class Daemon:
         }
         self._local = LocalApi(settings.tailnet.socket)
         self._watcher = TailnetWatcher(self._local, clock, self._wake, poll_interval_s=settings.tailnet.poll_interval_s)
-        self._admin = _admin(settings, clock)
-        self._keys: AuthKeySource = (
-            MintedKeySource(self._admin, state, tags=settings.tailnet.tags, cluster=settings.cluster.name, clock=clock)
-            if self._admin is not None and settings.tailnet.mint_auth_key
-            else FileKeySource(settings.tailnet.auth_key_file)
-        )
         self._munge = MungeClient(run)
         self._agents = AgentQueues()
+        self._auth = auth_key_parts(
+            settings, clock, records, self._agents, Canary(run, clock, settings.tailnet.login_server),
+            Sights(
+                lambda: self._watcher.current, lambda: self._sources.slurm.current, lambda: self._sources.key_record()
+            ),
+        )  # fmt: skip
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         self._pace = Pace(self._journal, lambda: self.settings)
         self._sources = Sources(
-            providers=self._providers, slurm=self._slurm.view, dead_key=self._dead_key, pace=self._pace,
+            providers=self._providers, slurm=self._slurm.view, key_record=self._key_record, pace=self._pace,
             settings=lambda: self.settings, clock=clock, changed=self._wake,
         )  # fmt: skip
         self._prices = Prices(
@@ -142,10 +143,10 @@ class Daemon:
         )  # fmt: skip
         self._munge_desk = MungeDesk(self._rotator, self._slurm.auth_type, clock)
         stage1 = Stage1Maker(
-            lambda: self.settings, self._keys, self._tokens, lambda: self._watcher.current, self._providers
+            lambda: self.settings, self._auth.keys, self._tokens, lambda: self._watcher.current, self._providers
         )
         timing = lambda: self.settings.timing  # noqa: E731
-        self._nodes = NodeSteps(records, self._slurm, self._agents, self._admin, timing)
+        self._nodes = NodeSteps(records, self._slurm, self._agents, self._auth.api, timing)
         cloud = CloudSteps(
             settings.cluster.name, records, self._providers, stage1, timing,
             lambda name: self._sources.listings[name].hurry(), self._nodes.at_work,
@@ -161,8 +162,8 @@ class Daemon:
             interval_s=lambda: self.settings.timing.tick_interval_s, before_plan=self._before_plan, awake=self._awake,
         )  # fmt: skip
         doctor = Doctor(
-            snapshot=self._snapshot, providers=self._providers, munge=self._munge, keys=self._keys, admin=self._admin,
-            gone=self._journal.gone_with_device, files=self._publishing.check,
+            snapshot=self._snapshot, providers=self._providers, munge=self._munge, keys=self._auth.keys,
+            admin=self._auth.api, gone=self._journal.gone_with_device, files=self._publishing.check,
             config_problem=lambda: self.config_problem,
         )  # fmt: skip
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
@@ -176,6 +177,7 @@ class Daemon:
             look_at_slurm=self._sources.slurm.read_once, read_offers=Refresh(self._sources.offers.values(), clock),
             prices=PriceDesk(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
             munge=self._munge_desk,
+            rotation=self._auth.desk,
         )  # fmt: skip
         self._api = ApiServer(
             self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()),
@@ -192,14 +194,14 @@ class Daemon:
             pools=wanted.pools(self.settings, self._providers, now),
             targets=self._journal.targets(),
             policy=wanted.policy(
-                self.settings.timing, self.settings.prices, may_remove_devices=self._admin is not None
+                self.settings.timing, self.settings.prices, may_remove_devices=self._auth.api is not None
             ),
             blocks=self._journal.blocks(now),
             cooled=self._journal.cooled(now),
         )
 
-    async def _dead_key(self) -> str:
-        return await dead_key(self._keys, self._admin) if self._admin is not None else ""
+    async def _key_record(self) -> AuthKey | None:
+        return await current_key(self._auth.keys, self._auth.api) if self._auth.api is not None else None
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(
@@ -224,6 +226,7 @@ class Daemon:
             *problems.of_price_files(self._prices.files.damaged()),
             *self._telemetry.problems(),
             *self._munge_desk.problem(),
+            *self._auth.occasion.problems(),
         ]
 
     def _standing(self) -> Standing:
@@ -294,6 +297,7 @@ class Daemon:
                 "metrics": self._telemetry.run,
                 "prices": self._prices.run,
                 "munge_rotation": self._rotator.run,
+                "auth_key_rotation": self._auth.engine.run,
                 **self._sources.bodies(),
             }
             tasks += [asyncio.create_task(keep_running(name, body), name=name) for name, body in bodies.items()]
@@ -333,6 +337,7 @@ class Daemon:
             rotator=self._rotator, head=head, timing=lambda: self.settings.timing, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
+            heard=self._auth.engine.heard,
         )  # fmt: skip
 
     def reload(self) -> None:
@@ -358,6 +363,7 @@ class Daemon:
             log.info("reloaded", waiting_for_restart=waiting)
         self._notify.ready()
         self._wake()
+        self._auth.engine.wake()  # the file of the auth key may be a new one
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         self._notify.stopping("finishing what is under way")
@@ -374,8 +380,8 @@ class Daemon:
         for provider in self._providers.values():
             await provider.aclose()
         await self._local.aclose()
-        if self._admin is not None:
-            await self._admin.aclose()
+        if self._auth.api is not None:
+            await self._auth.api.aclose()
         self._journal.close()
         log.info("meshd_stopped")
 
@@ -392,22 +398,6 @@ def _munge_key() -> SecretBytes:
     if os.environ.get("CREDENTIALS_DIRECTORY"):
         return read_key()
     return read_key(Path("/etc/munge/munge.key"))
-
-
-def _admin(settings: Settings, clock: SystemClock) -> TailscaleAdmin | None:
-    """The admin API, when there is a credential for it."""
-    tailnet = settings.tailnet
-    token = config.read_secret(tailnet.api_token_file, "tailscale_api_token")
-    secret = config.read_secret(tailnet.oauth_client_secret_file, "tailscale_oauth_client_secret")
-    for one in (token, secret):
-        if one is not None:
-            logging.register_secret(one.get_secret_value())
-    credential = ApiToken(token) if token else OAuthClient(tailnet.oauth_client_id, secret) if secret else None
-    if credential is None:
-        if tailnet.mint_auth_key:
-            raise ConfigError("tailnet.mint_auth_key", ["needs an API token or an OAuth client (docs/tailnet.md)"])
-        return None
-    return TailscaleAdmin(AdminHttp(tailnet.api_base_url, credential, clock), tailnet=tailnet.tailnet)
 
 
 async def _live(settings: Settings, path: Path) -> None:

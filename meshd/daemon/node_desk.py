@@ -75,6 +75,7 @@ class NodeDeskOfDaemon:
         slurm_version: Callable[[], str],
         nodes: NodeSteps,
         ends_itself: Callable[[str], bool],
+        heard: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._records = records
         self._tokens = tokens
@@ -87,6 +88,7 @@ class NodeDeskOfDaemon:
         self._slurm_version = slurm_version
         self._nodes = nodes
         self._ends_itself = ends_itself
+        self._heard = heard
 
     async def whois(self, ip: str) -> TailnetPeer | None:
         """The device that has this address."""
@@ -176,8 +178,12 @@ class NodeDeskOfDaemon:
             record = self._records.change(machine, "munge", "munge is proved both ways", munge_ok=True, problem="")
         elif report.problem != record.problem and report.problem:
             record = self._records.change(machine, "problem", report.problem, problem=report.problem)
+        if report.auth_key_sha256 not in ("", record.auth_key):
+            text = f"keeps the auth key {report.auth_key_sha256[:12]}"
+            record = self._records.change(machine, "auth_key", text, auth_key=report.auth_key_sha256)
         self._records.journal.note(replace(record, heartbeat_at=self._records.now()))
         self._rotator.heard(machine, report)
+        self._heard(machine)
         if report.roster_version != self._agents.roster_version and record.facts is not None:
             version, roster = self._agents.roster_version, self._agents.roster
             self._agents.of(machine).put("roster", {"roster": roster, "version": version})

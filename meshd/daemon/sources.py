@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from meshd.config import Settings
+from meshd.daemon.keycheck import dead_key
 from meshd.daemon.observe import Source
 from meshd.daemon.pace import Pace
 from meshd.model.observed import Fresh, SlurmView
 from meshd.provider_api import Instance, Offer, OfferQuery, Provider
 from meshd.runtime.clock import Clock
+from meshd.tailnet.admin import AuthKey
 
 FIRST_LOOK_S = 60.0
 KEY_CHECK_S = 30.0
@@ -24,7 +26,7 @@ class Sources:
     Args:
         providers: guarded: each of their calls has its own deadline.
         slurm: reads Slurm once.
-        dead_key: why the auth key is dead; "" while it lives or nobody can tell.
+        key_record: what the API tells of the auth key in use; None when it does not know it or there is no API.
         settings: those in force.
         changed: called after each read.
     """
@@ -34,7 +36,7 @@ class Sources:
         *,
         providers: Mapping[str, Provider],
         slurm: Callable[[], Awaitable[SlurmView]],
-        dead_key: Callable[[], Awaitable[str]],
+        key_record: Callable[[], Awaitable[AuthKey | None]],
         pace: Pace,
         settings: Callable[[], Settings],
         clock: Clock,
@@ -58,8 +60,8 @@ class Sources:
             changed=changed,
         )  # fmt: skip
         self.key = Source(
-            "auth key", dead_key, clock, timeout_s=settings().timing.provider_timeout_s, interval_s=lambda: KEY_CHECK_S,
-            changed=changed,
+            "auth key", key_record, clock, timeout_s=settings().timing.provider_timeout_s,
+            interval_s=lambda: KEY_CHECK_S, changed=changed,
         )  # fmt: skip
 
     def bodies(self) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -86,8 +88,12 @@ class Sources:
         return self.slurm.current.value if isinstance(self.slurm.current, Fresh) else None
 
     def dead_key(self) -> str:
-        """Why the auth key is dead."""
-        return self.key.current.value if isinstance(self.key.current, Fresh) else ""
+        """Why the auth key is dead; "" while it lives or nobody can tell."""
+        return dead_key(self.key_record())
+
+    def key_record(self) -> AuthKey | None:
+        """What the API tells of the auth key in use; None when it does not."""
+        return self.key.current.value if isinstance(self.key.current, Fresh) else None
 
 
 def _listing(provider: Provider) -> Callable[[], Awaitable[tuple[Instance, ...]]]:

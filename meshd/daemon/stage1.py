@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from meshd.bootstrap.assets import agent_sha256, stage1_template
 from meshd.bootstrap.stage1 import Stage1, render
 from meshd.config import Settings
+from meshd.daemon.cloud_steps import UserData
 from meshd.daemon.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Observation, TailnetView
 from meshd.provider_api import Provider
 from meshd.tailnet.keys import AuthKeySource
+from meshd.tailnet.keystore import sha256_of
 
 
 class Stage1Maker:
@@ -32,17 +34,18 @@ class Stage1Maker:
         self._tailnet = tailnet
         self._providers = providers
 
-    async def user_data(self, machine: Machine) -> str:
+    async def user_data(self, machine: Machine) -> UserData:
         """Stage 1 for this machine."""
         settings, seen = self._settings(), self._tailnet()
         if not isinstance(seen, Fresh) or not seen.value.self_ipv4:
             raise TailnetError("the head is not on the tailnet itself: run `tailscale up` on it")
-        return render(
+        auth_key = await self._keys.current()
+        text = render(
             Stage1(
                 machine=machine.name,
                 heads=(settings.node_api.address or seen.value.self_ipv4,),
                 port=settings.node_api.port,
-                auth_key=await self._keys.current(),
+                auth_key=auth_key,
                 join_token=self._tokens.join_token(machine.name),
                 agent_sha256=agent_sha256(),
                 login_server=settings.tailnet.login_server,
@@ -52,3 +55,4 @@ class Stage1Maker:
             ),
             stage1_template(),
         )
+        return UserData(text, sha256_of(auth_key))

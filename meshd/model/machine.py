@@ -89,6 +89,7 @@ class Machine:
         heartbeat_at: the last word from the node agent.
         problem: what keeps it from getting on just now, in its agent's or the head's words; "" when nothing does.
         path: how the head reaches it on the tailnet: "direct 1.2.3.4:41641", "relay fra", "".
+        auth_key: sha256 of the tailnet auth key that it was born with or that it last told to hold; "" when not known.
         usd_per_hour: of the whole machine.
     """
 
@@ -123,6 +124,7 @@ class Machine:
     device_removed: bool = False
     terminate_calls: int = 0
     problem: str = ""
+    auth_key: str = ""
     refusal: str = ""
     vendor_words: str = ""
     marks: dict[str, datetime] = field(default_factory=dict)

@@ -121,6 +121,7 @@ class TailnetPeer:
         dns_name: its unique name, without the trailing dot.
         online: the control server's opinion, not reachability.
         path: "direct ADDR", "relay CODE", "" when idle.
+        node_key: its public key, "nodekey:HEX"; it changes with each login.
     """
 
     id: str
@@ -133,6 +134,7 @@ class TailnetPeer:
     tags: tuple[str, ...] = ()
     expired: bool = False
     key_expiry: datetime | None = None
+    node_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,6 +308,16 @@ class Journal:
         for (record,) in self._rows("SELECT record FROM machines WHERE " + where, *args):
             yield _MACHINE.validate_json(record)
 
+    def rows(self, sql: LiteralString, *args: Any) -> list[Any]:
+        """Read a table that a module beside this one looks after."""
+        return self._rows(sql, *args)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One durable transaction for such a table."""
+        with self._transaction():
+            yield self._db
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         try:

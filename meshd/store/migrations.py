@@ -26,6 +26,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE blocks ADD COLUMN cause TEXT NOT NULL DEFAULT 'refused'",
     ),
     ("CREATE TABLE munge_rotations (id TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
+    (
+        "CREATE TABLE auth_rotations (id TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",
+        """CREATE TABLE auth_rotation_nodes (
+            rotation TEXT NOT NULL REFERENCES auth_rotations (id), machine TEXT NOT NULL, record TEXT NOT NULL,
+            PRIMARY KEY (rotation, machine)) STRICT""",
+    ),
 )
 
 

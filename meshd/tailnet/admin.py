@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import quote
 
 from pydantic import SecretStr
@@ -63,6 +63,47 @@ class Device:
     expires: datetime | None
     ephemeral: bool
     node_key: str
+
+
+class KeyApi(Protocol):
+    """The part of a control server's API that the rotation of auth keys needs. Every method raises TailnetError."""
+
+    async def mint_key(
+        self,
+        *,
+        tags: Sequence[str],
+        lifetime_s: int,
+        description: str,
+        reusable: bool = True,
+        ephemeral: bool = False,
+        preauthorized: bool = True,
+    ) -> AuthKey:
+        """Make an auth key, with its secret. Not idempotent."""
+        ...
+
+    async def get_key(self, key_id: str) -> AuthKey | None:
+        """A key's record without its secret; None when the server does not know it (any more)."""
+        ...
+
+    async def keys_with(self, description: str) -> tuple[AuthKey, ...]:
+        """The living keys that were minted with this description."""
+        ...
+
+    async def revoke_key(self, key_id: str) -> None:
+        """End a key. Idempotent."""
+        ...
+
+    async def list_devices(self) -> tuple[Device, ...]:
+        """All devices."""
+        ...
+
+    async def delete_device(self, device_id: str) -> None:
+        """Remove a device. Idempotent."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        ...
 
 
 class TailscaleAdmin:
@@ -128,6 +169,15 @@ class TailscaleAdmin:
         """All keys that the credential may see. Some servers give ids alone here: ask `get_key` for the rest."""
         answer = await self._http.read(f"{self._tailnet}/keys?all=true", scope="auth_keys")
         return tuple(_key(table(entry)) for entry in items(_found(answer, "keys").get("keys")))
+
+    async def keys_with(self, description: str) -> tuple[AuthKey, ...]:
+        """The living keys that were minted with this description: also one whose answer was lost."""
+        found = []
+        for listed in await self.list_keys():
+            key = listed if listed.description else await self.get_key(listed.id)
+            if key is not None and key.valid and key.description == _description(description):
+                found.append(key)
+        return tuple(found)
 
     async def revoke_key(self, key_id: str) -> None:
         """End a key. Devices that joined with it stay. Idempotent: one that is gone already is fine."""

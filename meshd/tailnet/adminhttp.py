@@ -11,7 +11,7 @@ from typing import Any, Final
 import aiohttp
 from pydantic import SecretStr
 
-from meshd.errors import TailnetError
+from meshd.errors import TailnetError, TailnetRefused
 from meshd.runtime.clock import Clock
 from meshd.tailnet.fields import Json, table, text
 
@@ -137,7 +137,8 @@ class AdminHttp:
                 reply = await self._send("POST", "/api/v2/oauth/token", None, form, as_form=True)
                 token = text(reply.body, "access_token")
                 if reply.status != 200 or not token:
-                    raise TailnetError(
+                    kind = TailnetRefused if 400 <= reply.status < 500 and reply.status != 429 else TailnetError
+                    raise kind(
                         f"the tailnet's API refused the OAuth client (HTTP {reply.status}{_said(reply)}): "
                         "check oauth_client_id and its secret"
                     )
@@ -189,16 +190,18 @@ def _accepted(reply: _Reply, method: str, path: str, scope: str) -> Json:
         return reply.body
     what = f"{method} {_where(path)}: HTTP {reply.status}{_said(reply)}"
     if reply.status == 401:
-        raise TailnetError(f"the tailnet's API refused the credential: is it expired or revoked? ({what})")
+        raise TailnetRefused(f"the tailnet's API refused the credential: is it expired or revoked? ({what})")
     if reply.status == 403:
-        raise TailnetError(f"the credential may not do this: it needs the scope {scope} and must own the tags ({what})")
+        raise TailnetRefused(
+            f"the credential may not do this: it needs the scope {scope} and must own the tags ({what})"
+        )
     if reply.status == 404:
         raise TailnetError(f"the tailnet's API does not know this ({what})")
     if reply.status == 429:
         raise TailnetError(f"too many calls to the tailnet's API: try again later ({what})")
     if reply.status >= 500:
         raise TailnetError(f"the tailnet's API is in trouble: try again later ({what})")
-    raise TailnetError(f"the tailnet's API refused ({what})")
+    raise TailnetRefused(f"the tailnet's API refused ({what})")
 
 
 async def _json(reply: aiohttp.ClientResponse) -> Json:

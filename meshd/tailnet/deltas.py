@@ -34,6 +34,7 @@ class PeerPatch:
     online: bool | None = None
     last_seen: datetime | None = None
     key_expiry: datetime | None = None
+    node_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ def _patch(patch: Json) -> PeerPatch:
         online=online if isinstance(online, bool) else None,
         last_seen=moment(patch, "LastSeen"),
         key_expiry=moment(patch, "KeyExpiry"),
+        node_key=text(patch, "Key"),
     )
 
 
@@ -151,4 +153,5 @@ def _patched(peer: TailnetPeer, patch: PeerPatch) -> TailnetPeer:
         path=peer.path if online and peer.online else "",
         last_seen=None if online else patch.last_seen or peer.last_seen,
         key_expiry=patch.key_expiry or peer.key_expiry,
+        node_key=patch.node_key or peer.node_key,
     )

@@ -1,18 +1,11 @@
-"""Where the auth key comes from that a new machine joins with: a file that the user fills, or one that meshd mints.
-
-Changing the key on machines that already joined (rotation) belongs beside this, not in here: a source says which key is
-current and nothing about who holds an older one.
-"""
+"""Where auth keys come from: a file that the user fills, or the control server's API that mints them."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -22,15 +15,12 @@ from pydantic import SecretStr
 from meshd.config import read_secret
 from meshd.errors import ConfigError, TailnetError
 from meshd.obs.log import register_secret
-from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
-from meshd.tailnet.admin import TailscaleAdmin
-from meshd.tailnet.fields import moment, table, text, texts
+from meshd.tailnet.admin import AuthKey, KeyApi
+from meshd.tailnet.keystore import KeptKey, KeyStore, key_id_of
 
 CREDENTIAL: Final = "tailscale_auth_key"
-MINTED_FILE: Final = "tailscale-auth-key.json"
 LIFETIME_S: Final = 90 * 86400
-RENEW_BEFORE_S: Final = 14 * 86400
 
 log = structlog.get_logger(__name__)
 
@@ -47,8 +37,8 @@ class AuthKeySource(Protocol):
         ...
 
 
-class FileKeySource:
-    """A reusable key in a file or credential. It is read anew each time, so a new file counts at once.
+class KeyFile:
+    """A reusable key in a file or credential. It is read anew each time.
 
     A systemd credential is a copy made when the service starts: after changing its source, restart meshd.
 
@@ -60,21 +50,32 @@ class FileKeySource:
         self._path = path
         self._warned: tuple[int, int] | None = None
 
-    async def current(self) -> SecretStr:
-        """The key in the file. See AuthKeySource."""
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return str(self._path) if self._path else f"the credential {CREDENTIAL}"
+
+    @property
+    def watched(self) -> bool:
+        """A change of it is noticed by itself: it is no credential."""
+        return self._path is not None
+
+    def read(self) -> KeptKey | None:
+        """The key in it; None when no file is named and there is no credential.
+
+        Raises:
+            TailnetError: the file is missing, unreadable or empty.
+        """
         try:
-            key = read_secret(self._path, CREDENTIAL)
+            secret = read_secret(self._path, CREDENTIAL)
         except ConfigError as error:
             raise TailnetError(f"{error}: put a reusable, tagged auth key there") from error
-        if key is None:
-            raise TailnetError(
-                f"no auth key: set [tailnet] auth_key_file, provide the credential {CREDENTIAL}, "
-                "or set mint_auth_key = true with an API credential"
-            )
+        if secret is None:
+            return None
         if self._path is not None:
             self._check_mode(self._path)
-        register_secret(key.get_secret_value())
-        return key
+        register_secret(secret.get_secret_value())
+        return KeptKey(secret, key_id_of(secret))
 
     def _check_mode(self, path: Path) -> None:
         found = path.stat()
@@ -84,104 +85,118 @@ class FileKeySource:
             self._warned = seen
 
 
-@dataclass(frozen=True, slots=True)
-class _Minted:
-    id: str
-    key: SecretStr
-    expires: datetime
-    tags: tuple[str, ...]
-
-
-class MintedKeySource:
-    """A reusable, pre-authorised, tagged key minted through the admin API and kept in the state directory, mode 0600.
-
-    A new one is minted when the tags were changed or the kept one's end is near. While that fails, the kept one serves
-    to its end. The old key is not revoked: machines may still be booting with it.
+class Minter:
+    """Mints reusable, tagged keys through a control server's API.
 
     Args:
-        admin: the admin API.
-        state_dir: exists and is writable.
-        tags: what every device that joins with it gets.
-        cluster: for the key's description.
-        clock: tells how near the end is.
-        lifetime_s: of a new key; the API allows 90 days.
-        renew_before_s: how long before its end a key is replaced; longer than any machine takes to boot.
+        api: the API.
+        tags: of a key that follows none.
+        cluster: for the keys' description.
+        clock: for the end of a key whose end is not told.
+        lifetime_s: of a new key; Tailscale's API allows 90 days.
     """
 
     def __init__(
-        self,
-        admin: TailscaleAdmin,
-        state_dir: Path,
-        *,
-        tags: Sequence[str],
-        cluster: str,
-        clock: Clock,
-        lifetime_s: int = LIFETIME_S,
-        renew_before_s: float = RENEW_BEFORE_S,
+        self, api: KeyApi, *, tags: Sequence[str], cluster: str, clock: Clock, lifetime_s: int = LIFETIME_S
     ) -> None:
-        self._admin = admin
-        self._path = state_dir / MINTED_FILE
-        self._tags = tuple(tags)
+        self._api = api
+        self.tags = tuple(tags)
         self._cluster = cluster
         self._clock = clock
         self._lifetime_s = lifetime_s
-        self._renew_before = timedelta(seconds=renew_before_s)
-        self._lock = asyncio.Lock()
 
-    async def current(self) -> SecretStr:
-        """The kept key, or a new one. See AuthKeySource."""
-        async with self._lock:
-            kept = self._read()
-            now = self._clock.now()
-            if kept and kept.tags == self._tags and kept.expires - self._renew_before > now:
-                return kept.key
-            try:
-                return (await self._mint()).key
-            except TailnetError as error:
-                if kept is None or kept.tags != self._tags or kept.expires <= now:
-                    raise
-                log.warning("auth_key_not_renewed", reason=str(error), key_id=kept.id, expires=kept.expires.isoformat())
-                return kept.key
+    async def first(self) -> KeptKey:
+        """A key that follows none."""
+        return await self._mint(f"meshd {self._cluster}", self.tags, ephemeral=False, preauthorized=True)
 
-    async def _mint(self) -> _Minted:
-        made = await self._admin.mint_key(
-            tags=self._tags, lifetime_s=self._lifetime_s, description=f"meshd {self._cluster}"
+    async def next(self, rotation_id: str, old: AuthKey | None, tags: Sequence[str]) -> KeptKey:
+        """A key for a rotation. One that was minted for it before, and whose secret was lost, is revoked first.
+
+        Args:
+            rotation_id: in the key's description, by which a lost one is found.
+            old: the key that it follows: device approval and ephemerality are kept; None when that is not known.
+            tags: exactly these.
+
+        Raises:
+            TailnetRefused: the credential may not do this.
+            TailnetError: anything else.
+        """
+        description = f"meshd {self._cluster} {rotation_id}"
+        await self.revoke_lost(rotation_id)
+        return await self._mint(
+            description,
+            tags,
+            ephemeral=old.ephemeral if old else False,
+            preauthorized=old.preauthorized if old else True,
         )
+
+    async def revoke_lost(self, rotation_id: str) -> None:
+        """Revoke what was minted for a rotation, whoever knows its secret."""
+        for lost in await self._api.keys_with(f"meshd {self._cluster} {rotation_id}"):
+            log.warning("minted_key_revoked", key_id=lost.id, rotation=rotation_id)
+            await self._api.revoke_key(lost.id)
+
+    async def _mint(self, description: str, tags: Sequence[str], *, ephemeral: bool, preauthorized: bool) -> KeptKey:
+        made = await self._api.mint_key(
+            tags=tags, lifetime_s=self._lifetime_s, description=description, ephemeral=ephemeral,
+            preauthorized=preauthorized,
+        )  # fmt: skip
         if made.secret is None:
             raise TailnetError("the minted key has no secret")
         register_secret(made.secret.get_secret_value())
         expires = made.expires or self._clock.now() + timedelta(seconds=self._lifetime_s)
-        minted = _Minted(made.id, made.secret, expires, self._tags)
-        record = {
-            "id": minted.id,
-            "key": minted.key.get_secret_value(),
-            "expires": expires.isoformat(),
-            "tags": list(self._tags),
-        }
-        try:
-            write_atomic(self._path, json.dumps(record).encode(), mode=0o600)
-        except OSError as error:
-            raise TailnetError(
-                f"{self._path} cannot be written ({error.strerror}): key {made.id} was made and is lost: revoke it"
-            ) from error
-        log.info("auth_key_minted", key_id=made.id, expires=expires.isoformat(), tags=self._tags)
-        return minted
+        log.info("auth_key_minted", key_id=made.id, expires=expires.isoformat(), tags=tuple(tags))
+        return KeptKey(made.secret, made.id, expires, tuple(tags), minted=True)
 
-    def _read(self) -> _Minted | None:
-        """The kept key; None when there is none or the file is no longer one of ours: a new one is minted then."""
-        try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with os.fdopen(fd, encoding="utf-8") as file:
-                record = table(json.load(file))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise TailnetError(f"{self._path} cannot be read ({error.strerror})") from error
-        except ValueError:
-            log.warning("minted_key_file_unreadable", path=str(self._path))
-            return None
-        key, expires = text(record, "key"), moment(record, "expires")
-        if not key or expires is None:
-            return None
-        register_secret(key)
-        return _Minted(text(record, "id"), SecretStr(key), expires, texts(record, "tags"))
+
+class AuthKeys:
+    """The key that is in use. The first one comes from the file, or is minted; later ones come by rotations alone.
+
+    Args:
+        store: keeps it.
+        file: the user's.
+        minter: mints the first one; None: the file has it.
+        clock: tells whether it has ended.
+    """
+
+    def __init__(self, store: KeyStore, file: KeyFile, minter: Minter | None, clock: Clock) -> None:
+        self._store = store
+        self._file = file
+        self._minter = minter
+        self._clock = clock
+        self._lock = asyncio.Lock()
+
+    async def current(self) -> SecretStr:
+        """The key in use. See AuthKeySource. While there is one, this never gives up the processor.
+
+        So a launch that takes it and is written down in the same breath is known to every rotation.
+        """
+        kept = self._store.in_use() or await self._first()
+        if kept.expires is not None and kept.expires <= self._clock.now():
+            raise TailnetError(
+                f"the auth key {kept.id or 'in use'} ended on {kept.expires:%Y-%m-%d}: `meshctl rotate-key`, or put a "
+                f"new one into {self._file.name}"
+            )
+        return kept.secret
+
+    async def _first(self) -> KeptKey:
+        async with self._lock:
+            kept = self._store.in_use()
+            if kept is None:
+                kept = await self._minter.first() if self._minter else self._from_file()
+                try:
+                    self._store.use(kept)
+                except TailnetError as error:
+                    if kept.minted:
+                        raise TailnetError(f"{error}; key {kept.id} was made and is lost: revoke it") from error
+                    raise
+            return kept
+
+    def _from_file(self) -> KeptKey:
+        found = self._file.read()
+        if found is None:
+            raise TailnetError(
+                f"no auth key: set [tailnet] auth_key_file, provide the credential {CREDENTIAL}, "
+                "or set mint_auth_key = true with an API credential"
+            )
+        return KeptKey(found.secret, found.id, file_sha256=found.sha256)

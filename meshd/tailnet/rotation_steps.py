@@ -387,28 +387,39 @@ def _reauths(rotation: Rotation, world: World, now: datetime, busy: Collection[R
     if not world.jobs_known:
         return []
     at_it = {m: n for m, n in rotation.nodes.items() if n.stage in LOGGING_IN}
-    again = [
-        RotationStep(Action.REAUTH, machine)
-        for machine, node in at_it.items()
-        if node.stage is NodeStage.REAUTHENTICATING and _due(node, world.nodes.get(machine), now)
-    ]
-    steps = [step for step in again if step not in busy]
     room = (REAUTH_PARALLEL if _canary_lives(rotation) else 1) - len(at_it)
-    jobs = {job for m, n in at_it.items() for job in (*n.jobs, *(world.nodes[m].jobs if m in world.nodes else ()))}
-    waiting = [
-        (machine, world.nodes[machine])
-        for machine, node in rotation.nodes.items()
-        if node.stage is NodeStage.STORED and _due(node, world.nodes.get(machine), now)
-    ]
-    for machine, seen in sorted(waiting, key=lambda pair: (len(pair[1].jobs), rotation.nodes[pair[0]].attempts)):
-        if room <= 0:
-            break
-        if jobs & set(seen.jobs) or seen.reauth_problem or not seen.online:
+    due = {m: n for m, n in rotation.nodes.items() if _due(n, world.nodes.get(m), now)}
+    unclear = [m for m, n in due.items() if n.stage is NodeStage.REAUTHENTICATING]
+    stored = [
+        m for m, n in due.items()
+        if n.stage is NodeStage.STORED and world.nodes[m].online and not world.nodes[m].reauth_problem
+    ]  # fmt: skip
+    stored.sort(key=lambda m: (len(world.nodes[m].jobs), rotation.nodes[m].attempts))
+    steps: list[RotationStep] = []
+    for machine in (*unclear, *stored):
+        step = RotationStep(Action.REAUTH, machine)
+        new = machine not in at_it
+        if step in busy or (new and room <= 0) or _shares_job(machine, rotation, world, now, steps):
             continue
-        steps.append(RotationStep(Action.REAUTH, machine))
-        jobs |= set(seen.jobs)
-        room -= 1
+        steps.append(step)
+        room -= new
     return steps
+
+
+def _shares_job(
+    machine: str, rotation: Rotation, world: World, now: datetime, begun_now: Collection[RotationStep]
+) -> bool:
+    """A node of one of its jobs logs in anew now, or may still be at it."""
+    jobs = set(world.nodes[machine].jobs)
+    for other, node in rotation.nodes.items():
+        asked_now = RotationStep(Action.REAUTH, other) in begun_now
+        at_it = node.stage in LOGGING_IN and (now - node.since).total_seconds() < SILENT_S
+        if other == machine or not (asked_now or at_it):
+            continue
+        seen = world.nodes.get(other)
+        if jobs & {*node.jobs, *(seen.jobs if seen else ())}:
+            return True
+    return False
 
 
 def _due(node: RotationNode, seen: SeenNode | None, now: datetime) -> bool:
@@ -447,8 +458,9 @@ def _node_finished(rotation: Rotation, step: RotationStep, outcome: Outcome, now
     refused = outcome.verdict is Verdict.REFUSED and node.stage is NodeStage.REAUTHENTICATING
     stage = NodeStage.STORED if refused else node.stage
     retry_at = now + _pause(node.attempts)
+    since = now if refused else node.since
     return rotation.with_node(
-        step.machine, replace(node, stage=stage, since=now, failure=outcome.reason, retry_at=retry_at)
+        step.machine, replace(node, stage=stage, since=since, failure=outcome.reason, retry_at=retry_at)
     )
 
 

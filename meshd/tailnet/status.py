@@ -41,6 +41,7 @@ class TailnetTable:
     tun: bool = True
     version: str = ""
     self_dns_name: str = ""
+    self_tags: tuple[str, ...] = ()
 
     @property
     def login_errors(self) -> tuple[str, ...]:
@@ -115,6 +116,7 @@ def parse_status(source: str | bytes | Json) -> TailnetTable:
         tun=status.get("TUN") is not False,
         version=text(status, "Version"),
         self_dns_name=text(own, "DNSName").rstrip("."),
+        self_tags=texts(own, "Tags"),
     )
 
 
@@ -132,6 +134,7 @@ def peer_from_status(entry: Json) -> TailnetPeer:
         tags=texts(entry, "Tags"),
         expired=flag(entry, "Expired"),
         key_expiry=moment(entry, "KeyExpiry"),
+        node_key=text(entry, "PublicKey"),
     )
 
 
@@ -161,6 +164,7 @@ def peer_from_node(node: Json) -> TailnetPeer:
         tags=texts(node, "Tags"),
         expired=flag(node, "Expired"),
         key_expiry=moment(node, "KeyExpiry"),
+        node_key=text(node, "Key"),
     )
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar, TypeVar
 
 from meshd.config import TimingSettings
 from meshd.daemon.boot_breaker import BootBreaker
-from meshd.daemon.cloud_steps import CloudSteps
+from meshd.daemon.cloud_steps import CloudSteps, UserData
 from meshd.daemon.execute import Executor
 from meshd.daemon.joining import accept_join
 from meshd.daemon.node_steps import NodeSteps
@@ -227,8 +227,8 @@ class World:
         self.maybe_crash()
         return ""
 
-    async def user_data(self, machine: Machine) -> str:
-        return "#!/bin/sh\n"
+    async def user_data(self, machine: Machine) -> UserData:
+        return UserData("#!/bin/sh\n", "a" * 64)
 
     async def delete_device(self, device_id: str) -> None:
         return None

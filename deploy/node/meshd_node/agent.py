@@ -10,6 +10,7 @@ from .backoff import Backoff
 from .console import say
 from .deadman import DeadMan
 from .errors import HeadRefused, HeadUnreachable, NodeError, NotPossible
+from .files import sha256_of
 from .headlink import HeadLink
 from .join import configure, join
 from .node import Node
@@ -98,6 +99,7 @@ class Agent:
             "munge_ok": self._configured,
             "problem": self._problem[:1000],
             "roster_version": node.state.roster_version,
+            "auth_key_sha256": sha256_of(node.paths.auth_key),
             "hold_s": hold_s,
             "heartbeat": heartbeat.take(node.paths, node.load),
             "results": self._results,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import munge
+from . import munge, reauth
 from .console import say
 from .errors import NodeError, NotPossible, ToolMissing
-from .files import write_atomic
+from .files import sha256_of, write_atomic
 from .node import Node, write_hosts
 from .tools import run
 
@@ -98,7 +98,11 @@ def _auth_key(node: Node, args: Args) -> Data:
     if not key or any(not 33 <= ord(char) <= 126 for char in key):
         raise NotPossible("the auth key is empty or has characters that no key has", "send a real one")
     write_atomic(node.paths.auth_key, key.encode() + b"\n", 0o600)
-    return {"fingerprint": munge.fingerprint(node.paths.auth_key.read_bytes().strip())}
+    return {"sha256": sha256_of(node.paths.auth_key)}
+
+
+def _reauth(node: Node, args: Args) -> Data:
+    return reauth.reauth(node, str(args["attempt"]))
 
 
 def _start_slurmd(node: Node, args: Args) -> Data:
@@ -160,6 +164,7 @@ VERBS: dict[str, Callable[[Node, Args], Data]] = {
     "roster": _roster,
     "munge_key": _munge_key,
     "auth_key": _auth_key,
+    "reauth": _reauth,
     "start_slurmd": _start_slurmd,
     "restart_slurmd": _restart_slurmd,
     "stop_slurmd": _stop_slurmd,

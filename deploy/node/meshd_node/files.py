@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import threading
@@ -70,6 +71,14 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def sha256_of(path: Path) -> str:
+    """Of a secret in a file, without the line's end; "" when there is no such file."""
+    try:
+        return hashlib.sha256(path.read_bytes().strip()).hexdigest()
+    except OSError:
+        return ""
 
 
 def read_json(path: Path) -> dict[str, Any]:

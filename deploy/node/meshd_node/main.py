@@ -1,4 +1,4 @@
-"""The command line: `meshd-node.pyz [--root DIR] [--systemctl PROGRAM] [--proc DIR] run|install|facts`."""
+"""The command line: `meshd-node.pyz [--root DIR] [--systemctl PROGRAM] [--proc DIR] run|install|facts|reauth`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--proc", type=Path, default=Path("/proc"), help="directory that stands for /proc")
     parser.add_argument("--systemctl", default="systemctl", help="program that stands for systemctl")
     parser.add_argument("--refused-pause-s", type=float, default=30.0, help="pause after a refusal")
-    parser.add_argument("verb", choices=("run", "install", "facts"))
+    parser.add_argument("verb", choices=("run", "install", "facts", "reauth"))
+    parser.add_argument("--attempt", default="", help="of reauth: a word under which its result is kept")
     options = parser.parse_args(argv)
     paths = Paths(options.root, options.proc)
     use_console(paths.console)
@@ -40,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             from . import facts
 
             sys.stdout.write(json.dumps(facts.gather(paths, lambda: 0.0), indent=2) + "\n")
+            return 0
+        if options.verb == "reauth":
+            from . import reauth
+
+            reauth.carry_out(Node(paths, options.systemctl), options.attempt)
             return 0
         if options.verb == "install":
             return _install(paths, options.systemctl, ["--root", str(options.root), "--proc", str(options.proc)])

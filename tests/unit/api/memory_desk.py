@@ -52,6 +52,7 @@ from meshd.api.schema import (
 )
 from meshd.api.server import ApiServer
 from meshd.obs.metrics import Metrics
+from tests.unit.api.memory_rotation import MemoryRotation
 
 WAY = ("requested", "launching", "booting", "joining", "configuring", "testing", "ready")
 SUPPLY = frozenset(WAY)
@@ -104,6 +105,11 @@ class MemoryDesk:
     )
 
     def __post_init__(self) -> None:
+        self.rotating = MemoryRotation(lambda: self.now())
+        self.rotation = self.rotating.rotation
+        self.rotate_key = self.rotating.rotate_key
+        self.abort_rotation = self.rotating.abort_rotation
+        self.waive = self.rotating.waive
         self._log: list[EventRow] = []
         self._changed = asyncio.Condition()
         self._made = 0
@@ -120,6 +126,7 @@ class MemoryDesk:
                 self._step(box)
             for name, pool in self.pools.items():
                 self._fill(name, pool)
+        self.rotating.tick()
         self._tick_at = began
         async with self._changed:
             self._changed.notify_all()

@@ -11,7 +11,7 @@ from typing import Any
 
 from meshd.config import TimingSettings
 from meshd.daemon.boot_breaker import BootBreaker
-from meshd.daemon.cloud_steps import CloudSteps
+from meshd.daemon.cloud_steps import CloudSteps, UserData
 from meshd.daemon.execute import Executor
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.reconcile import Reconciler
@@ -117,8 +117,8 @@ class Agents:
         await asyncio.sleep(0)
         return self.answer
 
-    async def user_data(self, machine: Machine) -> str:
-        return "#!/bin/sh\n"
+    async def user_data(self, machine: Machine) -> UserData:
+        return UserData("#!/bin/sh\n", "a" * 64)
 
 
 class Small:

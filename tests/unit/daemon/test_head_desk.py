@@ -26,6 +26,7 @@ from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.provider_api import Offer, PriceSource
+from tests.property.rotation_sim import Life, begin_tailnet
 from tests.unit.daemon.small import Cloud, HandClock, Small
 from tests.unit.daemon.test_munge_rotator import Lab as MungeLab
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, snapshot
@@ -58,6 +59,7 @@ class World(Small):
         self.next: Snapshot | None = None
         files = PriceFiles(directory / "prices")
         prices = Prices({}, files, self.clock, settings=PriceSettings, read_offers=nothing, tell=lambda _: None)
+        rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").desk
         self.desk = Desk(
             records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
@@ -65,6 +67,7 @@ class World(Small):
             look_at_slurm=self.look_at_slurm, problems_of_others=lambda: [], read_offers=self.read_offers,
             prices=PriceDesk(prices, lambda: self.seen.offers, self.desired, self.clock),
             munge=MungeLab(directory / "munge").desk,
+            rotation=rotation,
         )  # fmt: skip
 
     async def look_at_slurm(self) -> None:

@@ -1,0 +1,177 @@
+"""A new login with the auth key that is stored here: new node key, same machine key, so the same device and address.
+
+It runs in a process of its own, which neither a restart of the agent nor a link that drops can end half way. What came
+of it is in a file under the attempt's name: asking for the same attempt again does nothing again.
+
+Facts, measured with tailscale 1.102: 0.06 to 0.11 s, open connections survive. A bad key leaves a zombie: the data
+plane goes on, control is lost. The old node key is on disk until the new one is accepted, so a restart, or a login with
+an empty key, brings it back.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+from .console import say
+from .errors import NodeError, NotPossible
+from .files import read_json, write_atomic
+from .node import Node
+from .parse import version
+from .tailscale import Tailscale, TailscaleFault
+from .tools import find, run, search_path
+
+UP_S = 60
+ONLINE_S = 20.0
+RECOVER_S = 20.0
+WAIT_S = 130.0
+STEP_S = 0.02
+MIN_VERSION = (1, 90)
+EMPTY_KEY = "file:/dev/null"
+
+
+def reauth(node: Node, attempt: str) -> dict[str, Any]:
+    """Have the login made, once for each attempt; {"node_key", "address", "gap_s"}.
+
+    Args:
+        node: this machine.
+        attempt: a word for this try.
+
+    Raises:
+        NotPossible: there is no key here, or tailscale is too old.
+        TailscaleFault: it failed; the machine is as it was, or the text says what it is.
+    """
+    if not attempt or not all(char.isalnum() or char == "-" for char in attempt) or len(attempt) > 80:
+        raise NotPossible("the attempt has no usable name", "this is a fault of meshd: report it")
+    result = _result(node, attempt)
+    if result is None:
+        _check(node)
+        _detach(node, attempt)
+        deadline = time.monotonic() + WAIT_S
+        while result is None:
+            if time.monotonic() > deadline:
+                raise TailscaleFault(f"the login does not come to its end within {WAIT_S:g} s")
+            time.sleep(STEP_S)
+            result = _result(node, attempt)
+    if not result.get("ok"):
+        raise TailscaleFault(str(result.get("detail") or "the login failed without a word"))
+    return {name: result.get(name) for name in ("node_key", "address", "gap_s")}
+
+
+def carry_out(node: Node, attempt: str) -> None:
+    """The detached process: log in, see that it worked, put right what did not, write down what came of it."""
+    if _result(node, attempt) is not None:
+        return
+    try:
+        result: dict[str, Any] = {"ok": True, **login(node)}
+    except (NodeError, OSError) as error:
+        result = {"ok": False, "detail": str(error)[:1000]}
+    say(f"login anew ({attempt}): {'done' if result['ok'] else result['detail']}")
+    result["attempt"] = attempt
+    write_atomic(node.paths.reauth_file, json.dumps(result).encode(), 0o600)
+
+
+def login(node: Node) -> dict[str, Any]:
+    """`tailscale up --force-reauth` with the stored key.
+
+    Raises:
+        TailscaleFault: it was refused or took too long; the old login is back, or the text says that it is not.
+    """
+    tailscale = Tailscale(node.paths.tailscaled_socket)
+    before = _self(tailscale.status())
+    words = ["--force-reauth", f"--auth-key=file:{node.paths.auth_key}", "--accept-risk=lose-ssh", f"--timeout={UP_S}s"]
+    began = time.monotonic()
+    said = tailscale.up(*words, timeout_s=UP_S + 10.0)
+    gap_s = time.monotonic() - began
+    after = _until(tailscale, before["key"], ONLINE_S if not said else 1.0)
+    if after is not None:
+        return {"node_key": after["key"], "address": after["address"], "gap_s": round(gap_s, 3)}
+    why = said or "; ".join(_complaints(tailscale.status())) or "it is not online with a new node key"
+    how = recover(node, tailscale)
+    raise TailscaleFault(f"the login was not taken: {why}; {how}")
+
+
+def recover(node: Node, tailscale: Tailscale) -> str:
+    """Bring the old login back after one that failed; what helped, for people."""
+    if _online(tailscale.status()):
+        return "the old login is unharmed"
+    tailscale.up(f"--auth-key={EMPTY_KEY}", "--accept-risk=lose-ssh", "--timeout=20s", timeout_s=30.0)
+    if _until(tailscale, "", RECOVER_S) is not None:
+        return "the old login is back"
+    if node.systemd:
+        run([node.systemctl, "restart", "tailscaled"], 60.0)
+    else:
+        tailscale.down()
+        tailscale.up("--accept-risk=lose-ssh", "--timeout=20s", timeout_s=30.0)
+    if _until(tailscale, "", RECOVER_S) is not None:
+        return "the old login is back after a restart of tailscaled"
+    return "and the old login is not back: the machine is not connected to the control server"
+
+
+def _check(node: Node) -> None:
+    if not node.paths.auth_key.exists():
+        raise NotPossible("no auth key is stored here", "store one first")
+    found = version(run(["tailscale", "version"], 15.0).stdout)
+    words = tuple(int(word) for word in found.split(".")[:2] if word.isdigit())
+    if words < MIN_VERSION:
+        raise NotPossible(
+            f"tailscale {found or 'of an unknown version'} would drop the link", "1.90 or newer is needed"
+        )
+
+
+def _detach(node: Node, attempt: str) -> None:
+    paths = node.paths
+    argv = [sys.executable, str(paths.agent), "--root", str(paths.root), "--proc", str(paths.proc), "--systemctl",
+            node.systemctl, "--attempt", attempt, "reauth"]  # fmt: skip
+    if node.systemd and find("systemd-run"):
+        unit = f"meshd-reauth-{attempt}"
+        active = run([node.systemctl, "is-active", "--quiet", unit], 15.0, check=False).returncode == 0
+        if not active:
+            run(["systemd-run", f"--unit={unit}", "--collect", "--quiet", "--property=UMask=0077", *argv], 30.0)
+        return
+    paths.agent_log.parent.mkdir(parents=True, exist_ok=True)
+    with paths.agent_log.open("ab") as log:
+        subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={"PATH": search_path()}
+        )  # fmt: skip
+
+
+def _result(node: Node, attempt: str) -> dict[str, Any] | None:
+    result = read_json(node.paths.reauth_file)
+    return result if result.get("attempt") == attempt else None
+
+
+def _until(tailscale: Tailscale, old_key: str, within_s: float) -> dict[str, str] | None:
+    """This device once it is online with another key than the old one; None when it does not come to that."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            status = tailscale.status()
+            own = _self(status)
+            if _online(status) and own["key"] != old_key:
+                return own
+        except TailscaleFault:  # it is being restarted
+            if time.monotonic() > deadline:
+                raise
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(STEP_S)
+
+
+def _online(status: dict[str, Any]) -> bool:
+    """Neither Running nor a good end of `up` prove it: control must show us online, without a login error."""
+    own = status.get("Self") or {}
+    return status.get("BackendState") == "Running" and own.get("Online") is True and not _complaints(status)
+
+
+def _complaints(status: dict[str, Any]) -> list[str]:
+    return [str(line) for line in status.get("Health") or [] if "login error" in str(line).lower()]
+
+
+def _self(status: dict[str, Any]) -> dict[str, str]:
+    own = status.get("Self") or {}
+    addresses = [str(one) for one in status.get("TailscaleIPs") or [] if "." in str(one)]
+    return {"key": str(own.get("PublicKey", "")), "address": addresses[0] if addresses else ""}

@@ -1,0 +1,127 @@
+"""tailscaled on this machine: what it says, and the login that `tailscale up` makes with what it was told before."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from .errors import NodeError, NotPossible
+from .tools import run
+
+ANSWER_MAX = 16 * 1024 * 1024
+ASK_S = 10.0
+_HOST = "local-tailscaled.sock"
+
+
+class TailscaleFault(NodeError):
+    """tailscaled does not answer, or does not do what it was asked for."""
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__(_HOST, timeout=ASK_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(ASK_S)
+        self.sock.connect(str(self._path))
+
+
+class Tailscale:
+    """One tailscaled, by its socket."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def status(self) -> dict[str, Any]:
+        """ipnstate.Status, without peers.
+
+        Raises:
+            TailscaleFault: it does not answer.
+        """
+        return self._get("status?peers=false")
+
+    def prefs(self) -> dict[str, Any]:
+        """ipn.Prefs. Raises TailscaleFault."""
+        return self._get("prefs")
+
+    def up(self, *words: str, timeout_s: float) -> str:
+        """`tailscale up` with everything that it was told before; what it said when it failed, else "".
+
+        That it says nothing proves nothing: ask `status`. Raises ToolMissing and ToolTimeout.
+        """
+        argv = ["tailscale", f"--socket={self._path}", "up", *flags(self.prefs()), *words]
+        result = run(argv, timeout_s, check=False)
+        return " ".join((result.stderr or result.stdout).split())[-400:] if result.returncode else ""
+
+    def down(self) -> None:
+        """`tailscale down`, also over the tailnet itself. Raises ToolMissing, ToolTimeout and ToolFailed."""
+        run(["tailscale", f"--socket={self._path}", "down", "--accept-risk=lose-ssh"], 30.0)
+
+    def _get(self, page: str) -> dict[str, Any]:
+        connection = _Connection(self._path)
+        try:
+            connection.request("GET", f"/localapi/v0/{page}")
+            answer = connection.getresponse()
+            body = answer.read(ANSWER_MAX)
+            value = json.loads(body)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise TailscaleFault(
+                f"tailscaled does not answer on {self._path}: {error or type(error).__name__}"
+            ) from None
+        finally:
+            connection.close()
+        if answer.status != 200 or not isinstance(value, dict):
+            raise TailscaleFault(f"tailscaled answered {page} with {answer.status}")
+        return value
+
+
+def flags(prefs: dict[str, Any]) -> list[str]:
+    """What `tailscale up` must be told again: it refuses to run when a setting that is not the default is left out.
+
+    Facts: tailscale 1.102 cmd/tailscale/cli/up.go. Left out are those that a node cannot have been given there.
+
+    Raises:
+        NotPossible: there are no preferences: nobody has logged this machine in.
+    """
+    if "ControlURL" not in prefs:
+        raise NotPossible("tailscaled has no preferences", "`tailscale up` was never run here")
+    words = [f"--accept-dns={_bool(prefs.get('CorpDNS'))}"]
+    texts = {"ControlURL": "login-server", "Hostname": "hostname", "OperatorUser": "operator"}
+    words += [f"--{flag}={prefs[name]}" for name, flag in texts.items() if prefs.get(name)]
+    switches = {
+        "RouteAll": "accept-routes",
+        "ShieldsUp": "shields-up",
+        "RunSSH": "ssh",
+        "ExitNodeAllowLANAccess": "exit-node-allow-lan-access",
+    }
+    words += [f"--{flag}" for name, flag in switches.items() if prefs.get(name)]
+    exit_node = prefs.get("ExitNodeIP") or prefs.get("ExitNodeID")
+    if exit_node:
+        words.append(f"--exit-node={exit_node}")
+    if prefs.get("AdvertiseTags"):
+        words.append("--advertise-tags=" + ",".join(prefs["AdvertiseTags"]))
+    routes = [str(route) for route in prefs.get("AdvertiseRoutes") or []]
+    if "0.0.0.0/0" in routes and "::/0" in routes:
+        words.append("--advertise-exit-node")
+        routes = [route for route in routes if route not in ("0.0.0.0/0", "::/0")]
+    if routes:
+        words.append("--advertise-routes=" + ",".join(routes))
+    if (prefs.get("AppConnector") or {}).get("Advertise"):
+        words.append("--advertise-connector")
+    if prefs.get("NoSNAT"):
+        words.append("--snat-subnet-routes=false")
+    if prefs.get("NoStatefulFiltering") is False:
+        words.append("--stateful-filtering")
+    mode = {0: "off", 1: "nodivert"}.get(prefs.get("NetfilterMode", 2))
+    if mode:
+        words.append(f"--netfilter-mode={mode}")
+    return words
+
+
+def _bool(value: Any) -> str:
+    return "true" if value else "false"

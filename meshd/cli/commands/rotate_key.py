@@ -1,0 +1,122 @@
+"""`meshctl rotate-key`: another auth key for launches and for all nodes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+
+import click
+
+from meshd.api.schema import RotateKeyRequest, RotationView, WaiveRequest
+from meshd.cli import render, rotation
+from meshd.cli.client import Head
+from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit
+from meshd.cli.params import duration
+from meshd.cli.session import Session, confirm, output_option, print_json, say
+
+
+@click.command("rotate-key", epilog=EXIT_CODES_HELP)
+@click.option("--reauth", is_flag=True, help="Nodes also log in anew: one idle node first, then a few at a time.")
+@click.option("--compromised", is_flag=True, help="Strangers know the key: revoke it first, list devices born since.")
+@click.option("--since", type=click.DateTime(), help="With --compromised: when it leaked, UTC; else the key's birth.")
+@click.option("--status", is_flag=True, help="How the rotation stands, node by node.")
+@click.option("--abort", is_flag=True, help="Take it back: launches and nodes get the old key again.")
+@click.option("--waive", metavar="NODE", multiple=True, help="Do not wait for this node; it gets the key later.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    show_default=True,
+    help="Stay until it has ended. Ctrl-C ends the waiting, not the rotation.",
+)
+@click.option("--timeout", metavar="TIME", callback=duration, default="30m", show_default=True, help="For --wait.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@output_option
+@click.pass_obj
+def command(
+    session: Session,
+    *,
+    reauth: bool,
+    compromised: bool,
+    since: datetime | None,
+    status: bool,
+    abort: bool,
+    waive: tuple[str, ...],
+    dry_run: bool,
+    wait: bool,
+    timeout: float,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Rotate the tailnet auth key over launches, all nodes and the store.
+
+    The new key is proved before anything else, and the old one is revoked only when every node is confirmed or waived.
+    Jobs and registrations are not touched. Until then --abort leads back.
+    """
+    _check(reauth or compromised or dry_run, [status, abort, bool(waive)], since=since, compromised=compromised)
+    if status:
+        _show(session.ask(lambda head: head.rotation()), as_json=as_json)
+        return
+    if waive:
+        views = [session.ask(partial(Head.waive, request=WaiveRequest(machine=name))) for name in waive]
+        _show(views[-1], as_json=as_json)
+        return
+    if abort:
+        view = session.ask(lambda head: head.abort_rotation())
+    else:
+        request = _request(reauth=reauth, compromised=compromised, since=since, dry_run=True)
+        plan = session.ask(lambda head: head.rotate_key(request))
+        if dry_run:
+            _show(plan, as_json=as_json)
+            return
+        render.show(*rotation.plan(plan), err=True)
+        if compromised:
+            confirm("This revokes the key in use at once. Go on?", yes=yes, why="this revokes the key in use, for good")
+        view = session.ask(
+            lambda head: head.rotate_key(request.model_copy(update={"dry_run": False})),
+            if_interrupted="interrupted; the rotation may have begun: see `meshctl rotate-key --status`",
+        )
+    if not wait:
+        _show(view, as_json=as_json)
+        return
+    _wait(session, view, timeout, aborting=abort, as_json=as_json)
+
+
+def _check(begins: bool, others: list[bool], *, since: datetime | None, compromised: bool) -> None:
+    if sum(others) + begins > 1:
+        raise click.UsageError("--status, --abort and --waive stand alone")
+    if since is not None and not compromised:
+        raise click.UsageError("--since goes with --compromised")
+
+
+def _request(*, reauth: bool, compromised: bool, since: datetime | None, dry_run: bool) -> RotateKeyRequest:
+    leaked_at = since.replace(tzinfo=UTC) if since is not None else None
+    return RotateKeyRequest(reauth=reauth, compromised=compromised, leaked_at=leaked_at, dry_run=dry_run)
+
+
+def _show(view: RotationView, *, as_json: bool) -> None:
+    if as_json:
+        print_json(view)
+    else:
+        render.show(*rotation.view(view))
+
+
+def _wait(session: Session, view: RotationView, timeout_s: float, *, aborting: bool, as_json: bool) -> None:
+    from meshd.runtime.clock import SystemClock
+
+    try:
+        with rotation.shown() as progress:
+            seen = session.ask(
+                lambda head: rotation.watch(head, view.id, progress, timeout_s=timeout_s, clock=SystemClock())
+            )
+    except CliError as error:
+        if error.exit_code == Exit.INTERRUPTED:
+            raise rotation.left_running() from None
+        raise
+    if as_json:
+        print_json(seen)
+    for warning in seen.warnings:
+        say(f"warning: {warning}")
+    if seen.newcomers and not as_json:
+        render.show(*rotation.newcomers(seen))
+    rotation.conclude(seen, aborting=aborting)

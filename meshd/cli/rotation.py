@@ -1,0 +1,228 @@
+"""A rotation as text, and waiting for its end."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+
+from meshd.api.schema import KeyRow, RotationNodeRow, RotationView
+from meshd.cli import render
+from meshd.cli.client import Head
+from meshd.cli.exits import CliError, Exit, QuietError, UnreachableError, interrupted
+from meshd.cli.session import say
+from meshd.runtime.clock import Clock
+
+POLL_S = 0.5
+SILENCE_MAX_S = 120.0
+
+STATUS_CURE = "see `meshctl rotate-key --status`"
+_STYLES = {"confirmed": "green", "failed": "bold red", "pending": "yellow", "waived": "yellow"}
+_SETTLED = frozenset({"confirmed", "waived", "gone"})
+
+
+def view(seen: RotationView) -> list[RenderableType]:
+    """How a rotation stands: a line on the whole, the warnings, a table of the nodes."""
+    if not seen.id:
+        return [*plan(seen)] if seen.steps else [render.text(f"no key was rotated yet; in use: {_key(seen.in_use)}")]
+    parts: list[RenderableType] = [
+        render.text(f"rotation {seen.id}: {headline(seen)}", "bold"),
+        render.text(f"  {_key(seen.old)} -> {_key(seen.new)}, {seen.reason}, by {seen.by}"),
+    ]
+    parts += [render.text(f"  warning: {warning}", "yellow") for warning in seen.warnings]
+    if seen.nodes:
+        parts.append(_nodes(seen.nodes, seen.at))
+    if seen.newcomers:
+        parts += newcomers(seen)
+    return parts
+
+
+def headline(seen: RotationView) -> str:
+    """The stage, how far the nodes are, and what goes wrong."""
+    words = seen.stage
+    if seen.nodes:
+        words += f", {_counts(seen.nodes)}"
+    if seen.taken_back:
+        words += f"; taken back: {seen.taken_back}"
+    if seen.failure:
+        words += f"; {seen.failure}"
+    return words
+
+
+def plan(seen: RotationView) -> list[RenderableType]:
+    """What a rotation would do."""
+    lines = [f"{number}. {step}" for number, step in enumerate(seen.steps, start=1)]
+    return [render.text(f"the key in use: {_key(seen.in_use)}"), *(render.text(line) for line in lines)]
+
+
+def newcomers(seen: RotationView) -> list[RenderableType]:
+    """Devices born since the key may have been known to strangers."""
+    strangers = sum(not one.machine for one in seen.newcomers)
+    head = f"{len(seen.newcomers)} devices were born since the key leaked, {strangers} of them are nobody's"
+    rows = [
+        (
+            one.hostname,
+            one.address,
+            one.device_id,
+            one.machine or "NOBODY'S",
+            f"{one.created:%Y-%m-%d %H:%M}" if one.created else "",
+        )
+        for one in seen.newcomers
+    ]
+    return [render.text(head, "bold"), render.table(("DEVICE", "ADDRESS", "ID", "MACHINE", "CREATED"), rows)]
+
+
+def _nodes(nodes: list[RotationNodeRow], at: datetime) -> RenderableType:
+    rows = [
+        (
+            node.slot, node.machine, render.text(node.state, _STYLES.get(node.state, "cyan")),
+            render.age((at - node.since).total_seconds()), f"{node.gap_s * 1000:.0f} ms" if node.gap_s else "",
+            node.reason,
+        )
+        for node in nodes
+    ]  # fmt: skip
+    return render.table(("SLOT", "MACHINE", "KEY", "FOR", "LOGIN", "WHY"), rows)
+
+
+def _counts(nodes: list[RotationNodeRow]) -> str:
+    counts = Counter(node.state for node in nodes)
+    done = sum(counts[state] for state in _SETTLED)
+    others = [f"{count} {state}" for state, count in sorted(counts.items()) if state not in _SETTLED]
+    return ", ".join([f"{done} of {len(nodes)} nodes done", *others])
+
+
+def _key(key: KeyRow | None) -> str:
+    if key is None:
+        return "no key"
+    until = f" (until {key.expires:%Y-%m-%d})" if key.expires else ""
+    return f"{key.id or f'key {key.sha256}'}{until}"
+
+
+class Progress(Protocol):
+    """Shows how it goes."""
+
+    def update(self, seen: RotationView, elapsed_s: float) -> None:
+        """What is now."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something that people should know."""
+        ...
+
+
+class LineProgress:
+    """One line for each change of the headline."""
+
+    def __init__(self) -> None:
+        self._told = ""
+
+    def update(self, seen: RotationView, elapsed_s: float) -> None:
+        """Tell what changed since the last time."""
+        line = headline(seen)
+        if line != self._told:
+            say(f"{render.age(elapsed_s):>6}  {line}")
+        self._told = line
+
+    def note(self, text: str) -> None:
+        """A line of its own, once in a row."""
+        if text != self._told:
+            say(f"        {text}")
+        self._told = text
+
+
+class LiveProgress:
+    """A table that is redrawn in place: the whole, and the nodes that are not done."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._noted = ""
+
+    def update(self, seen: RotationView, elapsed_s: float) -> None:
+        """Draw."""
+        parts: list[RenderableType] = [render.text(f"{headline(seen)}, {render.age(elapsed_s)} elapsed", "bold")]
+        undone = [node for node in seen.nodes if node.state not in _SETTLED]
+        if undone:
+            parts.append(_nodes(undone[:20], seen.at))
+        self._live.update(Group(*parts))
+
+    def note(self, text: str) -> None:
+        """A line above the table, once in a row."""
+        if text != self._noted:
+            self._live.console.print(render.text(text, "yellow"))
+        self._noted = text
+
+
+@contextmanager
+def shown() -> Iterator[Progress]:
+    """The way that suits stderr."""
+    if not sys.stderr.isatty():
+        yield LineProgress()
+        return
+    with Live(console=Console(file=sys.stderr), refresh_per_second=4) as live:
+        yield LiveProgress(live)
+
+
+async def watch(head: Head, rotation_id: str, progress: Progress, *, timeout_s: float, clock: Clock) -> RotationView:
+    """Follow a rotation until it has ended or time is up. The daemon may restart meanwhile.
+
+    Raises:
+        CliError: the daemon stays unreachable, or another rotation has taken its place.
+    """
+    began = heard = clock.monotonic_s()
+    while True:
+        try:
+            seen = await head.rotation()
+            heard = clock.monotonic_s()
+        except UnreachableError:
+            if clock.monotonic_s() - heard > SILENCE_MAX_S:
+                raise
+            progress.note("meshd does not answer; it may be restarting")
+        else:
+            progress.update(seen, heard - began)
+            if seen.id != rotation_id:
+                raise CliError(f"rotation {rotation_id} is over, and {seen.id or 'no other'} is the last", STATUS_CURE)
+            if not seen.active or heard - began > timeout_s:
+                return seen
+        await clock.sleep(POLL_S)
+
+
+def left_running() -> QuietError:
+    """After Ctrl-C."""
+    return interrupted("stopped watching; meshd goes on with the rotation", f"{STATUS_CURE}; `--abort` takes it back")
+
+
+def conclude(seen: RotationView, *, aborting: bool) -> None:
+    """Say how it ended.
+
+    Raises:
+        CliError: it has not ended, or not as it should.
+    """
+    if seen.active:
+        undone = [node.slot for node in seen.nodes if node.state not in _SETTLED]
+        waits = f": it waits for {', '.join(undone[:10])}" if undone else f": {seen.failure or seen.stage}"
+        raise CliError(
+            f"the rotation has not ended{waits}",
+            f"meshd goes on; {STATUS_CURE}; `--waive NODE` or `--abort` end it",
+            code=Exit.TIMED_OUT,
+            kind="timed_out",
+        )
+    if seen.stage == "aborted":
+        if aborting:
+            say(f"taken back: {_key(seen.in_use)} is in use")
+            return
+        raise CliError(
+            f"the rotation was taken back: {seen.taken_back}", f"{_key(seen.in_use)} is in use; {STATUS_CURE}"
+        )
+    counts = Counter(node.state for node in seen.nodes)
+    took = (seen.ended_at - seen.started_at).total_seconds() if seen.ended_at and seen.started_at else 0.0
+    if aborting:
+        raise CliError("it was too late: the rotation is done", STATUS_CURE)
+    say(f"done: {_key(seen.in_use)} is in use, {counts['confirmed']} nodes confirmed, after {render.age(took)}")
+    if counts["waived"]:
+        raise QuietError(f"{counts['waived']} nodes were waived", STATUS_CURE, code=Exit.PARTLY, kind="partly")

@@ -1,0 +1,290 @@
+"""Carries out the steps of a rotation. Each may be carried out twice, and each ends in an Outcome, not in an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import structlog
+from pydantic import SecretStr
+
+from meshd.api.node_schema import ResultIn, Verb
+from meshd.daemon.records import Records
+from meshd.errors import StoreError, TailnetError, TailnetRefused
+from meshd.tailnet.admin import AuthKey, KeyApi
+from meshd.tailnet.canary import Proof
+from meshd.tailnet.keys import Minter
+from meshd.tailnet.keystore import KeptKey, KeyStore
+from meshd.tailnet.rotation import KeyRef, Newcomer, Rotation, Source, Stage
+from meshd.tailnet.rotation_steps import Action, Outcome, RotationStep, Verdict
+
+STORE_TIMEOUT_S = 30.0
+REAUTH_TIMEOUT_S = 150.0
+"""The node gives its login 60 s, and its recovery as long."""
+
+log = structlog.get_logger(__name__)
+
+
+class Prover(Protocol):
+    """Joins the tailnet with a key for a moment."""
+
+    async def prove(self, key: SecretStr, hostname: str) -> Proof:
+        """See Canary."""
+        ...
+
+
+class Asks(Protocol):
+    """Asks node agents."""
+
+    async def ask(
+        self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float, *, first: bool = False
+    ) -> ResultIn | None:
+        """See AgentQueues."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the steps work with.
+
+    Attributes:
+        api: the control server's API; None without a credential.
+        minter: mints; None without a credential.
+        chosen_tags: the settings' tags where meshd is told to mint the keys: they may have changed; else ().
+        fleet_tags: of the devices that joined; () when there are none or they differ.
+    """
+
+    cluster: str
+    store: KeyStore
+    api: KeyApi | None
+    minter: Minter | None
+    prover: Prover
+    agents: Asks
+    records: Records
+    chosen_tags: tuple[str, ...]
+    fleet_tags: Callable[[], tuple[str, ...]]
+
+
+async def carry_out(means: Means, rotation: Rotation, step: RotationStep) -> Outcome:
+    """Do it.
+
+    Args:
+        means: what to do it with.
+        rotation: its record as it was journaled before this step.
+        step: one that `next_steps` asked for.
+    """
+    work = {
+        Action.MINT: _mint,
+        Action.PROVE: _prove,
+        Action.SWITCH: _switch,
+        Action.SWITCH_BACK: _switch_back,
+        Action.REVOKE_OLD: _revoke_old,
+        Action.DISCARD_NEW: _discard_new,
+    }
+    try:
+        if step.action is Action.STORE:
+            return await _store(means, rotation, step.machine)
+        if step.action is Action.REAUTH:
+            return await _reauth(means, rotation, step.machine)
+        return await work[step.action](means, rotation)
+    except TailnetRefused as error:
+        return Outcome(Verdict.REFUSED, str(error))
+    except (TailnetError, StoreError) as error:
+        return Outcome(Verdict.AGAIN, str(error))
+
+
+async def _mint(means: Means, rotation: Rotation) -> Outcome:
+    kept = means.store.kept(rotation.id, "new")
+    if kept is None:
+        if means.minter is None:
+            raise TailnetRefused("there is no credential for the tailnet's API any more: nothing can be minted")
+        old = await _record(means, rotation.old)
+        tags = means.chosen_tags or (old.tags if old else ()) or (rotation.old.tags if rotation.old else ())
+        kept = await means.minter.next(rotation.id, old, tags or means.fleet_tags() or means.minter.tags)
+        means.store.keep(rotation.id, "new", kept)
+    return Outcome(Verdict.DONE, key=kept.ref())
+
+
+async def _prove(means: Means, rotation: Rotation) -> Outcome:
+    kept = _kept_new(means, rotation)
+    record = await _record(means, kept.ref())
+    if record is not None:
+        _check_record(record)
+    hostname = f"{means.cluster}-canary-{rotation.id}"[:63].rstrip("-")
+    proof = await means.prover.prove(kept.secret, hostname)
+    if record is None:
+        # Nobody tells whether it is reusable: a key for one device is used up now.
+        try:
+            await means.prover.prove(kept.secret, hostname)
+        except TailnetRefused as error:
+            raise TailnetRefused(
+                f"the key joined one device and then no second one: it must be reusable ({error})"
+            ) from error
+    warnings = _check_tags(means, rotation, proof, record)
+    kept = replace(
+        kept, id=kept.id or (record.id if record else ""), expires=(record.expires if record else None) or kept.expires,
+        tags=proof.tags,
+    )  # fmt: skip
+    means.store.keep(rotation.id, "new", kept)
+    return Outcome(Verdict.DONE, key=kept.ref(), warnings=warnings)
+
+
+def _check_record(record: AuthKey) -> None:
+    if not record.valid:
+        raise TailnetRefused(f"the key {record.id} is expired or revoked")
+    if not record.reusable:
+        raise TailnetRefused(f"the key {record.id} is for one device only: it must be reusable")
+    if record.ephemeral:
+        raise TailnetRefused(
+            f"the key {record.id} is ephemeral: its devices would lose their address when they are offline for a while"
+        )
+
+
+def _check_tags(means: Means, rotation: Rotation, proof: Proof, record: AuthKey | None) -> tuple[str, ...]:
+    """Other tags are another owner: a node that logged in anew with them would be another device.
+
+    Returns:
+        Warnings.
+
+    Raises:
+        TailnetRefused: the tags are not those that they should be.
+    """
+    got = set(proof.tags)
+    if record is not None and got != set(record.tags):
+        raise TailnetRefused(f"a device that joined with it has {_tags(proof.tags)}, the key says {_tags(record.tags)}")
+    old = (rotation.old.tags if rotation.old else ()) or means.fleet_tags()
+    if old and got != set(old):
+        text = f"devices that join with it have {_tags(proof.tags)}, those of the old key have {_tags(old)}"
+        if not means.chosen_tags or rotation.reauth:
+            raise TailnetRefused(f"{text}: choose a key with the same tags")
+        return (text,)
+    if not got:
+        return ("devices that join with it have no tag: they belong to a user, and their own keys expire",)
+    return ()
+
+
+async def _switch(means: Means, rotation: Rotation) -> Outcome:
+    new, in_use = _kept_new(means, rotation), means.store.in_use()
+    if in_use is None or in_use.sha256 != new.sha256:
+        if in_use is not None:
+            means.store.keep(rotation.id, "old", in_use)
+        seen = new.sha256
+        if rotation.source is Source.MINTED:  # what the file has, if there is one, is no news
+            seen = (in_use.file_sha256 or in_use.sha256) if in_use else ""
+        means.store.use(replace(new, file_sha256=seen))
+    return Outcome(Verdict.DONE)
+
+
+async def _switch_back(means: Means, rotation: Rotation) -> Outcome:
+    old, new = means.store.kept(rotation.id, "old"), means.store.kept(rotation.id, "new")
+    if old is None:
+        raise TailnetError("the old key is not kept in meshd's state directory any more")
+    seen = new.sha256 if new and rotation.source is Source.FILE else old.file_sha256
+    means.store.use(replace(old, file_sha256=seen))
+    return Outcome(Verdict.DONE)
+
+
+async def _store(means: Means, rotation: Rotation, machine: str) -> Outcome:
+    kept = means.store.kept(rotation.id, "old" if rotation.taken_back else "new")
+    if kept is None:
+        raise TailnetError("the key is not kept in meshd's state directory any more")
+    return await store_on(means, machine, kept)
+
+
+async def store_on(means: Means, machine: str, key: KeptKey) -> Outcome:
+    """Give a node an auth key to keep; its agent reads it back and tells its sha256."""
+    result = await means.agents.ask(machine, "auth_key", {"key": key.secret}, STORE_TIMEOUT_S, first=True)
+    if result is None:
+        return Outcome(Verdict.AGAIN, f"its agent did not answer within {STORE_TIMEOUT_S:g} s")
+    if not result.ok:
+        return Outcome(Verdict.AGAIN, result.detail or "its agent did not say why")
+    if result.data.get("sha256") != key.sha256:
+        return Outcome(Verdict.AGAIN, "its agent stored another key than it was given")
+    if means.records.get(machine).auth_key != key.sha256:
+        means.records.change(
+            machine, "auth_key", f"keeps the auth key {key.id or key.sha256[:12]}", auth_key=key.sha256
+        )
+    return Outcome(Verdict.DONE)
+
+
+async def _reauth(means: Means, rotation: Rotation, machine: str) -> Outcome:
+    attempt = f"{rotation.id}-{rotation.nodes[machine].attempts}"
+    result = await means.agents.ask(machine, "reauth", {"attempt": attempt}, REAUTH_TIMEOUT_S)
+    if result is None:
+        return Outcome(Verdict.AGAIN, f"its agent did not answer within {REAUTH_TIMEOUT_S:g} s")
+    if not result.ok:
+        return Outcome(Verdict.REFUSED, result.detail or "its agent did not say why")
+    gap = result.data.get("gap_s")
+    return Outcome(
+        Verdict.DONE, node_key=str(result.data.get("node_key", "")),
+        gap_s=float(gap) if isinstance(gap, int | float) else 0.0,
+    )  # fmt: skip
+
+
+async def _revoke_old(means: Means, rotation: Rotation) -> Outcome:
+    old = rotation.old
+    first = rotation.stage is Stage.REVOKE_FIRST
+    if old is None:
+        return Outcome(Verdict.DONE)
+    by_hand = f"meshd cannot revoke the old key {old.id or 'of the file'}: do it in the control server's admin console"
+    if means.api is None or not old.id:
+        return Outcome(Verdict.REFUSED if first else Verdict.DONE, by_hand, warnings=(by_hand,))
+    try:
+        record = await means.api.get_key(old.id)
+        await means.api.revoke_key(old.id)
+        after = await means.api.get_key(old.id)
+    except TailnetRefused as error:
+        if first:
+            raise
+        return Outcome(Verdict.DONE, warnings=(f"{by_hand} ({error})",))
+    if record is None and not first:
+        return Outcome(Verdict.DONE, warnings=(f"the tailnet's API does not know the old key {old.id} (any more)",))
+    if record is None:
+        raise TailnetRefused(f"the tailnet's API does not know the old key {old.id}: {by_hand}")
+    if after is not None and after.valid:
+        return Outcome(Verdict.AGAIN, f"the old key {old.id} is still valid after it was revoked")
+    log.info("auth_key_revoked", key_id=old.id, rotation=rotation.id)
+    return Outcome(Verdict.DONE, newcomers=await _newcomers(means, rotation, record) if first else ())
+
+
+async def _newcomers(means: Means, rotation: Rotation, old: AuthKey | None) -> tuple[Newcomer, ...]:
+    """The devices born since strangers may have had the key, nobody's first."""
+    assert means.api is not None
+    since = rotation.leaked_at or (old.created if old else None)
+    machines = {m.tailnet_id: m.name for m in means.records.journal.machines() if m.tailnet_id}
+    names = {m.name for m in means.records.journal.machines()}
+    found = [
+        Newcomer(d.id, d.hostname, d.ipv4, d.created, machines.get(d.id, d.hostname if d.hostname in names else ""))
+        for d in await means.api.list_devices()
+        if since is None or d.created is None or d.created >= since
+    ]
+    return tuple(sorted(found, key=lambda one: (bool(one.machine), one.hostname)))
+
+
+async def _discard_new(means: Means, rotation: Rotation) -> Outcome:
+    if rotation.source is Source.FILE or means.minter is None or means.api is None:
+        return Outcome(Verdict.DONE)
+    try:
+        await means.minter.revoke_lost(rotation.id)
+        if rotation.new is not None and rotation.new.id:
+            await means.api.revoke_key(rotation.new.id)
+    except TailnetRefused as error:
+        key = rotation.new.id if rotation.new else "that was minted"
+        return Outcome(Verdict.DONE, warnings=(f"revoke the key {key} in the admin console: {error}",))
+    return Outcome(Verdict.DONE)
+
+
+def _kept_new(means: Means, rotation: Rotation) -> KeptKey:
+    kept = means.store.kept(rotation.id, "new")
+    if kept is None:
+        raise TailnetRefused("the new key is not kept in meshd's state directory any more")
+    return kept
+
+
+async def _record(means: Means, key: KeyRef | None) -> AuthKey | None:
+    return await means.api.get_key(key.id) if means.api is not None and key is not None and key.id else None
+
+
+def _tags(tags: tuple[str, ...]) -> str:
+    return ", ".join(tags) or "no tags"

@@ -1,0 +1,203 @@
+"""What people may ask of the rotation of the auth key, and the documents that they get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshd.api import schema as s
+from meshd.api.auth import Actor
+from meshd.api.faults import Refused, Unknown
+from meshd.daemon.rotation.engine import RotationEngine
+from meshd.daemon.rotation.occasion import Occasion
+from meshd.runtime.clock import Clock
+from meshd.tailnet.keys import KeyFile
+from meshd.tailnet.keystore import KeptKey, KeyStore
+from meshd.tailnet.rotation import SETTLED, KeyRef, NodeStage, Rotation, RotationNode, Source, why_not_abort
+from meshd.tailnet.rotation_steps import World, holds_up
+
+
+class RotationDesk:
+    """See meshd.api.desk.HeadDesk for what each method promises.
+
+    Args:
+        engine: drives rotations.
+        occasion: knows the file's key.
+        store: keeps the key in use.
+        file: the user's.
+        mints: the settings say that meshd mints the keys.
+        can_mint: there is an API credential.
+        world: what is known now.
+        clock: time.
+    """
+
+    def __init__(
+        self,
+        engine: RotationEngine,
+        occasion: Occasion,
+        store: KeyStore,
+        file: KeyFile,
+        *,
+        mints: bool,
+        can_mint: bool,
+        world: Callable[[], World],
+        clock: Clock,
+    ) -> None:
+        self._engine = engine
+        self._occasion = occasion
+        self._store = store
+        self._file = file
+        self._mints = mints
+        self._can_mint = can_mint
+        self._world = world
+        self._clock = clock
+
+    async def rotation(self) -> s.RotationView:
+        """The rotation under way, or the last one."""
+        return self._view(self._engine.last)
+
+    async def rotate_key(self, request: s.RotateKeyRequest, actor: Actor) -> s.RotationView:
+        """Begin one, unless `dry_run`."""
+        if self._engine.active is not None:
+            raise Refused(
+                f"a rotation is under way since {self._engine.active.started_at:%Y-%m-%d %H:%M} UTC: "
+                f"{self._engine.active.stage.value}",
+                "see `meshctl rotate-key --status`; `--abort` takes it back",
+            )
+        in_use = self._store.in_use()
+        source, new = self._source(in_use)
+        if request.compromised and (not self._can_mint or in_use is None or not in_use.id):
+            raise Refused(
+                "meshd cannot revoke the key in use: it has no credential for the tailnet's API, or the key has no id",
+                f"revoke it in the admin console, put a new key into {self._file.name}, then "
+                "`meshctl rotate-key --reauth`",
+            )
+        if request.dry_run:
+            view = self._view(None)
+            return view.model_copy(update={"steps": self._steps(request, source, in_use), "source": source.value})
+        return self._view(
+            self._engine.start(
+                source, by=str(actor.user), reason="the key is compromised" if request.compromised else "asked for",
+                new=new, reauth=request.reauth, compromised=request.compromised, leaked_at=request.leaked_at,
+            )
+        )  # fmt: skip
+
+    async def abort_rotation(self, request: s.AbortRotationRequest, actor: Actor) -> s.RotationView:
+        """Take it back. Asking twice is no error."""
+        active = self._active()
+        if active.aborted_by or active.taken_back:
+            return self._view(active)
+        if why := why_not_abort(active):
+            raise Refused(
+                f"the rotation cannot be taken back: {why}", "let it end, then rotate once more if the new key is bad"
+            )
+        return self._view(self._engine.abort(str(actor.user)))
+
+    async def waive(self, request: s.WaiveRequest, actor: Actor) -> s.RotationView:
+        """Do not wait for a node. Waiving twice is no error."""
+        active = self._active()
+        name = next((m for m, n in active.nodes.items() if request.machine in {m, n.slot} and _open(n)), "")
+        if not name:
+            name = next((m for m, n in active.nodes.items() if request.machine in {m, n.slot}), "")
+        if not name:
+            raise Unknown(f"the rotation does not wait for {request.machine}", "see `meshctl rotate-key --status`")
+        return self._view(self._engine.waive(name, str(actor.user)) if _open(active.nodes[name]) else active)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _active(self) -> Rotation:
+        if self._engine.active is None:
+            raise Refused("no rotation is under way", "`meshctl rotate-key` begins one")
+        return self._engine.active
+
+    def _source(self, in_use: KeptKey | None) -> tuple[Source, KeptKey | None]:
+        """Where the new key comes from: a file with another key than the one in use, else the API."""
+        found = None if self._mints else self._occasion.in_file()
+        if found is not None and in_use is not None and found.sha256 != in_use.sha256:
+            stale = found.sha256 == in_use.file_sha256 and self._can_mint
+            if not stale:
+                return Source.FILE, found
+        if self._can_mint:
+            return Source.MINTED, None
+        restart = "" if self._file.watched else ", then `systemctl restart meshd`"
+        raise Refused(
+            f"there is no new auth key: {self._file.name} has the one in use, and meshd has no credential to mint one",
+            f"put a new reusable key there{restart}: meshd gives it to all nodes by itself (docs/tailnet.md, Rotation)",
+        )
+
+    def _steps(self, request: s.RotateKeyRequest, source: Source, in_use: KeptKey | None) -> list[str]:
+        world, old = self._world(), (in_use.id or in_use.sha256[:12]) if in_use else "none"
+        nodes = len(world.nodes)
+        away = [node.slot for node in world.nodes.values() if not node.reachable]
+        lines = [f"revoke the key in use, {old}, and list the devices born since"] if request.compromised else []
+        lines.append(
+            f"mint a key like {old}" if source is Source.MINTED else f"take the new key from {self._file.name}"
+        )
+        lines += ["prove it: a throw-away device joins with it", "give it to machines that are launched from now on"]
+        lines.append(
+            f"give it to {nodes} nodes, verified by its sha256" + (f"; pending: {', '.join(away)}" * bool(away))
+        )
+        if request.reauth or request.compromised:
+            lines.append("have the nodes log in anew: one idle node first, then a few at a time, never two of one job")
+        if not request.compromised:
+            lines.append(f"revoke {old} when every node is confirmed or waived")
+        return lines
+
+    def _view(self, rotation: Rotation | None) -> s.RotationView:
+        in_use = self._store.in_use()
+        base = s.RotationView(at=self._clock.now(), in_use=_key(in_use.ref()) if in_use else None)
+        if rotation is None:
+            return base
+        world = self._world()
+        held = {} if rotation.ended else holds_up(rotation, world)
+        return base.model_copy(
+            update={
+                "id": rotation.id, "stage": rotation.stage.value, "stage_since": rotation.stage_since,
+                "active": not rotation.ended, "source": rotation.source.value, "reauth": rotation.reauth,
+                "compromised": rotation.compromised, "started_at": rotation.started_at, "ended_at": rotation.ended_at,
+                "by": rotation.by, "reason": rotation.reason, "old": _key(rotation.old), "new": _key(rotation.new),
+                "failure": rotation.failure, "retry_at": rotation.retry_at, "taken_back": rotation.taken_back,
+                "no_way_back": why_not_abort(rotation), "warnings": list(rotation.warnings),
+                "newcomers": [
+                    s.NewcomerRow(
+                        device_id=n.device_id, hostname=n.hostname, address=n.address, created=n.created,
+                        machine=n.machine,
+                    )
+                    for n in rotation.newcomers
+                ],
+                "nodes": [
+                    _node(machine, node, world, held.get(machine, ""))
+                    for machine, node in sorted(rotation.nodes.items(), key=lambda pair: _by_slot(pair[1].slot))
+                ],
+            }
+        )  # fmt: skip
+
+
+def _open(node: RotationNode) -> bool:
+    return node.stage not in SETTLED
+
+
+def _by_slot(slot: str) -> tuple[str, int]:
+    pool, _, number = slot.rpartition("-")
+    return pool, int(number) if number.isdigit() else 0
+
+
+def _key(ref: KeyRef | None) -> s.KeyRow | None:
+    if ref is None:
+        return None
+    return s.KeyRow(
+        id=ref.id, sha256=ref.sha256[:12], expires=ref.expires, tags=list(ref.tags), minted=ref.minted
+    )  # fmt: skip
+
+
+def _node(machine: str, node: RotationNode, world: World, held: str) -> s.RotationNodeRow:
+    seen = world.nodes.get(machine)
+    state = node.stage.value
+    if _open(node) and (seen is None or not seen.reachable):
+        state = "pending"
+    elif _open(node) and node.failure:
+        state = "failed"
+    reason = held or (node.failure if node.stage is NodeStage.WAIVED else "")
+    return s.RotationNodeRow(
+        machine=machine, slot=node.slot, state=state, since=node.since, reason=reason, attempts=node.attempts,
+        retry_at=node.retry_at, gap_s=round(node.gap_s, 3),
+    )  # fmt: skip

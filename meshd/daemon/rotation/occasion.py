@@ -1,0 +1,160 @@
+"""When a rotation begins by itself, and what people are told of a key that comes to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from meshd.api.schema import ProblemView
+from meshd.daemon.rotation.engine import RotationEngine
+from meshd.errors import TailnetError
+from meshd.runtime.clock import Clock
+from meshd.tailnet.keys import KeyFile, Minter
+from meshd.tailnet.keystore import KeptKey, KeyStore
+from meshd.tailnet.rotation import Rotation, Source, Stage
+from meshd.tailnet.rotation_steps import HOLD_LONG_S
+
+URGENT: Final = timedelta(days=3)
+AGAIN_AFTER: Final = timedelta(hours=1)
+"""After a rotation that was taken back, the next one that begins by itself."""
+
+log = structlog.get_logger(__name__)
+
+
+class Occasion:
+    """Looks whether a rotation is due.
+
+    Args:
+        store: keeps the key in use.
+        file: the user's key.
+        minter: mints keys; None without an API credential.
+        mints: meshd is told to mint the keys: the file is not looked at.
+        ahead: how long before its end a key is replaced.
+        expires: the end of the key in use as the API tells it, when the store does not know it.
+        engine: begins rotations.
+        clock: time.
+    """
+
+    def __init__(
+        self,
+        store: KeyStore,
+        file: KeyFile,
+        minter: Minter | None,
+        *,
+        mints: bool,
+        ahead: timedelta,
+        expires: Callable[[], datetime | None],
+        engine: Callable[[], RotationEngine],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._file = file
+        self._minter = minter
+        self._mints = mints
+        self._ahead = ahead
+        self._expires = expires
+        self._engine = engine
+        self._clock = clock
+        self._file_problem = ""
+
+    def __call__(self) -> None:
+        """Begin a rotation when one is due. Raises TailnetError or StoreError."""
+        engine, in_use = self._engine(), self._store.in_use()
+        if in_use is None:
+            return
+        last = engine.last
+        found = None if self._mints else self.new_in_file(last)
+        if found is not None:
+            engine.start(Source.FILE, by="meshd", reason=f"a new key was put into {self._file.name}", new=found)
+            return
+        aborted_at = last.ended_at if last is not None and last.stage is Stage.ABORTED else None
+        if aborted_at is not None and self._clock.now() < aborted_at + AGAIN_AFTER:
+            return
+        if reason := self._why_mint(in_use):
+            engine.start(Source.MINTED, by="meshd", reason=reason)
+
+    def in_file(self) -> KeptKey | None:
+        """The key of the file; None when there is none or it cannot be read, which `problems` tells."""
+        try:
+            found = self._file.read()
+        except TailnetError as error:
+            if self._file_problem != str(error):
+                log.warning("auth_key_file_not_read", reason=str(error))
+            self._file_problem = str(error)
+            return None
+        self._file_problem = ""
+        return found
+
+    def new_in_file(self, last: Rotation | None) -> KeptKey | None:
+        """A key in the file that was not looked at yet."""
+        in_use, found = self._store.in_use(), self.in_file()
+        if found is None or in_use is None or found.sha256 in {in_use.sha256, in_use.file_sha256}:
+            return None
+        tried = last is not None and last.new is not None and last.new.sha256 == found.sha256
+        return None if tried else found
+
+    def _why_mint(self, in_use: KeptKey) -> str:
+        if self._minter is None or not (self._mints or in_use.minted):
+            return ""
+        if self._mints and not in_use.minted:
+            return "mint_auth_key is set"
+        if self._mints and set(in_use.tags) != set(self._minter.tags):
+            return f"[tailnet] tags is now {', '.join(self._minter.tags)}"
+        end = in_use.expires or self._expires()
+        if end is not None and end - self._ahead <= self._clock.now():
+            return f"the key ends on {end:%Y-%m-%d}"
+        return ""
+
+    def problems(self) -> Iterable[ProblemView]:
+        """What is not as it should be with keys and their rotation."""
+        engine, now, in_use = self._engine(), self._clock.now(), self._store.in_use()
+        if engine.problem:
+            yield _problem("error", f"the rotation of the auth key stands still: {engine.problem}", "check the disk")
+        if self._file_problem and not self._mints:
+            yield _problem("warning", self._file_problem, "the key in use stays in use while it works")
+        last = engine.last
+        if last is not None:
+            yield from _of_rotation(last, now, in_use)
+        end = (in_use.expires or self._expires()) if in_use else None
+        if in_use is not None and end is not None and end - self._ahead <= now and engine.active is None:
+            yield self._ending(in_use, end, now)
+
+    def _ending(self, in_use: KeptKey, end: datetime, now: datetime) -> ProblemView:
+        name = f"the auth key {in_use.id}" if in_use.id else "the auth key"
+        days = (end - now).days
+        text = f"{name} ends on {end:%Y-%m-%d}, in {days} days" if end > now else f"{name} ended on {end:%Y-%m-%d}"
+        if self._minter is not None:
+            cure = "`meshctl rotate-key` makes a new one and gives it to all nodes"
+        else:
+            cure = f"put a new reusable key into {self._file.name}: meshd gives it to all nodes (docs/tailnet.md)"
+        return _problem("error" if end - URGENT <= now else "warning", f"{text}: then no machine can join", cure)
+
+
+def _of_rotation(rotation: Rotation, now: datetime, in_use: KeptKey | None) -> Iterable[ProblemView]:
+    name = "the rotation of the auth key"
+    refused = rotation.stage is Stage.ABORTED and rotation.taken_back and not rotation.aborted_by
+    if refused and rotation.source is Source.FILE:
+        text = f"the new auth key of the file is not used: {rotation.taken_back}"
+        cure = "put another one there, or `meshctl rotate-key` to try it again; the old key stays in use while it works"
+        yield _problem("error", text, cure, rotation.ended_at)
+    elif refused or (rotation.stage is Stage.ABORTED and rotation.aborted_by == "meshd"):
+        text = f"{name} was taken back: {rotation.taken_back}"
+        yield _problem("error", text, "`meshctl rotate-key` tries again", rotation.ended_at)
+    if rotation.ended:
+        return
+    held_s = (now - rotation.stage_since).total_seconds()
+    if rotation.failure:
+        cure = "meshd tries again; `meshctl rotate-key --abort` takes it back"
+        yield _problem("warning", f"{name} ({rotation.stage.value}): {rotation.failure}", cure)
+    if rotation.stage is Stage.HOLD and held_s > HOLD_LONG_S:
+        text = f"{name} waits for nodes for {held_s / 3600:.0f} h, and the old key is valid until then"
+        yield _problem("error", text, "`meshctl rotate-key --status` shows them; `--waive NODE` or `--abort`")
+    elif in_use is not None:
+        yield _problem("info", f"{name} is under way: {rotation.stage.value}", "see `meshctl rotate-key --status`")
+
+
+def _problem(severity: str, text: str, cure: str, since: datetime | None = None) -> ProblemView:
+    return ProblemView(severity=severity, text=text, cure=cure, since=since)

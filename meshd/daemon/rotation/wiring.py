@@ -1,0 +1,125 @@
+"""Puts the parts together that have to do with the auth key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from meshd import config
+from meshd.config import Settings, TailnetSettings
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.records import Records
+from meshd.daemon.rotation.carry_out import Means, Prover
+from meshd.daemon.rotation.desk import RotationDesk
+from meshd.daemon.rotation.engine import RotationEngine
+from meshd.daemon.rotation.occasion import Occasion
+from meshd.daemon.rotation.world import world_of
+from meshd.errors import ConfigError
+from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
+from meshd.obs.log import register_secret
+from meshd.runtime.clock import Clock
+from meshd.store.auth_rotations import AuthRotations
+from meshd.tailnet.admin import AuthKey, KeyApi, TailscaleAdmin
+from meshd.tailnet.adminhttp import AdminHttp, ApiToken, OAuthClient
+from meshd.tailnet.keys import AuthKeys, KeyFile, Minter
+from meshd.tailnet.keystore import KeyStore
+from meshd.tailnet.rotation_steps import World
+
+SILENT_POLLS = 2.5
+"""An agent that has not spoken for so many polls' length cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sights:
+    """What is seen of the world, asked anew each time.
+
+    Attributes:
+        key_record: what the API tells of the key in use; None when it does not.
+    """
+
+    tailnet: Callable[[], Observation[TailnetView]]
+    slurm: Callable[[], Observation[SlurmView]]
+    key_record: Callable[[], AuthKey | None]
+
+
+@dataclass(frozen=True, slots=True)
+class AuthKeyParts:
+    """All of it.
+
+    Attributes:
+        keys: the key for launches.
+        api: the control server's API; None without a credential.
+    """
+
+    keys: AuthKeys
+    api: KeyApi | None
+    engine: RotationEngine
+    occasion: Occasion
+    desk: RotationDesk
+
+
+def build(
+    settings: Settings, clock: Clock, records: Records, agents: AgentQueues, prover: Prover, sights: Sights
+) -> AuthKeyParts:
+    """Make the parts.
+
+    Raises:
+        ConfigError: a credential is missing or cannot be read.
+        StoreError: the journal cannot be read.
+    """
+    tailnet, cluster = settings.tailnet, settings.cluster.name
+    api = key_api(tailnet, clock)
+    minter = Minter(api, tags=tailnet.tags, cluster=cluster, clock=clock) if api is not None else None
+    mints = tailnet.mint_auth_key
+    store, file = KeyStore(settings.cluster.state_dir), KeyFile(tailnet.auth_key_file)
+
+    def world() -> World:
+        in_use = store.in_use()
+        return world_of(
+            records.journal.machines(), sights.tailnet(), sights.slurm(), in_use=in_use.sha256 if in_use else "",
+            now=clock.now(), silent_s=SILENT_POLLS * settings.node_api.poll_hold_s,
+        )  # fmt: skip
+
+    def fleet_tags() -> tuple[str, ...]:
+        seen = sights.tailnet()
+        joined = {m.tailnet_id for m in records.journal.machines() if m.tailnet_id}
+        found = {p.tags for p in seen.value.peers.values() if p.id in joined} if isinstance(seen, Fresh) else set()
+        return next(iter(found)) if len(found) == 1 else ()
+
+    def expires() -> datetime | None:
+        record = sights.key_record()
+        return record.expires if record is not None else None
+
+    means = Means(
+        cluster=cluster, store=store, api=api, minter=minter, prover=prover, agents=agents, records=records,
+        chosen_tags=tailnet.tags if mints else (), fleet_tags=fleet_tags,
+    )  # fmt: skip
+    occasion = Occasion(
+        store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,
+        engine=lambda: engine, clock=clock,
+    )  # fmt: skip
+    engine = RotationEngine(AuthRotations(records.journal), means, world, clock, occasion=occasion)
+    desk = RotationDesk(
+        engine, occasion, store, file, mints=mints, can_mint=minter is not None, world=world, clock=clock
+    )
+    return AuthKeyParts(AuthKeys(store, file, minter if mints else None, clock), api, engine, occasion, desk)
+
+
+def key_api(tailnet: TailnetSettings, clock: Clock) -> TailscaleAdmin | None:
+    """The control server's API, when there is a credential for it.
+
+    Raises:
+        ConfigError: keys shall be minted and there is no credential.
+    """
+    token = config.read_secret(tailnet.api_token_file, "tailscale_api_token")
+    secret = config.read_secret(tailnet.oauth_client_secret_file, "tailscale_oauth_client_secret")
+    for one in (token, secret):
+        if one is not None:
+            register_secret(one.get_secret_value())
+    credential = ApiToken(token) if token else OAuthClient(tailnet.oauth_client_id, secret) if secret else None
+    if credential is None:
+        if tailnet.mint_auth_key:
+            raise ConfigError("tailnet.mint_auth_key", ["needs an API token or an OAuth client (docs/tailnet.md)"])
+        return None
+    return TailscaleAdmin(AdminHttp(tailnet.api_base_url, credential, clock), tailnet=tailnet.tailnet)

@@ -1,0 +1,69 @@
+"""What a rotation is told of the machines. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
+from meshd.tailnet.rotation_steps import SeenNode, World
+
+MAY_HOLD_A_KEY = IN_SLURM | {Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING}
+REAUTH_MIN_VERSION = (1, 90)
+"""Older tailscales drop the link when they log in anew."""
+
+
+def world_of(
+    machines: Iterable[Machine],
+    tailnet: Observation[TailnetView],
+    slurm: Observation[SlurmView],
+    *,
+    in_use: str,
+    now: datetime,
+    silent_s: float,
+) -> World:
+    """The world as a rotation sees it.
+
+    Args:
+        machines: all that are not GONE.
+        tailnet: the head's view.
+        slurm: nodes and jobs.
+        in_use: sha256 of the key that launches have.
+        now: UTC.
+        silent_s: a node whose agent has not spoken for so long cannot be reached.
+    """
+    peers_known = isinstance(tailnet, Fresh) and tailnet.value.healthy
+    view = slurm.value if isinstance(slurm, Fresh) else None
+    nodes: dict[str, SeenNode] = {}
+    for machine in machines:
+        if machine.phase not in MAY_HOLD_A_KEY:
+            continue
+        peer = tailnet.value.peers.get(machine.tailnet_id) if isinstance(tailnet, Fresh) else None
+        nodes[machine.name] = SeenNode(
+            slot=machine.slot,
+            sha256=machine.auth_key,
+            reachable=reachable(machine, now, silent_s),
+            address=(peer.ipv4 if peer else "") or machine.tailnet_ip,
+            jobs=view.jobs_on(machine.slot) if view else (),
+            node_key=peer.node_key if peer else "",
+            online=bool(peer and peer.online),
+            reauth_problem=_reauth_problem(machine),
+        )
+    return World(nodes, jobs_known=view is not None, peers_known=peers_known, in_use=in_use)
+
+
+def reachable(machine: Machine, now: datetime, silent_s: float) -> bool:
+    """Its agent has joined and spoken lately."""
+    if machine.facts is None or machine.heartbeat_at is None or machine.phase not in IN_SLURM:
+        return False
+    return (now - machine.heartbeat_at).total_seconds() < silent_s
+
+
+def _reauth_problem(machine: Machine) -> str:
+    version = machine.facts.tailscale_version if machine.facts else ""
+    words = version.split(".")[:2]
+    known = tuple(int(word) for word in words if word.isdigit())
+    if not version or known >= REAUTH_MIN_VERSION:
+        return ""
+    return f"tailscale {version} would drop the link: it can log in anew from 1.90 on"

@@ -1,0 +1,68 @@
+"""Rotations of the auth key in the journal: one row for each, one for each node of it. No secret is in either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from meshd.obs.log import redact
+from meshd.store.journal import Journal
+from meshd.tailnet.rotation import Rotation, RotationNode
+
+_ROTATION: Final = TypeAdapter(Rotation)
+_NODE: Final = TypeAdapter(RotationNode)
+
+
+class AuthRotations:
+    """All methods raise StoreError when the journal cannot be read or written."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._last = self._read_last()
+
+    def last(self) -> Rotation | None:
+        """The newest rotation: the one under way, if any is."""
+        return self._last
+
+    def put(self, rotation: Rotation, at: datetime) -> Rotation:
+        """Write what changed of the newest rotation, or a new one; a change of its stage is an event."""
+        before = self._last if self._last is not None and self._last.id == rotation.id else None
+        nodes = _changed(before.nodes if before else {}, rotation.nodes)
+        with self._journal.writing() as db:
+            db.execute(
+                "INSERT INTO auth_rotations (id, record) VALUES (?,?) "
+                "ON CONFLICT (id) DO UPDATE SET record=excluded.record",
+                (rotation.id, redact(_ROTATION.dump_json(replace(rotation, nodes={})).decode())),
+            )
+            db.executemany(
+                "INSERT INTO auth_rotation_nodes (rotation, machine, record) VALUES (?,?,?) "
+                "ON CONFLICT (rotation, machine) DO UPDATE SET record=excluded.record",
+                [(rotation.id, machine, redact(_NODE.dump_json(node).decode())) for machine, node in nodes.items()],
+            )
+        self._last = rotation
+        if before is None or before.stage is not rotation.stage:
+            self._journal.event(at, "rotation", _told(rotation), stage=rotation.stage.value, rotation=rotation.id)
+        return rotation
+
+    def _read_last(self) -> Rotation | None:
+        rows = self._journal.rows("SELECT id, record FROM auth_rotations ORDER BY rowid DESC LIMIT 1")
+        if not rows:
+            return None
+        nodes = self._journal.rows("SELECT machine, record FROM auth_rotation_nodes WHERE rotation = ?", rows[0][0])
+        rotation = _ROTATION.validate_json(rows[0][1])
+        return replace(rotation, nodes={machine: _NODE.validate_json(record) for machine, record in nodes})
+
+
+def _changed(before: Mapping[str, RotationNode], after: Mapping[str, RotationNode]) -> dict[str, RotationNode]:
+    return {machine: node for machine, node in after.items() if before.get(machine) is not node}
+
+
+def _told(rotation: Rotation) -> str:
+    words = f"rotation {rotation.id} of the auth key: {rotation.stage.value}"
+    if rotation.taken_back:
+        return f"{words}: {rotation.taken_back}"
+    return f"{words}, {rotation.reason}" if rotation.stage_since == rotation.started_at else words

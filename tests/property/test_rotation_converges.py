@@ -1,0 +1,15 @@
+"""After any history of faults and kills a rotation is done or taken back, and no key ends under a node's feet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.property.rotation_sim import live_through
+
+
+@pytest.mark.parametrize("block", range(6))
+async def test_every_history_ends_well(block: int, tmp_path: Path) -> None:
+    for seed in range(block * 10, block * 10 + 10):
+        await live_through(seed, tmp_path / str(seed))
