@@ -28,8 +28,6 @@ from meshd.provider_api import ProviderName
 
 GCE = ProviderName("gce")
 TAKEN = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
-QUOTA_WINDOW_S = 60.0
-"""Calls are counted by project, group of methods and minute; Google seldom says when to come back."""
 NOT_READY = (
     "resourceNotReady",
     "RESOURCE_NOT_READY",
@@ -148,8 +146,7 @@ def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderErro
     said = f"{refusal.code}: {refusal.message}"
     kind = _kind(refusal, operation, changes)
     if kind is RateLimited:
-        wait_s = QUOTA_WINDOW_S if refusal.retry_after_s is None else refusal.retry_after_s
-        return RateLimited(said, retry_after_s=wait_s, provider=GCE, operation=operation)
+        return RateLimited(said, retry_after_s=refusal.retry_after_s, provider=GCE, operation=operation)
     text = said
     if kind is QuotaExceeded and _WHOLE_PROJECT in refusal.message:
         text += f" (the whole project's quota {_WHOLE_PROJECT}, which no other region helps)"

@@ -89,11 +89,3 @@ async def test_what_is_refused_is_asked_once(rig: SandboxRig, operation: str) ->
     with pytest.raises(RateLimited):
         await (provider.list() if operation == "list" else provider.launch(request(offer)))
     assert rig.faults.seen(operation) == 1
-
-
-@pytest.mark.parametrize("rig", ["gce"], indirect=True)
-async def test_googles_groups_of_calls_are_counted_by_the_minute(rig: SandboxRig) -> None:
-    rig.strike(Kind.THROTTLED, "list")
-    with pytest.raises(RateLimited) as caught:
-        await rig.make().list()
-    assert caught.value.retry_after_s == 60
