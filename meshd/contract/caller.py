@@ -35,6 +35,12 @@ class Slot:
 class HonestCaller:
     """Keeps as many machines as are wanted.
 
+    Attributes:
+        slots: the machines that are wanted.
+        ending: those that are being ended.
+        told_gone: names of machines of which the adapter has said that they are gone.
+        calls: how many there were.
+
     Args:
         provider: the adapter.
         request: the launch request for a name.
@@ -47,6 +53,7 @@ class HonestCaller:
     ) -> None:
         self.slots: list[Slot] = []
         self.ending: dict[InstanceId, Instance] = {}
+        self.told_gone: set[str] = set()
         self.calls = 0
         self._provider = provider
         self._request = request
@@ -70,12 +77,11 @@ class HonestCaller:
         self._give_up(self.slots.pop(index))
 
     async def turn(self) -> None:
-        """One look at everything, and one step for each machine."""
+        """One step for each machine."""
         for slot in list(self.slots):
             await (self._launch(slot) if slot.held is None else self._look(slot, slot.held))
         for instance in list(self.ending.values()):
             await self._end(instance)
-        await self._sweep()
 
     async def _launch(self, slot: Slot) -> None:
         if slot.doubt_since is not None:
@@ -97,26 +103,31 @@ class HonestCaller:
         try:
             slot.held = await self._provider.get(held)
         except NotFound:
+            self.told_gone.add(slot.token)
             self._replace(slot)
         except ProviderError:
             return
         else:
+            if slot.held.state is InstanceState.GONE:
+                self.told_gone.add(slot.token)
             if slot.held.state is InstanceState.GONE or slot.held.state in _BROKEN:
                 self._replace(slot)
 
     async def _end(self, instance: Instance) -> None:
         self.calls += 2
         try:
-            if (await self._provider.get(instance)).state is InstanceState.GONE:
-                del self.ending[instance.id]
+            if (await self._provider.get(instance)).state is not InstanceState.GONE:
+                await self._provider.terminate(instance)
                 return
-            await self._provider.terminate(instance)
         except NotFound:
-            del self.ending[instance.id]
+            pass
         except ProviderError:
             return
+        del self.ending[instance.id]
+        self.told_gone.add(instance.token)
 
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
+        """List, adopt what is in doubt, and end what is not wanted."""
         self.calls += 1
         asked_at = self._now()
         try:

@@ -1,0 +1,192 @@
+"""The adapter: all that a provider's author has to write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from meshd.errors import (
+    AuthFailed,
+    ConfigError,
+    InvalidRequest,
+    NoCapacity,
+    NotFound,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+    Transient,
+    Uncertain,
+)
+from meshd.provider_api import (
+    Capabilities,
+    Instance,
+    InstanceId,
+    InstanceState,
+    LaunchRequest,
+    Offer,
+    OfferQuery,
+    ProviderContext,
+    ProviderName,
+)
+
+TINY = ProviderName("tiny")
+SETTINGS: dict[str, Any] = {"url": "", "key": None, "key_file": None, "call_timeout_s": 30.0, "launch_timeout_s": 60.0}
+STATES = {
+    "starting": InstanceState.BOOTING,
+    "up": InstanceState.RUNNING,
+    "stopping": InstanceState.TERMINATING,
+    "dead": InstanceState.GONE,
+}
+ERRORS: dict[str, type[ProviderError]] = {
+    "full": NoCapacity,
+    "quota": QuotaExceeded,
+    "bad-key": AuthFailed,
+    "invalid": InvalidRequest,
+    "no-such-machine": NotFound,
+}
+
+
+class TinyProvider:
+    fresh = timedelta(seconds=120)
+
+    def __init__(self, context: ProviderContext) -> None:
+        unknown = [f"{key}: unknown key" for key in context.settings if key not in SETTINGS]
+        if unknown:
+            raise ConfigError("[providers.tiny]", unknown)
+        self._settings = {**SETTINGS, **context.settings}
+        self._cluster, self._now, self._started_at = context.cluster, context.now, context.now()
+        path = self._settings.pop("key_file")
+        if path is not None:
+            try:
+                self._settings["key"] = Path(path).read_text().strip()
+            except OSError as error:
+                raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from error
+        key = self._settings.pop("key")
+        self._open = lambda: aiohttp.ClientSession(
+            self._settings["url"],
+            headers={"Authorization": f"Bearer {key}"},
+            connector=aiohttp.TCPConnector(force_close=True),
+        )
+
+    @property
+    def name(self) -> ProviderName:
+        return TINY
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(user_data_max_b=65536)
+
+    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+        offers = [
+            Offer(
+                TINY, row["region"], "", row["name"], row["gpu"], row["gpus"], row["vram"], row["cpus"],
+                row["ram"] * 1024, row["usd"], available=row["free"], price_as_of=self._now(),
+            )
+            for row in (await self._call("GET", "/types", "offers"))["data"]
+        ]  # fmt: skip
+        return [
+            offer
+            for offer in offers
+            if query.gpu in ("", offer.gpu, offer.gpu.partition("-")[0])
+            and query.gpus in (None, offer.gpus)
+            and not query.spot
+        ]
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        if len(request.user_data.encode()) > self.capabilities.user_data_max_b:
+            raise InvalidRequest("the user data is too long", provider=TINY, operation="launch")
+        body = {
+            "name": request.token,
+            "type": request.offer.instance_type,
+            "region": request.offer.region,
+            "user_data": request.user_data,
+            "tags": {**request.tags, "meshd-cluster": request.cluster, "meshd-machine": request.token},
+        }
+        return self._instance((await self._call("POST", "/machines", "launch", body))["data"], request.offer)
+
+    async def get(self, instance: Instance) -> Instance:
+        try:
+            return self._instance((await self._call("GET", f"/machines/{instance.id}", "get"))["data"])
+        except NotFound as error:
+            raise self._judge(instance, error) from None
+
+    async def list(self) -> Sequence[Instance]:
+        rows: list[dict[str, Any]] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = await self._call("GET", f"/machines?after={cursor}" if cursor else "/machines", "list")
+            rows += page["data"]
+            cursor = page.get("next")
+        return [self._instance(row) for row in rows if row["tags"].get("meshd-cluster") == self._cluster]
+
+    async def terminate(self, instance: Instance) -> None:
+        try:
+            await self._call("POST", f"/machines/{instance.id}/end", "terminate", {})
+        except NotFound as error:
+            raise self._judge(instance, error) from None
+
+    async def check(self) -> str:
+        return str((await self._call("GET", "/me", "check"))["data"])
+
+    async def aclose(self) -> None:
+        return
+
+    def _judge(self, instance: Instance, error: NotFound) -> ProviderError:
+        """A machine that may be new is not gone because its cloud denies it."""
+        if self._now() - (instance.launched_at or self._started_at) >= self.fresh:
+            return error
+        return Transient("not known yet", provider=TINY, operation=error.operation)
+
+    def _instance(self, row: dict[str, Any], offer: Offer | None = None) -> Instance:
+        prices = {"h100x1": 2.5, "h100x8": 20.0, "a10x1": 0.75}
+        state = STATES.get(row["state"], InstanceState.UNKNOWN)
+        return Instance(
+            TINY,
+            InstanceId(row["id"]),
+            row["name"],
+            state,
+            region=row["region"],
+            instance_type=row["type"],
+            public_ip=row["ip"] or "",
+            launched_at=datetime.fromisoformat(row["born"]),
+            usd_per_hour=offer.usd_per_hour if offer else prices[row["type"]],
+            reason="it died" if state is InstanceState.GONE else "",
+            vendor_state=row["state"],
+        )
+
+    async def _call(self, method: str, path: str, operation: str, body: Any = None) -> dict[str, Any]:
+        """One call, sent once: what may have had its effect is in doubt."""
+        doubt: type[ProviderError] = Transient if body is None else Uncertain
+        limit_s = self._settings["launch_timeout_s" if operation == "launch" else "call_timeout_s"]
+        try:
+            async with (
+                self._open() as http,
+                http.request(method, path, json=body, timeout=aiohttp.ClientTimeout(total=limit_s)) as answer,
+            ):
+                status, text, wait = answer.status, await answer.text(), answer.headers.get("Retry-After")
+        except aiohttp.ClientConnectorError as error:
+            raise Transient(f"cannot connect: {error}", provider=TINY, operation=operation) from None
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+            raise doubt(f"no answer: {type(error).__name__}", provider=TINY, operation=operation) from None
+        try:
+            found = json.loads(text)
+        except ValueError:
+            raise doubt(f"HTTP {status}, not JSON", provider=TINY, operation=operation) from None
+        if status < 400:
+            assert isinstance(found, dict)
+            return found
+        code = str(found.get("error"))
+        if status == 429:
+            seconds = float(wait) if wait else None
+            raise RateLimited(code, retry_after_s=seconds, provider=TINY, operation=operation)
+        kind = doubt if status >= 500 else ERRORS.get(code, InvalidRequest)
+        raise kind(f"HTTP {status}: {code}", provider=TINY, operation=operation)
+
+
+def create(context: ProviderContext) -> TinyProvider:
+    return TinyProvider(context)

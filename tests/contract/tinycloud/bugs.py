@@ -1,0 +1,137 @@
+"""The adapter with one fault of its author's each, and the cases that must find it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from meshd.errors import InvalidRequest, NoCapacity, NotFound, ProviderError, RateLimited, Transient, Uncertain
+from meshd.provider_api import Instance, InstanceState, LaunchRequest
+from tinycloud.adapter import TINY, TinyProvider
+
+SOAK = "nothing_is_lost_or_doubled"
+
+
+class SendsALostLaunchAgain(TinyProvider):
+    found_by = ("unclear_launch_with_effect", "launch_answered_by_any_5xx", SOAK)
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        try:
+            return await super().launch(request)
+        except Uncertain:
+            return await super().launch(request)
+
+
+class CallsDoubtHarmless(TinyProvider):
+    found_by = ("unclear_launch_with_effect", "late_launch", "unclear_terminate_can_be_repeated")
+
+    async def _call(self, *call: Any) -> dict[str, Any]:
+        try:
+            return await super()._call(*call)
+        except Uncertain as error:
+            raise Transient(error.text, provider=TINY, operation=error.operation) from None
+
+
+class TakesNoAnswerForNoMachines(TinyProvider):
+    found_by = ("failed_read_is_transient[list", "fails_once", "page_that_fails", "bad_credential_is_no_news")
+
+    async def list(self) -> Sequence[Instance]:
+        with suppress(ProviderError):
+            return await super().list()
+        return []
+
+
+class ReadsTheFirstPageOnly(TinyProvider):
+    found_by = ("read_to_its_last_page", "page_that_fails")
+
+    async def list(self) -> Sequence[Instance]:
+        page = await self._call("GET", "/machines", "list")
+        return [self._instance(row) for row in page["data"] if row["tags"].get("meshd-cluster") == self._cluster]
+
+
+class HidesMachinesThatEnd(TinyProvider):
+    found_by = ("terminate_that_never_ends",)
+
+    async def list(self) -> Sequence[Instance]:
+        return [one for one in await super().list() if one.state is not InstanceState.TERMINATING]
+
+
+class ListsEverybodysMachines(TinyProvider):
+    found_by = ("only_this_cluster", "name_alone_makes_no_machine_ours")
+
+    async def list(self) -> Sequence[Instance]:
+        return [self._instance(row) for row in (await self._call("GET", "/machines", "list"))["data"]]
+
+
+class TakesANewStateForTheEnd(TinyProvider):
+    found_by = ("unknown_state_is_unknown", SOAK)
+
+    def _instance(self, *told: Any) -> Instance:
+        found = super()._instance(*told)
+        return replace(found, state=InstanceState.GONE) if found.state is InstanceState.UNKNOWN else found
+
+
+class TakesDeniedForGone(TinyProvider):
+    found_by = ("fresh_machine_is_not_taken_for_gone", "fresh_machine_is_not_taken_for_terminated", SOAK)
+
+    def _judge(self, instance: Instance, error: NotFound) -> ProviderError:
+        return error
+
+
+class ComplainsThatAMachineIsGone(TinyProvider):
+    found_by = ("terminate_of_a_forgotten",)
+
+    async def terminate(self, instance: Instance) -> None:
+        try:
+            await super().terminate(instance)
+        except NotFound as error:
+            raise InvalidRequest(error.text, provider=TINY, operation="terminate") from None
+
+
+class NeverEndsAnything(TinyProvider):
+    found_by = ("terminate_is_accepted", "terminate_of_a_booting", "terminate_can_be_repeated", SOAK)
+
+    async def terminate(self, instance: Instance) -> None:
+        return
+
+
+class TakesAFullCloudForAFault(TinyProvider):
+    found_by = ("refused_launch[no_capacity]", "full_place")
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        try:
+            return await super().launch(request)
+        except NoCapacity as error:
+            raise Transient(error.text, provider=TINY, operation="launch") from None
+
+
+class WaitsAsLongAsItLikes(TinyProvider):
+    found_by = ("rate_limit_tells_how_long",)
+
+    async def _call(self, *call: Any) -> dict[str, Any]:
+        try:
+            return await super()._call(*call)
+        except RateLimited as error:
+            raise RateLimited(error.text, provider=TINY, operation=error.operation) from None
+
+
+class TrimsUserData(TinyProvider):
+    found_by = ("gets_the_user_data_unchanged",)
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        return await super().launch(replace(request, user_data=request.user_data.strip()))
+
+
+class TellsTheUserDataInErrors(TinyProvider):
+    found_by = ("no_secret_in_errors",)
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        try:
+            return await super().launch(request)
+        except ProviderError as error:
+            raise type(error)(f"{error.text}: {request.user_data}", provider=TINY, operation="launch") from None
+
+
+BUGS: tuple[type[TinyProvider], ...] = tuple(TinyProvider.__subclasses__())

@@ -1,0 +1,11 @@
+"""The suite on the adapter with each fault: these cases are there to fail."""
+
+from __future__ import annotations
+
+from meshd.contract.suite import ContractSuite
+from tinycloud.bugs import BUGS
+from tinycloud.rig import TinyRig
+
+for bug in BUGS:
+    rig = type(bug.__name__, (TinyRig,), {"provider": bug, "label": bug.__name__})
+    globals()[f"Test{bug.__name__}"] = type(f"Test{bug.__name__}", (ContractSuite,), {"rig_class": rig})
