@@ -53,8 +53,7 @@ class Rig(ABC):
         call_timeout, launch_timeout: settings with the adapter's own deadlines in seconds.
         boot_s, end_s, keep_s: how long the stand-in's machines boot and end, and how long ended ones are shown.
         cannot: the faults that this cloud cannot have, or that its stand-in does not make, and why.
-        permissions: those of a credential that `check` can miss, as the vendor calls them; none where it may do
-            everything.
+        permissions: those that `check` finds missing, in the vendor's names.
         faults: the stand-in's; set by `start`.
     """
 

@@ -159,9 +159,11 @@ class AwsRig(SandboxRig):
 class LambdaRig(SandboxRig):
     name = "lambda"
     factory = create_lambda
-    cannot: ClassVar[Mapping[Kind, str]] = dict.fromkeys(
-        (Kind.SMALL_PAGES, Kind.PAGE_FAILS), "its list of instances has no pages"
-    )
+    cannot: ClassVar[Mapping[Kind, str]] = {
+        Kind.SMALL_PAGES: "its list of instances has no pages",
+        Kind.PAGE_FAILS: "its list of instances has no pages",
+        Kind.DENIED: "a key may do everything",
+    }
 
     def extra(self) -> dict[str, Any]:
         return {"api_key": SECRET, "call_spacing_s": 0, "launch_spacing_s": 0}
@@ -185,6 +187,7 @@ class RunpodRig(SandboxRig):
 class PaperspaceRig(SandboxRig):
     name = "paperspace"
     factory = create_paperspace
+    cannot: ClassVar[Mapping[Kind, str]] = {Kind.DENIED: "a key may do everything"}
 
     def extra(self) -> dict[str, Any]:
         return {"api_key": SECRET, "call_spacing_s": 0}

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from meshd.contract.plugin import Report, table
 from meshd.contract.suite import ContractSuite
 from tests.contract.rigs import AwsRig, GceRig, GuardedRig, LambdaRig, PaperspaceRig, RunpodRig
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "contract.md"
 
 
 class TestAws(ContractSuite):
@@ -22,9 +29,22 @@ class TestRunpod(ContractSuite):
     rig_class = RunpodRig
 
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "contract.md"
+
+
 class TestGce(ContractSuite):
     rig_class = GceRig
 
 
 class TestLambdaGuarded(ContractSuite):
     rig_class = GuardedRig
+
+
+def test_the_table_in_the_documents_tells_what_was_tried(request: pytest.FixtureRequest) -> None:
+    """`pytest tests/contract/test_provider_contract.py --contract-table docs/contract.md` writes it."""
+    option = request.config.option
+    if option.keyword or option.deselect or option.lf or any("::" in arg for arg in request.config.args):
+        pytest.skip("not all cases were run")
+    report = request.config.pluginmanager.get_plugin("meshd-contract-report")
+    assert isinstance(report, Report)
+    assert table(report.rigs) in DOCUMENT.read_text("utf-8")

@@ -29,21 +29,24 @@ def run_suite(tmp_path: Path, name: str, *options: str) -> tuple[dict[str, str],
     return outcomes, done.stdout
 
 
+def before_bracket(case: str) -> str:
+    """A case without its arguments, which `-k` cannot take."""
+    return case.partition("[")[0]
+
+
 def test_somebody_elses_adapter_passes_and_what_its_rig_cannot_is_told(tmp_path: Path) -> None:
     outcomes, printed = run_suite(tmp_path, "good")
     assert set(outcomes.values()) == {"passed", "skipped"}
     passed = sum(outcome == "passed" for outcome in outcomes.values())
     assert passed >= 110
-    assert f"tiny: {passed} passed, 1 not covered, {len(outcomes) - passed - 1} does not apply" in printed
+    assert f"tiny: {passed} passed, 3 not covered, {len(outcomes) - passed - 3} does not apply" in printed
 
 
 def test_the_suite_finds_each_fault_of_an_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each adapter in bugs.py has one fault of its author's, and names the cases that must fail for it."""
     monkeypatch.syspath_prepend(str(TINY.parent))
     expected = {f"Test{bug.__name__}": bug.found_by for bug in importlib.import_module("tinycloud.bugs").BUGS}
-    chosen = [
-        f"({bug} and ({' or '.join(case.partition('[')[0] for case in cases)}))" for bug, cases in expected.items()
-    ]
+    chosen = [f"({bug} and ({' or '.join(map(before_bracket, cases))}))" for bug, cases in expected.items()]
     outcomes, _ = run_suite(tmp_path, "bugs", "-k", " or ".join(chosen), "--contract-seeds=1")
     failed = [name for name, outcome in outcomes.items() if outcome == "failure"]
     missed = [

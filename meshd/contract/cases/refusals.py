@@ -8,7 +8,7 @@ import pytest
 
 from meshd.contract.cases.base import Cases, kinds
 from meshd.contract.faults import Kind, When
-from meshd.contract.rig import Rig, does_not_apply
+from meshd.contract.rig import Rig
 from meshd.contract.steps import request, running
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, ProviderError, QuotaExceeded, RateLimited
 from meshd.provider_api import Instance, InstanceState, Offer, Provider
@@ -117,7 +117,10 @@ class RefusalCases(Cases):
 
 
 def _permissions(rig: Rig) -> tuple[str, ...]:
-    return rig.permissions or does_not_apply("a credential may do everything")
+    if not rig.permissions:
+        rig.strike(Kind.DENIED)  # not covered, and the rig says why
+    assert rig.permissions, "the rig names the permissions, or says in `cannot` why a credential lacks none"
+    return rig.permissions
 
 
 def _call(provider: Provider, operation: str, offer: Offer, instance: Instance) -> Awaitable[object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ class TinyRig(Rig):
     name = "tiny"
     secrets = ("tiny-key-that-must-never-show",)
     secret_setting = "key"
+    cannot: ClassVar[Mapping[Kind, str]] = {Kind.DENIED: "a key may do everything"}
     provider: ClassVar[type[TinyProvider]] = TinyProvider
 
     async def start(self) -> None:
