@@ -153,10 +153,22 @@ class PoolSettings(_Table):
     features: tuple[str, ...] = ()
     default: bool = Field(False, description="the partition is Slurm's default")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_gpus(cls, table: Any) -> Any:
+        """A pool that names no GPU model has machines without."""
+        return {"gpus_per_node": 0, **table} if isinstance(table, dict) and not table.get("gpu") else table
+
     @field_validator("gpu")
     @classmethod
     def _one_spelling(cls, gpu: str) -> str:
         return gpus.asked(gpu)
+
+    @model_validator(mode="after")
+    def _a_model_for_the_gpus(self) -> PoolSettings:
+        if not self.gpu and max(self.gpus_per_node, self.gpus_per_node_max or 0):
+            raise ValueError('gpus_per_node is more than 0, but no gpu is named: say which, e.g. gpu = "h100"')
+        return self
 
 
 class ProviderSettings(BaseModel):

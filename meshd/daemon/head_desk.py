@@ -288,7 +288,8 @@ class Desk:
     async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
         """Let the node take no new jobs."""
         machine = self._in_slurm(request.machine)
-        await self._slurm.drain(machine.slot, request.reason or f"drained by {actor.user}")
+        # meshd resumes only what it has drained itself, which it tells by the reason: a person's begins otherwise.
+        await self._slurm.drain(machine.slot, f"drained by {actor.user}: {request.reason}".rstrip(": "))
         return self._done(machine, "drain", f"takes no new jobs, said {actor.user}: {request.reason}".rstrip(": "))
 
     async def undrain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:

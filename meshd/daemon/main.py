@@ -30,6 +30,7 @@ from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
 from meshd.daemon.guard.guards import Guards
 from meshd.daemon.head_desk import Desk
+from meshd.daemon.idle_watch import IdleWatch
 from meshd.daemon.keycheck import current_key
 from meshd.daemon.measure import standing
 from meshd.daemon.munge_desk import MungeDesk
@@ -44,7 +45,7 @@ from meshd.daemon.pace import Pace
 from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.price_files import PriceFiles
 from meshd.daemon.prices import Prices
-from meshd.daemon.publishing import Publishing
+from meshd.daemon.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.registry import load_providers
@@ -157,6 +158,7 @@ class Daemon:
             if lane in self.settings.providers else 16,
         )  # fmt: skip
         self._boots = BootBreaker(records, timing)
+        self._idle = IdleWatch(records, self.desired, lambda: self._executor.busy)
         self._reconciler = Reconciler(
             records, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
             interval_s=lambda: self.settings.timing.tick_interval_s, before_plan=self._before_plan, awake=self._awake,
@@ -191,7 +193,7 @@ class Daemon:
         now = self._clock.now()
         return Desired(
             cluster=self.settings.cluster.name,
-            pools=wanted.pools(self.settings, self._providers, now),
+            pools=wanted.pools(self.settings, self._providers, now, shapes_fixed=self._publishing.shapes_fixed),
             targets=self._journal.targets(),
             policy=wanted.policy(
                 self.settings.timing, self.settings.prices, may_remove_devices=self._auth.api is not None
@@ -215,6 +217,7 @@ class Daemon:
 
     def _before_plan(self, snapshot: Snapshot, now: datetime) -> None:
         self._boots.look(now)
+        self._idle.look(snapshot, now)
 
     # -- what people and monitoring are told ----------------------------------------------------------------------
 
@@ -224,6 +227,7 @@ class Daemon:
         return [
             *problems.of_breakers(self._guards.breakers(), now_s, now),
             *problems.of_price_files(self._prices.files.damaged()),
+            *problems.of_text(self._publishing.unused_ranges(), NEWER_SLURM, "warning"),
             *self._telemetry.problems(),
             *self._munge_desk.problem(),
             *self._auth.occasion.problems(),

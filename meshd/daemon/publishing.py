@@ -38,6 +38,7 @@ ASK_AGAIN_S = 3.0
 LOG_TAIL_B = 65536
 LONGER_MAX = 4
 """A burst that goes on makes a change wait at most this many times `reconfigure_max_wait_s`."""
+NEWER_SLURM = "with Slurm 23.11 or newer machines of several sizes can be in one pool"
 ON_THEIR_WAY_IN = frozenset({Phase.BOOTING, Phase.JOINING})
 
 
@@ -69,6 +70,9 @@ class Publishing:
         self._last_change_s = 0.0
         self._longer = 1
         self._error = ""
+        self._fixed_by = ""
+        self.shapes_fixed = True
+        """All nodes of a pool have to be of its smallest shape: so it is before 23.11, and until Slurm has answered."""
 
     @property
     def in_force(self) -> Mapping[str, str]:
@@ -156,11 +160,12 @@ class Publishing:
             self._made_for, self._error = key, ""
             return self._wanted
         try:
-            shapes_fixed = not capabilities(parse_version(view.version)).may_change_shapes
+            self.shapes_fixed = not capabilities(parse_version(view.version)).may_change_shapes
+            self._fixed_by = view.version if self.shapes_fixed else ""
             wanted = render(
                 [_pool_line(name, pool) for name, pool in settings.pools.items()],
                 [self._joined(m, settings) for m in joined],
-                shapes_fixed=shapes_fixed,
+                shapes_fixed=self.shapes_fixed,
             )
         except SlurmError as error:
             if str(error) != self._error:
@@ -214,6 +219,14 @@ class Publishing:
             error="; ".join(text for text in (self._error, *status.problems) if text),
         )  # fmt: skip
 
+    def unused_ranges(self) -> str:
+        """Which settings are not heeded since this Slurm cannot have nodes of several shapes; "" when all are."""
+        pools = self._settings().pools.items() if self._fixed_by else ()
+        mixed = [name for name, pool in pools if (pool.gpus_per_node_max or 0) > pool.gpus_per_node]
+        which = ", ".join(f"pools.{name}.gpus_per_node_max" for name in mixed)
+        text = f"{which} is not used: Slurm {self._fixed_by} cannot change a node's shape while it runs"
+        return text if mixed else ""
+
     async def check(self) -> CheckRow:
         """For `meshctl doctor`: does slurm.conf include what meshd writes?"""
         conf = self._settings().slurm.conf_dir / "nodes.conf"
@@ -221,6 +234,8 @@ class Publishing:
         name, view = "slurm files", self.view()
         if view.error:
             return CheckRow(name=name, status="fail", text=view.error, cure="see docs/troubleshooting.md, Slurm files")
+        if unused := self.unused_ranges():
+            return CheckRow(name=name, status="warn", text=unused, cure=NEWER_SLURM)
         if not _same(conf, ours):
             cure = "run `meshctl init` as root"
             return CheckRow(name=name, status="fail", text=f"{conf} is not the file that meshd writes", cure=cure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from meshd.config import PoolSettings, PriceSettings, Settings, TimingSettings
@@ -41,11 +42,15 @@ def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -
         raise ConfigError(source, [key.format(", ".join(sorted(names)[:5])) for key, names in stranded.items()])
 
 
-def pools(settings: Settings, enabled: Iterable[str], now: datetime) -> Mapping[str, Pool]:
-    """The pools as the planner knows them. A pool that names no provider takes every enabled one."""
+def pools(settings: Settings, enabled: Iterable[str], now: datetime, *, shapes_fixed: bool) -> Mapping[str, Pool]:
+    """The pools as the planner knows them. A pool that names no provider takes every enabled one.
+
+    With `shapes_fixed` only machines of a pool's smallest shape will do: Slurm could use no more of a larger one.
+    """
     providers, prices = tuple(enabled), settings.prices
     since = now - timedelta(days=prices.stale_after_d) if prices.budget_needs_fresh else None
-    return {name: _pool(name, pool, providers, since) for name, pool in settings.pools.items()}
+    found = {name: _pool(name, pool, providers, since) for name, pool in settings.pools.items()}
+    return {n: replace(pool, gpus_per_node_max=None) for n, pool in found.items()} if shapes_fixed else found
 
 
 def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...], prices_since: datetime | None) -> Pool:

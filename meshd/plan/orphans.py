@@ -8,7 +8,7 @@ always adopted, wanted or not: from there it leaves as every other does, after i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from meshd.model.desired import Desired, Pool
@@ -17,6 +17,9 @@ from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import AdoptOrphan, TerminateOrphan
 from meshd.plan.lifecycle import ENDED, World, believed
 from meshd.provider_api import Instance, InstanceState, Offer
+
+_COSTS_NOTHING = (ENDED | {InstanceState.TERMINATING}) - {InstanceState.STOPPED}
+"""These need not be ended. One that is powered off does: its disk costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,14 @@ class _Orphan:
     line: str
 
     @property
-    def in_force(self) -> bool:
-        """Its slot's line is its own."""
-        return bool(self.line) and self.address == self.line
+    def off(self) -> bool:
+        """It is powered off: nothing runs on it, and nothing will."""
+        return self.instance.state is InstanceState.STOPPED
 
     @property
-    def other_line(self) -> bool:
-        """Its slot's line is another machine's."""
-        return bool(self.line) and self.address is not None and self.address != self.line
+    def in_force(self) -> bool:
+        """Its slot's line is its own."""
+        return bool(self.line) and self.address == self.line and not self.off
 
 
 def orphan_steps(
@@ -73,7 +76,7 @@ def orphan_steps(
     orphans = [_orphan(desired, instance, world) for instance in unknown]
     # Of two machines that were made for one slot, the one behind it comes first.
     for orphan in sorted(orphans, key=lambda orphan: not orphan.in_force):
-        ended = (orphan.instance.provider, orphan.instance.id) in ended_ids
+        ended = (orphan.instance.provider, orphan.instance.id) in ended_ids or orphan.off
         step = _end(orphan, world) if ended else _step(desired, snapshot, orphan, taken, world)
         if isinstance(step, AdoptOrphan):
             taken.add(step.slot)
@@ -92,7 +95,7 @@ def _unknown(
     for provider, listing in snapshot.instances.items():
         for instance in listing.value if believed(listing, desired.policy, world.now) else ():
             key = (provider, instance.id)
-            if key in known_ids or instance.state in ENDED | {InstanceState.TERMINATING}:
+            if key in known_ids or instance.state in _COSTS_NOTHING:
                 continue
             seen = first_seen.get(key, world.now)
             born = seen if key in ended_ids else instance.launched_at or seen
@@ -110,7 +113,7 @@ def _orphan(desired: Desired, instance: Instance, world: World) -> _Orphan:
 
 def _end(orphan: _Orphan, world: World) -> TerminateOrphan | None:
     """End it, unless it might be behind a slot that is at work: its jobs come first."""
-    behind = orphan.in_force or orphan.address is None
+    behind = orphan.in_force or (orphan.address is None and not orphan.off)
     if orphan.slot is not None and behind and _may_be_busy(orphan.slot, world):
         return None
     return TerminateOrphan(orphan.instance.id, "it bears our tag, and nobody wants it", orphan.instance)
@@ -152,13 +155,23 @@ def _pool_of(desired: Desired, slot: SlotName) -> str:
 
 
 def _offer_of(snapshot: Snapshot, instance: Instance, pool: Pool) -> Offer:
-    """What the instance was rented as: by its type, or else what the pool would have rented, at the cloud's price."""
-    offers = snapshot.offers.get(instance.provider)
-    for offer in offers.value if isinstance(offers, Fresh) else ():
-        if (offer.instance_type, offer.region, offer.spot) == (instance.instance_type, instance.region, instance.spot):
-            return offer
+    """What the instance was rented as: by its type, wherever that is offered; its shape decides what it counts.
+
+    A type that nobody offers any more counts as the pool's smallest machine, at the cloud's price.
+    """
+    seen = snapshot.offers.get(instance.provider)
+    known = [o for o in (seen.value if isinstance(seen, Fresh) else ()) if o.instance_type == instance.instance_type]
+    nearest = min(
+        known, key=lambda o: (o.region != instance.region, o.spot != instance.spot, o.usd_per_hour, o.key), default=None
+    )
+    if nearest is not None and (nearest.region, nearest.spot) == (instance.region, instance.spot):
+        return nearest
+    usd = instance.usd_per_hour
+    if nearest is not None:
+        usd = nearest.usd_per_hour if usd is None else usd
+        return replace(nearest, region=instance.region, zone="", spot=instance.spot, usd_per_hour=usd)
     return Offer(
         provider=instance.provider, region=instance.region, zone="", instance_type=instance.instance_type,
         gpu=pool.gpu, gpus=pool.gpus_per_node, gpu_memory_gib=0,
-        vcpus=0, memory_mib=0, usd_per_hour=instance.usd_per_hour or 0.0, spot=instance.spot,
+        vcpus=0, memory_mib=0, usd_per_hour=usd or 0.0, spot=instance.spot,
     )  # fmt: skip

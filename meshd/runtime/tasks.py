@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -29,8 +28,3 @@ async def keep_running(name: str, body: Callable[[], Awaitable[None]], *, pause_
             failures = 0
             log.warning("task_ended", task=name)
         await asyncio.sleep(min(pause_s * 2 ** min(failures, 6), 60.0))
-
-
-def start(group: asyncio.TaskGroup, name: str, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Start a named task in a group."""
-    return group.create_task(body, name=name)

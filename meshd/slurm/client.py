@@ -22,13 +22,9 @@ from meshd.slurm.show import (
     youngest_job_s,
 )
 
-REASON_PREFIX = "meshd:"
-"""Only nodes drained with this prefix are resumed by meshd."""
-
 PING_TIMEOUT_S = 5.0
 
 _SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_JOB = re.compile(r"\d+(?:_\d+)?(?:\+\d+)?")
 _ALREADY = "Invalid node state specified"
 _CLOSED = frozenset({"DRAIN", "DOWN", "FAIL", "FUTURE"})
 
@@ -109,7 +105,7 @@ class SlurmClient:
         return ping_says_up(result.stdout + result.stderr)
 
     async def drain(self, slot: str, reason: str) -> None:
-        """Let running jobs end and start no new ones. `reason` gets the prefix `meshd:` when it has none.
+        """Let running jobs end and start no new ones. Who reads `reason` must see from it who said so.
 
         Raises:
             SlurmError: Slurm refused.
@@ -150,26 +146,8 @@ class SlurmClient:
         """
         await self._call(["scontrol", "reconfigure"])
 
-    async def requeue(self, job_id: str) -> None:
-        """Put a job back in the queue.
-
-        Raises:
-            SlurmError: Slurm refused (the job says --no-requeue, or has ended).
-        """
-        await self._call(["scontrol", "requeue", _checked(_JOB, job_id)])
-
-    async def cancel(self, job_id: str) -> None:
-        """End a job.
-
-        Raises:
-            SlurmError: Slurm refused.
-        """
-        await self._call(["scancel", _checked(_JOB, job_id)])
-
     async def _update(self, slot: str, state: str, reason: str) -> None:
         text = " ".join(reason.split())
-        if not text.startswith(REASON_PREFIX):
-            text = f"{REASON_PREFIX} {text}"
         name = f"nodename={_checked(_SLOT, slot)}"
         await self._call(["scontrol", "update", name, f"state={state}", f"reason={text}"])
 

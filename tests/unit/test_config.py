@@ -124,3 +124,10 @@ def test_a_secret_that_cannot_be_used(tmp_path: Path, content: bytes | None, wor
     with pytest.raises(ConfigError, match=words) as caught:
         config.read_secret(path, "key")
     assert "hidden" not in str(caught.value)
+
+
+def test_a_pool_that_names_no_gpu_has_machines_without(tmp_path: Path) -> None:
+    pool = config.load(write(tmp_path, "[pools.cpu]\ncpus_min = 4\n")).pools["cpu"]
+    assert (pool.gpu, pool.gpus_per_node) == ("", 0)
+    (line,) = problems(write(tmp_path, "[pools.cpu]\ngpus_per_node = 2\n"))
+    assert "no gpu is named" in line

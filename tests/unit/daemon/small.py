@@ -13,6 +13,7 @@ from meshd.config import TimingSettings
 from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps, UserData
 from meshd.daemon.execute import Executor
+from meshd.daemon.idle_watch import IdleWatch
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
@@ -144,6 +145,7 @@ class Small:
         self.seen: Snapshot = snapshot()
         self.pool = Pool("h100", "h100", 1, 8, ("aws",))
         self.boots = BootBreaker(self.records, timing)
+        self.idle = IdleWatch(self.records, self.desired, lambda: self.executor.busy)
         self.reconciler = Reconciler(
             self.records, self.executor, self.clock, desired=self.desired, snapshot=lambda: self.seen,
             after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=self.before_plan,
@@ -162,6 +164,7 @@ class Small:
     def before_plan(self, snapshot: Snapshot, now: datetime) -> None:
         """As the daemon does."""
         self.boots.look(now)
+        self.idle.look(snapshot, now)
 
     async def settle(self) -> None:
         """Let every step in flight come to its end."""

@@ -29,7 +29,7 @@ from meshd.provider_api import Offer, PriceSource
 from tests.property.rotation_sim import Life, begin_tailnet
 from tests.unit.daemon.small import Cloud, HandClock, Small
 from tests.unit.daemon.test_munge_rotator import Lab as MungeLab
-from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, snapshot
+from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, node, snapshot
 
 ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
 
@@ -424,3 +424,19 @@ async def test_a_limit_in_all_that_is_too_low_is_told_before_anything_is_rented(
     assert answer.plan.adds == 2
     (warning,) = answer.warnings
     assert "4 GPUs are wanted, 2 can be had under the limit of 5.00 USD per hour in all" in warning
+
+
+@pytest.mark.parametrize(("said", "reason"), [("", "drained by root"), ("meshd: x", "drained by root: meshd: x")])
+async def test_a_drain_by_a_person_survives_acceptance(world: World, said: str, reason: str) -> None:
+    """The node was drained while it was TESTING: it becomes READY, and stays drained."""
+    m = world.journal.put(machine(Phase.TESTING), "phase", "given", NOW)
+    world.slurm.set(node(m, "IDLE"))
+    await world.desk.drain(s.DrainRequest(machine=m.name, reason=said), ROOT)
+    assert world.slurm.seen.nodes[m.slot].reason == reason
+    world.seen = replace(around(m), slurm=Fresh(world.slurm.seen, NOW))
+    world.reconciler.tick()
+    await world.settle()
+    assert world.get(m.name).phase is Phase.READY
+    assert world.slurm.seen.nodes[m.slot].drained
+    await world.desk.undrain(s.DrainRequest(machine=m.name), ROOT)
+    assert not world.slurm.seen.nodes[m.slot].drained

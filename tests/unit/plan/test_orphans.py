@@ -11,7 +11,7 @@ from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.plan.planner import plan
 from meshd.provider_api import Instance, InstanceState
-from tests.unit.worlds import GONE_DARK, NOW, ago, instance, machine, node, peer, slurm, snapshot, tailnet
+from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, instance, machine, node, peer, slurm, snapshot, tailnet
 
 POOL = Pool("h100", "h100", 1, 4, ("aws",))
 LOST = machine(Phase.READY, index=3)
@@ -70,10 +70,29 @@ def test_not_while_it_may_be_behind_a_slot_at_work() -> None:
 
 
 def test_ended_ones_and_stale_listings_are_nothing() -> None:
-    for state in (InstanceState.GONE, InstanceState.TERMINATING, InstanceState.STOPPED):
+    for state in (InstanceState.GONE, InstanceState.TERMINATING, InstanceState.FAILED):
         assert steps(stray=replace(STRAY, state=state)) == []
     assert steps(seen={"instances": {"aws": GONE_DARK}}) == []
     assert steps(seen={"instances": {"aws": Fresh((STRAY,), ago(1000))}}) == []
+
+
+def test_one_that_is_powered_off_costs_for_its_disk_and_is_ended() -> None:
+    off = replace(STRAY, state=InstanceState.STOPPED)
+    busy = Fresh(slurm(node(LOST, "ALLOCATED"), jobs={"h100-3": "7"}), NOW)
+    here = {"tailnet": Fresh(tailnet(peer(LOST)), NOW), "published": {"h100-3": LOST.tailnet_ip}, "slurm": busy}
+    for gpus, seen in ((None, {}), (3, {}), (3, here), (0, {"slurm": GONE_DARK, "tailnet": GONE_DARK})):
+        (found,) = steps(stray=off, gpus=gpus, seen=seen)
+        assert isinstance(found, p.TerminateOrphan), "nothing runs on it, whatever its slot does"
+    assert steps(stray=replace(off, launched_at=ago(60))) == []
+
+
+def test_it_counts_as_what_its_type_is_wherever_that_is_offered() -> None:
+    eight = replace(OFFER, region="r7", zone="r7a", instance_type="g.8", gpus=8, usd_per_hour=20.0)
+    seen = {"offers": {"aws": Fresh((OFFER, eight), NOW)}}
+    (found,) = steps(stray=replace(STRAY, instance_type="g.8", spot=True, usd_per_hour=9.0), seen=seen)
+    assert isinstance(found, p.AdoptOrphan)
+    offer = found.offer
+    assert (offer.gpus, offer.region, offer.spot, offer.usd_per_hour) == (8, "r1", True, 9.0)
 
 
 def test_what_was_called_gone_and_is_listed_again_is_ended_anew_never_adopted() -> None:

@@ -1,0 +1,94 @@
+"""Machines that nobody has used for long, and the target without them. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from meshd.model.desired import Policy, Pool, Target
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Observation, SlurmView
+from meshd.plan.lifecycle import believed
+from meshd.plan.scale import supply_gpus, units
+
+_WAITS_FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes")
+"""How squeue's reasons of jobs begin that more nodes would start (squeue(1), "JOB REASON CODES")."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """A machine that is not needed, the target without it, and why."""
+
+    machine: Machine
+    target: Target
+    reason: str
+
+
+def idle_since(
+    before: Mapping[str, datetime],
+    machines: Sequence[Machine],
+    slurm: Observation[SlurmView],
+    policy: Policy,
+    now: datetime,
+) -> dict[str, datetime]:
+    """Since when each machine has had no job, by name; one that is not in it has one, or it is not known.
+
+    A node that a person has drained is that person's, and one in whose partition jobs wait for nodes is about to be
+    used: neither is idle.
+
+    Args:
+        before: what this returned the last time; empty when meshd has just started.
+        machines: those that are watched.
+        slurm: what it says now. Who cannot look has to begin anew: a job may have come and gone meanwhile.
+        policy: for how long a word holds.
+        now: UTC.
+    """
+    if not believed(slurm, policy, now):
+        return {}
+    view = slurm.value
+    at_work = {slot for job in view.jobs for slot in job.nodes}
+    wanted = {j.partition for j in view.jobs if not j.nodes and j.state_reason.lstrip("(").startswith(_WAITS_FOR_NODES)}
+    found: dict[str, datetime] = {}
+    for machine in machines:
+        node = view.nodes.get(machine.slot)
+        if machine.phase is not Phase.READY or node is None or node.address != machine.tailnet_ip:
+            continue
+        if node.up and not (
+            node.busy or node.drained or machine.slot in at_work or wanted.intersection(node.partitions)
+        ):
+            found[machine.name] = before.get(machine.name, slurm.at)
+    return found
+
+
+def give_back(
+    pool: Pool, target: Target, machines: Sequence[Machine], idle: Mapping[str, datetime], now: datetime
+) -> GivenBack | None:
+    """The machine that was idle for longest, if that is too long and the pool keeps its least without it.
+
+    Args:
+        pool: its `idle_timeout_s` and `min_gpus` decide.
+        target: as somebody has set it.
+        machines: the pool's, all that are not GONE.
+        idle: since when, by name.
+        now: UTC.
+    """
+    timeout_s = pool.idle_timeout_s
+    have = supply_gpus(machines)
+    candidates = [m for m in machines if m.name in idle and m.phase is Phase.READY and not m.removal and not m.failure]
+    for machine in sorted(candidates, key=lambda m: (idle[m.name], m.name)):
+        idle_s = (now - idle[machine.name]).total_seconds()
+        if timeout_s is None or idle_s < timeout_s:
+            return None
+        # What the last machine brought over the target goes with it; what is still missing stays wanted.
+        left = min(max(have, target.gpus) - units(machine), target.gpus)
+        if left >= pool.min_gpus:
+            reason = f"{machine.slot} had no job for {_duration(idle_s)}"
+            return GivenBack(machine, replace(target, gpus=left, by="meshd"), reason)
+    return None
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,76 @@
+"""Machines of several shapes in one pool, and a Slurm that cannot have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from meshd.config import PoolSettings, ProviderSettings, Settings
+from meshd.daemon import wanted
+from meshd.daemon.publishing import Publishing
+from meshd.model.machine import Phase
+from meshd.model.observed import SlurmView
+from meshd.runtime.run import run
+from meshd.slurm.client import SlurmClient
+from meshd.store.journal import Journal
+from tests.unit.daemon.small import HandClock
+from tests.unit.daemon.test_publishing_pace import FACTS, GPU
+from tests.unit.worlds import NOW, OFFER, machine
+
+SETTINGS = Settings(
+    pools={
+        "h100": PoolSettings(gpu="h100", gpus_per_node=1, gpus_per_node_max=8),
+        "cpu": PoolSettings(cpus_min=2),
+    },
+    providers={"aws": ProviderSettings()},
+)
+EIGHT = tuple(replace(GPU, index=i, device=f"/dev/nvidia{i}") for i in range(8))
+
+
+def publishing(directory: Path, version: str) -> Publishing:
+    journal = Journal(directory / "journal.db")
+    for index, gpus in ((1, EIGHT), (2, EIGHT[:1])):
+        offer = replace(OFFER, gpus=len(gpus))
+        made = machine(Phase.READY, index=index, offer=offer, facts=replace(FACTS, gpus=gpus))
+        journal.put(made, "phase", "ready", NOW)
+    return Publishing(
+        settings=lambda: SETTINGS, journal=journal, client=SlurmClient(run, 1.0), clock=HandClock(),
+        slurm=lambda: SlurmView(version, {}, ()) if version else None, wake=lambda: None,
+    )  # fmt: skip
+
+
+def test_each_line_has_its_machines_own_gpus_and_a_free_slot_the_fewest(tmp_path: Path) -> None:
+    made = publishing(tmp_path, "24.11.5")
+    rendered = made._make()
+    assert rendered is not None
+    lines = {line.split()[0]: line for line in rendered.nodes_conf.splitlines() if line.startswith("NodeName")}
+    assert "Gres=gpu:h100:8" in lines["NodeName=h100-1"]
+    assert "Gres=gpu:h100:1" in lines["NodeName=h100-2"]
+    assert "Gres=gpu:h100:1" in lines["NodeName=h100-[3-8]"]
+    assert "Gres" not in lines["NodeName=cpu-[1-8]"]
+    assert "File=/dev/nvidia[0-7]" in rendered.gres_conf
+    assert (made.shapes_fixed, made.unused_ranges()) == (False, "")
+
+
+async def test_with_an_older_slurm_only_the_smallest_are_rented_and_it_is_told(tmp_path: Path) -> None:
+    made = publishing(tmp_path, "22.05.8")
+    assert made._make() is not None
+    assert made.shapes_fixed
+    row = await made.check()
+    assert row.status == "warn"
+    assert row.text.startswith("pools.h100.gpus_per_node_max is not used: Slurm 22.05.8 cannot")
+
+
+def test_until_slurm_has_answered_nothing_is_rented_that_it_might_not_use(tmp_path: Path) -> None:
+    made = publishing(tmp_path, "")
+    assert made._make() is None
+    assert (made.shapes_fixed, made.unused_ranges()) == (True, "")
+
+
+@pytest.mark.parametrize(("fixed", "most"), [(False, 8), (True, 1)])
+def test_what_the_planner_is_told(fixed: bool, most: int) -> None:
+    pools = wanted.pools(SETTINGS, ["aws"], NOW, shapes_fixed=fixed)
+    assert pools["h100"].gpus_per_node_most == most
+    assert pools["cpu"].cpu_only

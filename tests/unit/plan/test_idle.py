@@ -1,0 +1,117 @@
+"""What nobody uses is given back: known to be idle, long enough, whole machines, and never below the pool's least."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from meshd.model.desired import Policy, Pool, Target
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Fresh, SlurmJob, SlurmView
+from meshd.plan.idle import give_back, idle_since
+from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, machine, node, slurm
+
+POOL = Pool("h100", "h100", 1, 8, ("aws",), idle_timeout_s=1800)
+READY = machine(Phase.READY)
+POLICY = Policy()
+
+
+def look(*states: str, before: datetime | None = None, jobs: dict[str, str] | None = None, **parts: Any) -> Any:
+    """Since when the machine is idle, after one look."""
+    seen = Fresh(slurm(node(READY, *states, **parts), jobs=jobs), NOW)
+    return idle_since({READY.name: before} if before else {}, [READY], seen, POLICY, NOW).get(READY.name)
+
+
+def test_it_counts_from_the_first_look_without_a_job() -> None:
+    assert look("IDLE") == NOW
+    assert look("IDLE", before=ago(600)) == ago(600)
+
+
+@pytest.mark.parametrize(
+    ("states", "changes"),
+    [
+        (["ALLOCATED"], {}), (["MIXED"], {}), (["IDLE", "COMPLETING"], {}), (["IDLE"], {"jobs": {"h100-1": "7"}}),
+        (["IDLE", "DRAIN"], {}), (["DOWN"], {}), (["IDLE", "NOT_RESPONDING"], {}),
+        (["IDLE"], {"address": "100.64.9.9"}),
+    ],
+)  # fmt: skip
+def test_a_job_or_a_doubt_begins_it_anew(states: list[str], changes: dict[str, Any]) -> None:
+    assert look(*states, before=ago(600), **changes) is None
+
+
+def test_who_cannot_look_begins_anew() -> None:
+    before = {READY.name: ago(600)}
+    assert idle_since(before, [READY], GONE_DARK, POLICY, NOW) == {}
+    assert idle_since(before, [READY], Fresh(slurm(node(READY)), ago(1000)), POLICY, NOW) == {}
+
+
+@pytest.mark.parametrize(
+    ("reason", "partition", "idle"),
+    [
+        ("Resources", "gpu", False), ("(Priority)", "gpu", False),
+        ("ReqNodeNotAvail, UnavailableNodes:x", "gpu", False),
+        ("Resources", "other", True), ("Dependency", "gpu", True), ("JobHeldUser", "gpu", True),
+    ],
+)  # fmt: skip
+def test_a_node_that_jobs_wait_for_is_not_idle(reason: str, partition: str, idle: bool) -> None:
+    waiting = SlurmJob("9", "u", partition, "PENDING", state_reason=reason)
+    view = SlurmView("24.11.5", {READY.slot: node(READY, partitions=("gpu",))}, (waiting,))
+    assert bool(idle_since({}, [READY], Fresh(view, NOW), POLICY, NOW)) is idle
+
+
+def idle_for(*minutes: float) -> tuple[list[Machine], dict[str, datetime]]:
+    machines = [machine(Phase.READY, index=i) for i in range(1, len(minutes) + 1)]
+    return machines, {m.name: NOW - timedelta(minutes=t) for m, t in zip(machines, minutes, strict=True)}
+
+
+def test_the_one_that_was_idle_for_longest_goes_first() -> None:
+    machines, idle = idle_for(31, 45, 10)
+    found = give_back(POOL, Target("h100", 3, at=ago(9000)), machines, idle, NOW)
+    assert found is not None
+    assert (found.machine.slot, found.target.gpus, found.reason) == ("h100-2", 2, "h100-2 had no job for 45 min")
+    assert found.target.by == "meshd"
+
+
+def test_not_before_its_time_nor_without_a_timeout() -> None:
+    machines, idle = idle_for(29)
+    assert give_back(POOL, Target("h100", 1), machines, idle, NOW) is None
+    machines, idle = idle_for(3000)
+    assert give_back(replace(POOL, idle_timeout_s=None), Target("h100", 1), machines, idle, NOW) is None
+
+
+def test_never_below_the_least() -> None:
+    machines, idle = idle_for(40, 40, 40)
+    least = replace(POOL, min_gpus=2)
+    found = give_back(least, Target("h100", 3), machines, idle, NOW)
+    assert found is not None
+    assert found.target.gpus == 2
+    assert give_back(least, Target("h100", 2), machines[:2], idle, NOW) is None
+
+
+def test_whole_machines_only() -> None:
+    """Eight and four for a target of ten; the least is five."""
+    eight, four = (
+        machine(Phase.READY, index=index, offer=replace(OFFER, gpus=gpus)) for index, gpus in ((1, 8), (2, 4))
+    )
+    idle = {eight.name: ago(9000), four.name: ago(8000)}
+    found = give_back(replace(POOL, min_gpus=5), Target("h100", 10), [eight, four], idle, NOW)
+    assert found is not None
+    assert (found.machine.name, found.target.gpus) == (four.name, 8), "without the eight there would be four"
+    found = give_back(POOL, Target("h100", 10), [eight, four], idle, NOW)
+    assert found is not None
+    assert (found.machine.name, found.target.gpus) == (eight.name, 4)
+
+
+def test_what_is_still_missing_stays_wanted() -> None:
+    machines, idle = idle_for(40)
+    found = give_back(POOL, Target("h100", 5), machines, idle, NOW)
+    assert found is not None
+    assert found.target.gpus == 4
+
+
+def test_one_that_leaves_already_is_not_counted_again() -> None:
+    machines, idle = idle_for(40)
+    assert give_back(POOL, Target("h100", 1), [replace(machines[0], removal="surplus")], idle, NOW) is None
