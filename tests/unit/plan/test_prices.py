@@ -91,7 +91,7 @@ def test_the_settings_decide_which_prices_are_too_old() -> None:
     settings = Settings(
         pools={"h100": {"gpu": "h100"}}, providers={"aws": {}}, prices={"budget_needs_fresh": True, "stale_after_d": 2}
     )  # type: ignore[arg-type]
-    assert pools(settings, ["aws"], NOW)["h100"].prices_since == NOW - timedelta(days=2)
+    assert pools(settings, ["aws"], NOW, shapes_fixed=False)["h100"].prices_since == NOW - timedelta(days=2)
     loose = settings.model_copy(update={"prices": PriceSettings()})
     assert pools(loose, ["aws"], NOW)["h100"].prices_since is None
 
