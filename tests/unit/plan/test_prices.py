@@ -93,7 +93,7 @@ def test_the_settings_decide_which_prices_are_too_old() -> None:
     )  # type: ignore[arg-type]
     assert pools(settings, ["aws"], NOW, shapes_fixed=False)["h100"].prices_since == NOW - timedelta(days=2)
     loose = settings.model_copy(update={"prices": PriceSettings()})
-    assert pools(loose, ["aws"], NOW)["h100"].prices_since is None
+    assert pools(loose, ["aws"], NOW, shapes_fixed=False)["h100"].prices_since is None
 
 
 def test_words_for_the_journal() -> None:
