@@ -18,12 +18,28 @@ LOOK_S = 0.3
 STILL_GOING_ON = "interrupted: the rotation goes on in meshd; `meshctl rotate-key --munge --status` shows it"
 
 
-def rotate(session: Session, *, dry_run: bool, wait: bool, timeout_s: float, yes: bool, as_json: bool) -> None:
-    """Begin a rotation, and stay until it has ended.
+def command(
+    session: Session, *, status: bool, abort: bool, waive: tuple[str, ...], dry_run: bool, wait: bool, timeout_s: float,
+    yes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """What `meshctl rotate-key --munge` does, by its options; at most one of the first four is given.
 
     Raises:
         CliError: refused; or it ended badly (FAILED), or not in time (TIMED_OUT).
     """
+    if status:
+        _print(session.ask(lambda head: head.munge_rotation()), as_json=as_json)
+    elif abort:
+        _abort(session, wait=wait, timeout_s=timeout_s, as_json=as_json)
+    elif waive:
+        request = MungeRotationRequest(action="waive", machines=waive)
+        _print(session.ask(lambda head: head.rotate_munge_key(request)), as_json=as_json)
+    else:
+        _rotate(session, dry_run=dry_run, wait=wait, timeout_s=timeout_s, yes=yes, as_json=as_json)
+
+
+def _rotate(session: Session, *, dry_run: bool, wait: bool, timeout_s: float, yes: bool, as_json: bool) -> None:
+    """Begin a rotation, and stay until it has ended."""
     preview = session.ask(lambda head: head.rotate_munge_key(MungeRotationRequest(dry_run=True)))
     if dry_run:
         _print(preview, as_json=as_json)
@@ -40,23 +56,12 @@ def rotate(session: Session, *, dry_run: bool, wait: bool, timeout_s: float, yes
         _print(begun, as_json=as_json)
 
 
-def status(session: Session, *, as_json: bool) -> None:
-    """The rotation that is under way, or the last one."""
-    _print(session.ask(lambda head: head.munge_rotation()), as_json=as_json)
-
-
-def abort(session: Session, *, wait: bool, timeout_s: float, as_json: bool) -> None:
+def _abort(session: Session, *, wait: bool, timeout_s: float, as_json: bool) -> None:
     """Have everybody keep the old key, or go back to it."""
     view = session.ask(lambda head: head.rotate_munge_key(MungeRotationRequest(action="abort")))
     if wait and view.active:
         view = _followed(session, view.id, timeout_s)
     _print(view, as_json=as_json)
-
-
-def waive(session: Session, machines: tuple[str, ...], *, as_json: bool) -> None:
-    """Let the rotation that is under way not wait for these."""
-    request = MungeRotationRequest(action="waive", machines=machines)
-    _print(session.ask(lambda head: head.rotate_munge_key(request)), as_json=as_json)
 
 
 def _stay(session: Session, rotation_id: str, timeout_s: float, *, as_json: bool) -> None:

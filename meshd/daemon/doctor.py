@@ -22,8 +22,8 @@ CHECK_TIMEOUT_S = 20.0
 log = structlog.get_logger(__name__)
 
 
-class FilesCheck(Protocol):
-    """Checks that Slurm reads the files that meshd writes."""
+class ReadyCheck(Protocol):
+    """A check that another part of the daemon makes."""
 
     async def __call__(self) -> CheckRow:
         """One row."""
@@ -42,7 +42,8 @@ class Doctor:
         keys: AuthKeySource,
         admin: KeyApi | None,
         gone: Callable[[], Iterable[Machine]],
-        files: FilesCheck,
+        files: ReadyCheck,
+        munge_key: ReadyCheck,
         config_problem: Callable[[], str],
     ) -> None:
         self._snapshot = snapshot
@@ -52,6 +53,7 @@ class Doctor:
         self._admin = admin
         self._gone = gone
         self._files = files
+        self._munge_key = munge_key
         self._config_problem = config_problem
 
     async def __call__(self) -> list[CheckRow]:
@@ -59,6 +61,7 @@ class Doctor:
         checks: list[tuple[str, Callable[[], Awaitable[CheckRow]]]] = [
             ("settings", self._settings),
             ("munge", self._munge_round_trip),
+            ("munge key", self._munge_key),
             ("slurm", self._slurm),
             ("slurm files", self._files),
             ("tailnet", self._tailnet),

@@ -166,6 +166,7 @@ class Daemon:
         doctor = Doctor(
             snapshot=self._snapshot, providers=self._providers, munge=self._munge, keys=self._auth.keys,
             admin=self._auth.api, gone=self._journal.gone_with_device, files=self._publishing.check,
+            munge_key=self._munge_desk.check,
             config_problem=lambda: self.config_problem,
         )  # fmt: skip
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)

@@ -13,6 +13,7 @@ from meshd.munge.rotation import Rotation, Stage, begin, standing, waits_for
 from meshd.runtime.clock import Clock
 
 SLURM_USES_MUNGE = "auth/munge"
+OLD_AFTER_D = 365
 
 
 class MungeDesk:
@@ -77,6 +78,31 @@ class MungeDesk:
                 "with auth/slurm (24.05 and newer) put a new key into slurm.jwks beside the old one, `use` it, and "
                 "`scontrol reconfigure` (docs/operations.md, Rotate the munge key)",
             )
+
+    async def check(self) -> s.CheckRow:
+        """For `meshctl doctor`: can the key be rotated, how old is it, who has another one?
+
+        Raises:
+            MungeError: the head's key cannot be looked at.
+        """
+        name, cure = "munge key", "meshctl rotate-key --munge"
+        if self._rotator.active:
+            text = f"is being rotated: {self._rotator.current.stage.value}"
+            return s.CheckRow(name=name, status="ok", text=text)
+        made_at, now = await self._rotator.head.made_at(), self._clock.now()
+        days = (now - made_at).days
+        age = f"of {made_at:%Y-%m-%d}, {days} day{'' if days == 1 else 's'} old"
+        nodes = self._rotator.world().nodes.values()
+        others = sorted(node.slot for node in nodes if node.key not in {"", self._key()})
+        if others:
+            text = f"{len(others)} nodes have another one than the head: {', '.join(others[:10])}"
+            return s.CheckRow(
+                name=name, status="fail", text=text,
+                cure=f"`{cure}` gives all the same one; or, after a change by hand, `systemctl restart munge meshd`",
+            )  # fmt: skip
+        if days > OLD_AFTER_D:
+            return s.CheckRow(name=name, status="warn", text=age, cure=f"`{cure}` makes a new one, the fleet running")
+        return s.CheckRow(name=name, status="ok", text=f"{age}; the same on {sum(bool(n.key) for n in nodes)} nodes")
 
     def problem(self) -> Iterable[s.ProblemView]:
         """What people must know without asking."""

@@ -8,7 +8,7 @@ import json
 import secrets
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,23 @@ class HeadMunge:
             log.warning("head_munge_does_not_work", reason=str(error))
             works = False
         self.view = replace(self.view, works=works)
+
+    async def made_at(self) -> datetime:
+        """When the key in place was made.
+
+        Raises:
+            MungeError: the unit does not serve, or there is no key.
+        """
+        if self.view.busy:
+            raise MungeError("the munge key is being changed just now")
+        told = await self._exchange({"action": "look", "id": secrets.token_hex(8)}, ANSWER_TIMEOUT_S)
+        if not told.get("made_unix"):
+            raise MungeError(f"the head has no munge key: {told.get('detail') or 'run `meshctl init`'}")
+        return datetime.fromtimestamp(float(told["made_unix"]), UTC)
+
+    def forget(self) -> None:
+        """What came of an earlier rotation does not count any more."""
+        self.view, self.away = HeadView(busy=self.view.busy), None
 
     async def _ask(self, body: dict[str, Any], moment: datetime | None, timeout_s: float) -> None:
         if self.view.busy:

@@ -67,6 +67,14 @@ class HeadSide(Protocol):
         """See whether munge and slurmctld work."""
         ...
 
+    async def made_at(self) -> datetime:
+        """When the key in place was made. Raises MungeError."""
+        ...
+
+    def forget(self) -> None:
+        """Forget what came of an earlier rotation."""
+        ...
+
 
 class MungeRotator:
     """The newest rotation of the munge key, and the key in force.
@@ -92,7 +100,7 @@ class MungeRotator:
         self._journal = journal
         self._store = store
         self._credential = credential
-        self._head = head
+        self.head = head
         self._agents = agents
         self._nodes = nodes
         self._look_at_slurm = look_at_slurm
@@ -120,7 +128,7 @@ class MungeRotator:
         rotation = self.rotation
         if rotation is None or not self._rules:
             return self._credential()
-        return self._key(key_in_force(rotation, self._head.view.key, self._clock.now()))
+        return self._key(key_in_force(rotation, self.head.view.key, self._clock.now()))
 
     @property
     def active(self) -> bool:
@@ -151,7 +159,8 @@ class MungeRotator:
         """
         now = self._clock.now()
         old = fingerprint(self.key_for_joining())
-        self._failures, self._away, self._head.away, self._rules = {}, [], None, True
+        self._failures, self._away, self._rules = {}, [], True
+        self.head.forget()
         self._write(begin(secrets.token_hex(4), old, now, by, waived), f"the munge key is being rotated, said {by}")
         self._awake.set()
         return self.current
@@ -179,7 +188,7 @@ class MungeRotator:
 
     def world(self) -> World:
         """As it is known just now."""
-        return World(self._head.view, self._nodes.views(self._failures), self._store.fingerprints())
+        return World(self.head.view, self._nodes.views(self._failures), self._store.fingerprints())
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -189,7 +198,7 @@ class MungeRotator:
             while True:
                 if self.active:
                     if self.current.stage in {Stage.VERIFY, Stage.CHECK}:
-                        await asyncio.gather(self._head.look(), self._look_at_slurm())
+                        await asyncio.gather(self.head.look(), self._look_at_slurm())
                     self.turn()
                 try:
                     async with asyncio.timeout(LOOK_S if self.active else None):
@@ -265,9 +274,9 @@ class MungeRotator:
             return
         match step:
             case StageHead(name):
-                work: Awaitable[None] = self._head.stage(self._key(name))
+                work: Awaitable[None] = self.head.stage(self._key(name))
             case SwitchHead(name, at):
-                work = self._head.switch(name, at)
+                work = self.head.switch(name, at)
             case StageNode(machine, name):
                 work = self._order(step, machine, {"action": "stage", "key_b64": self._b64(name)})
             case PutNode(machine, name):
@@ -329,7 +338,7 @@ class MungeRotator:
             self._away.append((float(stopped), float(started)))
 
     def _with_figures(self, rotation: Rotation) -> Rotation:
-        away = [*self._away, self._head.away] if self._head.away else []
+        away = [*self._away, self.head.away] if self.head.away else []
         known = [one for one in away if one]
         if rotation.stage is not Stage.DONE or not known:
             return rotation

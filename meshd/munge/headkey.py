@@ -5,9 +5,9 @@ key that lies there from a given moment on, and tells what lies there now. Nothi
 must start quickly, and it runs as root.
 
 The request is a file of mode 0600 in meshd's runtime directory, of the user that the directory belongs to:
-{"id", "action": "stage", "fingerprint", "key_b64"} or {"id", "action": "switch", "fingerprint", "at_unix", "away_s"}.
-The answer is for everybody to read: {"id", "ok", "detail", "key", "staged", "previous", "stopped_unix",
-"started_unix"}; the keys are told by their fingerprints.
+{"id", "action": "stage", "fingerprint", "key_b64"}, {"id", "action": "switch", "fingerprint", "at_unix", "away_s"}, or
+{"id", "action": "look"}. The answer is for everybody to read: {"id", "ok", "detail", "key", "staged", "previous",
+"made_unix", "stopped_unix", "started_unix"}; the keys are told by their fingerprints.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def serve(request: Path, answer: Path, munge: Munge) -> bool:
             _stage(munge, _key_of(asked))
         elif asked.get("action") == "switch":
             told.update(_switch(munge, asked))
-        else:
+        elif asked.get("action") != "look":
             raise Refused("the request has an action that is not known")
         told["ok"] = True
     except Refused as error:
@@ -91,6 +91,7 @@ def serve(request: Path, answer: Path, munge: Munge) -> bool:
     except OSError as error:
         told["detail"] = f"{error.filename or munge.key}: {error.strerror}"
     told["id"] = str(asked.get("id", ""))[:64]
+    told["made_unix"] = munge.key.stat().st_mtime if munge.key.exists() else 0.0
     told |= {name: _fingerprint_of(getattr(munge, name)) for name in ("key", "staged", "previous")}
     _write(answer, json.dumps(told).encode(), 0o644, None)
     return bool(told["ok"])

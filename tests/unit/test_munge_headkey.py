@@ -82,6 +82,9 @@ def test_stage_and_switch_at_a_moment(head: Head) -> None:
     assert (told["key"], told["staged"], told["previous"]) == (fingerprint(NEW), "", fingerprint(OLD))
     for path in (head.key, head.munge.previous):
         assert path.stat().st_mode & 0o777 == 0o400
+    looked = head.ask({"id": "3", "action": "look"})
+    assert looked["ok"]
+    assert looked["made_unix"] == head.key.stat().st_mtime
     assert head.switch()["ok"], "asked again: nothing to do"
     assert head.calls == ["stop", "start"]
     back = head.switch(OLD)

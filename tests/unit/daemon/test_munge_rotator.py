@@ -7,7 +7,7 @@ import base64
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,12 @@ class Head:
         self.key, self.staged, self.previous = OLD_NAME, "", ""
         self.refuses = ""
         self.works = True
+        self.days = 3
 
     async def stage(self, key: SecretBytes) -> None:
+        if self.refuses:
+            self.view = replace(self.view, failure=self.refuses, moment=None)
+            return
         self.staged = fingerprint(key)
         self.view = replace(self.view, key=self.key, staged=self.staged, failure="", moment=None)
 
@@ -56,6 +60,12 @@ class Head:
             self.key, self.previous = name, self.key
             self.away = (at.timestamp(), at.timestamp() + 0.1)
         self.view = replace(self.view, busy=False, key=self.key, failure=self.refuses, moment=at)
+
+    async def made_at(self) -> datetime:
+        return SystemClock().now() - timedelta(days=self.days)
+
+    def forget(self) -> None:
+        self.view, self.away = HeadView(), None
 
     async def look(self) -> None:
         self.view = replace(self.view, works=self.works)
@@ -253,15 +263,42 @@ async def test_killed_in_a_stage_it_goes_on(lab: Lab, stage: Stage) -> None:
 
 async def test_a_head_that_cannot_change_takes_all_back(lab: Lab) -> None:
     agents = await with_nodes(lab, 2)
-    lab.head.refuses = "systemd says no"
+    agents[0].deaf = ("stage",)
     await lab.ask()
+    await lab.until(Stage.STAGE)
+    await eventually(lambda: bool(lab.head.staged))
+    lab.head.refuses, agents[0].deaf = "systemd says no", ()
     await lab.until(Stage.RETURN)
-    assert any("systemd says no" in p.text for p in lab.desk.problem()) or lab.rotator.current.taken_back
     lab.head.refuses = ""
     ended = await lab.until(Stage.ABORTED)
     assert "systemd says no" in ended.taken_back
     assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
     assert fingerprint(lab.rotator.key_for_joining()) == OLD_NAME
+
+
+async def test_after_the_cause_is_mended_it_can_be_begun_again(lab: Lab) -> None:
+    await with_nodes(lab, 1)
+    lab.head.refuses = "nobody serves"
+    await lab.ask()
+    ended = await lab.until(Stage.ABORTED)
+    assert "nobody serves" in ended.taken_back
+    lab.head.refuses = ""
+    await lab.ask()
+    await lab.until(Stage.DONE)
+
+
+async def test_doctor_tells_the_age_and_who_has_another_key(lab: Lab) -> None:
+    (agent,) = await with_nodes(lab, 1)
+    row = await lab.desk.check()
+    assert row.status == "ok"
+    assert "3 days old; the same on 1 nodes" in row.text
+    lab.head.days = 400
+    assert (await lab.desk.check()).status == "warn"
+    agent.keys["key"] = b"x" * 1024
+    await eventually(lambda: {node.key for node in lab.rotator.world().nodes.values()} == {agent.name_of("key")})
+    row = await lab.desk.check()
+    assert row.status == "fail"
+    assert "h100-1" in row.text
 
 
 async def test_when_most_nodes_do_not_follow_all_go_back(lab: Lab) -> None:

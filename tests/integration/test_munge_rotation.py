@@ -1,0 +1,47 @@
+"""The switch of the munge key under load, by the code that head and nodes run, with the real daemons."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.munge_lab import Seen, busy_cluster, described
+from tests.integration.slurm_lab import Lab, wait_until
+from tests.integration.test_slurm_real import image_layers
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and namespaces"),
+]
+
+SWITCHES = 3
+
+
+def test_jobs_run_on(tmp_path: Path) -> None:
+    with busy_cluster(Lab(image_layers("trixie"), tmp_path / "lab", suite="trixie"), pause_s=0.3) as cluster:
+        switches: list[Seen] = []
+        for _ in range(SWITCHES):
+            switches.append(cluster.change_key({}, away_s=0.2, watch_s=4.0))
+            sys.stdout.write(described(switches[-1]) + "\n")
+            assert set(cluster.job_states().values()) == {"RUNNING"}, "no job is lost or started anew"
+        refused = [call for seen in switches for calls in seen.refused.values() for call in calls]
+        for call in refused:
+            assert not call.error or "authentication" in call.error or "Zero Bytes" in call.error, call.error
+        # A call is refused only when it was under way at the moment itself; most have one of six callers waiting.
+        assert len(refused) <= 2 * SWITCHES
+        assert sum(seen.count for seen in switches) > 50
+        wait_until(lambda: not any(state.endswith("*") or "down" in state for state in cluster.states()), "all answer")
+        assert not any("drain" in state for state in cluster.states())
+
+
+def test_nodes_that_are_a_second_late_lose_no_job(tmp_path: Path) -> None:
+    with busy_cluster(Lab(image_layers("trixie"), tmp_path / "lab", suite="trixie"), pause_s=0.3) as cluster:
+        seen = cluster.change_key({"m1": 1.0, "m2": 1.0}, away_s=0.2, watch_s=4.0)
+        sys.stdout.write(described(seen) + "\n")
+        assert seen.refused, "with two keys about, Slurm refuses at once: that is why there is one moment"
+        assert set(cluster.job_states().values()) == {"RUNNING"}
