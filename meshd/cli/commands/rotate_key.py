@@ -1,4 +1,4 @@
-"""`meshctl rotate-key`: another auth key for launches and for all nodes."""
+"""`meshctl rotate-key`: another auth key for launches and for all nodes, or another munge key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from meshd.api.schema import RotateKeyRequest, RotationView, WaiveRequest
-from meshd.cli import render, rotation
+from meshd.cli import munge_rotation, render, rotation
 from meshd.cli.client import Head
 from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit
 from meshd.cli.params import duration
@@ -19,6 +19,7 @@ from meshd.cli.session import Session, confirm, output_option, print_json, say
 @click.option("--reauth", is_flag=True, help="Nodes also log in anew: one idle node first, then a few at a time.")
 @click.option("--compromised", is_flag=True, help="Strangers know the key: revoke it first, list devices born since.")
 @click.option("--since", type=click.DateTime(), help="With --compromised: when it leaked, UTC; else the key's birth.")
+@click.option("--munge", is_flag=True, help="The munge key of head and nodes instead, the fleet running.")
 @click.option("--status", is_flag=True, help="How the rotation stands, node by node.")
 @click.option("--abort", is_flag=True, help="Take it back: launches and nodes get the old key again.")
 @click.option("--waive", metavar="NODE", multiple=True, help="Do not wait for this node; it gets the key later.")
@@ -39,6 +40,7 @@ def command(
     reauth: bool,
     compromised: bool,
     since: datetime | None,
+    munge: bool,
     status: bool,
     abort: bool,
     waive: tuple[str, ...],
@@ -52,8 +54,19 @@ def command(
 
     The new key is proved before anything else, and the old one is revoked only when every node is confirmed or waived.
     Jobs and registrations are not touched. Until then --abort leads back.
+
+    With --munge it is the munge key: staged on the head and all nodes, switched at one moment, and proved from both
+    sides. Jobs run on; Slurm's commands wait for a moment.
     """
     _check(reauth or compromised or dry_run, [status, abort, bool(waive)], since=since, compromised=compromised)
+    if munge:
+        if reauth or compromised:
+            raise click.UsageError("--munge does not go with --reauth or --compromised: they are for the auth key")
+        munge_rotation.command(
+            session, status=status, abort=abort, waive=waive, dry_run=dry_run, wait=wait, timeout_s=timeout, yes=yes,
+            as_json=as_json,
+        )  # fmt: skip
+        return
     if status:
         _show(session.ask(lambda head: head.rotation()), as_json=as_json)
         return

@@ -440,6 +440,11 @@ class MemoryDesk:
         return PricesRefreshed(at=self.now(), results=results, prices=self.price_rows)
 
     async def munge_rotation(self) -> MungeRotationView:
+        if self.munge.active and not self.munge.failure:
+            stages = ("stage", "switch", "verify", "done")
+            after = stages[stages.index(self.munge.stage) + 1]
+            figures = {"spread_ms": 210.0, "longest_away_ms": 205.0} if after == "done" else {}
+            self.munge = self.munge.model_copy(update={"stage": after, "active": after != "done", **figures})
         return self.munge
 
     async def rotate_munge_key(self, request: MungeRotationRequest, actor: Actor) -> MungeRotationView:
