@@ -385,6 +385,10 @@ class BrokenCloud(Cloud):
         raise KeyError("account")
 
 
+async def munge_key_is_fine() -> s.CheckRow:
+    return s.CheckRow(name="munge key", status="ok", text="fine")
+
+
 class PoorCloud(Cloud):
     async def check(self) -> str:
         raise AuthFailed("user meshd may not: ec2:RunInstances", provider="aws", operation="check")
@@ -393,7 +397,7 @@ class PoorCloud(Cloud):
 async def test_a_missing_permission_has_a_cure_of_its_own() -> None:
     doctor = Doctor(
         snapshot=snapshot, providers={"aws": PoorCloud()}, munge=Munge(), keys=NoKey(), admin=None,  # type: ignore[dict-item, arg-type]
-        gone=list, files=Files(), munge_key=Files(), config_problem=lambda: "",
+        gone=list, files=Files(), munge_key=munge_key_is_fine, config_problem=lambda: "",
     )  # fmt: skip
     (row,) = [row for row in await doctor() if row.name == "provider aws"]
     assert (row.status, row.text) == ("fail", "aws check: user meshd may not: ec2:RunInstances")
@@ -404,7 +408,7 @@ async def test_every_check_has_its_row_whatever_breaks() -> None:
     def rows(seen: Snapshot | None) -> Doctor:
         return Doctor(
             snapshot=lambda: seen, providers={"aws": BrokenCloud()}, munge=Munge(), keys=NoKey(), admin=None,  # type: ignore[dict-item, arg-type]
-            gone=lambda: [machine(Phase.GONE)], files=Files(), munge_key=Files(), config_problem=lambda: "",
+            gone=lambda: [machine(Phase.GONE)], files=Files(), munge_key=munge_key_is_fine, config_problem=lambda: "",
         )  # fmt: skip
 
     found = {row.name: row for row in await rows(snapshot())()}
