@@ -137,6 +137,7 @@ class PollIn(_FromAgent):
         phase: "configuring" (munge is not proved), "ready" (proved, slurmd not asked for), "serving", "left".
         munge_ok: the agent saw both ways of the proof succeed since it started.
         problem: why it does not get on, for people; "" when all is well.
+        notices: what happened on the machine by itself, oldest first; one may come twice when an answer was lost.
         auth_key_sha256: of the tailnet auth key that it keeps for a login without state; "" when it keeps none.
         hold_s: the agent wants an answer within this many seconds; None: the head's own.
     """
@@ -144,6 +145,7 @@ class PollIn(_FromAgent):
     phase: Annotated[str, Field(max_length=40, pattern=r"^[a-z_]*$")] = ""
     munge_ok: bool = False
     problem: Annotated[str, Field(max_length=1000)] = ""
+    notices: Annotated[tuple[Annotated[str, Field(max_length=500)], ...], Field(max_length=16)] = ()
     roster_version: int = 0
     auth_key_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None

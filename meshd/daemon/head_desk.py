@@ -163,6 +163,7 @@ class Desk:
         if tick is not None:
             found += problems.of_sources(tick.snapshot)
             found += problems.of_providers(machines, tick.snapshot)
+            found += problems.of_logins(machines, tick.snapshot, now)
             found += problems.of_plan(desired, machines, tick.plan.warnings, tick.snapshot)
         return problems.ordered(found)
 

@@ -178,6 +178,10 @@ class NodeDeskOfDaemon:
             record = self._records.change(machine, "munge", "munge is proved both ways", munge_ok=True, problem="")
         elif report.problem != record.problem and report.problem:
             record = self._records.change(machine, "problem", report.problem, problem=report.problem)
+        elif report.munge_ok and record.problem and not report.problem:
+            record = self._records.change(machine, "problem", f"is over: {record.problem}", problem="")
+        for notice in report.notices:
+            self._records.journal.event(self._records.now(), "login", notice, machine)
         if report.auth_key_sha256 not in ("", record.auth_key):
             text = f"keeps the auth key {report.auth_key_sha256[:12]}"
             record = self._records.change(machine, "auth_key", text, auth_key=report.auth_key_sha256)

@@ -16,6 +16,9 @@ from meshd.plan.scale import supply_gpus
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
+OFFLINE_LONG = timedelta(minutes=10)
+"""A restart of tailscaled or of the machine takes less, and its agent mends what it can in less."""
+
 _CURES = {
     "tailnet": "check `tailscale status` on the head; nothing is destroyed while it cannot be read",
     "slurm": "check `scontrol ping` and `systemctl status slurmctld`; no node leaves while Slurm cannot be read",
@@ -88,11 +91,42 @@ def of_machines(machines: Iterable[Machine], steps_failed: Mapping[str, str], no
                 "warning", f"{machine.name} was given up: {machine.failure}", "see `meshctl events`",
                 since=machine.phase_since, machine=machine.name, pool=machine.pool,
             )  # fmt: skip
+        elif machine.phase is Phase.READY and machine.problem:
+            yield _problem(
+                "warning", f"{machine.name}: {machine.problem}", "its agent goes on trying (docs/troubleshooting.md)",
+                machine=machine.name, pool=machine.pool,
+            )  # fmt: skip
         if machine.name in steps_failed:
             yield _problem(
                 "warning", f"{machine.name}: {steps_failed[machine.name]}", "meshd tries again",
                 machine=machine.name, pool=machine.pool,
             )  # fmt: skip
+
+
+def of_logins(machines: Iterable[Machine], snapshot: Snapshot, now: datetime) -> Iterable[ProblemView]:
+    """READY nodes that control has not seen for long. Their data plane may work, and a job may run: none is ended."""
+    tailnet = snapshot.tailnet
+    if not isinstance(tailnet, Fresh) or not tailnet.value.healthy:
+        return
+    slurm = snapshot.slurm.value if isinstance(snapshot.slurm, Fresh) else None
+    for machine in machines:
+        peer = tailnet.value.peers.get(machine.tailnet_id)
+        if machine.phase is not Phase.READY or machine.problem or peer is None or peer.online or not peer.last_seen:
+            continue
+        if now - peer.last_seen < OFFLINE_LONG:
+            continue
+        node = slurm.nodes.get(machine.slot) if slurm else None
+        answers = (
+            "its slurmd answers, so it is kept" if node is not None and node.up else "it is kept while jobs may run"
+        )
+        minutes = (now - peer.last_seen).total_seconds() / 60
+        yield _problem(
+            "warning",
+            f"{machine.name} is not connected to the tailnet's control server for {minutes:.0f} min; {answers}",
+            "its agent mends a refused login by itself; else `systemctl restart tailscaled` there. A device that was "
+            "deleted by hand does not come back: `meshctl remove`",
+            since=peer.last_seen, machine=machine.name, pool=machine.pool,
+        )  # fmt: skip
 
 
 def of_plan(

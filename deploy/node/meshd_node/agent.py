@@ -13,6 +13,7 @@ from .errors import HeadRefused, HeadUnreachable, NodeError, NotPossible
 from .files import sha256_of
 from .headlink import HeadLink
 from .join import configure, join
+from .login_watch import LoginWatch
 from .node import Node
 from .processes import look
 from .tools import run
@@ -45,11 +46,13 @@ class Agent:
         self._results: list[dict[str, Any]] = []
         self._problem = ""
         self._told = ""
+        self._login = LoginWatch(node)
         node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
     def run(self) -> int:
         """Serve until the dead-man switch ends the machine; the process's exit code."""
         self._node.load.start()
+        self._login.start()
         backoff = Backoff()
         while True:
             pause_s = 0.0
@@ -94,10 +97,12 @@ class Agent:
 
     def _poll(self, hold_s: float) -> None:
         node = self._node
+        notices = self._login.notices()
         body = {
             "phase": self._phase(),
             "munge_ok": self._configured,
-            "problem": self._problem[:1000],
+            "problem": (self._problem or self._login.problem)[:1000],
+            "notices": notices,
             "roster_version": node.state.roster_version,
             "auth_key_sha256": sha256_of(node.paths.auth_key),
             "hold_s": hold_s,
@@ -113,6 +118,7 @@ class Agent:
             raise
         self._dead_man.contact()
         self._results = []
+        self._login.told(len(notices))
         found = answer.get("commands") if isinstance(answer, dict) else None
         for command in found if isinstance(found, list) else ():
             if isinstance(command, dict):

@@ -18,7 +18,8 @@ from typing import Any
 
 from .console import say
 from .errors import NodeError, NotPossible
-from .files import read_json, write_atomic
+from .files import locked, read_json, write_atomic
+from .login import STEP_S, complaints, device, recover, until_online
 from .node import Node
 from .parse import version
 from .tailscale import Tailscale, TailscaleFault
@@ -26,11 +27,8 @@ from .tools import find, run, search_path
 
 UP_S = 60
 ONLINE_S = 20.0
-RECOVER_S = 20.0
 WAIT_S = 130.0
-STEP_S = 0.02
 MIN_VERSION = (1, 90)
-EMPTY_KEY = "file:/dev/null"
 
 
 def reauth(node: Node, attempt: str) -> dict[str, Any]:
@@ -63,15 +61,16 @@ def reauth(node: Node, attempt: str) -> dict[str, Any]:
 
 def carry_out(node: Node, attempt: str) -> None:
     """The detached process: log in, see that it worked, put right what did not, write down what came of it."""
-    if _result(node, attempt) is not None:
-        return
-    try:
-        result: dict[str, Any] = {"ok": True, **login(node)}
-    except (NodeError, OSError) as error:
-        result = {"ok": False, "detail": str(error)[:1000]}
-    say(f"login anew ({attempt}): {'done' if result['ok'] else result['detail']}")
-    result["attempt"] = attempt
-    write_atomic(node.paths.reauth_file, json.dumps(result).encode(), 0o600)
+    with locked(node.paths.run_dir):  # not while the watch over the login heals one
+        if _result(node, attempt) is not None:
+            return
+        try:
+            result: dict[str, Any] = {"ok": True, **login(node)}
+        except (NodeError, OSError) as error:
+            result = {"ok": False, "detail": str(error)[:1000]}
+        say(f"login anew ({attempt}): {'done' if result['ok'] else result['detail']}")
+        result["attempt"] = attempt
+        write_atomic(node.paths.reauth_file, json.dumps(result).encode(), 0o600)
 
 
 def login(node: Node) -> dict[str, Any]:
@@ -81,34 +80,17 @@ def login(node: Node) -> dict[str, Any]:
         TailscaleFault: it was refused or took too long; the old login is back, or the text says that it is not.
     """
     tailscale = Tailscale(node.paths.tailscaled_socket)
-    before = _self(tailscale.status())
+    before = device(tailscale.status())
     words = ["--force-reauth", f"--auth-key=file:{node.paths.auth_key}", "--accept-risk=lose-ssh", f"--timeout={UP_S}s"]
     began = time.monotonic()
     said = tailscale.up(*words, timeout_s=UP_S + 10.0)
     gap_s = time.monotonic() - began
-    after = _until(tailscale, before["key"], ONLINE_S if not said else 1.0)
+    after = until_online(tailscale, before["key"], ONLINE_S if not said else 1.0)
     if after is not None:
         return {"node_key": after["key"], "address": after["address"], "gap_s": round(gap_s, 3)}
-    why = said or "; ".join(_complaints(tailscale.status())) or "it is not online with a new node key"
+    why = said or "; ".join(complaints(tailscale.status())) or "it is not online with a new node key"
     how = recover(node, tailscale)
     raise TailscaleFault(f"the login was not taken: {why}; {how}")
-
-
-def recover(node: Node, tailscale: Tailscale) -> str:
-    """Bring the old login back after one that failed; what helped, for people."""
-    if _online(tailscale.status()):
-        return "the old login is unharmed"
-    tailscale.up(f"--auth-key={EMPTY_KEY}", "--accept-risk=lose-ssh", "--timeout=20s", timeout_s=30.0)
-    if _until(tailscale, "", RECOVER_S) is not None:
-        return "the old login is back"
-    if node.systemd:
-        run([node.systemctl, "restart", "tailscaled"], 60.0)
-    else:
-        tailscale.down()
-        tailscale.up("--accept-risk=lose-ssh", "--timeout=20s", timeout_s=30.0)
-    if _until(tailscale, "", RECOVER_S) is not None:
-        return "the old login is back after a restart of tailscaled"
-    return "and the old login is not back: the machine is not connected to the control server"
 
 
 def _check(node: Node) -> None:
@@ -142,36 +124,3 @@ def _detach(node: Node, attempt: str) -> None:
 def _result(node: Node, attempt: str) -> dict[str, Any] | None:
     result = read_json(node.paths.reauth_file)
     return result if result.get("attempt") == attempt else None
-
-
-def _until(tailscale: Tailscale, old_key: str, within_s: float) -> dict[str, str] | None:
-    """This device once it is online with another key than the old one; None when it does not come to that."""
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            status = tailscale.status()
-            own = _self(status)
-            if _online(status) and own["key"] != old_key:
-                return own
-        except TailscaleFault:  # it is being restarted
-            if time.monotonic() > deadline:
-                raise
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(STEP_S)
-
-
-def _online(status: dict[str, Any]) -> bool:
-    """Neither Running nor a good end of `up` prove it: control must show us online, without a login error."""
-    own = status.get("Self") or {}
-    return status.get("BackendState") == "Running" and own.get("Online") is True and not _complaints(status)
-
-
-def _complaints(status: dict[str, Any]) -> list[str]:
-    return [str(line) for line in status.get("Health") or [] if "login error" in str(line).lower()]
-
-
-def _self(status: dict[str, Any]) -> dict[str, str]:
-    own = status.get("Self") or {}
-    addresses = [str(one) for one in status.get("TailscaleIPs") or [] if "." in str(one)]
-    return {"key": str(own.get("PublicKey", "")), "address": addresses[0] if addresses else ""}

@@ -95,6 +95,14 @@ def test_a_word_from_long_ago_or_from_the_future_is_none(at: Any) -> None:
     assert step(ready, around(ready, instances={"aws": Fresh((), at)})) is None
 
 
+def test_a_node_that_only_control_has_lost_is_kept() -> None:
+    m = machine(Phase.READY)
+    offline = Fresh(tailnet(replace(peer(m), online=False, last_seen=ago(LONG))), NOW)
+    for seen in (around(m, "IDLE", tailnet=offline), around(m, "MIXED", tailnet=offline, jobs={m.slot: "7"})):
+        assert step(m, seen) is None
+        assert step(replace(m, heartbeat_at=ago(LONG)), seen) is None, "Slurm still reaches it"
+
+
 # -- what the cloud says ----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,138 @@
+"""Looks after this machine's own login on the tailnet, beside the agent's loop, and mends it without the head.
+
+A refused login leaves a zombie that stays for ever (see login.py); an expired node key wants a login with the stored
+auth key. A good login is never touched, and neither is one whose control server cannot be reached.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .console import say
+from .errors import NodeError
+from .files import locked
+from .login import RECOVER_S, online, recover, renew, zombie
+from .node import Node
+from .tailscale import Tailscale
+
+LOOK_S = 15.0
+SURE_S = 5.0
+PAUSE_FIRST_S = 30.0
+PAUSE_MAX_S = 1800.0
+NOTICES_MAX = 16
+
+
+class LoginWatch:
+    """The watch. Its thread ends with the process.
+
+    Args:
+        node: this machine.
+        monotonic: seconds.
+        spread: a factor for pauses, so that a fleet does not log in as one.
+        within_s: for control to show this machine online after each try.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        monotonic: Callable[[], float] = time.monotonic,
+        spread: Callable[[], float] = lambda: 0.5 + random.random(),  # noqa: S311 - spreading, not secrecy
+        within_s: float = RECOVER_S,
+    ) -> None:
+        self._node = node
+        self._tailscale = Tailscale(node.paths.tailscaled_socket)
+        self._monotonic = monotonic
+        self._spread = spread
+        self._within_s = within_s
+        self._lock = threading.Lock()
+        self._notices: list[str] = []
+        self._since_s = 0.0
+        self._next_s = 0.0
+        self._tries = 0
+        self._ailment = ""
+        self.problem = ""
+        """What is wrong with the login now, for people; "" when nothing is."""
+
+    def start(self) -> None:
+        """Begin to watch."""
+        threading.Thread(target=self._run, name="login watch", daemon=True).start()
+
+    def notices(self) -> list[str]:
+        """What happened and was not told to the head yet, oldest first."""
+        with self._lock:
+            return list(self._notices)
+
+    def told(self, count: int) -> None:
+        """The head has the oldest `count` of them."""
+        with self._lock:
+            del self._notices[:count]
+
+    def look(self) -> float:
+        """Look once, and mend what was wrong at two looks; the seconds until the next look is worth it."""
+        try:
+            status = self._tailscale.status()
+            ailment = _ailment(status)
+            if not ailment:
+                if online(status):
+                    self._over("it came back by itself")
+                return LOOK_S
+            now_s = self._monotonic()
+            if not self._ailment:
+                self._ailment, self._since_s, self._next_s = ailment, now_s, now_s + SURE_S
+            if now_s >= self._next_s:
+                self._mend()
+        except (NodeError, OSError) as error:  # tailscaled does not run, or does not end
+            if self._ailment:
+                self._failed(str(error))
+        return max(1.0, min(self._next_s - self._monotonic(), LOOK_S)) if self._ailment else LOOK_S
+
+    def _mend(self) -> None:
+        with locked(self._node.paths.run_dir):  # not while the head has it log in anew
+            status = self._tailscale.status()
+            ailment = _ailment(status)
+            if not ailment:
+                return  # mended meanwhile: the next look tells
+            self._ailment = ailment
+            if status.get("BackendState") == "NeedsLogin":
+                how = renew(self._node, self._tailscale, self._within_s)
+            else:
+                how = recover(self._node, self._tailscale, self._within_s)
+            well = online(self._tailscale.status())
+        if well:
+            self._over(how)
+        else:
+            self._failed(how)
+
+    def _failed(self, why: str) -> None:
+        self._tries += 1
+        pause_s = min(PAUSE_FIRST_S * 2.0 ** (self._tries - 1), PAUSE_MAX_S) * self._spread()
+        self._next_s = self._monotonic() + pause_s
+        self.problem = (
+            f"not connected to the tailnet's control server: {self._ailment}; tried {self._tries} times: {why}"
+        )
+        say(f"{self.problem}; again in {pause_s:.0f} s", urgent=self._tries == 1)
+
+    def _over(self, how: str) -> None:
+        if not self._ailment:
+            return
+        for_s = self._monotonic() - self._since_s
+        notice = f"its login on the tailnet was broken for {for_s:.0f} s ({self._ailment}): {how}"
+        say(notice, urgent=True)
+        with self._lock:
+            self._notices = [*self._notices, notice[:500]][-NOTICES_MAX:]
+        self._tries, self._ailment, self.problem = 0, "", ""
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(self.look())
+
+
+def _ailment(status: dict[str, Any]) -> str:
+    """What of this login can be mended from here; "" when nothing is wrong or it cannot be."""
+    if status.get("BackendState") == "NeedsLogin" and status.get("HaveNodeKey") is True:
+        return "its node key has expired"
+    return zombie(status)

@@ -1,0 +1,89 @@
+"""A tailscaled that behaves as 1.102 was measured to: what a dead auth key does to it, and what brings it back."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socketserver
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.unit.node.standins import program
+
+REFUSED = "You are logged out. The last login error was: invalid key: API key does not exist"
+UNREACHED = 'You are logged out. The last login error was: fetch control key: Get "https://c/key": dial tcp: timeout'
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    owner: Tailscaled
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+
+    def address_string(self) -> str:
+        return "local"
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        owner = self.server.owner
+        page = owner.prefs if self.path.endswith("/prefs") else owner.status()
+        body = json.dumps(page).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Tailscaled:
+    """Its LocalAPI on a socket, with programs `tailscale` and `systemctl` that reach it.
+
+    Attributes:
+        cures: what brings the login back: "empty" (a login with an empty key), "restart", "key" (with the stored one).
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.prefs = {"ControlURL": "https://control", "Hostname": "mesh-h100-1-k7q2mz", "CorpDNS": False}
+        self.backend = "Running"
+        self.health: list[str] = []
+        self.cures: set[str] = set()
+        for name in ("bin", "run/tailscale"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        for name in ("tailscale", "systemctl"):
+            program(root / "bin", name, f'echo "{name} $*" >>{root}/calls\n')
+        self._seen = 0
+        self._server = _Server(str(root / "run/tailscale/tailscaled.sock"), _Handler)
+        self._server.owner = self
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def calls(self) -> list[str]:
+        """What was run, each time, without the socket."""
+        path = self.root / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [" ".join(word for word in line.split() if not word.startswith("--socket=")) for line in lines]
+
+    def status(self) -> dict[str, Any]:
+        """ipnstate.Status after all that was run."""
+        for call in self.calls()[self._seen :]:
+            self._seen += 1
+            if "--auth-key=file:/dev/null" in call and "empty" in self.cures:
+                self.health = []
+            if ("restart tailscaled" in call or call.startswith("tailscale down")) and "restart" in self.cures:
+                self.health = []
+            if "tailscale.key" in call and "key" in self.cures:
+                self.backend = "Running"
+        well = self.backend == "Running" and not self.health
+        return {
+            "BackendState": self.backend, "HaveNodeKey": True, "TailscaleIPs": ["100.64.0.7"], "Health": self.health,
+            "Self": {"Online": well, "PublicKey": "nodekey:1"},
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,203 @@
+"""A login that control refuses is mended by the machine itself; a good one is never touched."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.node.meshd_node import login
+from deploy.node.meshd_node.login_watch import LOOK_S, NOTICES_MAX, PAUSE_FIRST_S, PAUSE_MAX_S, SURE_S, LoginWatch
+from deploy.node.meshd_node.node import Node
+from deploy.node.meshd_node.paths import Paths
+from tests.unit.node.standins import House, until
+from tests.unit.node.tailscaled import REFUSED, UNREACHED, Tailscaled
+
+RECORDINGS = Path(__file__).parent.parent / "tailnet/recordings"
+SETTINGS = "--accept-dns=false --login-server=https://control --hostname=mesh-h100-1-k7q2mz"
+EMPTY = f"tailscale up {SETTINGS} --auth-key=file:/dev/null --accept-risk=lose-ssh --timeout=20s"
+
+
+def recorded(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RECORDINGS / f"{name}.json").read_text())
+    return found
+
+
+def test_what_tailscaled_was_recorded_to_say() -> None:
+    assert login.zombie(recorded("zombie")) == REFUSED
+    assert not login.online(recorded("zombie"))
+    for name in (
+        "two-idle",
+        "direct",
+        "reauthed",
+        "peer-offline",
+        "peer-expired",
+        "needs-login",
+        "stopped",
+        "ephemeral",
+    ):
+        assert login.zombie(recorded(name)) == "", name
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_zombie"),
+    [
+        ({}, True),
+        ({"BackendState": "Starting"}, True),
+        ({"BackendState": "NeedsLogin"}, False),
+        ({"BackendState": "Stopped"}, False),
+        ({"Self": {"Online": True}}, False),
+        ({"Health": []}, False),
+        ({"Health": None, "Self": None}, False),
+        ({"Health": ["no DERP home"]}, False),
+        ({"Health": [UNREACHED]}, False),
+        ({"Health": [UNREACHED, REFUSED]}, True),
+    ],
+)
+def test_only_a_refusal_makes_a_zombie(changes: dict[str, Any], *, is_zombie: bool) -> None:
+    assert bool(login.zombie({**recorded("zombie"), **changes})) is is_zombie
+
+
+class Watched:
+    """A machine with a tailscaled, and a watch whose time moves by hand."""
+
+    def __init__(self, root: Path) -> None:
+        self.tailscaled = Tailscaled(root)
+        self.now_s = 1000.0
+        self.node = Node(Paths(root, root / "proc"))
+        self.watch = LoginWatch(self.node, lambda: self.now_s, lambda: 1.0, within_s=0.05)
+
+    def looks(self, for_s: float) -> None:
+        """Look for so long, as often as the watch wants to."""
+        end_s = self.now_s + for_s
+        while self.now_s < end_s:
+            self.now_s += self.watch.look()
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    found = Watched(tmp_path)
+    yield found
+    found.tailscaled.close()
+
+
+def test_a_good_login_is_left_alone(watched: Watched) -> None:
+    watched.looks(3600)
+    assert watched.tailscaled.calls() == []
+    assert (watched.watch.problem, watched.watch.notices()) == ("", [])
+
+
+def test_a_control_server_that_cannot_be_reached_is_waited_for(watched: Watched) -> None:
+    watched.tailscaled.health = [UNREACHED]
+    watched.looks(3600)
+    assert watched.tailscaled.calls() == []
+
+
+def test_a_zombie_is_mended_and_told(watched: Watched) -> None:
+    watched.tailscaled.health = [REFUSED]
+    watched.tailscaled.cures = {"empty"}
+    assert watched.watch.look() == SURE_S, "one look is not enough"
+    assert watched.tailscaled.calls() == []
+    watched.now_s += SURE_S
+    assert watched.watch.look() == LOOK_S
+    assert watched.tailscaled.calls() == [EMPTY]
+    (notice,) = watched.watch.notices()
+    assert "API key does not exist" in notice
+    assert notice.endswith("the old login is back")
+    watched.watch.told(1)
+    assert (watched.watch.problem, watched.watch.notices()) == ("", [])
+    watched.looks(3600)
+    assert watched.tailscaled.calls() == [EMPTY]
+
+
+def test_a_zombie_that_mends_itself_is_not_touched(watched: Watched) -> None:
+    watched.tailscaled.health = [REFUSED]
+    watched.watch.look()
+    watched.tailscaled.health = []
+    watched.looks(60)
+    assert watched.tailscaled.calls() == []
+    assert watched.watch.notices()[0].endswith("it came back by itself")
+
+
+def test_where_an_empty_key_does_not_help_tailscaled_is_restarted(watched: Watched) -> None:
+    watched.tailscaled.health = [REFUSED]
+    watched.tailscaled.cures = {"restart"}
+    watched.looks(20)
+    assert [call.split()[1] for call in watched.tailscaled.calls()] == ["up", "down", "up"], "a pod has no systemd"
+    watched.node.systemd = True
+    watched.tailscaled.health = [REFUSED]
+    watched.looks(20)
+    assert watched.tailscaled.calls()[3:] == [EMPTY, "systemctl restart tailscaled"]
+    assert [notice.endswith("after a restart of tailscaled") for notice in watched.watch.notices()] == [True, True]
+
+
+def test_what_does_not_help_is_tried_ever_more_seldom_and_told_as_a_problem(watched: Watched) -> None:
+    watched.tailscaled.health = [REFUSED]
+    tries: list[float] = []
+    seen = 0
+    while watched.now_s < 1000 + 6 * PAUSE_MAX_S:
+        pause_s = watched.watch.look()
+        assert 1.0 <= pause_s <= LOOK_S
+        if len(watched.tailscaled.calls()) > seen:
+            seen = len(watched.tailscaled.calls())
+            tries.append(watched.now_s)
+        watched.now_s += pause_s
+    pauses = [b - a for a, b in itertools.pairwise(tries)]
+    assert PAUSE_FIRST_S <= pauses[0] <= PAUSE_FIRST_S + 1
+    assert pauses == sorted(pauses)
+    assert pauses[-1] >= PAUSE_MAX_S
+    assert REFUSED in watched.watch.problem
+    assert f"tried {len(tries)} times" in watched.watch.problem
+    watched.tailscaled.health = []
+    watched.looks(LOOK_S)
+    assert watched.watch.problem == ""
+
+
+def test_an_expired_node_key_is_renewed_with_the_stored_key(watched: Watched) -> None:
+    watched.tailscaled.backend = "NeedsLogin"
+    watched.tailscaled.cures = {"key"}
+    watched.looks(20)
+    assert "no auth key is stored here" in watched.watch.problem
+    watched.node.paths.auth_key.parent.mkdir(parents=True)
+    watched.node.paths.auth_key.write_text("tskey-auth-secret\n")
+    watched.looks(PAUSE_FIRST_S + 1)
+    (call,) = watched.tailscaled.calls()
+    assert f"--auth-key=file:{watched.node.paths.auth_key}" in call
+    assert "force-reauth" not in call
+    assert watched.watch.notices()[0].endswith("it is logged in again")
+
+
+def test_a_tailscaled_that_is_away_is_no_fault_of_the_login(watched: Watched) -> None:
+    watched.tailscaled.close()
+    watched.node.paths.tailscaled_socket.unlink()
+    watched.looks(600)
+    assert (watched.watch.problem, watched.tailscaled.calls()) == ("", [])
+
+
+def test_few_notices_are_kept(watched: Watched) -> None:
+    for _ in range(NOTICES_MAX + 3):
+        watched.tailscaled.health = [REFUSED]
+        watched.watch.look()
+        watched.tailscaled.health = []
+        watched.watch.look()
+    assert len(watched.watch.notices()) == NOTICES_MAX
+
+
+async def test_the_head_is_told_once(house: House) -> None:
+    tailscaled = Tailscaled(house.machine.root)
+    try:
+        tailscaled.health, tailscaled.cures = [REFUSED], {"empty"}
+        await house.machine.start()
+        await until(lambda: [report for report in house.desk.reports if report.notices], 20)
+        count = len(house.desk.reports)
+        await until(lambda: len(house.desk.reports) > count + 1)
+        told = [notice for report in house.desk.reports for notice in report.notices]
+        assert len(told) == 1
+        assert "the old login is back" in told[0]
+    finally:
+        tailscaled.close()
