@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from jsonschema import ValidationError
 
 from deploy.sandbox.clouds.gce_key import service_account
@@ -21,69 +15,24 @@ from meshd.contract.steps import CLUSTER, launched, request, running
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, PriceBook
 from tests.contract.discovery import Discovery
-from tests.contract.rigs import GPU, SandboxRig, build
+from tests.contract.recorder import Exchange, Recorder, recording
+from tests.contract.rigs import GPU, SandboxRig
 
 SPEC = Discovery("compute.v1")
 MANAGER = Discovery("cloudresourcemanager.v1")
 WHO = "project sandbox-project, meshd@sandbox-project.iam.gserviceaccount.com; no permission is missing"
 
 
-@dataclass(frozen=True)
-class Exchange:
-    method: str
-    path: str
-    query: dict[str, str]
-    sent: Any
-    status: int
-    answered: Any
-
-
-class Recorder:
-    """A proxy that keeps what passes through it, and may put other words into an answer."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-        self.exchanges: list[Exchange] = []
-        self.instead: dict[str, Any] = {}
-        self.silent = ""
-
-    async def handle(self, incoming: web.Request) -> web.Response:
-        raw = await incoming.read()
-        headers = {k: v for k, v in incoming.headers.items() if k in ("Authorization", "Content-Type")}
-        if incoming.path == self.silent:
-            return web.Response(status=404, text="<html>no such page</html>", content_type="text/html")
-        if incoming.path in self.instead:
-            return web.json_response(self.instead[incoming.path])
-        async with (
-            aiohttp.ClientSession() as session,
-            session.request(
-                incoming.method, self.target + incoming.path, params=incoming.query, data=raw or None, headers=headers
-            ) as answer,
-        ):
-            body = await answer.json()
-            sent = json.loads(raw) if raw else None
-            query = {str(k): str(v) for k, v in incoming.query.items()}
-            self.exchanges.append(Exchange(incoming.method, incoming.path, query, sent, answer.status, body))
-            return web.json_response(body, status=answer.status)
-
-
 @pytest.fixture
 async def recorded() -> AsyncIterator[tuple[SandboxRig, Recorder, str]]:
-    async with AsyncExitStack() as stack:
-        rig = await build("gce", stack)
-        recorder = Recorder(rig.server.urls()["gce"])
-        app = web.Application(client_max_size=4 * 1024 * 1024)
-        app.router.add_route("*", "/{tail:.*}", recorder.handle)
-        proxy = TestServer(app)
-        await proxy.start_server()
-        stack.push_async_callback(proxy.close)
-        yield rig, recorder, str(proxy.make_url("/"))
+    async with recording("gce") as (rig, recorder):
+        yield rig, recorder, recorder.url
 
 
 def check_exchange(exchange: Exchange) -> None:
     spec = MANAGER if exchange.path.endswith(":testIamPermissions") else SPEC
     method = spec.method(exchange.method, exchange.path)
-    spec.check_query(method, exchange.query)
+    spec.check_query(method, dict(exchange.query))
     spec.check_request(method, exchange.sent)
     if exchange.status < 400:
         spec.check_answer(method, exchange.answered)
@@ -173,11 +122,11 @@ def test_the_check_can_fail() -> None:
     path = "/compute/v1/projects/p/zones/us-central1-a/instances"
     for wrong in ({"nam": "x"}, {"disks": [{"initializeParams": {"diskSizeGb": 100}}]}, {"creationTimestamp": "now"}):
         with pytest.raises(ValidationError):
-            check_exchange(Exchange("POST", path, {}, wrong, 200, {}))
+            check_exchange(Exchange("POST", path, wrong, 200, {}))
     with pytest.raises(AssertionError):
-        check_exchange(Exchange("GET", path, {"returnEverything": "true"}, None, 200, {}))
+        check_exchange(Exchange("GET", path, None, 200, {}, {"returnEverything": "true"}))
     with pytest.raises(AssertionError):
-        check_exchange(Exchange("GET", "/compute/v1/projects/p/machines", {}, None, 200, {}))
+        check_exchange(Exchange("GET", "/compute/v1/projects/p/machines", None, 200, {}))
 
 
 # --- what only this cloud does
@@ -321,7 +270,7 @@ async def test_skus_are_the_billing_catalogues(recorded: tuple[SandboxRig, Recor
     assert len(pages) > 1
     for exchange in pages:
         method = spec.method(exchange.method, exchange.path)
-        spec.check_query(method, exchange.query)
+        spec.check_query(method, dict(exchange.query))
         spec.check_answer(method, exchange.answered)
     tokens = [one.query.get("pageToken", "") for one in pages]
     assert tokens == ["", *(one.answered["nextPageToken"] for one in pages[:-1])]

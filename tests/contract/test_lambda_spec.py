@@ -2,93 +2,37 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
-from jsonschema import Draft202012Validator, ValidationError
+from jsonschema import ValidationError
 
 from meshd.contract.faults import Kind
 from meshd.contract.steps import request, running
 from meshd.errors import ProviderError
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
-from tests.contract.rigs import SECRET, SandboxRig, build
+from tests.contract.recorder import Exchange, OpenApi, Recorder, recording
+from tests.contract.rigs import SECRET, SandboxRig
 
-SPEC: dict[str, Any] = json.loads((Path(__file__).parent / "specs" / "lambda_openapi.json").read_text("utf-8"))
-
-
-@dataclass(frozen=True)
-class Exchange:
-    method: str
-    path: str
-    sent: Any
-    status: int
-    answered: Any
-
-
-class Recorder:
-    """A proxy that keeps what passes through it."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-        self.exchanges: list[Exchange] = []
-
-    async def handle(self, incoming: web.Request) -> web.Response:
-        raw = await incoming.read()
-        headers = {k: v for k, v in incoming.headers.items() if k in ("Authorization", "Content-Type")}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.request(incoming.method, self.target + incoming.path, data=raw or None, headers=headers) as answer,
-        ):
-            body = await answer.json()
-            sent = json.loads(raw) if raw else None
-            self.exchanges.append(Exchange(incoming.method, incoming.path, sent, answer.status, body))
-            return web.json_response(body, status=answer.status)
+SPEC = OpenApi("lambda_openapi.json")
 
 
 @pytest.fixture
 async def recorded() -> AsyncIterator[tuple[SandboxRig, Recorder, str]]:
-    async with AsyncExitStack() as stack:
-        rig = await build("lambda", stack)
-        recorder = Recorder(rig.server.lambda_url)
-        app = web.Application(client_max_size=4 * 1024 * 1024)
-        app.router.add_route("*", "/{tail:.*}", recorder.handle)
-        proxy = TestServer(app)
-        await proxy.start_server()
-        stack.push_async_callback(proxy.close)
-        yield rig, recorder, str(proxy.make_url("/"))
-
-
-def operation(exchange: Exchange) -> dict[str, Any]:
-    for path, methods in SPEC["paths"].items():
-        pattern = re.sub(r"\{[^}]+\}", "[^/]+", path)
-        if re.fullmatch(pattern, exchange.path) and exchange.method.lower() in methods:
-            found: dict[str, Any] = methods[exchange.method.lower()]
-            return found
-    raise AssertionError(f"the vendor has no {exchange.method} {exchange.path}")
-
-
-def check(schema: dict[str, Any], value: Any) -> None:
-    Draft202012Validator({**schema, "components": SPEC["components"]}).validate(value)
+    async with recording("lambda") as (rig, recorder):
+        yield rig, recorder, recorder.url
 
 
 def check_exchange(exchange: Exchange) -> None:
-    described = operation(exchange)
+    described = SPEC.operation(exchange)
     if exchange.sent is not None:
         schema = described["requestBody"]["content"]["application/json"]["schema"]
-        check({**schema, "additionalProperties": False}, exchange.sent)
+        SPEC.check({**schema, "additionalProperties": False}, exchange.sent)
     else:
         assert "requestBody" not in described
     answer = described["responses"][str(exchange.status)]
-    check(answer["content"]["application/json"]["schema"], exchange.answered)
+    SPEC.check(answer["content"]["application/json"]["schema"], exchange.answered)
 
 
 async def test_whole_life_of_a_machine(recorded: tuple[SandboxRig, Recorder, str]) -> None:

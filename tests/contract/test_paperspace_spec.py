@@ -5,85 +5,41 @@ The vendor's document is not at hand: the schema says where it comes from (`x-or
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
-from jsonschema import Draft202012Validator, ValidationError
+from jsonschema import ValidationError
 
 from deploy.sandbox.clouds.server import CloudServer
 from meshd.contract.faults import Kind, When
 from meshd.contract.steps import USER_DATA, launched, request, running
 from meshd.errors import InvalidRequest, NoCapacity, ProviderError, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, Provider
-from tests.contract.rigs import GPU, SandboxRig, build
+from tests.contract.recorder import Exchange, OpenApi, Recorder, recording
+from tests.contract.rigs import GPU, SandboxRig
 
-SPEC: dict[str, Any] = json.loads((Path(__file__).parent / "specs" / "paperspace_handmade.json").read_text("utf-8"))
+SPEC = OpenApi("paperspace_handmade.json")
 TOKEN = "lab-h100-1-k7q2mz"
 
 
-@dataclass(frozen=True)
-class Exchange:
-    method: str
-    path: str
-    query: dict[str, str]
-    sent: Any
-    status: int
-    answered: Any
-
-
-class Recorder:
-    """A proxy that keeps what passes through it."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-        self.url = ""
-        self.exchanges: list[Exchange] = []
-
-    async def handle(self, incoming: web.Request) -> web.Response:
-        raw = await incoming.read()
-        headers = {k: v for k, v in incoming.headers.items() if k in ("Authorization", "Content-Type")}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.request(
-                incoming.method, self.target + incoming.path_qs, data=raw or None, headers=headers
-            ) as answer,
-        ):
-            body = await answer.json()
-            sent = json.loads(raw) if raw else None
-            self.exchanges.append(
-                Exchange(incoming.method, incoming.path, dict(incoming.query), sent, answer.status, body)
-            )
-            return web.json_response(body, status=answer.status)
-
-
 @pytest.fixture
-async def rig() -> AsyncIterator[SandboxRig]:
-    async with AsyncExitStack() as stack:
-        yield await build("paperspace", stack)
-
-
-@pytest.fixture
-async def recorder(rig: SandboxRig) -> AsyncIterator[Recorder]:
-    async with AsyncExitStack() as stack:
-        found = Recorder(rig.server.paperspace_url)
-        app = web.Application(client_max_size=4 * 1024 * 1024)
-        app.router.add_route("*", "/{tail:.*}", found.handle)
-        proxy = TestServer(app)
-        await proxy.start_server()
-        stack.push_async_callback(proxy.close)
-        found.url = str(proxy.make_url("/"))
-        yield found
-        for exchange in found.exchanges:
+async def recorded() -> AsyncIterator[tuple[SandboxRig, Recorder]]:
+    async with recording("paperspace") as (rig, recorder):
+        yield rig, recorder
+        for exchange in recorder.exchanges:
             check_exchange(exchange)
+
+
+@pytest.fixture
+def rig(recorded: tuple[SandboxRig, Recorder]) -> SandboxRig:
+    return recorded[0]
+
+
+@pytest.fixture
+def recorder(recorded: tuple[SandboxRig, Recorder]) -> Recorder:
+    return recorded[1]
 
 
 @pytest.fixture
@@ -96,30 +52,17 @@ def cloud(rig: SandboxRig) -> CloudServer:
     return rig.server
 
 
-def operation(exchange: Exchange) -> dict[str, Any]:
-    for path, methods in SPEC["paths"].items():
-        pattern = re.sub(r"\{[^}]+\}", "[^/]+", path)
-        if re.fullmatch(pattern, exchange.path) and exchange.method.lower() in methods:
-            found: dict[str, Any] = methods[exchange.method.lower()]
-            return found
-    raise AssertionError(f"there is no {exchange.method} {exchange.path}")
-
-
-def check(schema: dict[str, Any], value: Any) -> None:
-    Draft202012Validator({**schema, "components": SPEC["components"]}).validate(value)
-
-
 def check_exchange(exchange: Exchange) -> None:
-    described = operation(exchange)
+    described = SPEC.operation(exchange)
     parameters = {one["name"]: one["required"] for one in described["parameters"]}
     assert exchange.query.keys() <= parameters.keys()
     assert {name for name, required in parameters.items() if required} <= exchange.query.keys()
     if "requestBody" in described:
-        check(described["requestBody"]["content"]["application/json"]["schema"], exchange.sent)
+        SPEC.check(described["requestBody"]["content"]["application/json"]["schema"], exchange.sent)
     else:
         assert exchange.sent is None
     answer = described["responses"]["200" if exchange.status == 200 else "default"]
-    check(answer["content"]["application/json"]["schema"], exchange.answered)
+    SPEC.check(answer["content"]["application/json"]["schema"], exchange.answered)
 
 
 async def test_whole_life_of_a_machine(rig: SandboxRig, recorder: Recorder, provider: Provider) -> None:
@@ -185,7 +128,7 @@ async def test_unknown_machine_has_no_events(provider: Provider) -> None:
 
 
 def test_the_check_can_fail() -> None:
-    wrong = Exchange("POST", "/v1/machines", {}, {"name": "x", "user_data": "x"}, 200, {})
+    wrong = Exchange("POST", "/v1/machines", {"name": "x", "user_data": "x"}, 200, {})
     with pytest.raises(ValidationError):
         check_exchange(wrong)
 

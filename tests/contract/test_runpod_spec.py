@@ -3,131 +3,52 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
-from jsonschema import Draft202012Validator, ValidationError
+from jsonschema import ValidationError
 
 from meshd.contract.faults import Kind, When
 from meshd.contract.steps import launched, request, running
 from meshd.errors import AuthFailed, NotFound, ProviderError, RateLimited
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
-from tests.contract.rigs import GPU, SECRET, SandboxRig, build
+from tests.contract.recorder import Exchange, OpenApi, Recorder, recording
+from tests.contract.rigs import GPU, SECRET, SandboxRig
 
-SPEC: dict[str, Any] = json.loads((Path(__file__).parent / "specs" / "runpod_v2_openapi.json").read_text("utf-8"))
-NAMES = ("Authorization", "Content-Type", "User-Agent")
-
-
-@dataclass(frozen=True)
-class Exchange:
-    method: str
-    path: str
-    sent: Any
-    status: int
-    answered: Any
-    query: Mapping[str, str] = field(default_factory=dict)
-    content_type: str = "application/json"
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-class Recorder:
-    """A proxy that keeps what passes through it."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-        self.exchanges: list[Exchange] = []
-
-    async def handle(self, incoming: web.Request) -> web.Response:
-        raw = await incoming.read()
-        headers = {name: value for name, value in incoming.headers.items() if name in NAMES}
-        url = self.target + incoming.path_qs
-        async with (
-            aiohttp.ClientSession() as session,
-            session.request(incoming.method, url, data=raw or None, headers=headers) as answer,
-        ):
-            body = await answer.read()
-            self.exchanges.append(
-                Exchange(
-                    incoming.method,
-                    incoming.rel_url.raw_path,
-                    json.loads(raw) if raw else None,
-                    answer.status,
-                    json.loads(body) if body else None,
-                    dict(incoming.query),
-                    answer.content_type if body else "",
-                    headers,
-                )
-            )
-            kept = {name: answer.headers[name] for name in ("RateLimit", "Retry-After") if name in answer.headers}
-            return web.Response(body=body, status=answer.status, headers=kept, content_type=answer.content_type)
+SPEC = OpenApi("runpod_v2_openapi.json")
 
 
 @pytest.fixture
 async def recorded() -> AsyncIterator[tuple[SandboxRig, Recorder, str]]:
-    async with AsyncExitStack() as stack:
-        rig = await build("runpod", stack)
-        recorder = Recorder(rig.server.urls()["runpod"])
-        app = web.Application(client_max_size=4 * 1024 * 1024)
-        app.router.add_route("*", "/{tail:.*}", recorder.handle)
-        proxy = TestServer(app)
-        await proxy.start_server()
-        stack.push_async_callback(proxy.close)
-        yield rig, recorder, str(proxy.make_url("/"))
-
-
-def resolved(node: dict[str, Any]) -> dict[str, Any]:
-    while "$ref" in node:
-        target: Any = SPEC
-        for part in node["$ref"].removeprefix("#/").split("/"):
-            target = target[part]
-        node = target
-    return node
-
-
-def operation(exchange: Exchange) -> dict[str, Any]:
-    for path, methods in SPEC["paths"].items():
-        pattern = re.sub(r"\{[^}]+\}", "[^/]+", path)
-        if re.fullmatch(pattern, exchange.path) and exchange.method.lower() in methods:
-            found: dict[str, Any] = methods[exchange.method.lower()]
-            return found
-    raise AssertionError(f"the vendor has no {exchange.method} {exchange.path}")
-
-
-def check(schema: dict[str, Any], value: Any) -> None:
-    Draft202012Validator({**schema, "components": SPEC["components"]}).validate(value)
+    async with recording("runpod") as (rig, recorder):
+        yield rig, recorder, recorder.url
 
 
 def check_query(described: dict[str, Any], query: Mapping[str, str]) -> None:
-    known = {p["name"]: p["schema"] for p in map(resolved, described.get("parameters", [])) if p["in"] == "query"}
+    known = {p["name"]: p["schema"] for p in map(SPEC.resolved, described.get("parameters", [])) if p["in"] == "query"}
     for name, text in query.items():
         assert name in known, f"the vendor has no parameter {name}"
-        kind = str(resolved(known[name]).get("type", "string"))
+        kind = str(SPEC.resolved(known[name]).get("type", "string"))
         value: Any = text.split(",") if kind == "array" else text if kind == "string" else json.loads(text)
-        check(known[name], value)
+        SPEC.check(known[name], value)
 
 
 def check_exchange(exchange: Exchange) -> None:
-    described = operation(exchange)
+    described = SPEC.operation(exchange)
     check_query(described, exchange.query)
     if exchange.sent is not None:
-        check(described["requestBody"]["content"]["application/json"]["schema"], exchange.sent)
+        SPEC.check(described["requestBody"]["content"]["application/json"]["schema"], exchange.sent)
         assert ("gpu" in exchange.sent) != ("cpu" in exchange.sent)
     else:
         assert "requestBody" not in described
     responses = described["responses"]
-    answer = resolved(responses.get(str(exchange.status), responses["default"]))
+    answer = SPEC.resolved(responses.get(str(exchange.status), responses["default"]))
     if "content" not in answer:
         assert exchange.answered is None
         return
-    check(answer["content"][exchange.content_type]["schema"], exchange.answered)
+    SPEC.check(answer["content"][exchange.content_type]["schema"], exchange.answered)
 
 
 def check_all(recorder: Recorder) -> None:
