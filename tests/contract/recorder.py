@@ -1,4 +1,4 @@
-"""A proxy between an adapter and its cloud's stand-in: it keeps what passes, to be checked against the vendor's words."""
+"""A proxy between an adapter and its stand-in: it keeps what passes, to be checked against the vendor's words."""
 
 from __future__ import annotations
 
