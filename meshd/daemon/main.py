@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import structlog
@@ -26,6 +26,7 @@ from meshd.daemon import problems, wanted
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps
+from meshd.daemon.device_checks import DeviceChecks
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
 from meshd.daemon.guard.guards import Guards
@@ -164,9 +165,13 @@ class Daemon:
             interval_s=lambda: self.settings.timing.tick_interval_s, before_plan=self._before_plan, awake=self._awake,
         )  # fmt: skip
         doctor = Doctor(
-            snapshot=self._snapshot, providers=self._providers, munge=self._munge, keys=self._auth.keys,
-            admin=self._auth.api, gone=self._journal.gone_with_device, files=self._publishing.check,
-            munge_key=self._munge_desk.check,
+            snapshot=self._snapshot, providers=self._providers, munge=self._munge,
+            devices=DeviceChecks(
+                cluster=settings.cluster.name, snapshot=self._snapshot, keys=self._auth.keys, api=self._auth.api,
+                machines=self._journal.machines, gone=self._journal.gone_with_device,
+                ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
+            ),
+            files=self._publishing.check, munge_key=self._munge_desk.check,
             config_problem=lambda: self.config_problem,
         )  # fmt: skip
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)

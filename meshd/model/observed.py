@@ -152,6 +152,8 @@ class TailnetView:
     problems: tuple[str, ...]
     peers: Mapping[str, TailnetPeer]
     """By stable id."""
+    self_key_expiry: datetime | None = None
+    """When the head's own node key ends; None: never."""
 
     def by_hostname(self, hostname: str) -> TailnetPeer | None:
         """The device that calls itself so; the online one where several do."""

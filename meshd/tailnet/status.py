@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from meshd.errors import TailnetError
 from meshd.model.observed import TailnetPeer, TailnetView
@@ -42,6 +43,7 @@ class TailnetTable:
     version: str = ""
     self_dns_name: str = ""
     self_tags: tuple[str, ...] = ()
+    self_key_expiry: datetime | None = None
 
     @property
     def login_errors(self) -> tuple[str, ...]:
@@ -68,6 +70,7 @@ class TailnetTable:
             healthy=self.healthy,
             problems=tuple(problems),
             peers=self.peers,
+            self_key_expiry=self.self_key_expiry,
         )
 
 
@@ -117,6 +120,7 @@ def parse_status(source: str | bytes | Json) -> TailnetTable:
         version=text(status, "Version"),
         self_dns_name=text(own, "DNSName").rstrip("."),
         self_tags=texts(own, "Tags"),
+        self_key_expiry=moment(own, "KeyExpiry"),
     )
 
 

@@ -20,7 +20,7 @@ from meshd.daemon.observe import Refresh, Source
 from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.price_files import PriceFiles
 from meshd.daemon.prices import Prices
-from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, TailnetError, Uncertain
+from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, Uncertain
 from meshd.model.desired import Block, Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
@@ -28,6 +28,7 @@ from meshd.model.observed import Fresh, Snapshot
 from meshd.provider_api import Offer, PriceSource
 from tests.property.rotation_sim import Life, begin_tailnet
 from tests.unit.daemon.small import Cloud, HandClock, Small
+from tests.unit.daemon.test_device_checks import NoKey, device_checks
 from tests.unit.daemon.test_munge_rotator import Lab as MungeLab
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, node, snapshot
 
@@ -375,11 +376,6 @@ class Munge:
         return credential
 
 
-class NoKey:
-    async def current(self) -> object:
-        raise TailnetError("no auth key: set auth_key_file")
-
-
 class BrokenCloud(Cloud):
     async def check(self) -> str:
         raise KeyError("account")
@@ -396,8 +392,9 @@ class PoorCloud(Cloud):
 
 async def test_a_missing_permission_has_a_cure_of_its_own() -> None:
     doctor = Doctor(
-        snapshot=snapshot, providers={"aws": PoorCloud()}, munge=Munge(), keys=NoKey(), admin=None,  # type: ignore[dict-item, arg-type]
-        gone=list, files=Files(), munge_key=munge_key_is_fine, config_problem=lambda: "",
+        snapshot=snapshot, providers={"aws": PoorCloud()}, munge=Munge(),  # type: ignore[dict-item, arg-type]
+        devices=device_checks(snapshot, keys=NoKey()), files=Files(),
+            munge_key=munge_key_is_fine, config_problem=lambda: "",
     )  # fmt: skip
     (row,) = [row for row in await doctor() if row.name == "provider aws"]
     assert (row.status, row.text) == ("fail", "aws check: user meshd may not: ec2:RunInstances")
@@ -407,8 +404,9 @@ async def test_a_missing_permission_has_a_cure_of_its_own() -> None:
 async def test_every_check_has_its_row_whatever_breaks() -> None:
     def rows(seen: Snapshot | None) -> Doctor:
         return Doctor(
-            snapshot=lambda: seen, providers={"aws": BrokenCloud()}, munge=Munge(), keys=NoKey(), admin=None,  # type: ignore[dict-item, arg-type]
-            gone=lambda: [machine(Phase.GONE)], files=Files(), munge_key=munge_key_is_fine, config_problem=lambda: "",
+            snapshot=lambda: seen, providers={"aws": BrokenCloud()}, munge=Munge(),  # type: ignore[dict-item, arg-type]
+            devices=device_checks(lambda: seen, keys=NoKey(), gone=[machine(Phase.GONE)]), files=Files(),
+            munge_key=munge_key_is_fine, config_problem=lambda: "",
         )  # fmt: skip
 
     found = {row.name: row for row in await rows(snapshot())()}

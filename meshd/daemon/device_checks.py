@@ -1,0 +1,146 @@
+"""What `meshctl doctor` tells of the tailnet's keys and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from meshd.api.schema import CheckRow
+from meshd.daemon.checkrow import fail, ok, warn
+from meshd.daemon.keycheck import current_key
+from meshd.model.machine import Machine
+from meshd.model.observed import Fresh, Snapshot, TailnetView
+from meshd.plan import devices
+from meshd.tailnet.admin import KeyApi
+from meshd.tailnet.keys import AuthKeySource
+
+NAMES_MAX: Final = 10
+BY_HAND = "delete them in the admin console, or give meshd an API credential (docs/tailnet.md)"
+EXPIRY_BY_HAND = "disable key expiry for them in the admin console, or join them by a tagged key (docs/tailnet.md)"
+
+
+class DeviceChecks:
+    """Checks of keys and devices. Each raises TailnetError when something cannot be read.
+
+    Args:
+        cluster: its name, which begins the names of its machines.
+        snapshot: the newest one.
+        keys: the auth key for new machines.
+        api: the tailnet's API; None without a credential.
+        machines: those that are not GONE.
+        gone: GONE machines whose device was not deleted yet.
+        ahead: how long before its end a key is told.
+        now: UTC.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        snapshot: Callable[[], Snapshot | None],
+        keys: AuthKeySource,
+        api: KeyApi | None,
+        machines: Callable[[], Iterable[Machine]],
+        gone: Callable[[], Iterable[Machine]],
+        ahead: timedelta,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._cluster = cluster
+        self._snapshot = snapshot
+        self._keys = keys
+        self._api = api
+        self._machines = machines
+        self._gone = gone
+        self._ahead = ahead
+        self._now = now
+
+    def all(self) -> list[tuple[str, Callable[[], Awaitable[CheckRow]]]]:
+        """Each check by its name."""
+        return [
+            ("auth key", self.auth_key),
+            ("node keys", self.node_keys),
+            ("device tags", self.tags),
+            ("tailnet devices", self.leftovers),
+        ]
+
+    async def auth_key(self) -> CheckRow:
+        """The key that new machines get: alive, and for how long."""
+        await self._keys.current()
+        if self._api is None:
+            return ok("auth key", "is there; without an API credential its expiry cannot be seen")
+        found = await current_key(self._keys, self._api)
+        if found is None:
+            return warn("auth key", "the tailnet's API does not know it", "put a new reusable key in place")
+        if not found.valid or (found.expires is not None and found.expires <= self._now()):
+            return fail("auth key", f"{found.id} is expired or revoked", "put a new reusable key in place")
+        if found.expires is None:
+            return ok("auth key", f"{found.id} is valid")
+        text = f"{found.id} is valid until {found.expires:%Y-%m-%d}"
+        if found.expires - self._ahead <= self._now():
+            return warn("auth key", f"{text}: then no machine can join", "`meshctl rotate-key`")
+        return ok("auth key", text)
+
+    async def node_keys(self) -> CheckRow:
+        """Keys of our own devices that expire. The head's end stops everything, a machine's end that machine."""
+        view = self._view()
+        if view is None:
+            return _dark("node keys")
+        keys = devices.expiring_keys(self._machines(), view)
+        if not keys:
+            return ok("node keys", "none expires")
+        told = [f"{key.owner} ({key.expires:%Y-%m-%d})" for key in keys]
+        text = f"{len(keys)} will expire: {_some(told)}; then the device loses the tailnet"
+        over = [key for key in keys if key.expired or key.expires <= self._now()]
+        if over:
+            return fail("node keys", f"expired: {_some([key.owner for key in over])}. {text}", EXPIRY_BY_HAND)
+        if self._api is not None and all(key.machine for key in keys):
+            return warn("node keys", text, "meshd disables it by itself; `meshctl events` tells when it could not")
+        return warn("node keys", text, EXPIRY_BY_HAND)
+
+    async def tags(self) -> CheckRow:
+        """Our machines' devices that belong to somebody's account."""
+        view = self._view()
+        if view is None:
+            return _dark("device tags")
+        found = devices.untagged(self._machines(), view)
+        if not found:
+            return ok("device tags", "every machine's device is tagged")
+        text = f"{len(found)} machines belong to a user, whose leaving ends them: {_some(found)}"
+        cure = "use a tagged auth key for new machines; these keep their owner (docs/tailnet.md)"
+        return warn("device tags", text, cure)
+
+    async def leftovers(self) -> CheckRow:
+        """Devices that no machine stands behind."""
+        view = self._view()
+        if view is None:
+            return _dark("tailnet devices")
+        gone = {m.name for m in self._gone()}
+        strays = devices.strays(self._cluster, self._machines(), gone, view)
+        if strays:
+            told = [f"{peer.hostname} ({peer.ipv4}, {'online' if peer.online else 'offline'})" for peer in strays]
+            text = f"{len(strays)} with names of this cluster are no machine's: {_some(told)}"
+            cure = (
+                "a journal that was lost, another meshd with this cluster's name, or an image made from a joined "
+                "machine: look in the cloud's console, then delete them in the admin console"
+            )
+            return warn("tailnet devices", text, cure)
+        stale = sorted(gone & {peer.hostname for peer in view.peers.values()})
+        if stale:
+            cure = "meshd deletes them by itself" if self._api else BY_HAND
+            return warn("tailnet devices", f"{len(stale)} left of machines that are gone: {_some(stale)}", cure)
+        return ok("tailnet devices", "each is a machine's")
+
+    def _view(self) -> TailnetView | None:
+        snapshot = self._snapshot()
+        seen = snapshot.tailnet if snapshot is not None else None
+        return seen.value if isinstance(seen, Fresh) else None
+
+
+def _dark(name: str) -> CheckRow:
+    return warn(name, "not known", "see the check of the tailnet")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more
