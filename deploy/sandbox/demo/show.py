@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 PARTS = ("trixie", "head", "tailscale", "control")
 SCALE_TIMEOUT_S = 600
+AGREE_S = 20.0
 UNITS = ("meshd", "slurmctld", "munge", "tailscaled")
 TIMING = {"listing_lag_s": 10.0}
 """The machines are ended when they are a minute old, and listings here miss none: no need to wait until they would be
@@ -207,6 +209,14 @@ class Show:
         self.screen.block((await cluster.head.run(*argv)).text)
 
     async def _given_back(self, cluster: Cluster) -> None:
+        """Devices and Slurm's records go a moment after the machines: all sides must agree within AGREE_S."""
+        end = time.monotonic() + AGREE_S
+        while wrong := await self._still_there(cluster):
+            if time.monotonic() > end:
+                raise DifferenceError("; ".join(wrong))
+            await asyncio.sleep(0.5)
+
+    async def _still_there(self, cluster: Cluster) -> list[str]:
         wrong: list[str] = []
         slots = (await cluster.head.run("sinfo", "-h", "-N", "-o", "%N|%T|%E")).text
         wrong += [f"Slurm: {slot}" for slot in checks.slots_not_free(slots)]
@@ -215,10 +225,8 @@ class Show:
         wrong += [f"cloud: {m} still runs" for m in checks.machines_running(await self._admin(cluster, "machines"))]
         wrong += [f"tailnet: {name} is still there" for name in checks.strangers(await cluster.world.tailnet.devices())]
         wrong += [f"machine {name} still runs" for name in cluster.world.hypervisor.names() if name != "head"]
-        for problem in (await self._meshctl(cluster, "status"))["problems"]:
-            wrong.append(f"meshctl status: {problem['text']}")
-        if wrong:
-            raise DifferenceError("; ".join(wrong))
+        problems = (await self._meshctl(cluster, "status"))["problems"]
+        return wrong + [f"meshctl status: {problem['text']}" for problem in problems]
 
     async def _report(self, cluster: Cluster, *, gone: bool) -> None:
         events = await self._events(cluster)
