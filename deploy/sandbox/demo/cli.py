@@ -64,7 +64,7 @@ def _one_provider(text: str) -> tuple[str, ...]:
 
 def parser() -> argparse.ArgumentParser:
     """What deploy/demo takes."""
-    parser = argparse.ArgumentParser(prog="deploy/demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="deploy/demo", description="Bring a cluster up, use it, and remove it.")
     parser.add_argument("--id", default="demo", help="name of the sandbox, 1 to 12 letters and digits")
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument(
