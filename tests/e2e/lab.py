@@ -95,6 +95,10 @@ class Lab:
         result = await self.head.run(*argv, check=False)
         return json.loads(result.stdout) if result.returncode == 0 else None
 
+    async def metrics(self) -> str:
+        """What Prometheus reads, over the same socket."""
+        return (await self.head.run("curl", "--silent", "--fail", "--unix-socket", SOCKET, "http://meshd/metrics")).text
+
     async def status(self) -> Any:
         """`meshctl status`."""
         return await self.ask("status")

@@ -24,6 +24,11 @@ async def test_a_burst_is_few_reconfigures(lab: Lab, figure: Callable[[str], Non
     assert len(await lab.joined_slots()) == 8
     said = await lab.srun("-N8", "--gpus-per-node=1", "nvidia-smi", "-L")
     assert len(set(GPU.findall(said))) == 8, said
+    metrics = await lab.metrics()
+    assert 'meshd_gpus_ready{pool="h100"} 8.0' in metrics
+    assert 'meshd_machines{phase="ready",pool="h100",provider="aws"} 8.0' in metrics
+    assert 'meshd_provider_calls_total{operation="launch",outcome="ok",provider="aws"}' in metrics
+    assert 'meshd_provider_breaker_open{provider="aws"} 0.0' in metrics
 
     before = await lab.reconfigures()
     down = await lab.scale(0, timeout_s=120)
