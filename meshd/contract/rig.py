@@ -105,6 +105,10 @@ class Rig(ABC):
         """Let a machine power itself off from inside."""
         not_covered("the rig cannot power machines off from inside")
 
+    async def preempt(self, token: str) -> None:
+        """Let the cloud take a spot machine back."""
+        not_covered("the rig cannot take spot machines back")
+
     def set_room(self, offer: Offer, machines: int) -> None:
         """Let only so many machines of an offer's type fit in its place, those that run included."""
         not_covered("the rig cannot fill its cloud up")

@@ -76,9 +76,17 @@ class StandIn(ABC):
     def operation_of(self, request: web.Request) -> str:
         """The contract's name of a call: launch, get, list, terminate, offers, prices, check or other."""
 
+    async def operation_in(self, request: web.Request) -> str:
+        """As `operation_of`, for an API whose paths do not tell: it may read the body."""
+        return self.operation_of(request)
+
     @abstractmethod
     def refusal(self, fault: Fault) -> Refused:
         """The cloud's words for a fault that refuses, or for an internal error of status `fault.status`."""
+
+    def refusal_to(self, request: web.Request, fault: Fault) -> Refused:
+        """As `refusal`, for a cloud that words it by the request."""
+        return self.refusal(fault)
 
     @abstractmethod
     def no_such_path(self) -> Refused:
@@ -134,7 +142,7 @@ class StandIn(ABC):
     async def _middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        operation = self.operation_of(request)
+        operation = await self.operation_in(request)
         struck = self.faults.take(operation)
         _STRUCK.set(struck)
         headers: Mapping[str, str] = {}
@@ -166,7 +174,7 @@ class StandIn(ABC):
         if fault.kind in (Kind.HTML, Kind.HTML_AFTER):
             status = 200 if fault.kind in AFTER else 502
             return web.Response(text=GATEWAY_PAGE, content_type="text/html", status=status)
-        return self.refusal(fault).after(fault.seconds if fault.kind is Kind.THROTTLED else 0).response()
+        return self.refusal_to(request, fault).after(fault.seconds if fault.kind is Kind.THROTTLED else 0).response()
 
 
 async def json_object(request: web.Request, otherwise: Refused) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from meshd.contract.cases.care import CareCases
 from meshd.contract.cases.doubt import LaunchDoubtCases, ReadDoubtCases, TerminateDoubtCases
-from meshd.contract.cases.lives import LifeCases, OddAnswerCases, TerminateCases
+from meshd.contract.cases.lives import LifeCases, OddAnswerCases, SpotCases, TerminateCases
 from meshd.contract.cases.offers import OfferCases
 from meshd.contract.cases.refusals import RefusalCases
 from meshd.contract.cases.renting import FreshCases, LaunchCases, ListCases
@@ -28,6 +28,7 @@ class ContractSuite(
     FreshCases,
     TerminateCases,
     LifeCases,
+    SpotCases,
     OddAnswerCases,
     RefusalCases,
     LaunchDoubtCases,

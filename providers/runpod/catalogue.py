@@ -18,7 +18,7 @@ _LEVELS = {"NONE": False, "LOW": True, "MEDIUM": True, "HIGH": True}
 
 def gpu_questions(query: OfferQuery, settings: RunpodSettings) -> list[tuple[str, int]]:
     """What to ask the GPU catalogue: (tier, GPUs), since free capacity is told per tier and count."""
-    if query.spot or not settings.gpu_types:
+    if (query.spot and not settings.spot) or not settings.gpu_types:
         return []
     counts = [count for count in dict.fromkeys(settings.gpu_counts) if query.gpus in (None, count)]
     return [(cloud, count) for cloud in dict.fromkeys(settings.clouds) for count in counts]

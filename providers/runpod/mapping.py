@@ -24,7 +24,7 @@ from meshd.errors import (
 )
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, ProviderName
 from providers.runpod.command import start_command
-from providers.runpod.names import CLUSTER_TAG, MACHINE_TAG, PodKind, kind_of, tag, tag_variable
+from providers.runpod.names import CLUSTER_TAG, MACHINE_TAG, SPOT_TAG, PodKind, kind_of, tag, tag_variable
 from providers.runpod.settings import RunpodSettings
 
 RUNPOD = ProviderName("runpod")
@@ -40,7 +40,7 @@ _STATES = {
     "ERROR": InstanceState.FAILED,
     "TERMINATED": InstanceState.GONE,
 }
-_NO_CAPACITY = re.compile(
+NO_CAPACITY_WORDS = re.compile(
     r"no longer any instances|no instances|capacity|not available|unavailable|out of stock|could not be placed", re.I
 )
 _LIMITED = re.compile(r"\bpool\b|spend(ing)? limit|quota", re.I)
@@ -99,14 +99,33 @@ def _kind(status: int, words: str, operation: str, changes: bool) -> type[Provid
     if status == 400 and launch:
         if _LIMITED.search(words):
             return QuotaExceeded
-        return NoCapacity if _NO_CAPACITY.search(words) else InvalidRequest
+        return NoCapacity if NO_CAPACITY_WORDS.search(words) else InvalidRequest
     return _BY_STATUS.get(status, InvalidRequest)
 
 
 def to_state(pod: Mapping[str, Any]) -> InstanceState:
-    """The contract's state. A pod is called RUNNING from its creation on; only with a `runtime` does it run."""
+    """The contract's state. A pod is called RUNNING from its creation on; only with a `runtime` does it run.
+
+    RunPod takes a spot pod back with SIGTERM and, 5 s later, SIGKILL; it stays as EXITED, which meshd itself never
+    asks for.
+    """
     state = _STATES.get(str(pod.get("status", "")), InstanceState.UNKNOWN)
+    if state is InstanceState.STOPPED and is_spot(pod):
+        return InstanceState.PREEMPTED
     return InstanceState.BOOTING if state is InstanceState.RUNNING and not pod.get("runtime") else state
+
+
+def is_spot(pod: Mapping[str, Any]) -> bool:
+    """Whether it was rented as spot, by our mark: REST does not tell."""
+    return bool(tag(pod, SPOT_TAG))
+
+
+def _reason(state: InstanceState, status: str) -> str:
+    if state in (InstanceState.BOOTING, InstanceState.RUNNING):
+        return ""
+    if state is InstanceState.PREEMPTED:
+        return f"the spot pod is {status}: RunPod took it back, or its container ended"
+    return f"the pod is {status}"
 
 
 def to_instance(pod: Mapping[str, Any]) -> Instance:
@@ -124,9 +143,10 @@ def to_instance(pod: Mapping[str, Any]) -> Instance:
         instance_type=kind.type_name if kind else "",
         public_ip=_public_ip(pod),
         private_ip=str(network.get("ip") or "") if isinstance(network, dict) else "",
+        spot=is_spot(pod),
         launched_at=_time(pod.get("createdAt")),
         usd_per_hour=float(cost) if isinstance(cost, int | float) else None,
-        reason="" if state in (InstanceState.BOOTING, InstanceState.RUNNING) else f"the pod is {status}",
+        reason=_reason(state, status),
         vendor_state=status,
     )
 

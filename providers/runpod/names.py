@@ -16,6 +16,7 @@ from typing import Any
 TAG_PREFIX = "MESHD_TAG_"
 CLUSTER_TAG = "meshd-cluster"
 MACHINE_TAG = "meshd-machine"
+SPOT_TAG = "meshd-spot"
 
 _TYPE = re.compile(r"([1-9]\d*)(x|vcpu)_(\S+?)(@community)?")
 _ENV_UNSAFE = re.compile(r"[^A-Z0-9]")

@@ -26,9 +26,11 @@ from providers._settings import parse
 from providers.runpod.catalogue import cpu_offers, cpu_questions, gpu_offers, gpu_questions
 from providers.runpod.client import RunpodApi
 from providers.runpod.endings import Endings
-from providers.runpod.mapping import RUNPOD, launch_body, to_instance
-from providers.runpod.names import is_ours, parse_type
+from providers.runpod.mapping import ANYWHERE, RUNPOD, launch_body, to_instance
+from providers.runpod.names import PodKind, is_ours, parse_type
 from providers.runpod.settings import RunpodSettings
+from providers.runpod.spot import SpotApi
+from providers.runpod.spot_mapping import bid_places, spot_offers
 
 USER_DATA_MAX_B = 16 * 1024
 """RunPod names no limit. In base64 this stays far below the 128 KiB that Linux takes as one argument."""
@@ -37,8 +39,11 @@ USER_DATA_MAX_B = 16 * 1024
 class RunpodProvider:
     """RunPod's pods behind the contract `meshd.provider_api.Provider`."""
 
-    def __init__(self, context: ProviderContext, settings: RunpodSettings, api: RunpodApi) -> None:
+    def __init__(
+        self, context: ProviderContext, settings: RunpodSettings, api: RunpodApi, spot: SpotApi | None = None
+    ) -> None:
         self._cluster = context.cluster
+        self._spot = spot
         self._settings = settings
         self._api = api
         self._now = context.now
@@ -52,25 +57,36 @@ class RunpodProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Containers without a TUN device and without systemd, on demand only.
+        """Containers without a TUN device and without systemd; spot when the settings allow it.
 
         A lost create is found by its name; marks are kept in the container's environment, in place of tags. A
         container that ends leaves a stopped pod behind, whose disk goes on costing.
         """
-        return Capabilities(shape=Shape.CONTAINER, tun=False, systemd=False, user_data_max_b=USER_DATA_MAX_B)
+        return Capabilities(
+            shape=Shape.CONTAINER,
+            tun=False,
+            systemd=False,
+            spot=self._settings.spot,
+            user_data_max_b=USER_DATA_MAX_B,
+        )
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:
         """Pods by data centre, with today's price; RunPod's stock is a hint, a create may be refused all the same."""
         answers = await all_of(
             [
-                *(self._gpus(cloud, count) for cloud, count in gpu_questions(query, self._settings)),
+                *(self._gpus(cloud, count, query) for cloud, count in gpu_questions(query, self._settings)),
                 *(self._cpus(vcpus) for vcpus in cpu_questions(query, self._settings)),
             ]
         )
         return [offer for offers in answers for offer in offers if matches(offer, query)]
 
-    async def _gpus(self, cloud: str, count: int) -> list[Offer]:
-        return gpu_offers(await self._api.gpu_types(cloud, count), cloud, count, self._settings, self._now())
+    async def _gpus(self, cloud: str, count: int, query: OfferQuery) -> list[Offer]:
+        types = await self._api.gpu_types(cloud, count)
+        on_demand = gpu_offers(types, cloud, count, self._settings, self._now())
+        places = bid_places(on_demand)
+        if self._spot is None or query.spot is False or not places:
+            return on_demand
+        return [*on_demand, *spot_offers(on_demand, await self._spot.bids(cloud, count, places), self._settings)]
 
     async def _cpus(self, vcpus: int) -> list[Offer]:
         return cpu_offers(await self._api.cpu_flavours(vcpus), vcpus, self._settings, self._now())
@@ -86,7 +102,10 @@ class RunpodProvider:
             over = f"user data of {size_b} bytes; {USER_DATA_MAX_B} fit"
             text = over if kind else f"{request.offer.instance_type!r} is no type that this adapter offers"
             raise InvalidRequest(text, provider=RUNPOD, operation="launch")
-        made = to_instance(await self._api.create(launch_body(request, kind, self._settings)))
+        if request.offer.spot:
+            made = await self._rent_spot(request, kind)
+        else:
+            made = to_instance(await self._api.create(launch_body(request, kind, self._settings)))
         self._fresh.see(made.id)
         return replace(
             made,
@@ -95,6 +114,12 @@ class RunpodProvider:
             instance_type=made.instance_type or request.offer.instance_type,
             usd_per_hour=made.usd_per_hour or request.offer.usd_per_hour,
         )
+
+    async def _rent_spot(self, request: LaunchRequest, kind: PodKind) -> Instance:
+        if self._spot is None or kind.cpu:
+            text = "CPU pods are rented on demand only" if self._spot else "[providers.runpod] spot is false"
+            raise InvalidRequest(text, provider=RUNPOD, operation="launch")
+        return await self._spot.rent(request, kind)
 
     async def get(self, instance: Instance) -> Instance:
         """The pod by its id.
@@ -150,12 +175,17 @@ class RunpodProvider:
             Probe("GET /v2/pods", pods),
             Probe("GET /v2/catalog", lambda: self._api.gpu_types(self._settings.clouds[0], 1, "check")),
         ]
+        if spot := self._spot:
+            cloud = self._settings.clouds[0]
+            reads.append(Probe("POST /graphql", lambda: spot.bids(cloud, 1, [ANYWHERE], "check")))
         must_lack_nothing(RUNPOD, await lacking(reads, _named), "the API key")
         return f"an API key that sees {len(seen)} pods; whether it may make some is told by the first one"
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections and the threads."""
         await self._api.aclose()
+        if self._spot is not None:
+            await self._spot.aclose()
 
 
 def _named(error: AuthFailed, asked: str) -> str:
@@ -167,7 +197,7 @@ def create(context: ProviderContext) -> RunpodProvider:
     """Entry point of `meshd.providers`.
 
     Raises:
-        ConfigError: the table cannot be used; one line per problem.
+        ConfigError: the table cannot be used, one line per problem; or spot is on and RunPod's SDK is not installed.
     """
     settings = parse(RunpodSettings, context.settings, "[providers.runpod]")
-    return RunpodProvider(context, settings, RunpodApi(settings))
+    return RunpodProvider(context, settings, RunpodApi(settings), SpotApi(settings) if settings.spot else None)

@@ -36,6 +36,12 @@ class RunpodSettings(AdapterSettings):
     vcpus_per_gpu: Count = Field(2, description="reckoned with: the API does not tell")
     memory_gib_per_gpu: int = Field(8, ge=2, description="reckoned with: the API does not tell")
 
+    spot: bool = Field(False, description="offer spot pods as well, by RunPod's SDK (meshd[runpod])")
+    spot_max_usd_per_gpu_hour: Positive | None = Field(None, description="the most to bid; none: no limit")
+    spot_bid_margin_percent: Annotated[float, Field(ge=0, le=100)] = Field(
+        5.0, description="how much above the lowest bid to bid"
+    )
+
     image: str = Field("runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404", min_length=1)
     cpu_image: str = Field("", description="image of CPU pods; empty: the same")
     registry_id: str = Field("", description="RunPod's id of the login for a private registry")
@@ -80,4 +86,10 @@ class RunpodSettings(AdapterSettings):
     def _one_key(self) -> RunpodSettings:
         if self.api_key is not None and self.api_key_file is not None:
             raise ValueError("give api_key or api_key_file, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _spot_can_be_had(self) -> RunpodSettings:
+        if self.spot and self.global_networking:
+            raise ValueError("spot: RunPod's own network is for on-demand pods: leave global_networking out")
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
 from meshd.config import Settings
 from meshd.contract.faults import Kind
-from meshd.contract.rig import Rented, Rig
+from meshd.contract.rig import Rented, Rig, not_covered
 from meshd.daemon.guard.guards import Guards
 from meshd.obs.metrics import Metrics
 from meshd.price_list import PriceList
@@ -109,6 +110,10 @@ class SandboxRig(Rig):
     async def power_off(self, token: str) -> None:
         await self.hypervisor.destroy(token)
 
+    async def preempt(self, token: str) -> None:
+        self.ledger.preempt(next(machine.id for machine in self.ledger.everything() if machine.token == token))
+        await self.settle()
+
     def set_room(self, offer: Offer, machines: int) -> None:
         self.ledger.set_room(offer.instance_type, offer.region, machines)
 
@@ -182,6 +187,22 @@ class RunpodRig(SandboxRig):
 
     def extra(self) -> dict[str, Any]:
         return {"api_key": SECRET, "cpu_types": ["*"]}
+
+
+class RunpodSpotRig(RunpodRig):
+    """RunPod with spot pods, and those alone are rented: by the vendor's own SDK."""
+
+    label = "runpod, spot"
+    gpu = replace(GPU, spot=True)
+    permissions = (*RunpodRig.permissions, "POST /graphql")
+
+    def extra(self) -> dict[str, Any]:
+        return {**super().extra(), "spot": True}
+
+    def strike(self, kind: Kind, operation: str = "*", *, seconds: float = 0.0, **more: Any) -> None:
+        if (kind, operation) == (Kind.THROTTLED, "launch") and seconds:
+            not_covered("the SDK does not show Retry-After")
+        super().strike(kind, operation, seconds=seconds, **more)
 
 
 class PaperspaceRig(SandboxRig):

@@ -8,7 +8,15 @@ import pytest
 
 from meshd.contract.plugin import Report, table
 from meshd.contract.suite import ContractSuite
-from tests.contract.rigs import AwsRig, GceRig, GuardedRig, LambdaRig, PaperspaceRig, RunpodRig
+from tests.contract.rigs import (
+    AwsRig,
+    GceRig,
+    GuardedRig,
+    LambdaRig,
+    PaperspaceRig,
+    RunpodRig,
+    RunpodSpotRig,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "contract.md"
 
@@ -29,7 +37,8 @@ class TestRunpod(ContractSuite):
     rig_class = RunpodRig
 
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "contract.md"
+class TestRunpodSpot(ContractSuite):
+    rig_class = RunpodSpotRig
 
 
 class TestGce(ContractSuite):

@@ -38,6 +38,7 @@ class Admin:
             [
                 web.get("/machines", self._machines),
                 web.post("/machines/{cloud}/{id}/die", self._die),
+                web.post("/machines/{cloud}/{id}/preempt", self._preempt),
                 web.get("/costs", self._costs),
                 web.get("/faults", self._faults),
                 web.post("/faults", self._inject),
@@ -63,6 +64,10 @@ class Admin:
 
     async def _die(self, request: web.Request) -> web.Response:
         self._cloud(request.match_info["cloud"]).ledger.kill(request.match_info["id"])
+        return web.json_response({})
+
+    async def _preempt(self, request: web.Request) -> web.Response:
+        self._cloud(request.match_info["cloud"]).ledger.preempt(request.match_info["id"])
         return web.json_response({})
 
     async def _costs(self, request: web.Request) -> web.Response:

@@ -101,12 +101,14 @@ class Rules:
         end_s: seconds from the request to end until it has ended.
         keep_s: how long an ended machine is still shown.
         ends_itself: a machine that powers itself off has ended, and costs no more.
+        keeps_preempted: a spot machine that was taken back stays as one that is off, until its owner ends it.
     """
 
     boot_s: float = 0.0
     end_s: float = 0.0
     keep_s: float = 3600.0
     ends_itself: bool = False
+    keeps_preempted: bool = False
 
 
 class Ledger:
@@ -241,6 +243,23 @@ class Ledger:
         """
         with self._lock:
             self._end(self._machines[machine_id], End.DIED)
+
+    def preempt(self, machine_id: str) -> None:
+        """Take a spot machine back.
+
+        Raises:
+            KeyError: there is none of this id.
+            ValueError: it is no spot machine.
+        """
+        with self._lock:
+            machine = self._machines[machine_id]
+            if not machine.spot:
+                raise ValueError(f"{machine_id} is no spot machine")
+            if self.rules.keeps_preempted:
+                machine.powered_off = True
+                self._host.destroy(machine.name)
+            else:
+                self._end(machine, End.DIED)
 
     def release(self) -> None:
         """Let the machines end whose end was held up by a fault."""

@@ -1,4 +1,7 @@
-"""A stand-in for RunPod's REST API 2.0: stateful, with its quotas as real behaviour and faults on demand."""
+"""A stand-in for RunPod's REST API 2.0: stateful, with its quotas as real behaviour and faults on demand.
+
+Spot pods and their prices are GraphQL's, on the same ledger.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,15 @@ from aiohttp import web
 
 from deploy.sandbox.clouds.ledger import Birth, End, Ledger, Life, Machine
 from deploy.sandbox.clouds.runpod_bodies import pod_body, problems_of, script_of, tags_of, type_name
+from deploy.sandbox.clouds.runpod_graphql import (
+    PATH,
+    PlainRefused,
+    misunderstood,
+    operation_of,
+    rest_body,
+    run,
+    said_no,
+)
 from deploy.sandbox.clouds.runpod_types import CPUS, DATA_CENTERS, GPUS, CpuFlavour, GpuType
 from meshd.contract.faults import Fault, FaultEngine, Kind
 from meshd.contract.standin import Refused, StandIn, json_object
@@ -26,6 +38,8 @@ TITLES = {
     429: "Too Many Requests",
 }
 NO_ROOM = "There are no longer any instances available with the requested specifications. Please refresh and try again."
+#: The lowest bid, as a share of the price on demand.
+BID_SHARE = 0.5
 _BAD_TOKEN = (401, "invalid bearer token")
 _TOO_MANY = (429, "rate limit exceeded for the minute window")
 _REFUSALS: dict[Kind, tuple[int, str]] = {
@@ -79,6 +93,7 @@ class RunpodCloud(StandIn):
             web.post("/v2/pods", self._create),
             web.get("/v2/pods/{id}", self._get),
             web.delete("/v2/pods/{id}", self._delete),
+            web.post(PATH, self._graphql),
         ]
 
     def operation_of(self, request: web.Request) -> str:
@@ -90,6 +105,22 @@ class RunpodCloud(StandIn):
             return {"GET": "get", "DELETE": "terminate"}.get(request.method, "other")
         return "offers" if path.startswith("/catalog/") else "other"
 
+    async def operation_in(self, request: web.Request) -> str:
+        """GraphQL has one path, and the query tells."""
+        if request.path != PATH:
+            return self.operation_of(request)
+        return operation_of((await request.read()).decode("utf-8", "replace"))
+
+    def refusal_to(self, request: web.Request, fault: Fault) -> Refused:
+        """GraphQL says in words, with status 200, that there is no room; and plainly that there were too many calls."""
+        if request.path == PATH and fault.kind is Kind.NO_CAPACITY:
+            return said_no(NO_ROOM)
+        if request.path == PATH and fault.kind is Kind.INVALID:
+            return misunderstood('Field "bogus" is not defined by type "PodRentInterruptableInput".')
+        if request.path == PATH and fault.kind is Kind.THROTTLED:
+            return PlainRefused(429, "Too Many Requests")
+        return self.refusal(fault)
+
     def refusal(self, fault: Fault) -> Refused:
         """A problem document in RunPod's words."""
         status, detail = _REFUSALS.get(fault.kind, (fault.status, "an internal error occurred"))
@@ -98,7 +129,8 @@ class RunpodCloud(StandIn):
 
     def permissions_of(self, request: web.Request) -> Iterable[str]:
         """A restricted key lets some calls in, read or write; RunPod has no names for that besides the calls' own."""
-        return (f"{request.method} /v2/{request.path.split('/')[2]}",)
+        path = PATH if request.path == PATH else f"/v2/{request.path.split('/')[2]}"
+        return (f"{request.method} {path}",)
 
     def denial(self, permission: str) -> Refused:
         """RunPod's 403."""
@@ -117,7 +149,7 @@ class RunpodCloud(StandIn):
             raise _no(401, "missing bearer token")
         if request.headers["Authorization"] != f"Bearer {self._api_key}":
             raise _no(*_BAD_TOKEN)
-        return self._count()
+        return {} if request.path == PATH else self._count()
 
     def add_admin_routes(self, app: web.Application) -> None:
         """What the stand-ins' own API can change: prices, stock and the quota of calls."""
@@ -216,12 +248,53 @@ class RunpodCloud(StandIn):
     async def _create(self, request: web.Request) -> web.Response:
         body = await json_object(request, _no(400, "request could not be processed"))
         struck = self.struck
-        births = [self._birth(body) for _ in range(2 if struck.fate(Kind.DUPLICATE) else 1)]
+        return web.json_response(self._body(self._add(body), struck.looks), status=201)
+
+    def _add(self, body: dict[str, Any], bid_per_gpu: float | None = None) -> Machine:
+        births = [self._birth(body) for _ in range(2 if self.struck.fate(Kind.DUPLICATE) else 1)]
         machines = []
         for birth in births:
             self._asked[birth.id] = body
-            machines.append(self.ledger.add(birth, struck))
-        return web.json_response(self._body(machines[0], struck.looks), status=201)
+            if bid_per_gpu is not None:
+                birth = replace(birth, spot=True, usd_per_hour=round(bid_per_gpu * birth.gpus, 6))
+            machines.append(self.ledger.add(birth, self.struck))
+        return machines[0]
+
+    async def _graphql(self, request: web.Request) -> web.Response:
+        body = await json_object(request, _no(400, "request could not be processed"))
+        answer = run(str(body.get("query", "")), _Root(self))
+        return web.json_response(answer, status=200 if "data" in answer else 400)
+
+    def rent_spot(self, asked: Mapping[str, Any]) -> Machine:
+        """Make the pod of a GraphQL mutation.
+
+        Raises:
+            Refused: in GraphQL's words.
+        """
+        body = rest_body(asked)
+        tier = str(body["cloud"]).lower()
+        gpu = self.gpus.get(str(body["gpu"]["id"]))
+        try:
+            if gpu is None or asked["bidPerGpu"] < self.lowest_bid(gpu, tier):
+                raise _no(400, NO_ROOM)
+            return self._add(body, asked["bidPerGpu"])
+        except Refused as refused:
+            raise said_no(str(refused.body["detail"])) from refused
+
+    def lowest_bid(self, gpu: GpuType, tier: str) -> float:
+        """USD per GPU and hour."""
+        return round(gpu.usd_per_hour.get(tier, 0) * BID_SHARE, 4)
+
+    def lowest_price(self, gpu: GpuType, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """GraphQL's LowestPrice, empty where there is no room."""
+        tier, count = "secure" if asked.get("secureCloud", True) else "community", int(asked["gpuCount"])
+        places = [place for place in gpu.data_centers if asked.get("dataCenterId") in (None, place)]
+        name = type_name(gpu.id, count, community=tier == "community")
+        free = count <= gpu.max_count.get(tier, 0) and any(self.ledger.has_room(name, place) for place in places)
+        if not free:
+            return {"minimumBidPrice": None, "uninterruptablePrice": None, "stockStatus": None}
+        usd = gpu.usd_per_hour[tier]
+        return {"minimumBidPrice": self.lowest_bid(gpu, tier), "uninterruptablePrice": usd, "stockStatus": "High"}
 
     def _birth(self, body: dict[str, Any]) -> Birth:
         problems = problems_of(body)
@@ -271,6 +344,37 @@ class RunpodCloud(StandIn):
 
     def _body(self, machine: Machine, looks: frozenset[Kind]) -> dict[str, Any]:
         return pod_body(machine, self._asked[machine.id], looks, self.ledger.now())
+
+
+class _Root:
+    """The root fields of the GraphQL API, by the vendor's names."""
+
+    def __init__(self, cloud: RunpodCloud) -> None:
+        self._cloud = cloud
+
+    def gpuTypes(self, info: object) -> list[Mapping[str, Any]]:  # noqa: N802
+        """All types, each with a field that can be asked."""
+
+        def row(gpu: GpuType) -> Mapping[str, Any]:
+            def price(info: object, input: Mapping[str, Any]) -> dict[str, Any]:  # noqa: A002
+                return self._cloud.lowest_price(gpu, input)
+
+            return {"id": gpu.id, "displayName": gpu.name, "memoryInGb": gpu.memory_gb, "lowestPrice": price}
+
+        return [row(gpu) for gpu in self._cloud.gpus.values()]
+
+    def podRentInterruptable(self, info: object, input: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: A002, N802
+        """Rent a spot pod."""
+        machine = self._cloud.rent_spot(input)
+        return {
+            "id": machine.id,
+            "name": machine.token,
+            "imageName": input.get("imageName"),
+            "desiredStatus": "RUNNING",
+            "costPerHr": machine.usd_per_hour,
+            "machineId": f"h{machine.id}",
+            "machine": {"podHostId": f"{machine.id}-64410", "dataCenterId": machine.region},
+        }
 
 
 def _wants_stock(request: web.Request) -> bool:

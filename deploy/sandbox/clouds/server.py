@@ -135,7 +135,7 @@ class CloudServer:
             "aws": self._cloud("aws", ends_itself=True),
             "lambda": self._cloud("lambda", ends_itself=False),
             "paperspace": self._cloud("paperspace", ends_itself=False),
-            "runpod": self._cloud("runpod", ends_itself=False),
+            "runpod": self._cloud("runpod", ends_itself=False, keeps_preempted=True),
             "gce": self._cloud("gce", ends_itself=False),
         }
         aws, lambda_ = self.clouds["aws"], self.clouds["lambda"]
@@ -184,9 +184,9 @@ class CloudServer:
             "admin": self.admin_url,
         }
 
-    def _cloud(self, name: str, *, ends_itself: bool) -> Cloud:
+    def _cloud(self, name: str, *, ends_itself: bool, keeps_preempted: bool = False) -> Cloud:
         options = self.options
-        rules = Rules(options.boot_s, options.end_s, options.keep_s, ends_itself)
+        rules = Rules(options.boot_s, options.end_s, options.keep_s, ends_itself, keeps_preempted)
         return Cloud(Ledger(name, self.host, self.now, rules), FaultEngine(options.seed))
 
     def _serve_ec2(self) -> str:

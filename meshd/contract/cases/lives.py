@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from meshd.contract.cases.base import Cases, kinds
 from meshd.contract.faults import Kind, When
-from meshd.contract.rig import Rig
+from meshd.contract.rig import Rig, does_not_apply
 from meshd.contract.steps import TOKEN, ended, launched, only_machine, request, running
 from meshd.errors import NotFound
 from meshd.provider_api import InstanceState, Offer, Provider
@@ -98,6 +99,46 @@ class LifeCases(Cases):
         found = await provider.get(instance)
         assert (found.state is InstanceState.GONE) is provider.capabilities.ends_itself
         assert found.state is not InstanceState.RUNNING
+
+
+class SpotCases(Cases):
+    """Spot machines are told as such, and so is what took them."""
+
+    async def test_spot_machine_is_rented_at_its_offers_price(self, rig: Rig, provider: Provider) -> None:
+        offer = await _spot_offer(rig, provider)
+        made = await provider.launch(request(offer))
+        await rig.settle()
+        rig.advance(rig.boot_s + 1)
+        found = await provider.get(made)
+        assert (made.spot, found.spot) == (True, True)
+        assert (found.instance_type, found.region) == (offer.instance_type, offer.region)
+        assert made.usd_per_hour == pytest.approx(offer.usd_per_hour)
+        assert only_machine(rig).usd_per_hour == pytest.approx(offer.usd_per_hour)
+        assert list(await provider.list()) == [found]
+        await provider.terminate(made)
+        assert (await ended(rig, provider, made)).state is InstanceState.GONE
+
+    @pytest.mark.parametrize("ready", [False, True])
+    async def test_preempted_machine_says_what_took_it(self, rig: Rig, provider: Provider, ready: bool) -> None:
+        made = await provider.launch(request(await _spot_offer(rig, provider)))
+        await rig.settle()
+        if ready:
+            rig.advance(rig.boot_s + 1)
+            assert (await provider.get(made)).state is InstanceState.RUNNING
+        await rig.preempt(TOKEN)
+        found = await provider.get(made)
+        assert found.state in (InstanceState.PREEMPTED, InstanceState.GONE)
+        assert found.reason
+        with suppress(NotFound):
+            await provider.terminate(found)
+        assert (await ended(rig, provider, made)).state is InstanceState.GONE
+        assert not only_machine(rig).alive
+
+
+async def _spot_offer(rig: Rig, provider: Provider) -> Offer:
+    if not provider.capabilities.spot:
+        does_not_apply("the adapter has no spot machines")
+    return (await provider.offers(replace(rig.gpu, spot=True)))[0]
 
 
 class OddAnswerCases(Cases):

@@ -1,0 +1,110 @@
+"""RunPod's GraphQL API, as far as spot pods need it: its schema, and how it asks and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+from graphql import GraphQLError, build_schema, graphql_sync
+
+from meshd.contract.standin import Refused
+
+PATH = "/graphql"
+DEPLOY = "podRentInterruptable"
+#: A call that holds one of these is that operation.
+_OPERATIONS = {DEPLOY: "launch", "lowestPrice": "offers"}
+
+SCHEMA = build_schema("""
+    enum CloudTypeEnum { ALL SECURE COMMUNITY }
+    input EnvironmentVariableInput { key: String!, value: String! }
+    input GpuLowestPriceInput {
+      gpuCount: Int!, secureCloud: Boolean, dataCenterId: String, countryCode: String, minMemoryInGb: Int,
+      minVcpuCount: Int
+    }
+    input PodRentInterruptableInput {
+      bidPerGpu: Float!, cloudType: CloudTypeEnum, gpuCount: Int, gpuTypeId: String, name: String, imageName: String,
+      dockerArgs: String, containerDiskInGb: Int, volumeInGb: Int, volumeMountPath: String, networkVolumeId: String,
+      ports: String, env: [EnvironmentVariableInput], dataCenterId: String, countryCode: String,
+      allowedCudaVersions: [String], containerRegistryAuthId: String, startSsh: Boolean, supportPublicIp: Boolean,
+      minVcpuCount: Int, minMemoryInGb: Int, templateId: String
+    }
+    type LowestPrice { minimumBidPrice: Float, uninterruptablePrice: Float, stockStatus: String }
+    type GpuType {
+      id: String, displayName: String, memoryInGb: Int, lowestPrice(input: GpuLowestPriceInput): LowestPrice
+    }
+    type PodMachineInfo { podHostId: String, dataCenterId: String }
+    type Pod {
+      id: String!, name: String, imageName: String, desiredStatus: String, costPerHr: Float, machineId: String,
+      machine: PodMachineInfo
+    }
+    type Query { gpuTypes: [GpuType] }
+    type Mutation { podRentInterruptable(input: PodRentInterruptableInput!): Pod }
+""")
+
+
+class PlainRefused(Refused):
+    """What stands before the API refuses in plain text, whatever was asked for."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(status, None)
+        self.text = text
+
+    def response(self) -> web.Response:
+        """As an answer."""
+        return web.Response(text=self.text, status=self.status, headers=self.headers)
+
+
+def said_no(words: str) -> Refused:
+    """A GraphQL error: status 200, and no data."""
+    error = {"message": words, "path": [DEPLOY], "extensions": {"code": "RUNPOD"}}
+    return Refused(200, {"errors": [error], "data": {DEPLOY: None}})
+
+
+def misunderstood(words: str) -> Refused:
+    """A query that does not fit the schema: status 400, and no data at all."""
+    return Refused(400, {"errors": [{"message": words, "extensions": {"code": "GRAPHQL_VALIDATION_FAILED"}}]})
+
+
+def operation_of(query: str) -> str:
+    """The contract's name of a call."""
+    return next((name for part, name in _OPERATIONS.items() if part in query), "other")
+
+
+def run(query: str, root: object) -> Mapping[str, Any]:
+    """Answer a query as the API does.
+
+    Args:
+        query: GraphQL.
+        root: has the root fields as methods.
+
+    Raises:
+        Refused: the cloud's own no, by one of the methods.
+    """
+    result = graphql_sync(SCHEMA, query, root)
+    for error in result.errors or ():
+        if isinstance(error.original_error, Refused):
+            raise error.original_error
+        if error.original_error is not None and not isinstance(error.original_error, GraphQLError):
+            raise error.original_error
+    return dict(result.formatted)
+
+
+def rest_body(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What a create call of the REST API would have said for the same pod."""
+    body: dict[str, Any] = {
+        "name": asked.get("name"),
+        "image": asked.get("imageName"),
+        "args": asked.get("dockerArgs", ""),
+        "disk": asked.get("containerDiskInGb", 20),
+        "env": {row["key"]: row["value"] for row in asked.get("env", ())},
+        "ports": [port for port in str(asked.get("ports", "")).split(",") if port],
+        "cloud": asked.get("cloudType", "SECURE"),
+        "gpu": {"id": asked.get("gpuTypeId"), "count": asked.get("gpuCount", 1)},
+    }
+    if asked.get("dataCenterId"):
+        body["dataCenterIds"] = [asked["dataCenterId"]]
+    if asked.get("networkVolumeId"):
+        volume = {"volumeId": asked["networkVolumeId"], "path": asked.get("volumeMountPath", "/workspace")}
+        body["mounts"] = {"network": [volume]}
+    return body

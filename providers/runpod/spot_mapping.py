@@ -1,0 +1,186 @@
+"""Spot pods: RunPod's GraphQL and the contract's words. PURE: no I/O, no clock.
+
+Source: the schema as the `runpod` SDK 1.12 writes it, and RunPod's GraphQL reference. Texts are GraphQL string literals
+made by `json.dumps`, whose escapes GraphQL shares, so nothing in a value can end its string.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, ProviderError, QuotaExceeded, RateLimited
+from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer
+from providers._http import in_doubt
+from providers.runpod.mapping import ANYWHERE, NO_CAPACITY_WORDS, RUNPOD, clean, launch_body
+from providers.runpod.names import SPOT_TAG, PodKind, parse_type, tag_variable
+from providers.runpod.settings import RunpodSettings
+
+DEPLOY = "podRentInterruptable"
+CUDA_VERSIONS = ("11.8", *(f"12.{minor}" for minor in range(10)), *(f"13.{minor}" for minor in range(4)))
+"""GraphQL takes no least CUDA version, only a list of those that will do."""
+
+_PLACE = re.compile(r"[A-Za-z0-9-]+")
+_STOCK = {"High": True, "Medium": True, "Low": True, "None": False}
+_KINDS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
+    (re.compile(r"balance|insufficient fund|not enough credit|add funds|payment", re.I), AuthFailed),
+    (re.compile(r"unauthor|not authenticated|forbidden|permission|access denied|error code: 1010", re.I), AuthFailed),
+    (re.compile(r"too many requests|rate.?limit|error code: 1015", re.I), RateLimited),
+    (re.compile(r"spend(ing)? limit|quota|maximum number of", re.I), QuotaExceeded),
+    (NO_CAPACITY_WORDS, NoCapacity),
+    (re.compile(r"not have the resources|\bbid\b.*(low|least|minimum)|(low|minimum)\b.*\bbid\b", re.I), NoCapacity),
+    (re.compile(r"syntax error|cannot query|unknown argument|not defined by type|expected (value of )?type", re.I),
+     InvalidRequest),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Bid:
+    """The lowest bid for a GPU type in one place.
+
+    Attributes:
+        usd_per_gpu_hour: what one GPU costs at the least.
+        available: what RunPod says of free capacity; None when it does not tell.
+    """
+
+    usd_per_gpu_hour: float
+    available: bool | None
+
+
+def bids_query(cloud: str, count: int, places: Sequence[str]) -> str:
+    """The query for the lowest bids of pods with `count` GPUs in one tier, each place under an alias of its own.
+
+    Args:
+        cloud: "secure" or "community".
+        count: GPUs in one pod.
+        places: data centres, or `ANYWHERE`.
+    """
+    parts = []
+    for number, place in enumerate(places):
+        asked: dict[str, Any] = {"gpuCount": count, "secureCloud": cloud == "secure"}
+        if place != ANYWHERE:
+            asked["dataCenterId"] = place
+        parts.append(f"p{number}: lowestPrice(input: {_literal(asked)}) {{ minimumBidPrice stockStatus }}")
+    return f"query {{ gpuTypes {{ id {' '.join(parts)} }} }}"
+
+
+def bid_places(offers: Iterable[Offer]) -> list[str]:
+    """Where bids are to be asked for: the places of these offers, each once."""
+    return [place for place in dict.fromkeys(offer.region for offer in offers) if _PLACE.fullmatch(place)]
+
+
+def to_bids(data: Mapping[str, Any], places: Sequence[str]) -> dict[tuple[str, str], Bid]:
+    """The bids by (GPU id, place). A type that is not to be had as spot has a price of null, and is left out.
+
+    Raises:
+        KeyError, TypeError, ValueError: the answer is not what the API promises.
+    """
+    found: dict[tuple[str, str], Bid] = {}
+    for row in data["gpuTypes"]:
+        for number, place in enumerate(places):
+            told = row.get(f"p{number}") or {}
+            usd = float(told.get("minimumBidPrice") or 0)
+            if usd > 0 and math.isfinite(usd):
+                found[str(row["id"]), place] = Bid(usd, _STOCK.get(str(told.get("stockStatus"))))
+    return found
+
+
+def spot_offers(
+    on_demand: Iterable[Offer], bids: Mapping[tuple[str, str], Bid], settings: RunpodSettings
+) -> list[Offer]:
+    """The spot offers beside these on-demand offers, at the price that would be bid.
+
+    A bid is the lowest one plus the margin of the settings, and at most their limit; where the lowest is above the
+    limit there is no offer. It is also the price: RunPod bills what was bid.
+    """
+    offers: list[Offer] = []
+    for offer in on_demand:
+        kind = parse_type(offer.instance_type)
+        bid = bids.get((kind.id, offer.region)) if kind else None
+        limit = settings.spot_max_usd_per_gpu_hour or math.inf
+        if bid is None or bid.usd_per_gpu_hour > limit:
+            continue
+        usd = min(bid.usd_per_gpu_hour * (1 + settings.spot_bid_margin_percent / 100), limit)
+        offers.append(
+            replace(offer, spot=True, usd_per_hour=round(round(usd, 4) * offer.gpus, 6), available=bid.available)
+        )
+    return offers
+
+
+def deploy_mutation(request: LaunchRequest, kind: PodKind, settings: RunpodSettings) -> str:
+    """The mutation that rents one spot pod, with everything that an on-demand pod would have."""
+    body = launch_body(request, kind, settings)
+    env = {**body["env"], tag_variable(SPOT_TAG): "1"}
+    asked: dict[str, Any] = {
+        "bidPerGpu": round(request.offer.usd_per_gpu_hour, 4),
+        "name": body["name"],
+        "imageName": body["image"],
+        "dockerArgs": body["args"],
+        "gpuTypeId": kind.id,
+        "gpuCount": kind.count,
+        "containerDiskInGb": body["disk"],
+        "volumeInGb": 0,
+        "ports": ",".join(body["ports"]),
+        "env": [{"key": key, "value": value} for key, value in env.items()],
+    }
+    if request.offer.region != ANYWHERE:
+        asked["dataCenterId"] = request.offer.region
+    if settings.min_cuda_version:
+        asked["allowedCudaVersions"] = [v for v in CUDA_VERSIONS if _number(v) >= _number(settings.min_cuda_version)]
+    if settings.registry_id:
+        asked["containerRegistryAuthId"] = settings.registry_id
+    if settings.start_ssh:
+        asked["startSsh"] = True
+    for mount in body.get("mounts", {}).get("network", ()):
+        asked |= {"networkVolumeId": mount["volumeId"], "volumeMountPath": mount["path"]}
+    fields = _literal(asked)[1:-1]
+    what = "id costPerHr desiredStatus machine { dataCenterId }"
+    return f"mutation {{ {DEPLOY}(input: {{ cloudType: {kind.cloud}, {fields} }}) {{ {what} }} }}"
+
+
+def to_made(pod: Mapping[str, Any], request: LaunchRequest) -> Instance:
+    """The pod that the mutation made."""
+    cost, machine = pod.get("costPerHr"), pod.get("machine")
+    place = machine.get("dataCenterId") if isinstance(machine, dict) else None
+    return Instance(
+        provider=RUNPOD,
+        id=InstanceId(str(pod["id"])),
+        token=request.token,
+        state=InstanceState.BOOTING,
+        region=str(place or request.offer.region),
+        instance_type=request.offer.instance_type,
+        spot=True,
+        usd_per_hour=float(cost) if isinstance(cost, int | float) and cost > 0 else request.offer.usd_per_hour,
+        vendor_state=str(pod.get("desiredStatus") or ""),
+    )
+
+
+def to_spot_error(words: str, *, operation: str, changes: bool) -> ProviderError:
+    """The contract's error for the words of a GraphQL error, which has no status and no code that could be relied on.
+
+    Words that are not known leave a call that changes things in doubt: RunPod says "Something went wrong" of pods
+    that it made all the same.
+    """
+    said = clean(words)[:400]
+    text = f"GraphQL: {said or 'no words'}"
+    for pattern, kind in _KINDS:
+        if pattern.search(said) and (operation == "launch" or kind not in (NoCapacity, QuotaExceeded)):
+            return kind(text, provider=RUNPOD, operation=operation, vendor_text=said)
+    return in_doubt(text, changes=changes, provider=RUNPOD, operation=operation, vendor_text=said)
+
+
+def _literal(value: Any) -> str:
+    """A GraphQL literal: JSON, but for the names of an object's fields, which have no quotes."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_literal(part)}" for name, part in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    return json.dumps(value)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
