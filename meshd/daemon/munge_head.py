@@ -102,7 +102,7 @@ class HeadMunge:
     async def _ask(self, body: dict[str, Any], moment: datetime | None, timeout_s: float) -> None:
         if self.view.busy:
             return
-        self.view = replace(self.view, busy=True, failure="")
+        self.view = replace(self.view, busy=True, failure="", moment=moment)
         request_id = secrets.token_hex(8)
         try:
             told = await self._exchange({**body, "id": request_id}, timeout_s)

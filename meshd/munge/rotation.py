@@ -146,7 +146,7 @@ class HeadView:
         staged: the key laid beside it.
         busy: the unit was asked for something and has not answered.
         failure: why its last answer was no.
-        moment: for which moment it was asked to change when it said no; None: it was asked to stage.
+        moment: for which moment it is, or was last, asked to change; None: it was asked to stage.
         works: munge encodes and decodes there, and slurmctld answers.
     """
 
@@ -373,6 +373,9 @@ def _switch(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Deci
     head, target, at = world.head, rotation.target, rotation.switch_at
     if at is None:
         return Decision(_agree(rotation, world, now, pace))
+    if head.busy and head.moment != at:
+        # An earlier order is still under way. Nobody is told of this moment before the head can be.
+        return Decision(rotation if now < at else _agree(rotation, world, now, pace))
     if head.busy and now < at + timedelta(seconds=pace.head_timeout_s):
         return Decision(rotation, _switch_nodes(rotation, world, at))
     if now >= at and head.key == target and not head.busy:

@@ -70,6 +70,10 @@ class Sim:
 
     rotation: Rotation
     head: Box = field(default_factory=Box)
+    asked: list[tuple[int, str, datetime | None]] = field(default_factory=list)
+    """What the head's unit is still to do, one after the other: by which life of meshd, the key, and when to switch
+    to it; without a moment it is to be staged."""
+    life: int = 0
     nodes: dict[str, Node] = field(default_factory=dict)
     files: set[str] = field(default_factory=lambda: {OLD})
     now: datetime = START
@@ -80,8 +84,9 @@ class Sim:
     # -- meshd ----------------------------------------------------------------------------------------------------
 
     def world(self) -> World:
-        busy = self.head.due is not None
-        head = replace(self.told, busy=busy, works=True)
+        mine = [moment for life, _, moment in self.asked if life == self.life]
+        moment = mine[0] if mine else self.told.moment
+        head = replace(self.told, busy=bool(mine), moment=moment, works=True)
         views = {
             name: NodeView(
                 name, name, node.online, node.down and not node.online, node.key if node.online else "",
@@ -113,7 +118,7 @@ class Sim:
         raise AssertionError(f"it does not settle at one time: {self.rotation}")
 
     def crash(self) -> None:
-        self.told = HeadView()
+        self.life, self.told = self.life + 1, HeadView()
 
     def do(self, step: Step) -> None:
         match step:
@@ -121,13 +126,9 @@ class Sim:
                 self.files |= {OLD, NEW}
                 self.rotation = replace(self.rotation, new=NEW)
             case StageHead(key):
-                if self.refused():
-                    self.told = replace(self.told, failure="no", moment=None)
-                else:
-                    self.head.staged = key
-                    self.told = HeadView(key=self.head.key, staged=key)
+                self.ask_head(key, None)
             case SwitchHead(key, at):
-                self.head.due = (key, at)
+                self.ask_head(key, at)
             case StageNode(machine, key):
                 self.nodes[machine].staged = key
             case SwitchNode(machine, key, at):
@@ -138,6 +139,27 @@ class Sim:
             case RestartSlurmd(machine):
                 self.nodes[machine].slurmd = True
 
+    def ask_head(self, key: str, at: datetime | None) -> None:
+        if not any(life == self.life for life, _, _ in self.asked):  # one question at a time
+            self.asked.append((self.life, key, at))
+            self.serve()
+
+    def serve(self) -> None:
+        """The head's unit: a life of meshd that has ended hears no answer."""
+        while self.asked:
+            life, key, at = self.asked[0]
+            if at is not None and self.now < at:
+                return
+            del self.asked[0]
+            done = not self.refused()
+            if done and at is None:
+                self.head.staged = key
+            elif done:
+                done = self.head.change(key)
+            if life == self.life:
+                failure = "" if done else "no"
+                self.told = HeadView(key=self.head.key, staged=self.head.staged, failure=failure, moment=at)
+
     def refused(self) -> bool:
         self.head_refuses = max(self.head_refuses - 1, 0)
         return self.head_refuses > 0
@@ -146,13 +168,7 @@ class Sim:
 
     def pass_time(self) -> None:
         self.now += timedelta(seconds=TICK_S)
-        if self.head.due is not None and self.now >= self.head.due[1]:
-            key, at = self.head.due
-            self.head.due = None
-            if self.refused() or not self.head.change(key):
-                self.told = replace(self.told, key=self.head.key, failure="no", moment=at)
-            else:
-                self.told = HeadView(key=self.head.key, staged=self.head.staged)
+        self.serve()
         for node in self.nodes.values():
             if node.online and node.due is not None and self.now >= node.due[1]:
                 node.change(node.due[0])
@@ -205,7 +221,7 @@ class Sim:
             assert self.rotation.target in self.files
         else:
             assert OLD in self.files, "the old key is kept until the end"
-        if self.rotation.stage not in AT_ONE_MOMENT and self.head.due is None:
+        if self.rotation.stage not in AT_ONE_MOMENT and not self.asked:
             assert self.head.key == self.rotation.target, (
                 "only inside SWITCH and RETURN may the head be of another mind"
             )

@@ -53,7 +53,7 @@ class Head:
         self.view = replace(self.view, key=self.key, staged=self.staged, failure="", moment=None)
 
     async def switch(self, name: str, at: datetime) -> None:
-        self.view = replace(self.view, busy=True, failure="")
+        self.view = replace(self.view, busy=True, failure="", moment=at)
         await asyncio.sleep(max(0.0, (at - SystemClock().now()).total_seconds()))
         if not self.refuses and self.key != name:
             assert name in {self.staged, self.previous}
