@@ -3,8 +3,8 @@
 #
 # usage: launch.sh STATE LAYERS DISK_SIZE CGROUP GPUS PROGRAM [ARGUMENT...]
 #
-# STATE/skeleton is laid over LAYERS (an overlayfs lowerdir list); the result appears at STATE/disk/root. PROGRAM replaces
-# this shell, in the control group CGROUP (a path below the root of the unified hierarchy).
+# STATE/skeleton is laid over LAYERS (an overlayfs lowerdir list); the result appears at STATE/disk/root. PROGRAM runs in
+# the control group CGROUP (a path below the root of the unified hierarchy), and again when the machine reboots.
 set -eu
 state=$1 layers=$2 size=$3 cgroup=$4 gpus=$5
 shift 5
@@ -37,4 +37,10 @@ echo $$ >"/sys/fs/cgroup/$cgroup/cgroup.procs"
 # nspawn's notes about its containers are of no use to this host, and it need not know whether systemd runs it.
 mkdir -p /run/systemd
 mount -t tmpfs tmpfs /run/systemd
-exec "$@"
+# What nspawn ends with when the machine reboots and nspawn may not make it a control group of its own.
+REBOOT=133
+while :; do
+    code=0
+    "$@" || code=$?
+    [ "$code" = "$REBOOT" ] || exit "$code"
+done

@@ -248,10 +248,10 @@ class NspawnHypervisor:
         return process
 
     async def _launched(self, machine: _Machine) -> None:
-        """Wait until all is mounted and nspawn has taken over from the launcher."""
+        """Wait until all is mounted and the launcher runs nspawn."""
         deadline = asyncio.get_running_loop().time() + _LAUNCH_TIMEOUT_S
         while machine.process.poll() is None and asyncio.get_running_loop().time() < deadline:
-            if program_of(machine.process.pid) == "systemd-nspawn":
+            if any(program_of(pid) == "systemd-nspawn" for pid in children(machine.process.pid)):
                 return
             await asyncio.sleep(_POLL_S)
         name = machine.spec.name
@@ -297,6 +297,10 @@ def inside(leader: int, argv: Sequence[str]) -> list[str]:
     return ["nsenter", f"--target={leader}", "--all", "--", "/usr/bin/env", "-i", *environment, *argv]
 
 
-def leader_of(supervisor: int) -> int | None:
-    """The pid, on the host, of the first process of the machine that an nspawn supervises; None before it is there."""
-    return next((pid for pid in children(supervisor) if innermost_pid(pid) == 1), None)
+def leader_of(launcher: int) -> int | None:
+    """The pid, on the host, of the first process of a machine; None before it is there, and while it reboots.
+
+    Args:
+        launcher: the process that runs nspawn, once for each boot of the machine.
+    """
+    return next((pid for nspawn in children(launcher) for pid in children(nspawn) if innermost_pid(pid) == 1), None)

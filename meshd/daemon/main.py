@@ -118,7 +118,8 @@ class Daemon:
         self._auth = auth_key_parts(
             settings, clock, records, self._agents, Canary(run, clock, settings.tailnet.login_server),
             Sights(
-                lambda: self._watcher.current, lambda: self._sources.slurm.current, lambda: self._sources.key_record()
+                lambda: self._watcher.current, lambda: self._sources.slurm.current, lambda: self._sources.key_record(),
+                self._watcher.look,
             ),
         )  # fmt: skip
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from meshd.obs.log import redact
 from meshd.store.journal import Journal
-from meshd.tailnet.rotation import Rotation, RotationNode
+from meshd.tailnet.rotation import AT_NODES, Rotation, RotationNode, Stage
 
 _ROTATION: Final = TypeAdapter(Rotation)
 _NODE: Final = TypeAdapter(RotationNode)
@@ -44,7 +44,7 @@ class AuthRotations:
                 [(rotation.id, machine, redact(_NODE.dump_json(node).decode())) for machine, node in nodes.items()],
             )
         self._last = rotation
-        if before is None or before.stage is not rotation.stage:
+        if before is None or _is_news(before, rotation):
             self._journal.event(at, "rotation", _told(rotation), stage=rotation.stage.value, rotation=rotation.id)
         return rotation
 
@@ -59,6 +59,12 @@ class AuthRotations:
 
 def _changed(before: Mapping[str, RotationNode], after: Mapping[str, RotationNode]) -> dict[str, RotationNode]:
     return {machine: node for machine, node in after.items() if before.get(machine) is not node}
+
+
+def _is_news(before: Rotation, after: Rotation) -> bool:
+    """Nodes that return one by one lead to and fro between the stages at the nodes."""
+    back = before.stage in AT_NODES and after.stage in {Stage.DISTRIBUTE, Stage.CONFIRM}
+    return before.stage is not after.stage and not back
 
 
 def _told(rotation: Rotation) -> str:

@@ -74,6 +74,10 @@ class TailnetWatcher:
             group.create_task(self._follow_for_ever(), name="tailnet-bus")
             group.create_task(self._poll_for_ever(), name="tailnet-poll")
 
+    async def look(self) -> None:
+        """Read the whole status now: for who waits for a change and would rather be sure than early."""
+        await self._poll()
+
     async def _follow_for_ever(self) -> None:
         pause_s = RECONNECT_MIN_S
         while True:

@@ -71,17 +71,26 @@ async def test_a_wrong_clock(lab: Lab, figure: Callable[[str], None]) -> None:
     assert "NTP" in end.failure
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def dead_key(lab: Lab) -> AsyncIterator[Lab]:
-    """The auth key in the file was revoked."""
-    key_id, secret = await lab.cluster.world.tailnet.mint_key(description="soon dead")
-    before = await lab.head.shell(f"cat {KEY}")
+async def key_from_file(lab: Lab) -> str:
+    """Put a new auth key into the file; its id, once meshd has proved it and uses it."""
+    key_id, secret = await lab.cluster.world.tailnet.mint_key(description="put there by hand")
     await lab.head.write(KEY, secret, "0600")
     await lab.restart_meshd()
-    await lab.cluster.world.tailnet.revoke_key(key_id)
+
+    async def in_use() -> bool:
+        seen = await lab.ask("rotate-key", "--status")
+        return seen["in_use"]["id"] == key_id and not seen["active"]
+
+    await lab.until(in_use, "the new key is in use")
+    return key_id
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def dead_key(lab: Lab) -> AsyncIterator[Lab]:
+    """The auth key in use was revoked."""
+    await lab.cluster.world.tailnet.revoke_key(await key_from_file(lab))
     yield lab
-    await lab.head.write(KEY, before, "0600")
-    await lab.restart_meshd()
+    await key_from_file(lab)
 
 
 async def test_a_dead_auth_key(dead_key: Lab, figure: Callable[[str], None]) -> None:

@@ -265,12 +265,17 @@ class Life:
             self.store, self.file, minter, mints=False, ahead=timedelta(days=14), expires=lambda: None,
             engine=lambda: self.engine, clock=net.clock,
         )  # fmt: skip
-        self.engine = RotationEngine(AuthRotations(self.journal), means, self.world, net.clock, occasion=self.occasion)
+        self.engine = RotationEngine(
+            AuthRotations(self.journal), means, self.world, net.clock, occasion=self.occasion, look=self.look
+        )
         self.desk = RotationDesk(
             self.engine, self.occasion, self.store, self.file, mints=False, can_mint=True, world=self.world,
             clock=net.clock,
         )  # fmt: skip
         self.agents_speak()
+
+    async def look(self) -> None:
+        """The tailnet is read anew with each look of the engine here."""
 
     def world(self) -> Any:
         net, now = self.net, self.net.clock.now()

@@ -22,7 +22,7 @@ from .files import locked, read_json, write_atomic
 from .login import STEP_S, complaints, device, recover, until_online
 from .node import Node
 from .parse import version
-from .tailscale import Tailscale, TailscaleFault
+from .tailscale import ASK_S, Tailscale, TailscaleFault
 from .tools import find, run, search_path
 
 UP_S = 60
@@ -47,13 +47,16 @@ def reauth(node: Node, attempt: str) -> dict[str, Any]:
     result = _result(node, attempt)
     if result is None:
         _check(node)
-        _detach(node, attempt)
+        child = _detach(node, attempt)
         deadline = time.monotonic() + WAIT_S
         while result is None:
-            if time.monotonic() > deadline:
-                raise TailscaleFault(f"the login does not come to its end within {WAIT_S:g} s")
-            time.sleep(STEP_S)
+            ended = child is not None and child.poll() is not None
             result = _result(node, attempt)
+            if result is None and (ended or time.monotonic() > deadline):
+                raise TailscaleFault(f"the login did not come to its end within {WAIT_S:g} s: see the agent's log")
+            time.sleep(STEP_S)
+        if child is not None:
+            child.wait(ASK_S)
     if not result.get("ok"):
         raise TailscaleFault(str(result.get("detail") or "the login failed without a word"))
     return {name: result.get(name) for name in ("node_key", "address", "gap_s")}
@@ -104,7 +107,8 @@ def _check(node: Node) -> None:
         )
 
 
-def _detach(node: Node, attempt: str) -> None:
+def _detach(node: Node, attempt: str) -> subprocess.Popen[bytes] | None:
+    """Start it; the process, where it is a child of ours: it goes on when we end."""
     paths = node.paths
     argv = [sys.executable, str(paths.agent), "--root", str(paths.root), "--proc", str(paths.proc), "--systemctl",
             node.systemctl, "--attempt", attempt, "reauth"]  # fmt: skip
@@ -113,10 +117,10 @@ def _detach(node: Node, attempt: str) -> None:
         active = run([node.systemctl, "is-active", "--quiet", unit], 15.0, check=False).returncode == 0
         if not active:
             run(["systemd-run", f"--unit={unit}", "--collect", "--quiet", "--property=UMask=0077", *argv], 30.0)
-        return
+        return None
     paths.agent_log.parent.mkdir(parents=True, exist_ok=True)
     with paths.agent_log.open("ab") as log:
-        subprocess.Popen(
+        return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={"PATH": search_path()}
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ restart it goes on from the journal.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from secrets import token_hex
 
@@ -55,6 +55,7 @@ class RotationEngine:
         world: what is known now.
         clock: time.
         occasion: called when no rotation is under way: may begin one.
+        look: reads the tailnet anew: a node's new key is waited for.
     """
 
     def __init__(
@@ -65,12 +66,15 @@ class RotationEngine:
         clock: Clock,
         *,
         occasion: Callable[[], None],
+        look: Callable[[], Awaitable[None]],
     ) -> None:
         self._log = log_of
         self._means = means
         self._world = world
         self._clock = clock
         self._occasion = occasion
+        self._look = look
+        self._looking: asyncio.Task[None] | None = None
         self._busy: dict[RotationStep, asyncio.Task[None]] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._asked_s: dict[str, float] = {}
@@ -169,7 +173,7 @@ class RotationEngine:
 
     async def aclose(self) -> None:
         """End what is under way; the journal knows what was not finished."""
-        tasks = [*self._busy.values(), *self._keeping.values()]
+        tasks = [*self._busy.values(), *self._keeping.values(), *([self._looking] if self._looking else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -213,8 +217,16 @@ class RotationEngine:
         for step in next_steps(rotation, world, now, self._busy):
             rotation = self._put(begun(rotation, step, world, now), now)
             self._busy[step] = asyncio.create_task(self._carry_out(step), name=f"rotation {step.action}")
+        if any(node.stage is NodeStage.REAUTHENTICATED for node in rotation.nodes.values()) and not self._looking:
+            self._looking = asyncio.create_task(self._look_again(), name="rotation look")
         done = {NodeStage.CONFIRMED, NodeStage.WAIVED, NodeStage.GONE}
         self._waited_for = frozenset(m for m, node in rotation.nodes.items() if node.stage not in done)
+
+    async def _look_again(self) -> None:
+        try:
+            await self._look()
+        finally:
+            self._looking = None
 
     async def _carry_out(self, step: RotationStep) -> None:
         try:

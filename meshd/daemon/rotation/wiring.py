@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -36,11 +36,13 @@ class Sights:
 
     Attributes:
         key_record: what the API tells of the key in use; None when it does not.
+        look: reads the tailnet anew.
     """
 
     tailnet: Callable[[], Observation[TailnetView]]
     slurm: Callable[[], Observation[SlurmView]]
     key_record: Callable[[], AuthKey | None]
+    look: Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def build(
         store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,
         engine=lambda: engine, clock=clock,
     )  # fmt: skip
-    engine = RotationEngine(AuthRotations(records.journal), means, world, clock, occasion=occasion)
+    engine = RotationEngine(AuthRotations(records.journal), means, world, clock, occasion=occasion, look=sights.look)
     desk = RotationDesk(
         engine, occasion, store, file, mints=mints, can_mint=minter is not None, world=world, clock=clock
     )
