@@ -1,68 +1,20 @@
-"""JSON over HTTP, for clouds without an SDK: deadline, size limit, and which fault leaves what in doubt."""
+"""JSON over HTTP with an API key, for clouds without an SDK: deadline, size limit, and what is in doubt."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
 
 from meshd import __version__
-from meshd.errors import ProviderError, Transient, Uncertain
+from meshd.errors import AuthFailed, Transient
+from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt, retry_after_s
 
 MAX_ANSWER_B = 16 * 1024 * 1024
 USER_AGENT = f"meshd/{__version__}"
-MAX_VENDOR_TEXT = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A cloud's answer.
-
-    Attributes:
-        status: the HTTP status.
-        body: the decoded JSON; None when the body is not JSON.
-        text: the body's first characters, for `meshctl events`.
-        retry_after_s: seconds from the Retry-After header; None when absent or unreadable.
-        headers: all of the answer's, names in lower case.
-    """
-
-    status: int
-    body: Any
-    text: str
-    retry_after_s: float | None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_json(self) -> bool:
-        """Whether the body was a JSON object."""
-        return isinstance(self.body, dict)
-
-
-def retry_after_s(header: str | None, now: datetime) -> float | None:
-    """Seconds to wait, from either form of Retry-After (RFC 9110, 10.2.3); None when there is nothing to read."""
-    if not header:
-        return None
-    if header.strip().isdigit():
-        return float(header)
-    try:
-        at = parsedate_to_datetime(header)
-    except ValueError:
-        return None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return max(0.0, (at - now).total_seconds())
-
-
-def in_doubt(text: str, *, changes: bool, provider: str, operation: str, vendor_text: str = "") -> ProviderError:
-    """The error of a call whose effect cannot be known: Uncertain when it changes things, else Transient."""
-    kind = Uncertain if changes else Transient
-    return kind(text, provider=provider, operation=operation, vendor_text=vendor_text)
 
 
 class JsonHttp:
@@ -74,14 +26,30 @@ class JsonHttp:
     Args:
         provider: the provider's name in errors.
         base_url: scheme, host and path prefix, without a slash at the end.
-        headers: sent with each call; may hold the key, and so is never shown.
+        key: the API key, sent with each call and never shown; "" for none.
     """
 
-    def __init__(self, provider: str, base_url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, provider: str, base_url: str, key: str) -> None:
         self._provider = provider
         self._base_url = base_url.rstrip("/")
-        self._headers = {"Accept": "application/json", "User-Agent": USER_AGENT, **headers}
+        self._has_key = bool(key)
+        self._headers = {
+            "Accept": "application/json",
+            "User-Agent": USER_AGENT,
+            "Authorization": f"Bearer {key}",
+        }
         self._session: aiohttp.ClientSession | None = None
+
+    def need_key(self, operation: str) -> None:
+        """Nothing is sent, and no turn is waited for, without a key.
+
+        Raises:
+            AuthFailed: there is none.
+        """
+        if not self._has_key:
+            name = self._provider
+            text = f"no API key: set providers.{name}.api_key_file or the credential `{name}_api_key`"
+            raise AuthFailed(text, provider=name, operation=operation)
 
     async def call(
         self, method: str, path: str, *, operation: str, changes: bool, timeout_s: float, json_body: Any = None

@@ -16,10 +16,11 @@ from botocore.config import Config
 from botocore.loaders import Loader, create_loader
 
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
-from providers._http import USER_AGENT, in_doubt
+from providers._answers import Refusal, in_doubt
+from providers._http import USER_AGENT
 from providers._settings import read_secret
 from providers._threads import Workers
-from providers.aws.mapping import AWS, Refusal, to_error
+from providers.aws.mapping import AWS, to_error
 from providers.aws.permissions import decoded, encoded_in, without_code
 from providers.aws.pricelist import price_filter
 from providers.aws.settings import AwsSettings

@@ -23,6 +23,7 @@ from meshd.errors import (
 )
 from meshd.gpus import normalise
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
+from providers._answers import Refusal
 from providers._prices import Price
 from providers.aws.permissions import without_code
 from providers.aws.settings import AwsSettings
@@ -91,23 +92,6 @@ _NOT_YET = frozenset({"IncorrectInstanceState", "IncorrectState"})
 TOKEN_TAKEN = "IdempotentParameterMismatch"  # noqa: S105  an error code
 TOKEN_USED_UP = "IdempotentInstanceTerminated"  # noqa: S105  an error code
 UNKNOWN_ID = "InvalidInstanceID.NotFound"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """What EC2 said no with.
-
-    Attributes:
-        code: EC2's error code; the HTTP status as text when the body was no EC2 error.
-        status: the HTTP status.
-        message: EC2's words.
-        retry_after_s: from the Retry-After header; None when absent.
-    """
-
-    code: str
-    status: int
-    message: str
-    retry_after_s: float | None = None
 
 
 def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderError:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
-from providers._http import MAX_VENDOR_TEXT, in_doubt, retry_after_s
+from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt, retry_after_s
 from providers._settings import read_secret
 from providers._threads import Workers
 from providers.gce.errors import GCE, refusal_of_answer, to_error
@@ -167,16 +167,12 @@ class Gce:
         base = self._settings.billing_endpoint or self._settings.api_endpoint or f"https://{BILLING_API}"
         url = f"{base.rstrip('/')}/v1/services/{COMPUTE_SERVICE}/skus"
         response = session.get(url, params=query, timeout=self._settings.call_timeout_s, allow_redirects=False)
-        try:
-            body = response.json()
-        except ValueError:
-            body = None
-        if response.status_code != 200:
-            wait_s = retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC))
-            refusal = refusal_of_answer(response.status_code, body, response.text[:MAX_VENDOR_TEXT], wait_s)
-            raise to_error(refusal, operation="prices", changes=False)
-        if isinstance(body, dict) and isinstance(body.get("skus"), list):
-            return body
+        answer = _answer_of(response)
+        if answer.status != 200:
+            raise to_error(refusal_of_answer(answer), operation="prices", changes=False)
+        if answer.is_json and isinstance(answer.body.get("skus"), list):
+            page: Row = answer.body
+            return page
         raise Transient("the answer is not what the Cloud Billing API promises", provider=GCE, operation="prices")
 
     @property
@@ -340,12 +336,18 @@ def _translate(sdk: Sdk, error: Exception, operation: str, changes: bool) -> Pro
 
 def _refused(error: Any, operation: str, changes: bool) -> ProviderError:
     response = getattr(error, "response", None)
-    headers = getattr(response, "headers", {})
-    wait_s = retry_after_s(headers.get("Retry-After"), datetime.now(UTC))
+    if response is None:
+        answer = Answer(int(error.code or 0), None, str(error.message)[:MAX_VENDOR_TEXT], None)
+    else:
+        answer = _answer_of(response)
+    return to_error(refusal_of_answer(answer), operation=operation, changes=changes)
+
+
+def _answer_of(response: Any) -> Answer:
+    """An answer that came through requests."""
     try:
-        body = response.json() if response is not None else None
+        body = response.json()
     except ValueError:
         body = None
-    status = int(getattr(response, "status_code", 0) or error.code or 0)
-    text = str(getattr(response, "text", "") or error.message)[:MAX_VENDOR_TEXT]
-    return to_error(refusal_of_answer(status, body, text, wait_s), operation=operation, changes=changes)
+    wait_s = retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC))
+    return Answer(response.status_code, body, response.text[:MAX_VENDOR_TEXT], wait_s)

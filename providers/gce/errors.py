@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from meshd.errors import (
@@ -25,6 +24,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import ProviderName
+from providers._answers import Answer, Refusal
 
 GCE = ProviderName("gce")
 TAKEN = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
@@ -85,40 +85,17 @@ _NAMED_BY_US = re.compile(r"/(images|networks|subnetworks|serviceAccounts|diskTy
 _WHOLE_PROJECT = "GPUS_ALL_REGIONS"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """What Google said no with.
-
-    Attributes:
-        code: its `reason` or operation error code; the HTTP status as text when it told none.
-        status: the HTTP status, 0 for an operation that tells none.
-        message: its words.
-        retry_after_s: from the Retry-After header; None when absent.
-    """
-
-    code: str
-    status: int
-    message: str
-    retry_after_s: float | None = None
-
-
-def refusal_of_answer(status: int, body: Any, text: str, retry_after_s: float | None = None) -> Refusal:
-    """The refusal in an HTTP error.
-
-    Args:
-        status: the HTTP status.
-        body: the decoded answer; anything when it was no JSON of Google's.
-        text: words to show when the body has none.
-        retry_after_s: from the Retry-After header.
-    """
-    detail = body.get("error") if isinstance(body, dict) else None
+def refusal_of_answer(answer: Answer) -> Refusal:
+    """The refusal in an HTTP error; the answer's own text where it is none of Google's."""
+    detail = answer.body.get("error") if isinstance(answer.body, dict) else None
     if not isinstance(detail, dict):
-        return Refusal(str(status), status, text, retry_after_s)
+        return Refusal(str(answer.status), answer.status, answer.text, answer.retry_after_s)
     rows = detail.get("errors") or ()
     reason = next((str(row["reason"]) for row in rows if isinstance(row, dict) and row.get("reason")), "")
     info = next((str(row["reason"]) for row in detail.get("details") or () if row.get("reason")), "")
-    code = info if info in _CODES and reason not in _CODES else reason or info or str(detail.get("status") or status)
-    return Refusal(code, status, str(detail.get("message") or text), retry_after_s)
+    code = info if info in _CODES and reason not in _CODES else reason or info
+    code = code or str(detail.get("status") or answer.status)
+    return Refusal(code, answer.status, str(detail.get("message") or answer.text), answer.retry_after_s)
 
 
 def refusal_of_operation(operation: Mapping[str, Any]) -> Refusal | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshd.errors import AuthFailed
-from providers._http import JsonHttp, in_doubt
+from providers._answers import in_doubt
+from providers._http import JsonHttp
 from providers._limits import shared_spacing
 from providers._settings import read_secret
 from providers.lambda_cloud.mapping import LAMBDA, to_error
@@ -26,8 +26,7 @@ class LambdaApi:
         self._settings = settings
         secret = read_secret(settings.api_key, settings.api_key_file, "lambda_api_key")
         key = secret.get_secret_value() if secret else ""
-        self._has_key = bool(key)
-        self._http = JsonHttp(LAMBDA, settings.base_url.rstrip("/") + PREFIX, {"Authorization": f"Bearer {key}"})
+        self._http = JsonHttp(LAMBDA, settings.base_url.rstrip("/") + PREFIX, key)
         self._calls = shared_spacing(key, "lambda calls", settings.call_spacing_s, settings.max_wait_s)
         self._launches = shared_spacing(key, "lambda launches", settings.launch_spacing_s, settings.max_wait_s)
 
@@ -53,7 +52,7 @@ class LambdaApi:
         Raises:
             Uncertain: as for any call that changes things, and when the answer names no instance.
         """
-        self._need_key("launch")
+        self._http.need_key("launch")
         await self._launches.turn(provider=LAMBDA, operation="launch")
         data = await self._map("POST", "/instance-operations/launch", "launch", body)
         ids = data.get("instance_ids")
@@ -84,7 +83,7 @@ class LambdaApi:
         return data
 
     async def _data(self, method: str, path: str, operation: str, body: Mapping[str, Any] | None) -> Any:
-        self._need_key(operation)
+        self._http.need_key(operation)
         changes = body is not None
         timeout_s = self._settings.launch_timeout_s if operation == "launch" else self._settings.call_timeout_s
         await self._calls.turn(provider=LAMBDA, operation=operation)
@@ -98,20 +97,8 @@ class LambdaApi:
             return answer.body["data"]
         if answer.status < 400:
             raise self._odd(operation, changes=changes, text=answer.text)
-        raise to_error(
-            answer.status,
-            answer.body,
-            operation=operation,
-            changes=changes,
-            retry_after_s=answer.retry_after_s,
-            text=answer.text,
-        )
+        raise to_error(answer, operation=operation, changes=changes)
 
     def _odd(self, operation: str, *, changes: bool, text: str = "") -> Exception:
         words = "the answer is not what Lambda's API promises"
         return in_doubt(words, changes=changes, provider=LAMBDA, operation=operation, vendor_text=text)
-
-    def _need_key(self, operation: str) -> None:
-        if not self._has_key:
-            text = "no API key: set providers.lambda.api_key_file or the credential `lambda_api_key`"
-            raise AuthFailed(text, provider=LAMBDA, operation=operation)

@@ -24,6 +24,7 @@ from meshd.errors import (
 )
 from meshd.gpus import normalise
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
+from providers._answers import Answer
 from providers.lambda_cloud.settings import LambdaSettings
 
 LAMBDA = ProviderName("lambda")
@@ -57,28 +58,25 @@ _DESCRIPTION = re.compile(r"\((\d+)\s*GB")
 _TAG_KEY = re.compile(r"[a-z][a-z0-9-:]+")
 
 
-def to_error(
-    status: int, body: Any, *, operation: str, changes: bool, retry_after_s: float | None = None, text: str = ""
-) -> ProviderError:
+def to_error(answer: Answer, *, operation: str, changes: bool) -> ProviderError:
     """The contract's error for an answer that is no success.
 
     Args:
-        status: the HTTP status.
-        body: the decoded answer; None when it was not JSON.
+        answer: what the cloud answered.
         operation: the contract's name of the call.
         changes: the call may have made or ended a machine.
-        retry_after_s: from the Retry-After header.
-        text: the answer's first characters, kept for `meshctl events`.
     """
-    detail = body.get("error") if isinstance(body, dict) else None
+    detail = answer.body.get("error") if isinstance(answer.body, dict) else None
     detail = detail if isinstance(detail, dict) else {}
     code = str(detail.get("code", ""))
     words = " ".join(str(detail[key]) for key in ("message", "suggestion") if detail.get(key))
-    said = f"{code}: {words}" if code else f"HTTP {status} without an error code"
-    if status == 429:
-        return RateLimited(said, retry_after_s=retry_after_s, provider=LAMBDA, operation=operation, vendor_text=text)
-    kind = _kind(status, code, operation, changes)
-    return kind(said, provider=LAMBDA, operation=operation, vendor_text=said if code else text)
+    said = f"{code}: {words}" if code else f"HTTP {answer.status} without an error code"
+    if answer.status == 429:
+        return RateLimited(
+            said, retry_after_s=answer.retry_after_s, provider=LAMBDA, operation=operation, vendor_text=answer.text
+        )
+    kind = _kind(answer.status, code, operation, changes)
+    return kind(said, provider=LAMBDA, operation=operation, vendor_text=said if code else answer.text)
 
 
 def _kind(status: int, code: str, operation: str, changes: bool) -> type[ProviderError]:

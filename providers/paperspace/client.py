@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from meshd.errors import AuthFailed, InvalidRequest, NotFound, Transient
-from providers._http import JsonHttp, in_doubt
+from meshd.errors import InvalidRequest, NotFound, Transient
+from providers._answers import in_doubt
+from providers._http import JsonHttp
 from providers._limits import shared_spacing
 from providers._settings import read_secret
 from providers.paperspace.errors import PAPERSPACE, to_error
@@ -29,8 +31,7 @@ class PaperspaceApi:
         self._settings = settings
         secret = read_secret(settings.api_key, settings.api_key_file, "paperspace_api_key")
         key = secret.get_secret_value() if secret else ""
-        self._has_key = bool(key)
-        self._http = JsonHttp(PAPERSPACE, settings.base_url.rstrip("/") + PREFIX, {"Authorization": f"Bearer {key}"})
+        self._http = JsonHttp(PAPERSPACE, settings.base_url.rstrip("/") + PREFIX, key)
         self._calls = shared_spacing(key, "paperspace calls", settings.call_spacing_s, settings.max_wait_s)
 
     async def session(self) -> Mapping[str, Any]:
@@ -157,9 +158,7 @@ class PaperspaceApi:
         body: Mapping[str, Any] | None = None,
         may_be_null: bool = False,
     ) -> Any:
-        if not self._has_key:
-            text = "no API key: set providers.paperspace.api_key_file or the credential `paperspace_api_key`"
-            raise AuthFailed(text, provider=PAPERSPACE, operation=operation)
+        self._http.need_key(operation)
         await self._calls.turn(provider=PAPERSPACE, operation=operation)
         timeout_s = self._settings.launch_timeout_s if operation == "launch" else self._settings.call_timeout_s
         answer = await self._http.call(
@@ -171,14 +170,7 @@ class PaperspaceApi:
         text = "" if path == "/startup-scripts" else answer.text
         if answer.status < 400:
             raise self._odd(operation, changes=changes, text=text)
-        raise to_error(
-            answer.status,
-            answer.body,
-            operation=operation,
-            changes=changes,
-            retry_after_s=answer.retry_after_s,
-            text=text,
-        )
+        raise to_error(replace(answer, text=text), operation=operation, changes=changes)
 
     def _odd(self, operation: str, *, changes: bool, text: str = "") -> Exception:
         words = "the answer is not what Paperspace's API promises"

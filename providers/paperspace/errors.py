@@ -8,7 +8,6 @@ says of capacity and quota has no code of its own, so the words decide. Of the b
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from meshd.errors import (
     AuthFailed,
@@ -22,6 +21,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import ProviderName
+from providers._answers import Answer
 
 PAPERSPACE = ProviderName("paperspace")
 
@@ -61,27 +61,22 @@ _CODES = {
 }
 
 
-def to_error(
-    status: int, body: Any, *, operation: str, changes: bool, retry_after_s: float | None = None, text: str = ""
-) -> ProviderError:
+def to_error(answer: Answer, *, operation: str, changes: bool) -> ProviderError:
     """The contract's error for an answer that is no success.
 
     Args:
-        status: the HTTP status.
-        body: the decoded answer; None when it was not JSON.
+        answer: what the cloud answered.
         operation: the contract's name of the call.
         changes: the call may have made or ended a machine.
-        retry_after_s: from the Retry-After header.
-        text: the answer's first characters, kept for `meshctl events` when the body has no code.
     """
-    detail = body if isinstance(body, dict) else {}
+    detail = answer.body if isinstance(answer.body, dict) else {}
     code, words = str(detail.get("code") or ""), str(detail.get("message") or "")
-    said = f"{code}: {words}" if code else f"HTTP {status} without an error code"
-    vendor_text = said if code else text
-    meant = _CODES.get(code, status)
-    if 429 in (status, meant):
+    said = f"{code}: {words}" if code else f"HTTP {answer.status} without an error code"
+    vendor_text = said if code else answer.text
+    meant = _CODES.get(code, answer.status)
+    if 429 in (answer.status, meant):
         return RateLimited(
-            said, retry_after_s=retry_after_s, provider=PAPERSPACE, operation=operation, vendor_text=vendor_text
+            said, retry_after_s=answer.retry_after_s, provider=PAPERSPACE, operation=operation, vendor_text=vendor_text
         )
     kind = by_words(words) if operation == "launch" else None
     if kind is None or (kind is not NoCapacity and meant >= 500):

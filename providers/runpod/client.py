@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from meshd.errors import AuthFailed, ProviderError
-from providers._http import Answer, JsonHttp, in_doubt
+from meshd.errors import ProviderError
+from providers._answers import Answer, in_doubt
+from providers._http import JsonHttp
 from providers._settings import read_secret
 from providers.runpod.mapping import RUNPOD, clean, to_error
 from providers.runpod.quota import shared_quota, wait_s
@@ -27,8 +29,7 @@ class RunpodApi:
         self._settings = settings
         secret = read_secret(settings.api_key, settings.api_key_file, "runpod_api_key")
         key = secret.get_secret_value() if secret else ""
-        self._has_key = bool(key)
-        self._http = JsonHttp(RUNPOD, settings.base_url.rstrip("/") + PREFIX, {"Authorization": f"Bearer {key}"})
+        self._http = JsonHttp(RUNPOD, settings.base_url.rstrip("/") + PREFIX, key)
         self._quota = shared_quota(key, settings.base_url, settings.max_wait_s)
 
     async def gpu_types(self, cloud: str, count: int, operation: str = "offers") -> list[Mapping[str, Any]]:
@@ -82,9 +83,7 @@ class RunpodApi:
     async def _call(
         self, method: str, path: str, operation: str, *, success: int, body: Mapping[str, Any] | None = None
     ) -> Answer:
-        if not self._has_key:
-            text = "no API key: set providers.runpod.api_key_file or the credential `runpod_api_key`"
-            raise AuthFailed(text, provider=RUNPOD, operation=operation)
+        self._http.need_key(operation)
         changes = method != "GET"
         timeout_s = self._settings.launch_timeout_s if method == "POST" else self._settings.call_timeout_s
         await self._quota.turn(provider=RUNPOD, operation=operation)
@@ -97,14 +96,9 @@ class RunpodApi:
             return answer
         if answer.status < 400:
             raise self._odd(answer, operation, changes=changes)
-        raise to_error(
-            answer.status,
-            answer.body,
-            operation=operation,
-            changes=changes,
-            retry_after_s=wait_s(quota) if answer.retry_after_s is None else answer.retry_after_s,
-            text=answer.text,
-        )
+        if answer.retry_after_s is None:
+            answer = replace(answer, retry_after_s=wait_s(quota))
+        raise to_error(answer, operation=operation, changes=changes)
 
     def _rows(self, answer: Answer, name: str, needed: tuple[str, ...], operation: str) -> list[Mapping[str, Any]]:
         rows = answer.body.get(name) if answer.is_json else None

@@ -23,6 +23,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, ProviderName
+from providers._answers import Answer
 from providers.runpod.command import start_command
 from providers.runpod.names import CLUSTER_TAG, MACHINE_TAG, SPOT_TAG, PodKind, kind_of, tag, tag_variable
 from providers.runpod.settings import RunpodSettings
@@ -53,30 +54,26 @@ def clean(text: str) -> str:
     return _SECRET_LOOKING.sub("[...]", text)
 
 
-def to_error(
-    status: int, body: Any, *, operation: str, changes: bool, retry_after_s: float | None = None, text: str = ""
-) -> ProviderError:
+def to_error(answer: Answer, *, operation: str, changes: bool) -> ProviderError:
     """The contract's error for an answer that is no success.
 
     Args:
-        status: the HTTP status.
-        body: the decoded answer; None when it was not JSON.
+        answer: what the cloud answered.
         operation: the contract's name of the call.
         changes: the call may have made or ended a pod.
-        retry_after_s: how long to wait, from the headers.
-        text: the answer's first characters, kept for `meshctl events` when it is no problem document.
     """
-    problem = body if isinstance(body, dict) and (body.get("detail") or body.get("title")) else None
+    body = answer.body if isinstance(answer.body, dict) else {}
+    problem = body if body.get("detail") or body.get("title") else None
     words = clean(_words(problem)) if problem else ""
-    vendor_text = words or clean(text)
-    said = f"HTTP {status}: {words or 'no problem document'}"
-    if status == 429:
+    vendor_text = words or clean(answer.text)
+    said = f"HTTP {answer.status}: {words or 'no problem document'}"
+    if answer.status == 429:
         return RateLimited(
-            said, retry_after_s=retry_after_s, provider=RUNPOD, operation=operation, vendor_text=vendor_text
+            said, retry_after_s=answer.retry_after_s, provider=RUNPOD, operation=operation, vendor_text=vendor_text
         )
-    if status == 410:
+    if answer.status == 410:
         return InvalidRequest(f"{RETIRED} ({said})", provider=RUNPOD, operation=operation, vendor_text=vendor_text)
-    kind = _kind(status, words, operation, changes)
+    kind = _kind(answer.status, words, operation, changes)
     return kind(said, provider=RUNPOD, operation=operation, vendor_text=vendor_text)
 
 

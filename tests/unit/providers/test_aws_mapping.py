@@ -19,9 +19,10 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import InstanceState, LaunchRequest, Offer, ProviderName
+from providers._answers import Refusal
 from providers._prices import shipped
 from providers.aws import mapping
-from providers.aws.mapping import Image, Refusal, run_parameters, to_error, to_instance, to_instance_type, to_state
+from providers.aws.mapping import Image, run_parameters, to_error, to_instance, to_instance_type, to_state
 from providers.aws.settings import AwsSettings
 
 OFFER = Offer(ProviderName("aws"), "us-east-1", "us-east-1a", "p5.4xlarge", "h100-sxm", 1, 80, 16, 262144, 6.88)

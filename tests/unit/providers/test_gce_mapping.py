@@ -27,10 +27,11 @@ from meshd.errors import (
 )
 from meshd.price_list import Pair, PriceList
 from meshd.provider_api import InstanceState, LaunchRequest, Offer, PriceSource, ProviderName
+from providers._answers import Answer, Refusal
 from providers._prices import Prices, shipped
 from providers._settings import parse
 from providers.gce.body import IMAGES, insert_body
-from providers.gce.errors import Refusal, refusal_of_answer, refusal_of_operation, to_error
+from providers.gce.errors import refusal_of_answer, refusal_of_operation, to_error
 from providers.gce.keys import key_info
 from providers.gce.mapping import (
     Verdict,
@@ -164,7 +165,7 @@ def test_the_projects_quota_is_told_as_such() -> None:
     ],
 )
 def test_refusals_in_answers(body: Any, code: str, message: str) -> None:
-    assert refusal_of_answer(403, body, "shown", 7.0) == Refusal(code, 403, message, 7.0)
+    assert refusal_of_answer(Answer(403, body, "shown", 7.0)) == Refusal(code, 403, message, 7.0)
 
 
 def operation(status: str = "DONE", *codes: str, **more: Any) -> dict[str, Any]:

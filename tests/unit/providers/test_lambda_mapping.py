@@ -19,6 +19,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import InstanceState, LaunchRequest, Offer, ProviderName
+from providers._answers import Answer
 from providers.lambda_cloud.mapping import launch_body, only_key, terminate_blocked, to_error, to_offers, to_state
 from providers.lambda_cloud.settings import LambdaSettings
 
@@ -57,13 +58,13 @@ OFFER = Offer(ProviderName("lambda"), "us-east-1", "", "gpu_1x_a10", "a10", 1, 2
 def test_errors(status: int, code: str, operation: str, kind: type[ProviderError]) -> None:
     body = {"error": {"code": code, "message": "words"}} if code else None
     changes = operation in ("launch", "terminate")
-    assert type(to_error(status, body, operation=operation, changes=changes)) is kind
+    assert type(to_error(Answer(status, body, "", None), operation=operation, changes=changes)) is kind
 
 
 @pytest.mark.parametrize("body", [None, [], "text", {"error": "text"}, {"error": None}, {}])
 def test_odd_bodies(body: Any) -> None:
-    assert type(to_error(502, body, operation="launch", changes=True)) is Uncertain
-    assert type(to_error(502, body, operation="list", changes=False)) is Transient
+    assert type(to_error(Answer(502, body, "", None), operation="launch", changes=True)) is Uncertain
+    assert type(to_error(Answer(502, body, "", None), operation="list", changes=False)) is Transient
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from meshd.provider_api import (
     PriceSource,
     ProviderName,
 )
+from providers._answers import Answer
 from providers._settings import parse
 from providers.paperspace.catalogue import shipped
 from providers.paperspace.errors import NotNow, by_words, to_error
@@ -102,22 +103,22 @@ LATE = "We are currently out of capacity for the selected VM type. Try again in 
 )
 def test_errors(status: int, code: str, message: str, operation: str, kind: type[ProviderError]) -> None:
     body = {**({"code": code} if code else {}), **({"message": message} if message else {})}
-    error = to_error(status, body, operation=operation, changes=operation in ("launch", "terminate"))
+    error = to_error(Answer(status, body, "", None), operation=operation, changes=operation in ("launch", "terminate"))
     assert type(error) is kind
     assert (error.provider, error.operation) == ("paperspace", operation)
 
 
 def test_errors_keep_the_vendors_words_and_nothing_that_was_sent() -> None:
     body = {"code": "BAD_REQUEST", "message": "Input validation failed", "issues": [{"received": "tskey-secret"}]}
-    error = to_error(400, body, operation="launch", changes=True, text=str(body))
+    error = to_error(Answer(400, body, str(body), None), operation="launch", changes=True)
     assert error.vendor_text == "BAD_REQUEST: Input validation failed"
     assert "tskey" not in str(error)
 
 
 @pytest.mark.parametrize("body", [None, [], "text", {"code": None}, {"message": 5}, {}])
 def test_odd_bodies(body: Any) -> None:
-    assert type(to_error(502, body, operation="launch", changes=True)) is Uncertain
-    assert type(to_error(502, body, operation="list", changes=False)) is Transient
+    assert type(to_error(Answer(502, body, "", None), operation="launch", changes=True)) is Uncertain
+    assert type(to_error(Answer(502, body, "", None), operation="list", changes=False)) is Transient
 
 
 @pytest.mark.parametrize("words", ["", "Input validation failed", "Machine not found", "The region is unlimited"])

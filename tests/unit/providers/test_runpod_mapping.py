@@ -26,6 +26,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, OfferQuery, ProviderName
+from providers._answers import Answer
 from providers._settings import parse
 from providers.runpod import command
 from providers.runpod.catalogue import cpu_offers, cpu_questions, gpu_offers, gpu_questions
@@ -77,7 +78,9 @@ LAUNCH = LaunchRequest("lab-h100-1-abcdef", "lab", OFFER, "#!/bin/sh\n", {"meshd
 )
 def test_errors(status: int, detail: str, operation: str, kind: type[ProviderError]) -> None:
     body = {"title": "T", "status": status, "detail": detail} if detail else None
-    error = to_error(status, body, operation=operation, changes=operation in ("launch", "terminate"), text="raw")
+    error = to_error(
+        Answer(status, body, "raw", None), operation=operation, changes=operation in ("launch", "terminate")
+    )
     assert type(error) is kind
     assert (error.provider, error.operation) == ("runpod", operation)
     assert error.vendor_text == (detail or "raw")
@@ -87,8 +90,8 @@ def test_errors(status: int, detail: str, operation: str, kind: type[ProviderErr
 
 @pytest.mark.parametrize("body", [None, [], "text", {"error": "text"}, {}, {"detail": ""}])
 def test_odd_bodies(body: Any) -> None:
-    assert type(to_error(502, body, operation="launch", changes=True)) is Uncertain
-    assert type(to_error(400, body, operation="list", changes=False)) is Transient
+    assert type(to_error(Answer(502, body, "", None), operation="launch", changes=True)) is Uncertain
+    assert type(to_error(Answer(400, body, "", None), operation="list", changes=False)) is Transient
 
 
 @pytest.mark.parametrize("status", [400, 422, 429, 500])
@@ -97,7 +100,7 @@ def test_refusals_that_repeat_the_start_command_keep_no_secret(status: int) -> N
     script = args.split("echo ")[1].split(" ")[0]
     problem = {"title": "T", "status": status, "detail": "invalid", "errors": [f"$.args: '{args}' is too long"]}
     for body in (problem, None):
-        error = to_error(status, body, operation="launch", changes=True, text=f"<p>{args}"[:400])
+        error = to_error(Answer(status, body, f"<p>{args}"[:400], None), operation="launch", changes=True)
         shown = repr(vars(error)) + str(error)
         assert not any(script[at : at + 20] in shown for at in range(len(script) - 20))
 

@@ -12,9 +12,9 @@ from pydantic import SecretStr
 
 from meshd.errors import ConfigError, NotFound, RateLimited, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, ProviderName
+from providers._answers import retry_after_s
 from providers._fresh import Freshness
 from providers._gather import all_of
-from providers._http import retry_after_s
 from providers._limits import Spacing, shared_spacing
 from providers._settings import read_secret
 from providers._threads import Workers
