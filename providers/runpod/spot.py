@@ -14,7 +14,7 @@ from typing import Any
 
 from meshd.errors import AuthFailed, ConfigError, ProviderError, Transient
 from meshd.provider_api import Instance, LaunchRequest
-from providers._http import MAX_VENDOR_TEXT, in_doubt
+from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt
 from providers._settings import read_secret
 from providers._threads import Workers
 from providers.runpod.mapping import RUNPOD, clean, to_error
@@ -84,7 +84,7 @@ class SpotApi:
         if isinstance(data, dict):
             return data
         if isinstance(answer, dict) and isinstance(answer.get("status"), int):  # a problem document of the gateway's
-            raise to_error(answer["status"], answer, operation=operation, changes=changes)
+            raise to_error(Answer(answer["status"], answer, "", None), operation=operation, changes=changes)
         raise _odd(operation, changes=changes)
 
     def _send(self, query: str, key: str, operation: str, changes: bool) -> Any:

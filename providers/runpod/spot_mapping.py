@@ -15,7 +15,7 @@ from typing import Any
 
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, ProviderError, QuotaExceeded, RateLimited
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer
-from providers._http import in_doubt
+from providers._answers import in_doubt
 from providers.runpod.mapping import ANYWHERE, NO_CAPACITY_WORDS, RUNPOD, clean, launch_body
 from providers.runpod.names import SPOT_TAG, PodKind, parse_type, tag_variable
 from providers.runpod.settings import RunpodSettings
