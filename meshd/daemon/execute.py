@@ -64,6 +64,7 @@ class Executor:
             p.Drain: nodes.drain,
             p.Leave: nodes.leave,
             p.RemoveDevice: nodes.remove_device,
+            p.DisableKeyExpiry: nodes.disable_key_expiry,
         }
 
     @property

@@ -203,7 +203,7 @@ class Daemon:
             pools=wanted.pools(self.settings, self._providers, now, shapes_fixed=self._publishing.shapes_fixed),
             targets=self._journal.targets(),
             policy=wanted.policy(
-                self.settings.timing, self.settings.prices, may_remove_devices=self._auth.api is not None
+                self.settings.timing, self.settings.prices, may_change_devices=self._auth.api is not None
             ),
             blocks=self._journal.blocks(now),
             cooled=self._journal.cooled(now),
@@ -238,6 +238,13 @@ class Daemon:
             *self._telemetry.problems(),
             *self._munge_desk.problem(),
             *self._auth.occasion.problems(),
+            *problems.of_node_keys(
+                self._journal.machines(),
+                self._snapshot(),
+                now,
+                timedelta(days=self.settings.tailnet.rotate_before_expiry_d),
+                may_change=self._auth.api is not None,
+            ),
         ]
 
     def _standing(self) -> Standing:

@@ -13,7 +13,7 @@ from meshd.errors import MeshdError, TailnetError
 from meshd.model.desired import Cause
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmNode, SlurmView
-from meshd.model.plan import Accept, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
+from meshd.model.plan import Accept, DisableKeyExpiry, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
 from meshd.plan.lifecycle import way_out
 
 log = structlog.get_logger(__name__)
@@ -50,11 +50,15 @@ class Agents(Protocol):
         ...
 
 
-class DeviceRemover(Protocol):
-    """Deletes tailnet devices."""
+class Devices(Protocol):
+    """What is asked of the tailnet's API."""
 
     async def delete_device(self, device_id: str) -> None:
         """Delete a device; one that does not exist is no error. Raises TailnetError."""
+        ...
+
+    async def disable_key_expiry(self, device_id: str) -> None:
+        """Have a device's node key never expire. Idempotent. Raises TailnetError."""
         ...
 
 
@@ -66,7 +70,7 @@ class NodeSteps:
         records: Records,
         slurm: SlurmControl,
         agents: Agents,
-        devices: DeviceRemover | None,
+        devices: Devices | None,
         timing: Callable[[], TimingSettings],
     ) -> None:
         self._records = records
@@ -183,6 +187,18 @@ class NodeSteps:
             log.warning("device_not_removed", machine=step.subject, reason=str(error))
             return
         self._records.change(step.subject, "device_removed", "its tailnet device was deleted", device_removed=True)
+
+    async def disable_key_expiry(self, step: DisableKeyExpiry) -> None:
+        """Have the machine's node key last. A refusal is told, and keeps the machine from nothing else."""
+        if self._devices is None:
+            return
+        try:
+            await self._devices.disable_key_expiry(step.device_id)
+        except TailnetError as error:
+            log.warning("key_expiry_not_disabled", machine=step.subject, reason=str(error))
+            self._records.mark(step.subject, "key_expiry", f"{step.reason}, and that cannot be changed: {error}")
+            return
+        self._records.mark(step.subject, "key_expiry", f"{step.reason}: its expiry is disabled")
 
     async def refuse(self, machine: Machine, error: MeshdError) -> None:
         """Give up a machine that may not join."""

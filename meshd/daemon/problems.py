@@ -8,9 +8,11 @@ from datetime import datetime, timedelta
 from meshd.api.schema import ProblemView
 from meshd.daemon.guard.breaker import Breaker
 from meshd.model.desired import Desired
-from meshd.model.machine import Machine, Phase
+from meshd.model.ids import MachineName
+from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, Unavailable
 from meshd.model.plan import Warn
+from meshd.plan.devices import expiring_keys
 from meshd.plan.prices import refresh_words, rented_by_stale
 from meshd.plan.scale import supply_gpus
 
@@ -18,6 +20,9 @@ _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 OFFLINE_LONG = timedelta(minutes=10)
 """A restart of tailscaled or of the machine takes less, and its agent mends what it can in less."""
+
+KEY_URGENT = timedelta(days=3)
+"""An end of a node key that is this near is an error."""
 
 _CURES = {
     "tailnet": "check `tailscale status` on the head; nothing is destroyed while it cannot be read",
@@ -127,6 +132,38 @@ def of_logins(machines: Iterable[Machine], snapshot: Snapshot, now: datetime) ->
             "deleted by hand does not come back: `meshctl remove`",
             since=peer.last_seen, machine=machine.name, pool=machine.pool,
         )  # fmt: skip
+
+
+def of_node_keys(
+    machines: Iterable[Machine], snapshot: Snapshot, now: datetime, ahead: timedelta, *, may_change: bool
+) -> Iterable[ProblemView]:
+    """Node keys of the head and of machines that end within `ahead`: the device is off the tailnet then."""
+    if not isinstance(snapshot.tailnet, Fresh):
+        return
+    joined = {m.name: m for m in machines if m.phase in IN_SLURM}
+    for key in expiring_keys(joined.values(), snapshot.tailnet.value):
+        if not key.expired and key.expires - ahead > now:
+            continue
+        if key.expired or key.expires <= now:
+            text = f"the node key of {key.owner} ended on {key.expires:%Y-%m-%d}: it is off the tailnet"
+        else:
+            days = (key.expires - now).days
+            text = f"the node key of {key.owner} ends on {key.expires:%Y-%m-%d}, in {days} days: then it is off"
+        cure = (
+            "disable key expiry for it in the admin console, or give meshd an API credential, which does it by itself"
+        )
+        if not key.machine:
+            cure = "disable key expiry for the head in the admin console, or `tailscale up --force-reauth` on it"
+        elif may_change:
+            cure = (
+                "meshd asks the API to disable its expiry each hour; `meshctl events` tells why that fails: the "
+                "credential needs devices:core"
+            )
+        machine = joined.get(MachineName(key.machine))
+        urgent = key.expired or key.expires - KEY_URGENT <= now
+        yield _problem(
+            "error" if urgent else "warning", text, cure, machine=key.machine, pool=machine.pool if machine else ""
+        )
 
 
 def of_plan(

@@ -147,7 +147,7 @@ class Reconciler:
 
     def _machines(self, desired: Desired) -> list[Machine]:
         machines = self._records.journal.machines()
-        if desired.policy.may_remove_devices:
+        if desired.policy.may_change_devices:
             machines += self._records.journal.gone_with_device()
         return machines
 

@@ -76,7 +76,7 @@ def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...], prices_since:
     )
 
 
-def policy(timing: TimingSettings, prices: PriceSettings, *, may_remove_devices: bool) -> Policy:
+def policy(timing: TimingSettings, prices: PriceSettings, *, may_change_devices: bool) -> Policy:
     """The deadlines and limits as the planner knows them."""
     return Policy(
         launch_settle_s=timing.launch_settle_s,
@@ -89,6 +89,6 @@ def policy(timing: TimingSettings, prices: PriceSettings, *, may_remove_devices:
         orphan_grace_s=timing.orphan_grace_s,
         terminate_again_s=timing.terminate_again_s,
         lost_after_s=timing.lost_after_s,
-        may_remove_devices=may_remove_devices,
+        may_change_devices=may_change_devices,
         price_stale_after_s=prices.stale_after_d * DAY_S,
     )

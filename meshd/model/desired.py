@@ -107,7 +107,10 @@ class Policy:
     publish_wait_max_s: float = 60.0
     stale_after_s: float = 180.0
     """A word of a cloud or of Slurm that is older than this, or from the future, is no word at all."""
-    may_remove_devices: bool = False
+    may_change_devices: bool = False
+    """The tailnet's API can be asked to delete devices and to change them."""
+    key_expiry_again_s: float = 3600.0
+    """After asking the API to disable a node key's expiry: it takes a while to show, or was refused."""
     price_stale_after_s: float = 30 * 86400.0
     """A price that is older than this is stale: under a budget it is told, or not used at all."""
 

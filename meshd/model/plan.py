@@ -151,6 +151,13 @@ class RemoveDevice(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class DisableKeyExpiry(Step):
+    """The machine's own node key expires: have it last as long as the machine."""
+
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Warn(Step):
     """People should know this before the plan is carried out. `cure` says what would help.
 

@@ -17,6 +17,7 @@ from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snaps
 from meshd.model.plan import (
     Accept,
     Adopt,
+    DisableKeyExpiry,
     Drain,
     Launch,
     Leave,
@@ -358,7 +359,18 @@ def _ready(machine: Machine, world: World) -> Step | None:
             machine,
             f"no word from it for over {world.policy.heartbeat_lost_s:g} s, and Slurm does not reach it either",
         )
-    return None
+    return _lasting_key(machine, world)
+
+
+def _lasting_key(machine: Machine, world: World) -> Step | None:
+    """An untagged device's node key expires: the machine is off the tailnet then. Only its own is changed."""
+    peer = world.peer(machine)
+    if peer is None or peer.key_expiry is None or peer.id != machine.tailnet_id or not world.policy.may_change_devices:
+        return None
+    asked = machine.marks.get("key_expiry")
+    if asked is not None and (world.now - asked).total_seconds() < world.policy.key_expiry_again_s:
+        return None
+    return DisableKeyExpiry(machine.name, f"its node key would end on {peer.key_expiry:%Y-%m-%d}", peer.id)
 
 
 def _dead(machine: Machine, world: World) -> bool:
@@ -456,7 +468,7 @@ def _terminating_without_id(machine: Machine, world: World, at: datetime | None)
 
 
 def _gone(machine: Machine, world: World) -> Step | None:
-    if machine.device_removed or not world.policy.may_remove_devices:
+    if machine.device_removed or not world.policy.may_change_devices:
         return None
     peer = world.peer(machine)
     if peer is not None:

@@ -197,6 +197,10 @@ class TailscaleAdmin:
         """Give a device exactly these tags; it loses its user. Idempotent."""
         await self._http.write("POST", f"{_path(device_id)}/tags", {"tags": list(tags)}, scope="devices:core")
 
+    async def disable_key_expiry(self, device_id: str) -> None:
+        """Have a device's node key never expire. Idempotent."""
+        await self._http.write("POST", f"{_path(device_id)}/key", {"keyExpiryDisabled": True}, scope="devices:core")
+
     async def authorize(self, device_id: str) -> None:
         """Approve a device where the tailnet demands it. Idempotent."""
         await self._http.write("POST", f"{_path(device_id)}/authorized", {"authorized": True}, scope="devices:core")

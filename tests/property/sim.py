@@ -233,6 +233,9 @@ class World:
     async def delete_device(self, device_id: str) -> None:
         return None
 
+    async def disable_key_expiry(self, device_id: str) -> None:
+        return None
+
     def start_jobs(self, p: float) -> None:
         """Slurm starts jobs on nodes that are open, at any moment."""
         for slot, node in self.nodes.items():

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from meshd.api.node_schema import PollIn
+from meshd.api.schema import ProblemView
 from meshd.config import TimingSettings
 from meshd.daemon import problems
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.node_desk import NodeDeskOfDaemon
+from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.tokens import MachineTokens
+from meshd.errors import TailnetError
+from meshd.model import plan as p
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot
 from tests.unit.daemon.small import Small
@@ -91,3 +96,66 @@ def test_it_is_not_told_where_it_is_not_known_or_told_already() -> None:
     assert list(problems.of_logins([READY], around(READY), NOW)) == []
     assert list(problems.of_logins([replace(READY, problem="its agent's words")], seen(1800), NOW)) == []
     assert list(problems.of_logins([replace(READY, phase=Phase.DRAINING)], seen(1800), NOW)) == []
+
+
+# -- node keys that expire --------------------------------------------------------------------------------------------
+
+AHEAD = timedelta(days=14)
+
+
+class TailnetApi:
+    """The tailnet's API: changes devices, or may not."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.refuses = ""
+
+    async def delete_device(self, device_id: str) -> None:
+        raise AssertionError("nothing is deleted here")
+
+    async def disable_key_expiry(self, device_id: str) -> None:
+        self.asked.append(device_id)
+        if self.refuses:
+            raise TailnetError(self.refuses)
+
+
+@pytest.mark.parametrize("refuses", ["", "the tailnet's API refused: give the credential the scope devices:core"])
+async def test_a_node_key_is_made_to_last(small: Small, refuses: str) -> None:
+    api = TailnetApi()
+    api.refuses = refuses
+    steps = NodeSteps(small.records, small.slurm, small.agents, api, TimingSettings)
+    await steps.disable_key_expiry(p.DisableKeyExpiry(READY.name, "its node key would end on 2026-05-30", "n-1"))
+    assert api.asked == ["n-1"]
+    assert small.get(READY.name).marks["key_expiry"] == NOW
+    text = small.journal.events(-1, 1, READY.name)[0].text
+    assert text.endswith(refuses or "its expiry is disabled")
+
+
+def key_problems(
+    ends_d: float, *, expired: bool = False, head_d: float = 100.0, api: bool = False
+) -> list[ProblemView]:
+    ends = replace(peer(READY), key_expiry=ago(-86400 * ends_d), expired=expired)
+    view = replace(tailnet(ends), self_key_expiry=ago(-86400 * head_d))
+    seen = around(READY, tailnet=Fresh(view, NOW))
+    return list(problems.of_node_keys([READY], seen, NOW, AHEAD, may_change=api))
+
+
+def test_the_end_of_a_node_key_is_announced() -> None:
+    assert key_problems(15) == []
+    (told,) = key_problems(9.5)
+    assert (told.severity, told.machine, told.pool) == ("warning", READY.name, READY.pool)
+    assert "ends on 2026-03-11, in 9 days" in told.text
+    assert "admin console" in told.cure
+    assert "devices:core" in key_problems(9.5, api=True)[0].cure
+    assert key_problems(3)[0].severity == "error"
+    (told,) = key_problems(15, expired=True)
+    assert (told.severity, "is off the tailnet" in told.text) == ("error", True)
+    assert "ended on" in key_problems(-1)[0].text
+
+
+def test_the_heads_own_is_announced_too() -> None:
+    (told,) = key_problems(100, head_d=2, api=True)
+    assert (told.severity, told.machine) == ("error", "")
+    assert "the node key of the head" in told.text
+    assert "on it" in told.cure
+    assert list(problems.of_node_keys([READY], around(READY, tailnet=GONE_DARK), NOW, AHEAD, may_change=True)) == []

@@ -103,6 +103,22 @@ def test_a_node_that_only_control_has_lost_is_kept() -> None:
         assert step(replace(m, heartbeat_at=ago(LONG)), seen) is None, "Slurm still reaches it"
 
 
+def test_the_node_key_of_its_own_device_shall_last() -> None:
+    m = machine(Phase.READY, tailnet_id=f"n-{machine(Phase.READY).name}")
+    ends = replace(peer(m), key_expiry=ago(-90 * 86400))
+    seen = around(m, tailnet=Fresh(tailnet(ends), NOW))
+    found = step(m, seen, may_change_devices=True)
+    assert isinstance(found, p.DisableKeyExpiry)
+    assert found.device_id == m.tailnet_id
+    assert step(m, seen) is None, "no credential"
+    assert step(m, around(m), may_change_devices=True) is None, "it does not expire"
+    assert step(replace(m, tailnet_id="n-other"), seen, may_change_devices=True) is None, "another one's device"
+    assert step(replace(m, marks={"key_expiry": ago(60)}), seen, may_change_devices=True) is None, "asked just now"
+    again = step(replace(m, marks={"key_expiry": ago(3600)}), seen, may_change_devices=True)
+    assert isinstance(again, p.DisableKeyExpiry)
+    assert to(step(replace(m, removal="wanted"), seen, may_change_devices=True)) is Phase.DRAINING, "more urgent"
+
+
 # -- what the cloud says ----------------------------------------------------------------------------------------------
 
 
@@ -324,9 +340,9 @@ def test_devices_of_what_is_gone() -> None:
     m = machine(Phase.GONE)
     seen = snapshot(tailnet=Fresh(tailnet(peer(m)), NOW))
     assert step(m, seen) is None
-    assert isinstance(step(m, seen, may_remove_devices=True), p.RemoveDevice)
-    assert step(replace(m, device_removed=True), seen, may_remove_devices=True) is None
-    assert step(m, snapshot(), may_remove_devices=True) is None
+    assert isinstance(step(m, seen, may_change_devices=True), p.RemoveDevice)
+    assert step(replace(m, device_removed=True), seen, may_change_devices=True) is None
+    assert step(m, snapshot(), may_change_devices=True) is None
 
 
 @pytest.mark.parametrize("phase", ALL)

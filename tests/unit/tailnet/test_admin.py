@@ -157,7 +157,12 @@ async def test_tags_and_approval(admin: TailscaleAdmin, api: Api) -> None:
     api.will(200, "null")
     await admin.set_tags("n1", ["tag:gpu"])
     await admin.authorize("n1")
-    assert [body for *_, body in api.asked] == [{"tags": ["tag:gpu"]}, {"authorized": True}]
+    api.will(200)
+    await admin.disable_key_expiry("n1")
+    assert [body for *_, body in api.asked] == [
+        {"tags": ["tag:gpu"]}, {"authorized": True}, {"keyExpiryDisabled": True},
+    ]  # fmt: skip
+    assert api.asked[-1][:2] == ("POST", "/api/v2/device/n1/key")
 
 
 async def test_reads_are_tried_again_as_told(admin: TailscaleAdmin, api: Api, clock: Any) -> None:
