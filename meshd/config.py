@@ -37,6 +37,12 @@ class TailnetSettings(_Table):
     tags: tuple[str, ...] = Field(("tag:meshd",), description="tags of a key that meshd mints")
     accept_dns: bool = Field(False, description="let tailscale write resolv.conf on the machines")
     socket: Path = Field(Path("/run/tailscale/tailscaled.sock"), description="tailscaled's LocalAPI on the head")
+    admin_api: Literal["tailscale", "headscale"] = Field(
+        "tailscale", description="the control server's API; headscale from 0.30 on also serves Tailscale's"
+    )
+    headscale_user: str = Field(
+        "", description="owner of the keys that meshd mints; headscale before 0.28 wants one, name or number"
+    )
     api_base_url: str = Field("https://api.tailscale.com", description="admin API; used only with a credential")
     api_token_file: Path | None = Field(None, description="API access token; else the credential `tailscale_api_token`")
     oauth_client_id: str = Field("", description="OAuth client id; its secret is in oauth_client_secret_file")

@@ -125,7 +125,8 @@ class Occasion:
     def _ending(self, in_use: KeptKey, end: datetime, now: datetime) -> ProblemView:
         name = f"the auth key {in_use.id}" if in_use.id else "the auth key"
         days = (end - now).days
-        text = f"{name} ends on {end:%Y-%m-%d}, in {days} days" if end > now else f"{name} ended on {end:%Y-%m-%d}"
+        left = f"in {days} days" if days else "in less than a day"
+        text = f"{name} ends on {end:%Y-%m-%d}, {left}" if end > now else f"{name} ended on {end:%Y-%m-%d}"
         if self._minter is not None:
             cure = "`meshctl rotate-key` makes a new one and gives it to all nodes"
         else:

@@ -22,6 +22,7 @@ from meshd.runtime.clock import Clock
 from meshd.store.auth_rotations import AuthRotations
 from meshd.tailnet.admin import AuthKey, TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken, OAuthClient
+from meshd.tailnet.headscale import HeadscaleAdmin
 from meshd.tailnet.keys import AuthKeys, KeyFile, Minter
 from meshd.tailnet.keystore import KeyStore
 from meshd.tailnet.rotation_steps import World
@@ -108,7 +109,7 @@ def build(
     return AuthKeyParts(AuthKeys(store, file, minter if mints else None, clock), api, engine, occasion, desk)
 
 
-def key_api(tailnet: TailnetSettings, clock: Clock) -> TailscaleAdmin | None:
+def key_api(tailnet: TailnetSettings, clock: Clock) -> KeyApi | None:
     """The control server's API, when there is a credential for it.
 
     Raises:
@@ -124,4 +125,12 @@ def key_api(tailnet: TailnetSettings, clock: Clock) -> TailscaleAdmin | None:
         if tailnet.mint_auth_key:
             raise ConfigError("tailnet.mint_auth_key", ["needs an API token or an OAuth client (docs/tailnet.md)"])
         return None
+    if tailnet.admin_api == "headscale":
+        if isinstance(credential, OAuthClient):
+            raise ConfigError("tailnet.admin_api", ["headscale takes an API key (api_token), not an OAuth client"])
+        default = TailnetSettings.model_fields["api_base_url"].default
+        url = tailnet.login_server if tailnet.api_base_url == default else tailnet.api_base_url
+        if not url:
+            raise ConfigError("tailnet.admin_api", ["headscale's address is missing: set login_server"])
+        return HeadscaleAdmin(AdminHttp(url, credential, clock), clock, user=tailnet.headscale_user)
     return TailscaleAdmin(AdminHttp(tailnet.api_base_url, credential, clock), tailnet=tailnet.tailnet)
