@@ -101,6 +101,10 @@ class KeyApi(Protocol):
         """Remove a device. Idempotent."""
         ...
 
+    async def disable_key_expiry(self, device_id: str) -> None:
+        """Let a device's own key last. Idempotent."""
+        ...
+
     async def aclose(self) -> None:
         """Close all connections."""
         ...

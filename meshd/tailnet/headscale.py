@@ -107,6 +107,17 @@ class HeadscaleAdmin:
         """Remove a node. Idempotent."""
         await self._http.write("DELETE", f"{NODES}/{quote(device_id, safe='')}", scope=SCOPE, gone_ok=True)
 
+    async def disable_key_expiry(self, device_id: str) -> None:
+        """Not done: older headscales do not know the word, and take the same call as one to end the key at once.
+
+        Raises:
+            TailnetRefused: always.
+        """
+        raise TailnetRefused(
+            f"meshd does not change the expiry of headscale's node {device_id}: set `node.expiry: 0` in headscale's "
+            "settings, and use keys with tags"
+        )
+
     async def _user_id(self) -> str:
         """The user's number: before 0.26 its name was asked for, which is taken where no such number is told."""
         if self._user.isdigit():

@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
-from pydantic import SecretBytes
 
 from meshd.api.node_api import NodeApi
 from meshd.daemon import main as wiring
@@ -130,7 +129,7 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
         whois = Whois()
         desk = NodeDeskOfDaemon(
             records=daemon._records, tokens=daemon._tokens, agents=daemon._agents, whois=whois, munge=daemon._munge,
-            munge_key=lambda: SecretBytes(b"k" * 64), head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
+            rotator=daemon._rotator, head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
             timing=lambda: daemon.settings.timing, nodes=daemon._nodes, slurm_version=lambda: "24.11.5",
             ends_itself=lambda name: True,
         )  # fmt: skip

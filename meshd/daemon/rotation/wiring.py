@@ -20,7 +20,7 @@ from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
 from meshd.obs.log import register_secret
 from meshd.runtime.clock import Clock
 from meshd.store.auth_rotations import AuthRotations
-from meshd.tailnet.admin import AuthKey, TailscaleAdmin
+from meshd.tailnet.admin import AuthKey, KeyApi, TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken, OAuthClient
 from meshd.tailnet.headscale import HeadscaleAdmin
 from meshd.tailnet.keys import AuthKeys, KeyFile, Minter
@@ -56,7 +56,7 @@ class AuthKeyParts:
     """
 
     keys: AuthKeys
-    api: TailscaleAdmin | None
+    api: KeyApi | None
     engine: RotationEngine
     occasion: Occasion
     desk: RotationDesk

@@ -154,6 +154,8 @@ async def test_nodes(admin: HeadscaleAdmin, server: FakeHeadscale) -> None:
     )  # fmt: skip
     (device,) = await admin.list_devices()
     assert (device.id, device.ipv4, device.tags, device.ephemeral) == ("4", "100.64.0.4", ("tag:gpu",), True)
+    with pytest.raises(TailnetRefused, match=r"node.expiry: 0"):
+        await admin.disable_key_expiry("4")
     await admin.delete_device("4")
     await admin.delete_device("4")
     assert await admin.list_devices() == ()
