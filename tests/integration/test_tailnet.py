@@ -24,7 +24,8 @@ from meshd.runtime.run import run
 from meshd.tailnet.admin import TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken, OAuthClient
 from meshd.tailnet.cli import TailscaleCli
-from meshd.tailnet.keys import MintedKeySource
+from meshd.tailnet.keys import AuthKeys, KeyFile, Minter
+from meshd.tailnet.keystore import KeyStore
 from meshd.tailnet.localapi import LocalApi
 from meshd.tailnet.watcher import TailnetWatcher
 
@@ -223,7 +224,8 @@ async def test_localapi_and_cli_tell_the_same(lab: Any) -> None:
 
 async def test_the_admin_api(lab: Any, admin: TailscaleAdmin, tmp_path: Path) -> None:
     oauth = AdminHttp(lab.api_url, OAuthClient("any", SecretStr("any")), SystemClock())
-    keys = MintedKeySource(TailscaleAdmin(oauth), tmp_path, tags=["tag:gpu"], cluster="lab", clock=SystemClock())
+    minter = Minter(TailscaleAdmin(oauth), tags=["tag:gpu"], cluster="lab", clock=SystemClock())
+    keys = AuthKeys(KeyStore(tmp_path), KeyFile(None), minter, SystemClock())
     lab.auth_key = (await keys.current()).get_secret_value()
     assert (await keys.current()).get_secret_value() == lab.auth_key
     await oauth.aclose()
