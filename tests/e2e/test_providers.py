@@ -31,6 +31,7 @@ rm /run/secrets-to-find
 
 PLACES = re.compile(
     r"[4-7]00 (/etc/meshd/credentials/tailscale/auth_key|/var/lib/cloud/\S+)"
+    r"|600 /var/lib/meshd/tailscale-auth-key\.json"
     r"|600 /etc/meshd-node/(tailscale\.key|join\.json)"
     r"|4[04]0 /run/credentials/meshd\.service/tailscale_auth_key"
 )
