@@ -132,7 +132,7 @@ class Tailnet:
         reusable: bool = True,
         ephemeral: bool = False,
         tags: tuple[str, ...] = ("tag:meshd",),
-        lifetime_s: int = 86400,
+        lifetime_s: int = 90 * 86400,
         description: str = "",
     ) -> tuple[str, str]:
         """Make an auth key; return its id and its secret.
