@@ -430,6 +430,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 40) -> SimTailn
             life = Life(net, directory)
         if round_ > rounds and life.engine.active is None and round_ > rounds + 60:
             break
+    await life.tick()  # it may have ended just now: what is left of it goes with the next look
     _check_end(seed, net, life, directory, first.id)
     await life.kill()
     text = (directory / "j.db").read_bytes()
