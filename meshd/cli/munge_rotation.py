@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterable
 
 from rich.console import RenderableType
 
 from meshd.api.schema import MungeRotationRequest, MungeRotationView
 from meshd.cli import render
-from meshd.cli.client import Head
 from meshd.cli.exits import CliError, Exit
-from meshd.cli.session import Session, confirm, print_json, say
+from meshd.cli.follow import LineProgress, follow
+from meshd.cli.session import Session, confirm, print_json
 
-LOOK_S = 0.3
 STILL_GOING_ON = "interrupted: the rotation goes on in meshd; `meshctl rotate-key --munge --status` shows it"
 
 
@@ -77,29 +74,26 @@ def _followed(session: Session, rotation_id: str, timeout_s: float) -> MungeRota
     Raises:
         CliError: it has not ended in time, or another one was begun.
     """
+    from meshd.runtime.clock import SystemClock
 
-    async def follow(head: Head) -> MungeRotationView:
-        began_s, told = time.monotonic(), ""
-        while True:
-            view = await head.munge_rotation()
-            if view.id != rotation_id:
-                raise CliError("another rotation of the munge key was begun meanwhile", "look with --status")
-            line = f"{view.stage}{': ' + view.failure if view.failure else ''}"
-            elapsed_s = time.monotonic() - began_s
-            if line != told:
-                say(f"{render.age(elapsed_s):>6}  {line}")
-            told = line
-            if not view.active:
-                return view
-            if elapsed_s > timeout_s:
-                raise CliError(
-                    f"the rotation of the munge key has not ended after {timeout_s:g} s: {line}",
-                    "it goes on; --status shows it, --waive MACHINE goes on without one, --abort takes it back",
-                    code=Exit.TIMED_OUT, kind="timed_out",
-                )  # fmt: skip
-            await asyncio.sleep(LOOK_S)
+    seen = session.ask(
+        lambda head: follow(
+            head.munge_rotation, rotation_id, LineProgress(_headline), timeout_s=timeout_s, clock=SystemClock(),
+            cure="look with --status",
+        ),
+        if_interrupted=STILL_GOING_ON,
+    )  # fmt: skip
+    if seen.active:
+        raise CliError(
+            f"the rotation of the munge key has not ended after {timeout_s:g} s: {_headline(seen)}",
+            "it goes on; --status shows it, --waive MACHINE goes on without one, --abort takes it back",
+            code=Exit.TIMED_OUT, kind="timed_out",
+        )  # fmt: skip
+    return seen
 
-    return session.ask(follow, if_interrupted=STILL_GOING_ON)
+
+def _headline(view: MungeRotationView) -> str:
+    return f"{view.stage}{': ' + view.failure if view.failure else ''}"
 
 
 def _print(view: MungeRotationView, *, as_json: bool) -> None:

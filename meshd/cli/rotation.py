@@ -1,4 +1,4 @@
-"""A rotation as text, and waiting for its end."""
+"""A rotation of the auth key as text, and how it ended."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from meshd.api.schema import KeyRow, RotationNodeRow, RotationView
 from meshd.cli import render
-from meshd.cli.client import Head
-from meshd.cli.exits import CliError, Exit, QuietError, UnreachableError, interrupted
+from meshd.cli.exits import CliError, Exit, QuietError, interrupted
+from meshd.cli.follow import LineProgress, Progress
 from meshd.cli.session import say
-from meshd.runtime.clock import Clock
-
-POLL_S = 0.5
-SILENCE_MAX_S = 120.0
 
 STATUS_CURE = "see `meshctl rotate-key --status`"
 _STYLES = {"confirmed": "green", "failed": "bold red", "pending": "yellow", "waived": "yellow"}
@@ -104,38 +99,6 @@ def _key(key: KeyRow | None) -> str:
     return f"{key.id or f'key {key.sha256}'}{until}"
 
 
-class Progress(Protocol):
-    """Shows how it goes."""
-
-    def update(self, seen: RotationView, elapsed_s: float) -> None:
-        """What is now."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Something that people should know."""
-        ...
-
-
-class LineProgress:
-    """One line for each change of the headline."""
-
-    def __init__(self) -> None:
-        self._told = ""
-
-    def update(self, seen: RotationView, elapsed_s: float) -> None:
-        """Tell what changed since the last time."""
-        line = headline(seen)
-        if line != self._told:
-            say(f"{render.age(elapsed_s):>6}  {line}")
-        self._told = line
-
-    def note(self, text: str) -> None:
-        """A line of its own, once in a row."""
-        if text != self._told:
-            say(f"        {text}")
-        self._told = text
-
-
 class LiveProgress:
     """A table that is redrawn in place: the whole, and the nodes that are not done."""
 
@@ -159,37 +122,13 @@ class LiveProgress:
 
 
 @contextmanager
-def shown() -> Iterator[Progress]:
+def shown() -> Iterator[Progress[RotationView]]:
     """The way that suits stderr."""
     if not sys.stderr.isatty():
-        yield LineProgress()
+        yield LineProgress(headline)
         return
     with Live(console=Console(file=sys.stderr), refresh_per_second=4) as live:
         yield LiveProgress(live)
-
-
-async def watch(head: Head, rotation_id: str, progress: Progress, *, timeout_s: float, clock: Clock) -> RotationView:
-    """Follow a rotation until it has ended or time is up. The daemon may restart meanwhile.
-
-    Raises:
-        CliError: the daemon stays unreachable, or another rotation has taken its place.
-    """
-    began = heard = clock.monotonic_s()
-    while True:
-        try:
-            seen = await head.rotation()
-            heard = clock.monotonic_s()
-        except UnreachableError:
-            if clock.monotonic_s() - heard > SILENCE_MAX_S:
-                raise
-            progress.note("meshd does not answer; it may be restarting")
-        else:
-            progress.update(seen, heard - began)
-            if seen.id != rotation_id:
-                raise CliError(f"rotation {rotation_id} is over, and {seen.id or 'no other'} is the last", STATUS_CURE)
-            if not seen.active or heard - began > timeout_s:
-                return seen
-        await clock.sleep(POLL_S)
 
 
 def left_running() -> QuietError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from meshd.api.schema import NodeRow, PoolView, ScaleAnswer, StatusView
+from meshd.api.schema import NodeRow, ScaleAnswer, StatusView
 from meshd.cli.client import Head
 from meshd.cli.exits import UnreachableError
 from meshd.cli.ladder import Ladder
@@ -160,8 +160,3 @@ def _gained(answer: ScaleAnswer, nodes: Sequence[NodeRow]) -> bool:
     if answer.gpus >= answer.gpus_before:
         return ready > answer.gpus_before
     return ready < answer.gpus_before
-
-
-def pool_of(status: StatusView, name: str) -> PoolView | None:
-    """A pool by its name."""
-    return next((pool for pool in status.pools if pool.name == name), None)

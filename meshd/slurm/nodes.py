@@ -18,7 +18,7 @@ from ClusterShell.NodeSet import NodeSet
 
 from meshd.errors import SlurmError
 from meshd.model.hardware import GpuFact, NodeShape
-from meshd.model.ids import slot_index, slot_name
+from meshd.model.ids import slot_name
 from meshd.slurm.conf import parse
 from meshd.slurm.show import hostlist
 
@@ -351,12 +351,3 @@ def _address_ranges(first: int, count: int) -> str:
         parts.append(f"{prefix}.{low}" if size == 1 else f"{prefix}.[{low}-{low + size - 1}]")
         first, count = first + size, count - size
     return ",".join(parts)
-
-
-def slot_of_pool(pools: Iterable[PoolLine], slot: str) -> PoolLine | None:
-    """The pool that declares this slot; None when there is none."""
-    for pool in pools:
-        index = slot_index(pool.name, slot)
-        if index is not None and 1 <= index <= pool.max_nodes:
-            return pool
-    return None

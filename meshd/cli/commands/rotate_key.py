@@ -11,6 +11,7 @@ from meshd.api.schema import RotateKeyRequest, RotationView, WaiveRequest
 from meshd.cli import munge_rotation, render, rotation
 from meshd.cli.client import Head
 from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit
+from meshd.cli.follow import follow
 from meshd.cli.params import duration
 from meshd.cli.session import Session, confirm, output_option, print_json, say
 
@@ -120,7 +121,14 @@ def _wait(session: Session, view: RotationView, timeout_s: float, *, aborting: b
     try:
         with rotation.shown() as progress:
             seen = session.ask(
-                lambda head: rotation.watch(head, view.id, progress, timeout_s=timeout_s, clock=SystemClock())
+                lambda head: follow(
+                    head.rotation,
+                    view.id,
+                    progress,
+                    timeout_s=timeout_s,
+                    clock=SystemClock(),
+                    cure=rotation.STATUS_CURE,
+                )
             )
     except CliError as error:
         if error.exit_code == Exit.INTERRUPTED:

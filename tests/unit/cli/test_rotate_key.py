@@ -11,7 +11,7 @@ from tests.unit.cli.conftest import Meshctl
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshd.cli.rotation.POLL_S", 0.01)
+    monkeypatch.setattr("meshd.cli.follow.POLL_S", 0.01)
 
 
 def test_it_is_waited_for(served: Served, meshctl: Meshctl) -> None:
