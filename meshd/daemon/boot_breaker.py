@@ -18,23 +18,25 @@ class BootBreaker:
     def __init__(self, records: Records, timing: Callable[[], TimingSettings]) -> None:
         self._records = records
         self._timing = timing
-        self._seen: tuple[int, frozenset[str]] = (-1, frozenset())
+        self._revision = -1
+        self._rented: dict[str, list[Machine]] = {}
 
     def look(self, now: datetime) -> None:
         """Journal the blocks that follow from what failed. Raises StoreError."""
         journal = self._records.journal
-        if self._seen[0] != journal.revision:
-            self._seen = journal.revision, frozenset(m.pool for m in journal.machines() if m.failure)
-        for pool in self._seen[1]:
-            self._look_at(pool, now)
+        if self._revision != journal.revision:  # a tick in which nothing was written reads no disk
+            pools = {m.pool for m in journal.machines() if m.failure}
+            self._rented = {pool: journal.rented_of_pool(pool) for pool in pools}
+            self._revision = journal.revision
+        for pool, rented in self._rented.items():
+            self._look_at(pool, rented, now)
 
-    def _look_at(self, pool: str, now: datetime) -> None:
+    def _look_at(self, pool: str, rented: list[Machine], now: datetime) -> None:
         journal, timing = self._records.journal, self._timing()
         policy = BootPolicy(timing.breaker_failures, timing.breaker_cooldown_s, timing.no_capacity_cooldown_max_s)
         target = journal.targets().get(pool)
         said = target.at if target is not None and target.at is not None else LONG_AGO
         since = max(said, now - timedelta(seconds=FORGET_AFTER_S))
-        rented = journal.rented_of_pool(pool)
         by_offer: dict[str, list[Machine]] = {}
         for machine in rented:
             by_offer.setdefault(f"offer:{machine.offer.key}", []).append(machine)
