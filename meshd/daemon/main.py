@@ -56,6 +56,7 @@ from meshd.daemon.sources import Sources
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.telemetry import Telemetry
 from meshd.daemon.tokens import MachineTokens
+from meshd.daemon.under_way import UnderWay, under_way
 from meshd.daemon.views import status_line
 from meshd.errors import ConfigError, MeshdError, MungeError
 from meshd.model.desired import Desired
@@ -121,6 +122,7 @@ class Daemon:
                 lambda: self._watcher.current, lambda: self._sources.slurm.current, lambda: self._sources.key_record(),
                 self._watcher.look,
             ),
+            self._under_way,
         )  # fmt: skip
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         self._pace = Pace(self._journal, lambda: self.settings)
@@ -144,7 +146,7 @@ class Daemon:
             nodes=MungeNodes(self._journal, self._sources.slurm_view, clock, settings.node_api.poll_hold_s),
             look_at_slurm=self._sources.slurm.read_once,
         )  # fmt: skip
-        self._munge_desk = MungeDesk(self._rotator, self._slurm.auth_type, clock)
+        self._munge_desk = MungeDesk(self._rotator, self._slurm.auth_type, self._under_way, clock)
         stage1 = Stage1Maker(
             lambda: self.settings, self._auth.keys, self._tokens, lambda: self._watcher.current, self._providers
         )
@@ -208,6 +210,9 @@ class Daemon:
             blocks=self._journal.blocks(now),
             cooled=self._journal.cooled(now),
         )
+
+    def _under_way(self) -> UnderWay | None:
+        return under_way(self._auth.engine.last, self._rotator.rotation)
 
     async def _key_record(self) -> AuthKey | None:
         return await current_key(self._auth.keys, self._auth.api) if self._auth.api is not None else None

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
 from meshd.daemon.munge_rotator import MungeRotator
+from meshd.daemon.under_way import UnderWay
 from meshd.errors import MungeError, SlurmError
 from meshd.munge.key import fingerprint
 from meshd.munge.rotation import Rotation, Stage, begin, standing, waits_for
@@ -22,11 +23,20 @@ class MungeDesk:
     Args:
         rotator: does the work.
         auth_type: Slurm's AuthType; raises SlurmError.
+        under_way: the rotation, of either key, that has not ended.
+        clock: time.
     """
 
-    def __init__(self, rotator: MungeRotator, auth_type: Callable[[], Awaitable[str]], clock: Clock) -> None:
+    def __init__(
+        self,
+        rotator: MungeRotator,
+        auth_type: Callable[[], Awaitable[str]],
+        under_way: Callable[[], UnderWay | None],
+        clock: Clock,
+    ) -> None:
         self._rotator = rotator
         self._auth_type = auth_type
+        self._under_way = under_way
         self._clock = clock
 
     def view(self) -> s.MungeRotationView:
@@ -49,13 +59,8 @@ class MungeDesk:
 
     async def _begin(self, request: s.MungeRotationRequest, by: str) -> s.MungeRotationView:
         await self._check_slurm()
-        if self._rotator.active:
-            found = self._rotator.current
-            raise Refused(
-                f"a rotation of the munge key is under way since {found.started_at:%Y-%m-%d %H:%M:%S} UTC: "
-                f"{found.stage.value}",
-                "`meshctl rotate-key --munge --status` shows it, --abort takes it back",
-            )
+        if (other := self._under_way()) is not None:
+            raise other.refusal()
         waived = self._names(request.machines)
         if request.dry_run:
             return self._preview(waived)

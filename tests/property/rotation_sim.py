@@ -21,6 +21,7 @@ from meshd.daemon.rotation.desk import RotationDesk
 from meshd.daemon.rotation.engine import RotationEngine
 from meshd.daemon.rotation.occasion import Occasion
 from meshd.daemon.rotation.world import world_of
+from meshd.daemon.under_way import UnderWay, under_way
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmView, TailnetPeer, TailnetView, Unavailable
@@ -263,16 +264,20 @@ class Life:
         means = Means("lab", self.store, net, minter, net, net, self.records, (), lambda: TAGS)  # type: ignore[arg-type]
         self.occasion = Occasion(
             self.store, self.file, minter, mints=False, ahead=timedelta(days=14), expires=lambda: None,
-            engine=lambda: self.engine, clock=net.clock,
+            engine=lambda: self.engine, under_way=self.under_way, clock=net.clock,
         )  # fmt: skip
         self.engine = RotationEngine(
             AuthRotations(self.journal), means, self.world, net.clock, occasion=self.occasion, look=self.look
         )
         self.desk = RotationDesk(
             self.engine, self.occasion, self.store, self.file, mints=False, can_mint=True, world=self.world,
-            clock=net.clock,
+            under_way=self.under_way, clock=net.clock,
         )  # fmt: skip
         self.agents_speak()
+
+    def under_way(self) -> UnderWay | None:
+        """The rotation of either key that has not ended, by the journal."""
+        return under_way(self.engine.last, self.journal.munge_rotation())
 
     async def look(self) -> None:
         """The tailnet is read anew with each look of the engine here."""

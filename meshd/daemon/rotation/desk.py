@@ -9,6 +9,7 @@ from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
 from meshd.daemon.rotation.engine import RotationEngine
 from meshd.daemon.rotation.occasion import Occasion
+from meshd.daemon.under_way import UnderWay
 from meshd.runtime.clock import Clock
 from meshd.tailnet.keys import KeyFile
 from meshd.tailnet.keystore import KeptKey, KeyStore
@@ -27,6 +28,7 @@ class RotationDesk:
         mints: the settings say that meshd mints the keys.
         can_mint: there is an API credential.
         world: what is known now.
+        under_way: the rotation, of either key, that has not ended.
         clock: time.
     """
 
@@ -40,6 +42,7 @@ class RotationDesk:
         mints: bool,
         can_mint: bool,
         world: Callable[[], World],
+        under_way: Callable[[], UnderWay | None],
         clock: Clock,
     ) -> None:
         self._engine = engine
@@ -49,6 +52,7 @@ class RotationDesk:
         self._mints = mints
         self._can_mint = can_mint
         self._world = world
+        self._under_way = under_way
         self._clock = clock
 
     async def rotation(self) -> s.RotationView:
@@ -57,12 +61,8 @@ class RotationDesk:
 
     async def rotate_key(self, request: s.RotateKeyRequest, actor: Actor) -> s.RotationView:
         """Begin one, unless `dry_run`."""
-        if self._engine.active is not None:
-            raise Refused(
-                f"a rotation is under way since {self._engine.active.started_at:%Y-%m-%d %H:%M} UTC: "
-                f"{self._engine.active.stage.value}",
-                "see `meshctl rotate-key --status`; `--abort` takes it back",
-            )
+        if (other := self._under_way()) is not None:
+            raise other.refusal()
         in_use = self._store.in_use()
         source, new = self._source(in_use)
         if request.compromised and (not self._can_mint or in_use is None or not in_use.id):

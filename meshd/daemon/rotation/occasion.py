@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -10,6 +11,7 @@ import structlog
 
 from meshd.api.schema import ProblemView
 from meshd.daemon.rotation.engine import RotationEngine
+from meshd.daemon.under_way import UnderWay
 from meshd.errors import TailnetError
 from meshd.runtime.clock import Clock
 from meshd.tailnet.keys import KeyFile, Minter
@@ -24,6 +26,20 @@ AGAIN_AFTER: Final = timedelta(hours=1)
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A rotation that is to begin by itself.
+
+    Attributes:
+        reason: why, for people.
+        new: the key of the file.
+    """
+
+    source: Source
+    reason: str
+    new: KeptKey | None = None
+
+
 class Occasion:
     """Looks whether a rotation is due.
 
@@ -35,6 +51,7 @@ class Occasion:
         ahead: how long before its end a key is replaced.
         expires: the end of the key in use as the API tells it, when the store does not know it.
         engine: begins rotations.
+        under_way: the rotation, of either key, that has not ended: the next one waits for its end.
         clock: time.
     """
 
@@ -48,6 +65,7 @@ class Occasion:
         ahead: timedelta,
         expires: Callable[[], datetime | None],
         engine: Callable[[], RotationEngine],
+        under_way: Callable[[], UnderWay | None],
         clock: Clock,
     ) -> None:
         self._store = store
@@ -57,24 +75,33 @@ class Occasion:
         self._ahead = ahead
         self._expires = expires
         self._engine = engine
+        self._under_way = under_way
         self._clock = clock
         self._file_problem = ""
+        self._put_off = ""
 
     def __call__(self) -> None:
-        """Begin a rotation when one is due. Raises TailnetError or StoreError."""
-        engine, in_use = self._engine(), self._store.in_use()
+        """Begin a rotation when one is due and none is under way. Raises TailnetError or StoreError."""
+        due, other = self._due(), self._under_way()
+        put_off = due.reason if due is not None and other is not None else ""
+        if put_off and put_off != self._put_off:
+            log.info("rotation_put_off", reason=put_off, under_way=other.text if other else "")
+        self._put_off = put_off
+        if due is not None and other is None:
+            self._engine().start(due.source, by="meshd", reason=due.reason, new=due.new)
+
+    def _due(self) -> Due | None:
+        last, in_use = self._engine().last, self._store.in_use()
         if in_use is None:
-            return
-        last = engine.last
+            return None
         found = None if self._mints else self.new_in_file(last)
         if found is not None:
-            engine.start(Source.FILE, by="meshd", reason=f"a new key was put into {self._file.name}", new=found)
-            return
+            return Due(Source.FILE, f"a new key was put into {self._file.name}", found)
         aborted_at = last.ended_at if last is not None and last.stage is Stage.ABORTED else None
         if aborted_at is not None and self._clock.now() < aborted_at + AGAIN_AFTER:
-            return
-        if reason := self._why_mint(in_use):
-            engine.start(Source.MINTED, by="meshd", reason=reason)
+            return None
+        reason = self._why_mint(in_use)
+        return Due(Source.MINTED, reason) if reason else None
 
     def in_file(self) -> KeptKey | None:
         """The key of the file; None when there is none or it cannot be read, which `problems` tells."""
@@ -118,6 +145,9 @@ class Occasion:
         last = engine.last
         if last is not None:
             yield from _of_rotation(last, now, in_use)
+        if self._put_off and (other := self._under_way()) is not None:
+            text = f"the auth key shall be rotated ({self._put_off}), and waits: {other.text}"
+            yield _problem("info", text, f"it begins by itself after that; `{other.command} --status` tells more")
         end = (in_use.expires or self._expires()) if in_use else None
         if in_use is not None and end is not None and end - self._ahead <= now and engine.active is None:
             yield self._ending(in_use, end, now)

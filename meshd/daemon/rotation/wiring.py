@@ -15,6 +15,7 @@ from meshd.daemon.rotation.desk import RotationDesk
 from meshd.daemon.rotation.engine import RotationEngine
 from meshd.daemon.rotation.occasion import Occasion
 from meshd.daemon.rotation.world import world_of
+from meshd.daemon.under_way import UnderWay
 from meshd.errors import ConfigError
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
 from meshd.obs.log import register_secret
@@ -63,9 +64,15 @@ class AuthKeyParts:
 
 
 def build(
-    settings: Settings, clock: Clock, records: Records, agents: AgentQueues, prover: Prover, sights: Sights
+    settings: Settings,
+    clock: Clock,
+    records: Records,
+    agents: AgentQueues,
+    prover: Prover,
+    sights: Sights,
+    under_way: Callable[[], UnderWay | None],
 ) -> AuthKeyParts:
-    """Make the parts.
+    """Make the parts; `under_way` tells the rotation, of either key, that has not ended.
 
     Raises:
         ConfigError: a credential is missing or cannot be read.
@@ -100,12 +107,13 @@ def build(
     )  # fmt: skip
     occasion = Occasion(
         store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,
-        engine=lambda: engine, clock=clock,
+        engine=lambda: engine, under_way=under_way, clock=clock,
     )  # fmt: skip
     engine = RotationEngine(AuthRotations(records.journal), means, world, clock, occasion=occasion, look=sights.look)
     desk = RotationDesk(
-        engine, occasion, store, file, mints=mints, can_mint=minter is not None, world=world, clock=clock
-    )
+        engine, occasion, store, file, mints=mints, can_mint=minter is not None, world=world, under_way=under_way,
+        clock=clock,
+    )  # fmt: skip
     return AuthKeyParts(AuthKeys(store, file, minter if mints else None, clock), api, engine, occasion, desk)
 
 

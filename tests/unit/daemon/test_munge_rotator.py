@@ -21,11 +21,13 @@ from meshd.daemon.agents import AgentQueues
 from meshd.daemon.munge_desk import MungeDesk
 from meshd.daemon.munge_nodes import MungeNodes
 from meshd.daemon.munge_rotator import MungeRotator
+from meshd.daemon.under_way import under_way
 from meshd.model.machine import Phase
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
 from meshd.munge.rotation import HeadView, Pace, Rotation, Stage
 from meshd.runtime.clock import SystemClock
+from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
 from tests.unit.worlds import NOW, machine, node, slurm
 
@@ -155,7 +157,10 @@ class Lab:
             journal=self.journal, store=MungeKeyStore(self.directory), credential=lambda: self.credential,
             head=self.head, agents=self.agents, nodes=nodes, look_at_slurm=look, clock=clock, pace=PACE,
         )  # fmt: skip
-        self.desk = MungeDesk(self.rotator, auth, clock)
+        self.auth_rotations = AuthRotations(self.journal)
+        self.desk = MungeDesk(
+            self.rotator, auth, lambda: under_way(self.auth_rotations.last(), self.rotator.rotation), clock
+        )
 
     def node(self, number: int) -> Agent:
         one = machine(Phase.READY, index=number)
@@ -221,7 +226,7 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path:
     assert lab.rotator.rotation is None
     begun = await lab.ask()
     assert (begun.active, begun.old, begun.stage) == (True, OLD_NAME, "generate")
-    with pytest.raises(Refused, match="under way"):
+    with pytest.raises(Refused, match="one rotation at a time: the munge key"):
         await lab.ask()
     done = await lab.until(Stage.DONE)
     assert {agent.name_of("key") for agent in agents} == {lab.head.key, done.new} == {done.new}

@@ -80,10 +80,10 @@ async def test_the_plan_is_shown_before(lab: Lab) -> None:
 
 async def test_never_two_at_once(lab: Lab) -> None:
     await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
-    with pytest.raises(Refused, match="under way"):
+    with pytest.raises(Refused, match="one rotation at a time: the auth key is being rotated since"):
         await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
     await lab.restart()
-    with pytest.raises(Refused, match="under way"):
+    with pytest.raises(Refused, match="one rotation at a time: the auth key"):
         await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
 
 
