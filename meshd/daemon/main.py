@@ -36,6 +36,7 @@ from meshd.daemon.keycheck import current_key
 from meshd.daemon.measure import standing
 from meshd.daemon.munge_desk import MungeDesk
 from meshd.daemon.munge_head import HeadMunge
+from meshd.daemon.munge_hold import MungeHold
 from meshd.daemon.munge_nodes import MungeNodes
 from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
@@ -136,9 +137,10 @@ class Daemon:
             read_offers=lambda name: self._sources.offers[name].read_once(),
             tell=lambda text: self._journal.event(clock.now(), "prices", text),
         )  # fmt: skip
+        hold = MungeHold(lambda: self._rotator.rotation, clock)
         self._publishing = Publishing(
             settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
-            slurm=self._sources.slurm_view, wake=self._wake,
+            slurm=self._sources.slurm_view, wake=self._wake, calm=hold.over,
         )  # fmt: skip
         self._rotator = MungeRotator(
             journal=self._journal, store=MungeKeyStore(state), credential=_munge_key, agents=self._agents, clock=clock,
@@ -151,7 +153,7 @@ class Daemon:
             lambda: self.settings, self._auth.keys, self._tokens, lambda: self._watcher.current, self._providers
         )
         timing = lambda: self.settings.timing  # noqa: E731
-        self._nodes = NodeSteps(records, self._slurm, self._agents, self._auth.api, timing)
+        self._nodes = NodeSteps(records, self._slurm, self._agents, self._auth.api, timing, hold.over)
         cloud = CloudSteps(
             settings.cluster.name, records, self._providers, stage1, timing,
             lambda name: self._sources.listings[name].hurry(), self._nodes.at_work,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import structlog
@@ -63,7 +63,12 @@ class Devices(Protocol):
 
 
 class NodeSteps:
-    """Carries out the steps about nodes."""
+    """Carries out the steps about nodes.
+
+    Args:
+        devices: the tailnet's API; None without a credential.
+        calm: returns when Slurm's daemons understand each other: no node is let in before.
+    """
 
     def __init__(
         self,
@@ -72,15 +77,21 @@ class NodeSteps:
         agents: Agents,
         devices: Devices | None,
         timing: Callable[[], TimingSettings],
+        calm: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._records = records
         self._slurm = slurm
         self._agents = agents
         self._devices = devices
         self._timing = timing
+        self._calm = calm
 
     async def start_slurmd(self, step: StartSlurmd) -> None:
         """Have slurmd started; the machine is then tested."""
+        await self._until_calm()
+        machine = self._records.get(step.subject)
+        if machine.phase is not Phase.CONFIGURING or machine.removal:
+            return
         # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
         self._records.mark(step.subject, "start_slurmd", "its agent is told to start slurmd")
         why = await self._agents.command(step.subject, "start_slurmd", {}, self._timing().configure_timeout_s)
@@ -92,9 +103,10 @@ class NodeSteps:
 
     async def accept(self, step: Accept) -> None:
         """Resume a node that meshd had drained, and call it READY."""
+        await self._until_calm()
         machine = self._records.get(step.subject)
         node = await self._node(machine)
-        if node is None or not node.up:
+        if machine.phase is not Phase.TESTING or node is None or not node.up:
             return
         if node.drained and node.reason.startswith(MARK):
             await self._slurm.resume(machine.slot)
@@ -116,6 +128,10 @@ class NodeSteps:
         machine = self._records.get(step.subject)
         if machine.removal == "surplus" and not machine.left_slurm:  # nobody has removed it meanwhile
             self._records.move(machine.name, Phase.READY, step.reason, removal="")
+
+    async def _until_calm(self) -> None:
+        if self._calm is not None:
+            await self._calm()
 
     async def _node(self, machine: Machine) -> SlurmNode | None:
         """The machine's slot in Slurm now, if it is this machine that stands behind it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -54,13 +54,16 @@ class Publishing:
         clock: Clock,
         slurm: Callable[[], SlurmView | None],
         wake: Callable[[], None],
+        calm: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """For `calm` see Publisher."""
         self._settings = settings
         self._journal = journal
         self._client = client
         self._clock = clock
         self._slurm = slurm
         self._wake = wake
+        self._calm = calm
         self._publisher: Publisher | None = None
         self._made_for: tuple[int, Settings, str] | None = None
         self._made_of: list[tuple[object, ...]] | None = None
@@ -88,7 +91,7 @@ class Publishing:
             directory.chmod(0o755)
             self._publisher = Publisher(
                 files=SlurmFiles(directory), client=self._client, clock=self._clock, restart=self._restart, quiet_s=0.0,
-                max_wait_s=0.0, last_words=self._last_words, changed=self._wake,
+                max_wait_s=0.0, last_words=self._last_words, changed=self._wake, calm=self._calm,
             )  # fmt: skip
         except OSError as error:
             raise SlurmError(f"{directory} cannot be used: {error.strerror}") from error

@@ -187,6 +187,9 @@ class Pace:
     away_s: float = 0.2
 
 
+UNSETTLED_MAX_S = 20.0
+"""A change of the key takes 3 to 5 s; after this it is stuck."""
+
 TRIES_MAX = 3
 """So many moments are agreed on before a head that does not change is given up. Only the way back is tried for ever."""
 
@@ -310,6 +313,16 @@ def key_in_force(rotation: Rotation, head_key: str, now: datetime) -> str:
         was = rotation.old if rotation.stage is Stage.SWITCH else rotation.new
         return head_key or (was if rotation.switch_at is None or now < rotation.switch_at else rotation.target)
     return rotation.target
+
+
+def unsettles_slurm(rotation: Rotation, now: datetime) -> bool:
+    """Slurm's daemons may refuse each other just now, so that what need not happen now had better wait.
+
+    True from the agreement on a moment until all have proved the key, and in no stage for longer than UNSETTLED_MAX_S:
+    a rotation that waits for one node, or cannot go on, stops nothing else.
+    """
+    unsettled = rotation.stage in AT_ONE_MOMENT or rotation.stage in {Stage.VERIFY, Stage.CHECK}
+    return unsettled and now < rotation.stage_since + timedelta(seconds=UNSETTLED_MAX_S)
 
 
 def waits_for(rotation: Rotation, world: World) -> dict[str, str]:

@@ -73,6 +73,7 @@ class Publisher:
         max_wait_s: float,
         last_words: Callable[[], Awaitable[str]] | None = None,
         changed: Callable[[], None] = lambda: None,
+        calm: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Read what is in force from the files.
 
@@ -85,6 +86,7 @@ class Publisher:
             max_wait_s: but no change waits longer than this.
             last_words: the end of slurmctld's log in short (`show.complaints`), asked for after a refusal.
             changed: called when something came into force, and after each failure.
+            calm: returns when slurmctld may be asked to read its files; what is asked for meanwhile is gathered.
 
         Raises:
             OSError: the files cannot be read.
@@ -95,6 +97,7 @@ class Publisher:
         self._restart = restart
         self._last_words = last_words
         self._changed = changed
+        self._calm = calm
         self._window = Debounce(clock, quiet_s=quiet_s, max_wait_s=max_wait_s)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -158,6 +161,7 @@ class Publisher:
         while True:
             await self._wake.wait()
             await self._window.settled()
+            await self._until_calm()
             self._wake.clear()
             wanted, self._wanted = self._wanted, None
             waiters, self._waiters = self._waiters, []
@@ -220,6 +224,7 @@ class Publisher:
         restart = self._needs_restart(wanted, view, back, capabilities)
         if restart:
             await self._wait_for_saved_jobs()
+        await self._until_calm()
         texts = Texts(wanted.nodes_conf, wanted.gres_conf)
         self._files.install(texts)
         why = await self._put_in_force(wanted, restart=restart)
@@ -251,6 +256,10 @@ class Publisher:
         if node_set_changes(wanted, view, back.nodes) and capabilities.restart_when_node_set_changes:
             return True
         return not capabilities.may_change_shapes and shapes_differ(wanted.nodes_conf, back.nodes)
+
+    async def _until_calm(self) -> None:
+        if self._calm is not None:
+            await self._calm()
 
     async def _wait_for_saved_jobs(self) -> None:
         """Wait until the last job start is old enough to be in slurmctld's saved state; bounded on a busy cluster."""

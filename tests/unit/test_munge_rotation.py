@@ -10,6 +10,7 @@ import pytest
 from meshd.errors import IllegalMove
 from meshd.munge.rotation import (
     TRIES_MAX,
+    UNSETTLED_MAX_S,
     HeadView,
     NodeView,
     Pace,
@@ -27,6 +28,7 @@ from meshd.munge.rotation import (
     decide,
     key_in_force,
     standing,
+    unsettles_slurm,
     waits_for,
 )
 
@@ -133,6 +135,17 @@ def test_after_the_moment_each_must_prove_the_key() -> None:
     assert decide(done, world(NODE, head=head), later(900), PACE).steps == (PutNode("m1", "new"),)
     with pytest.raises(IllegalMove):
         abort(done, NOW, PACE, "root")
+
+
+def test_slurm_is_left_alone_from_the_agreement_until_all_have_proved_the_key_and_never_for_long() -> None:
+    assert not unsettles_slurm(staged(), later(0))
+    rotation = switching(NODE)
+    for stage in (Stage.VERIFY, Stage.RETURN, Stage.CHECK):
+        assert unsettles_slurm(rotation, later(3))
+        assert not unsettles_slurm(rotation, later(UNSETTLED_MAX_S)), "one that is stuck stops nothing else"
+        rotation = rotation.moved(stage, NOW)
+    assert not unsettles_slurm(rotation.moved(Stage.ABORTED, NOW), NOW)
+    assert not unsettles_slurm(switching(NODE).moved(Stage.VERIFY, NOW).moved(Stage.DONE, NOW), NOW)
 
 
 def test_most_must_follow_within_the_time() -> None:

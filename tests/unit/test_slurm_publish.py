@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -137,11 +137,11 @@ class World:
         self.restarts = 0
         self.publisher = self.made()
 
-    def made(self) -> Publisher:
+    def made(self, calm: Callable[[], Awaitable[None]] | None = None) -> Publisher:
         """A publisher as after a start of the daemon."""
         return Publisher(
             files=self.files, client=SlurmClient(self.slurm, 5.0), clock=self.clock, restart=self.restart,
-            quiet_s=2.0, max_wait_s=10.0, last_words=self.last_words,
+            quiet_s=2.0, max_wait_s=10.0, last_words=self.last_words, calm=calm,
         )  # fmt: skip
 
     async def restart(self) -> None:
