@@ -147,6 +147,7 @@ class AwsRig(SandboxRig):
         "ec2:DescribeInstanceTypes",
         "ec2:DescribeInstanceTypeOfferings",
         "ec2:DescribeImages",
+        "ec2:DescribeSpotPriceHistory",
         "ec2:RunInstances",
         "ec2:CreateTags",
     )
@@ -158,6 +159,7 @@ class AwsRig(SandboxRig):
             "access_key_id": "AKIASANDBOX",
             "secret_access_key": SECRET,
             "read_attempts": 1,
+            "spot": True,
         }
 
 

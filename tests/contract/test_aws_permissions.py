@@ -26,7 +26,7 @@ async def test_the_identity_and_that_nothing_is_missing(rig: SandboxRig) -> None
 async def test_spot_and_profile_need_more(rig: SandboxRig) -> None:
     for permission in ("ec2:DescribeSpotPriceHistory", "iam:PassRole"):
         rig.strike(Kind.DENIED, permission)
-    await rig.make().check()
+    await rig.make(spot=False).check()
     provider = rig.make(CLUSTER, spot=True, iam_instance_profile="node")
     with pytest.raises(AuthFailed, match=r"may not: ec2:DescribeSpotPriceHistory, iam:PassRole on arn:"):
         await provider.check()

@@ -151,10 +151,15 @@ async def test_what_took_a_machine_away_is_told(recorded: tuple[SandboxRig, Reco
     rig, _, _ = recorded
     provider = rig.make()
     offer = next(o for o in await provider.offers(OfferQuery(gpu="h100", gpus=8)) if o.spot is spot)
-    rig.strike(Kind.DIES, seconds=60)
+    if not spot:
+        rig.strike(Kind.DIES, seconds=60)
     instance = await provider.launch(request(offer))
-    await rig.server.host.settle()
-    rig.clock.advance(61)
+    await rig.settle()
+    rig.advance(61)
+    if spot:
+        await rig.preempt(instance.token)
+        assert (await provider.get(instance)).state is InstanceState.PREEMPTED
+        rig.advance(rig.end_s + 1)
     found = await provider.get(instance)
     assert found.state is InstanceState.GONE
     assert found.reason.startswith("compute.instances.preempted" if spot else "delete by somebody@example.com")

@@ -1,7 +1,7 @@
 """A stand-in for EC2: moto, made to behave like the real thing where it matters.
 
 Added around moto: idempotent client tokens, states that take time, the machine's real address, eventual consistency,
-capacity, quotas, throttling and every fault of the fault engine. Each RunInstances boots a machine.
+capacity, quotas, a spot market, throttling and every fault of the fault engine. Each RunInstances boots a machine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from xml.sax.saxutils import escape
 
 from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
 from deploy.sandbox.clouds.ec2_backend import Backend, Reply
+from deploy.sandbox.clouds.ec2_spot import REFUSALS as SPOT_REFUSALS
+from deploy.sandbox.clouds.ec2_spot import SpotMarket, is_spot
 from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
 from meshd.contract.faults import CUTS, Fault, FaultEngine, Kind, Struck
 from meshd.contract.standin import GATEWAY_PAGE, SMALL_PAGE
@@ -82,6 +84,7 @@ class Ec2Cloud:
         self._backend = Backend()
         self._prices = shipped("providers.aws")
         self.pricing = PriceListApi(self._prices)
+        self._spot = SpotMarket(self._on_demand, self._backend.zones_of, ledger.now)
         self._tokens: dict[tuple[str, str], tuple[str, str, Reply]] = {}
         self._lock = threading.RLock()
         self._closing = threading.Event()
@@ -99,7 +102,7 @@ class Ec2Cloud:
         region, service = _scope(environ)
         denied = self.faults.denied(*_permissions(service, action, form))
         if struck.before is not None:
-            reply = _spoiled(struck.before)
+            reply = _spoiled(struck.before, spot=is_spot(form))
         elif denied:
             reply = _denial(denied, action)
         else:
@@ -129,6 +132,8 @@ class Ec2Cloud:
             return self._describe(form, environ, struck)
         if region and action == "TerminateInstances":
             return self._terminate(form, environ)
+        if region and action == "DescribeSpotPriceHistory":
+            return Reply("200 OK", [("Content-Type", "text/xml")], self._spot.history(form, region))
         if region and action == "DescribeImages":
             self._backend.ensure_images(region)
         return self._backend.forward(environ, form)
@@ -188,24 +193,33 @@ class Ec2Cloud:
             raise Refused(400, "InvalidParameterValue", "This stand-in launches one instance per call.")
         if len(base64.b64decode(form.get("UserData", ""))) > 16384:
             raise Refused(400, "InvalidParameterValue", "User data is limited to 16384 bytes")
-        if not self.ledger.has_room(kind, region, form.get("Placement.AvailabilityZone", region)):
-            raise Refused(*_REFUSALS[Kind.NO_CAPACITY])
+        zone = form.get("Placement.AvailabilityZone", "")
+        refusal = self._spot.refusal(form, region, zone or self._backend.zones_of(region, kind)[0])
+        if is_spot(form) and refusal is not None:
+            raise Refused(*refusal)
+        if not self.ledger.has_room(kind, region, zone or region):
+            raise Refused(*_refusals(spot=is_spot(form))[Kind.NO_CAPACITY])
+
+    def _on_demand(self, region: str, kind: str) -> float:
+        return self._prices.usd(region, kind) or _FALLBACK_USD_PER_HOUR
 
     def _born(self, form: Form, region: str, kind: str, instance_id: str, struck: Struck) -> Machine:
         tags = _tags(form)
         gpus, gpu_name = self._backend.gpus(region, kind)
+        zone = self._backend.zone_of(region, instance_id)
+        spot = is_spot(form)
         return self.ledger.add(
             Birth(
                 id=instance_id,
                 token=tags.get("Name", ""),
                 region=region,
-                zone=self._backend.zone_of(region, instance_id),
+                zone=zone,
                 instance_type=kind,
                 gpus=gpus,
                 gpu_name=gpu_name,
-                usd_per_hour=self._prices.usd(region, kind) or _FALLBACK_USD_PER_HOUR,
+                usd_per_hour=self._spot.usd_per_hour(region, zone, kind) if spot else self._on_demand(region, kind),
                 user_data=base64.b64decode(form.get("UserData", "")).decode("utf-8", "replace"),
-                spot=form.get("InstanceMarketOptions.MarketType") == "spot",
+                spot=spot,
                 tags=tags,
             ),
             struck,
@@ -347,15 +361,20 @@ def _error(status: int, code: str, message: str, headers: Iterable[tuple[str, st
     return Reply(f"{status} {_PHRASES.get(status, 'ERROR')}", [("Content-Type", "text/xml"), *headers], body.encode())
 
 
-def _spoiled(fault: Fault) -> Reply:
+def _refusals(*, spot: bool) -> Mapping[Kind, tuple[int, str, str]]:
+    return {**_REFUSALS, **SPOT_REFUSALS} if spot else _REFUSALS
+
+
+def _spoiled(fault: Fault, *, spot: bool = False) -> Reply:
     if fault.kind in CUTS:
         raise ConnectionResetError("a fault cuts the connection")
     if fault.kind is Kind.HTML:
         return Reply("502 BAD GATEWAY", [("Content-Type", "text/html")], GATEWAY_PAGE.encode())
     if fault.kind is Kind.HTML_AFTER:
         return Reply("200 OK", [("Content-Type", "text/html")], GATEWAY_PAGE.encode())
-    if fault.kind in _REFUSALS:
-        status, code, message = _REFUSALS[fault.kind]
+    refusals = _refusals(spot=spot)
+    if fault.kind in refusals:
+        status, code, message = refusals[fault.kind]
         headers = [("Retry-After", f"{fault.seconds:g}")] if fault.kind is Kind.THROTTLED and fault.seconds else []
         return _error(status, code, message, headers)
     code = "Unavailable" if fault.status == 503 else "InternalError"

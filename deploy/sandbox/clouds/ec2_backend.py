@@ -34,8 +34,8 @@ _REASONS = {
     End.POWERED_OFF: ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown"),
     End.DIED: ("Server.InternalError", "Internal error on launch"),
     End.BOOT_FAILED: ("Server.InternalError", "Internal error on launch"),
+    End.PREEMPTED: ("Server.SpotInstanceTermination", "Spot instance termination"),
 }
-_SPOT_TAKEN = ("Server.SpotInstanceTermination", "Spot instance termination")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,11 @@ class Backend:
         """Whether EC2 has such a type."""
         return self._type(region, instance_type) is not None
 
+    def zones_of(self, region: str, instance_type: str) -> list[str]:
+        """The zones that have a type, in order."""
+        offered = self._region(region).describe_instance_type_offerings(location_type="availability-zone")
+        return sorted(str(row["Location"]) for row in offered if row["InstanceType"] == instance_type)
+
     def _type(self, region: str, instance_type: str) -> Mapping[str, Any] | None:
         rows = self._region(region).instance_types
         return next((row for row in rows if row.get("InstanceType") == instance_type), None)
@@ -133,8 +138,6 @@ class Backend:
         reason, words = ("", "")
         if machine.life in (Life.ENDING, Life.ENDED):
             reason, words = _REASONS[machine.end or End.ASKED]
-            if machine.end is End.DIED and machine.spot:
-                reason, words = _SPOT_TAKEN
         instance.state_reason.code, instance.state_reason.message = reason, f"{reason}: {words}" if reason else ""
         instance._reason = words
         visible = life in (Life.RUNNING, Life.ENDING) and not machine.fate.no_address

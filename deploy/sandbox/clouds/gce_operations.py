@@ -60,14 +60,16 @@ class Operations:
         return [
             Operation(
                 name=f"systemevent-{machine.id}",
-                kind="compute.instances.preempted" if machine.spot else "delete",
+                kind="compute.instances.preempted" if machine.end is End.PREEMPTED else "delete",
                 zone=machine.zone,
                 target=machine.token,
-                begun_at=machine.ended_at or machine.created_at,
+                begun_at=at,
                 machine_id=machine.id,
             )
             for machine in self._ledger.everything()
-            if machine.end is End.DIED and machine.ended_at is not None and not self._old(machine.ended_at)
+            if machine.end in (End.DIED, End.PREEMPTED)
+            and (at := machine.end_asked_at or machine.ended_at) is not None
+            and not self._old(at)
         ]
 
     def _old(self, at: datetime) -> bool:

@@ -30,6 +30,7 @@ class End(StrEnum):
     ASKED = "asked"
     POWERED_OFF = "powered off"
     DIED = "died"
+    PREEMPTED = "preempted"
     BOOT_FAILED = "boot failed"
 
 
@@ -245,7 +246,7 @@ class Ledger:
             self._end(self._machines[machine_id], End.DIED)
 
     def preempt(self, machine_id: str) -> None:
-        """Take a spot machine back.
+        """Take a spot machine back: it ends as if its owner had asked for it, or is only switched off.
 
         Raises:
             KeyError: there is none of this id.
@@ -258,8 +259,9 @@ class Ledger:
             if self.rules.keeps_preempted:
                 machine.powered_off = True
                 self._host.destroy(machine.name)
-            else:
-                self._end(machine, End.DIED)
+            elif machine.life in (Life.PENDING, Life.RUNNING):
+                machine.life, machine.end, machine.end_asked_at = Life.ENDING, End.PREEMPTED, self.now()
+                self._live(machine)
 
     def release(self) -> None:
         """Let the machines end whose end was held up by a fault."""
@@ -297,7 +299,7 @@ class Ledger:
         """End a machine now, or else as long after `asked_at` as the rules say, even if nobody looked then."""
         if machine.life is not Life.ENDED:
             machine.life = Life.ENDED
-            machine.end = end
+            machine.end = machine.end or end
             machine.ended_at = asked_at + timedelta(seconds=self.rules.end_s) if asked_at else self.now()
             self._host.destroy(machine.name)
 
