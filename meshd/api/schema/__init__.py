@@ -1,0 +1,133 @@
+"""The documents of the unix-socket API, version 1.
+
+Changes are additive: a field may be added with a default, none is taken away or changes its meaning. Readers ignore
+what they do not know; requests with unknown fields are refused. Times carry their zone. Words that may grow (phases,
+kinds, severities) are plain strings, so that an older reader does not choke on a newer word.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from meshd.api.schema.base import SCHEMA_VERSION, Document, Part, Request
+from meshd.api.schema.events import EventRow, EventsView
+from meshd.api.schema.explain import ExplainQuery, ExplainView, RungRow
+from meshd.api.schema.head import CallerView, CheckRow, DoctorView, ErrorView, InitChange, InitView, VersionView
+from meshd.api.schema.key_rotation import (
+    AbortRotationRequest,
+    KeyRow,
+    NewcomerRow,
+    RotateKeyRequest,
+    RotationNodeRow,
+    RotationView,
+    WaiveRequest,
+)
+from meshd.api.schema.munge_rotation import MungeNodeRow, MungeRotationRequest, MungeRotationView
+from meshd.api.schema.nodes import (
+    DrainRequest,
+    MachineAnswer,
+    MachineAnswers,
+    MachineFailure,
+    NodeRow,
+    NodesView,
+    RemoveRequest,
+)
+from meshd.api.schema.offers import NearRow, OfferRow, OffersQuery, OffersView
+from meshd.api.schema.plan import AlternativeRow, PlannedRow, PlanView, StepRow
+from meshd.api.schema.prices import PriceRefreshRow, PriceRow, PricesRefresh, PricesRefreshed, PricesView
+from meshd.api.schema.scale import ScaleAnswer, ScaleOutcome, ScaleRequest, WaitingFor
+from meshd.api.schema.status import PoolView, ProblemView, PublishView, QueueView, SourceView, SpendView, StatusView
+
+__all__ = [
+    "DOCUMENTS",
+    "SCHEMA_VERSION",
+    "AbortRotationRequest",
+    "AlternativeRow",
+    "CallerView",
+    "CheckRow",
+    "DoctorView",
+    "Document",
+    "DrainRequest",
+    "ErrorView",
+    "EventRow",
+    "EventsView",
+    "ExplainQuery",
+    "ExplainView",
+    "InitChange",
+    "InitView",
+    "KeyRow",
+    "MachineAnswer",
+    "MachineAnswers",
+    "MachineFailure",
+    "MungeNodeRow",
+    "MungeRotationRequest",
+    "MungeRotationView",
+    "NearRow",
+    "NewcomerRow",
+    "NodeRow",
+    "NodesView",
+    "OfferRow",
+    "OffersQuery",
+    "OffersView",
+    "Part",
+    "PlanView",
+    "PlannedRow",
+    "PoolView",
+    "PriceRefreshRow",
+    "PriceRow",
+    "PricesRefresh",
+    "PricesRefreshed",
+    "PricesView",
+    "ProblemView",
+    "PublishView",
+    "QueueView",
+    "RemoveRequest",
+    "Request",
+    "RotateKeyRequest",
+    "RotationNodeRow",
+    "RotationView",
+    "RungRow",
+    "ScaleAnswer",
+    "ScaleOutcome",
+    "ScaleRequest",
+    "SourceView",
+    "SpendView",
+    "StatusView",
+    "StepRow",
+    "VersionView",
+    "WaitingFor",
+    "WaiveRequest",
+]
+
+DOCUMENTS: tuple[type[BaseModel], ...] = (
+    StatusView,
+    NodesView,
+    PlanView,
+    OffersView,
+    ExplainView,
+    PricesView,
+    PricesRefresh,
+    PricesRefreshed,
+    ScaleRequest,
+    ScaleAnswer,
+    ScaleOutcome,
+    OffersQuery,
+    ExplainQuery,
+    EventsView,
+    DrainRequest,
+    RemoveRequest,
+    RotationView,
+    RotateKeyRequest,
+    AbortRotationRequest,
+    WaiveRequest,
+    MungeRotationView,
+    MungeRotationRequest,
+    MachineAnswer,
+    MachineAnswers,
+    DoctorView,
+    InitView,
+    VersionView,
+    CallerView,
+    ErrorView,
+)
+"""Everything that crosses the socket or is printed as JSON."""

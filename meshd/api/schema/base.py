@@ -1,0 +1,45 @@
+"""What all documents share: the version, what becomes of unknown fields, and values that several check alike."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from meshd import gpus
+
+SCHEMA_VERSION = 1
+
+Name = Annotated[str, Field(min_length=1, max_length=63)]
+"""Of a machine, a slot or a pool."""
+
+Words = Annotated[tuple[Annotated[str, Field(max_length=40)], ...], Field(max_length=32)]
+"""Names of providers, regions or zones."""
+
+GpuModel = Annotated[str, Field(max_length=40), AfterValidator(gpus.asked)]
+"""Any spelling will do; it is kept in meshd's."""
+
+GpusPerNode = Annotated[int, Field(ge=0, le=16)]
+
+Usd = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A limit; nothing at all is not one."""
+
+
+class Part(BaseModel):
+    """A piece of an answer."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+
+class Document(Part):
+    """A whole answer: what `meshctl -o json` prints."""
+
+    schema_version: int = SCHEMA_VERSION
+
+
+class Request(BaseModel):
+    """What a client asks for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    schema_version: Literal[1] = 1

@@ -1,0 +1,61 @@
+"""Why something is as it is: `meshctl explain`."""
+
+from __future__ import annotations
+
+from pydantic import AwareDatetime
+
+from meshd.api.schema.base import Document, Name, Part, Request
+from meshd.api.schema.events import EventRow
+from meshd.api.schema.plan import AlternativeRow
+
+
+class ExplainQuery(Request):
+    """The query string of GET /v1/explain: a machine, a slot or a pool."""
+
+    subject: Name
+
+
+class RungRow(Part):
+    """One offer that was tried for a slot, and what came of it.
+
+    Attributes:
+        outcome: `rented`, `no_capacity`, `quota`, `refused`, `unclear`, `adopted` (an unclear create call did make
+            it), `failed` (it was rented and given up), `skipped` (the order was not sent), or `waiting`.
+        words: the provider's own words, or meshd's.
+    """
+
+    at: AwareDatetime
+    machine: str
+    offer: str
+    provider: str
+    usd_per_hour: float = 0.0
+    outcome: str
+    words: str = ""
+
+
+class ExplainView(Document):
+    """Why a machine, a slot or a pool is as it is.
+
+    Attributes:
+        subject: the machine, slot or pool that was asked about; for a pool `slot` and `machine` are "".
+        machine: the one asked about, or the newest one of the slot, "" when it never had any.
+        phase: the machine's; "" when no machine stands behind the slot now.
+        why: in one sentence, what it is doing and what it waits for.
+        rungs: every offer tried since the pool's target was set, and what led there, oldest first.
+        next_rungs: the offers that would be tried next, best first, and those that would not do, with the reason; none
+            once the pool has what is wanted.
+        events: the machine's newest events, oldest first.
+    """
+
+    subject: str
+    at: AwareDatetime
+    pool: str = ""
+    slot: str = ""
+    machine: str = ""
+    phase: str = ""
+    why: str = ""
+    target_gpus: int = 0
+    constraints: list[str] = []
+    rungs: list[RungRow] = []
+    next_rungs: list[AlternativeRow] = []
+    events: list[EventRow] = []

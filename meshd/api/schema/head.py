@@ -1,0 +1,67 @@
+"""The head itself: `meshctl doctor`, `init` and `version`, who the caller is, and why a request failed."""
+
+from __future__ import annotations
+
+from meshd.api.schema.base import Document, Part
+
+
+class CheckRow(Part):
+    """One check of `meshctl doctor`; status is ok, warn or fail."""
+
+    name: str
+    status: str
+    text: str
+    cure: str = ""
+
+
+class DoctorView(Document):
+    """All checks. `source` is `daemon`, or `local` when the daemon could not be asked."""
+
+    checks: list[CheckRow] = []
+    source: str = "daemon"
+
+
+class InitChange(Part):
+    """A file that `meshctl init` writes. `diff` is a unified diff; a secret's content is never in it."""
+
+    path: str
+    reasons: list[str] = []
+    diff: str = ""
+    backup: str = ""
+
+
+class InitView(Document):
+    """What `meshctl init` would do or has done, and what is left for a person to do."""
+
+    changes: list[InitChange] = []
+    warnings: list[str] = []
+    applied: bool = False
+    next: list[str] = []
+
+
+class VersionView(Document):
+    """What runs on the head; "" where not known."""
+
+    meshd: str
+    cluster: str = ""
+    python: str = ""
+    slurm: str = ""
+    tailscale: str = ""
+    providers: dict[str, str] = {}
+
+
+class CallerView(Document):
+    """Who meshd takes the caller for."""
+
+    uid: int
+    user: str
+    may_write: bool
+    group: str
+
+
+class ErrorView(Document):
+    """Why a request failed, what to do next, and a word for programs."""
+
+    error: str
+    cure: str = ""
+    kind: str = "error"

@@ -1,0 +1,88 @@
+"""Machines, and what is asked for one of them: `meshctl nodes`, `drain`, `undrain` and `remove`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AwareDatetime, Field
+
+from meshd.api.schema.base import Document, Name, Part, Request
+from meshd.api.schema.head import ErrorView
+
+
+class NodeRow(Part):
+    """A machine.
+
+    Attributes:
+        since: when it entered its phase.
+        path: `direct ADDRESS`, `relay CODE`, or "" when not known.
+        slurm_state: as sinfo shows it, e.g. `IDLE+DRAIN`; "" when Slurm cannot be read.
+        jobs: ids of the jobs that hold it.
+        reason: why it is in this phase.
+        failure: why it was given up; "" while all is well.
+    """
+
+    machine: str
+    slot: str
+    pool: str
+    provider: str
+    phase: str
+    since: AwareDatetime
+    region: str = ""
+    instance_type: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    address: str = ""
+    path: str = ""
+    slurm_state: str = ""
+    jobs: list[str] = []
+    heartbeat_age_s: float | None = None
+    usd_per_hour: float = 0.0
+    reason: str = ""
+    failure: str = ""
+
+
+class NodesView(Document):
+    """All machines that are not GONE."""
+
+    at: AwareDatetime
+    nodes: list[NodeRow] = []
+
+
+class DrainRequest(Request):
+    """Let a node take no new jobs, or again. The machine stays rented. `machine` may be its slot."""
+
+    machine: Name
+    reason: Annotated[str, Field(max_length=200)] = ""
+
+
+class RemoveRequest(Request):
+    """Give a machine back, after its jobs have ended, or with `force` at once. `machine` may be its slot."""
+
+    machine: Name
+    force: bool = False
+
+
+class MachineAnswer(Document):
+    """What came of a request that concerns one machine."""
+
+    machine: str
+    slot: str
+    phase: str
+    text: str
+    jobs: list[str] = []
+    warnings: list[str] = []
+
+
+class MachineFailure(Part):
+    """A machine for which a request failed."""
+
+    machine: str
+    error: ErrorView
+
+
+class MachineAnswers(Document):
+    """What `meshctl drain|undrain|remove -o json` prints."""
+
+    machines: list[MachineAnswer] = []
+    failed: list[MachineFailure] = []

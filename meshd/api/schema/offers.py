@@ -1,0 +1,114 @@
+"""What can be rented: `meshctl offers`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field, field_validator
+
+from meshd.api.schema.base import Document, GpuModel, GpusPerNode, Part, Request, Usd, Words
+from meshd.api.schema.status import SourceView
+
+
+class OffersQuery(Request):
+    """The query string of GET /v1/offers. What is left out does not constrain; `provider` and `region` may be repeated.
+
+    Attributes:
+        gpu: any spelling will do; "h100" also means "h100-sxm".
+        gpus_per_node: exactly so many; 0 for machines without GPUs.
+        region: regions or zones.
+        spot: true for spot only, false for on demand only.
+        gpu_memory_min_gib: of one GPU.
+        all: show those too that cannot be rented now.
+        refresh: have the clouds read first; for at most some 20 s, and not more often than every 10 s.
+    """
+
+    gpu: GpuModel | None = None
+    gpus_per_node: GpusPerNode | None = None
+    provider: Words = ()
+    region: Words = ()
+    spot: bool | None = None
+    max_usd_per_gpu_hour: Usd | None = None
+    gpu_memory_min_gib: Annotated[int, Field(ge=0)] = 0
+    arch: Literal["x86_64", "arm64"] | None = None
+    all: bool = False
+    sort: Literal["price", "provider"] = "price"
+    limit: Annotated[int, Field(gt=0, le=100_000)] = 40
+    refresh: bool = False
+
+    @field_validator("provider", "region", mode="before")
+    @classmethod
+    def _one_or_several(cls, words: object) -> object:
+        return (words,) if isinstance(words, str) else words
+
+
+class OfferRow(Part):
+    """Something that can be rented now.
+
+    Attributes:
+        offer: its key, e.g. "aws/us-east-1a/p5.48xlarge/spot".
+        available: what the cloud says of free capacity; None when it does not tell.
+        capacity_hint: in the cloud's own word.
+        price_age_s: how old the price is; None when that is not known.
+        price_source: `api`, `refreshed`, `shipped` or `settings`: where the price comes from.
+        price_stale: too old to be trusted with a budget.
+        blocked_until: it is left alone until then, for `blocked_reason`.
+    """
+
+    offer: str
+    provider: str
+    region: str
+    zone: str = ""
+    instance_type: str
+    gpu: str = ""
+    gpus: int = 0
+    gpu_memory_gib: int = 0
+    vcpus: int = 0
+    memory_mib: int = 0
+    arch: str = ""
+    spot: bool = False
+    usd_per_hour: float = 0.0
+    usd_per_gpu_hour: float = 0.0
+    available: bool | None = None
+    capacity_hint: str = ""
+    price_age_s: float | None = None
+    price_source: str = ""
+    price_stale: bool = False
+    blocked_until: AwareDatetime | None = None
+    blocked_reason: str = ""
+
+
+class NearRow(Part):
+    """What there would be without one field of an OffersQuery.
+
+    Attributes:
+        count: how many offers fail for this field alone.
+        offer: the cheapest of them.
+    """
+
+    field: str
+    count: int
+    offer: OfferRow
+
+
+class OffersView(Document):
+    """What can be rented, cheapest GPU-hour first, and what is not shown.
+
+    Attributes:
+        sources: which provider was read when, or why it could not be: `offers:aws`.
+        total: how many offers all providers have together.
+        matching: how many of them are what was asked for, shown or not.
+        left_out: of the matching ones, how many cannot be rented now and are not shown, by reason.
+        near: when nothing matches: what there would be without one of the fields.
+        gpus, regions: every GPU model and every region that is offered, for completion and to mend a mistyped name.
+    """
+
+    at: AwareDatetime
+    offers: list[OfferRow] = []
+    sources: list[SourceView] = []
+    total: int = 0
+    matching: int = 0
+    left_out: dict[str, int] = {}
+    near: list[NearRow] = []
+    gpus: list[str] = []
+    regions: list[str] = []

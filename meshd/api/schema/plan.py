@@ -1,0 +1,73 @@
+"""What meshd would do: `meshctl plan`."""
+
+from __future__ import annotations
+
+from meshd.api.schema.base import Document, Part
+
+
+class StepRow(Part):
+    """One step of a plan."""
+
+    action: str
+    subject: str
+    reason: str
+
+
+class AlternativeRow(Part):
+    """An offer that was looked at: what it costs, and why it is or is not taken.
+
+    Attributes:
+        price_stale: too old to be trusted with a budget.
+    """
+
+    offer: str
+    provider: str
+    region: str = ""
+    instance_type: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    usd_per_hour: float = 0.0
+    usd_per_gpu_hour: float = 0.0
+    chosen: bool = False
+    note: str = ""
+    price_stale: bool = False
+
+
+class PlannedRow(Part):
+    """A machine that would be rented for a slot.
+
+    Attributes:
+        offer: its key, e.g. "aws/us-east-1a/p5.48xlarge/spot".
+    """
+
+    slot: str
+    pool: str
+    offer: str
+    provider: str
+    region: str = ""
+    instance_type: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    spot: bool = False
+    usd_per_hour: float = 0.0
+    usd_per_gpu_hour: float = 0.0
+
+
+class PlanView(Document):
+    """What would be done now.
+
+    Attributes:
+        adds: how many machines would be rented: `machines` has a row for each.
+        removes: names of the machines that would be given back.
+        overshoot_gpus: how many GPUs more than wanted there would be, since machines are rented whole.
+    """
+
+    steps: list[StepRow] = []
+    usd_per_hour_before: float = 0.0
+    usd_per_hour_after: float = 0.0
+    adds: int = 0
+    removes: list[str] = []
+    machines: list[PlannedRow] = []
+    overshoot_gpus: int = 0
+    alternatives: list[AlternativeRow] = []
+    warnings: list[str] = []

@@ -1,0 +1,85 @@
+"""A pool's new target: `meshctl scale`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field
+
+from meshd.api.schema.base import Document, GpuModel, GpusPerNode, Part, Request, Usd, Words
+from meshd.api.schema.nodes import NodeRow
+from meshd.api.schema.plan import PlanView
+
+
+class ScaleRequest(Request):
+    """A pool's new target.
+
+    Attributes:
+        pool: may be left out where there is only one.
+        gpu: chooses the pool where none is named, and narrows its GPU model: "h100-sxm" in a pool of "h100". Any
+            spelling will do, e.g. "NVIDIA H100 80GB HBM3"; it is kept in meshd's.
+        gpus_per_node: exactly so many GPUs in each new machine; None: what the pool allows.
+        provider: rent from this one only; None: the pool's own order.
+        regions: regions or zones to rent in; none: the pool's.
+        max_usd_per_gpu_hour: rent nothing dearer; None: the pool's own limit.
+        max_usd_per_hour: the most that all machines of the pool may cost together; None: the pool's own limit.
+        spot: None: what the pool says.
+        spread: new machines may be of several providers and regions; else all are of one.
+        overshoot_max_gpus: so many GPUs more may be taken where that is cheaper; None: what the pool says.
+        dry_run: only answer what would be done.
+    """
+
+    gpus: Annotated[int, Field(ge=0, le=1_000_000)]
+    pool: str | None = None
+    provider: str | None = None
+    max_usd_per_gpu_hour: Usd | None = None
+    gpu: GpuModel | None = None
+    gpus_per_node: GpusPerNode | None = None
+    regions: Words = ()
+    max_usd_per_hour: Usd | None = None
+    spot: Literal["never", "prefer", "only"] | None = None
+    spread: bool = False
+    overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = None
+    dry_run: bool = False
+
+
+class WaitingFor(Part):
+    """A node that is given back only when its jobs have ended."""
+
+    slot: str
+    machine: str = ""
+    jobs: list[str] = []
+
+
+class ScaleAnswer(Document):
+    """What came of a ScaleRequest.
+
+    Attributes:
+        target_id: None for a dry run.
+        at: when it was accepted, by the head's clock: a tick that began later has seen it.
+        last_event_id: every event of this change has a higher id.
+    """
+
+    pool: str
+    gpus_before: int
+    gpus: int
+    target_id: int | None = None
+    at: AwareDatetime
+    last_event_id: int = 0
+    plan: PlanView
+    warnings: list[str] = []
+    waiting_for_jobs: list[WaitingFor] = []
+
+
+class ScaleOutcome(Document):
+    """What `meshctl scale -o json` prints.
+
+    Attributes:
+        outcome: planned, declined, unchanged, accepted, reached, gave_up, superseded, timed_out or interrupted.
+    """
+
+    outcome: str
+    reason: str = ""
+    elapsed_s: float = 0.0
+    answer: ScaleAnswer
+    nodes: list[NodeRow] = []

@@ -1,0 +1,102 @@
+"""How the whole stands: `meshctl status`."""
+
+from __future__ import annotations
+
+from pydantic import AwareDatetime
+
+from meshd.api.schema.base import Document, Part
+
+
+class SourceView(Part):
+    """One thing that meshd observes: `provider:aws`, `tailnet`, `slurm`.
+
+    Attributes:
+        at: when it was last read well.
+        since: since when it cannot be read; None while it can.
+    """
+
+    name: str
+    ok: bool
+    reason: str = ""
+    at: AwareDatetime | None = None
+    since: AwareDatetime | None = None
+
+
+class QueueView(Part):
+    """Jobs of a pool's partition."""
+
+    running: int = 0
+    pending: int = 0
+    pending_gpus: int = 0
+
+
+class PoolView(Part):
+    """A pool and how far it is from its target.
+
+    Attributes:
+        machines: how many machines stand in each phase; GONE ones are not counted.
+    """
+
+    name: str
+    partition: str
+    target_id: int | None = None
+    target_gpus: int = 0
+    ready_gpus: int = 0
+    machines: dict[str, int] = {}
+    usd_per_hour: float = 0.0
+    queue: QueueView = QueueView()
+
+
+class ProblemView(Part):
+    """Something that is not as it should be.
+
+    Attributes:
+        severity: `info`, `warning` (meshd goes on by itself) or `error` (somebody must act).
+        pool: the pool it concerns, "" when none.
+        blocking: the pool's target is not reached until somebody acts: who waits for it need not wait on.
+    """
+
+    severity: str
+    text: str
+    cure: str = ""
+    since: AwareDatetime | None = None
+    pool: str = ""
+    machine: str = ""
+    blocking: bool = False
+
+
+class PublishView(Part):
+    """The state of the Slurm files that meshd writes."""
+
+    reconfigures: int = 0
+    last_applied_at: AwareDatetime | None = None
+    error: str = ""
+
+
+class SpendView(Part):
+    """Money, by the prices known when each machine was rented."""
+
+    usd_per_hour: float = 0.0
+    usd_so_far: float = 0.0
+
+
+class StatusView(Document):
+    """How the whole stands.
+
+    Attributes:
+        at: when this was written, by the head's clock.
+        tick_at: when the last finished tick began; None before the first.
+        tick_age_s: how long ago that was.
+    """
+
+    cluster: str
+    version: str
+    at: AwareDatetime
+    uptime_s: float = 0.0
+    tick_at: AwareDatetime | None = None
+    tick_age_s: float | None = None
+    sources: list[SourceView] = []
+    pools: list[PoolView] = []
+    problems: list[ProblemView] = []
+    slurm: PublishView = PublishView()
+    spend: SpendView = SpendView()
