@@ -50,6 +50,11 @@ class TailnetSettings(_Table):
         None, description="OAuth client secret; else the credential `tailscale_oauth_client_secret`"
     )
     tailnet: str = Field("-", description="tailnet name for the admin API; `-` is the credential's own")
+    key_mode: Literal["reusable", "per_machine"] | None = Field(
+        None,
+        description="a key that all machines share, or one for each, for one use, which needs an API credential; "
+        "none: the latter, with a credential, where a cloud shows user data to others",
+    )
     mint_auth_key: bool = Field(False, description="mint the reusable auth key through the API when there is no file")
     rotate_before_expiry_d: Annotated[float, Field(ge=0, le=60)] = Field(
         14.0, description="days before its end at which an auth key is replaced, or its end announced"
@@ -325,6 +330,27 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
     except SettingsError as error:
         # A variable for a whole table has to be JSON. Its text stays out of the message: it may hold a secret.
         raise ConfigError("environment", [f"a MESHD_ variable cannot be read: {_variable(error)}"]) from None
+
+
+def tailnet_credentials(tailnet: TailnetSettings) -> tuple[SecretStr | None, SecretStr | None]:
+    """The API access token, and the OAuth client's secret; None for each that there is not.
+
+    Raises:
+        ConfigError: a file is named and cannot be read, or neither is there and the settings need one.
+    """
+    token = read_secret(tailnet.api_token_file, "tailscale_api_token")
+    secret = read_secret(tailnet.oauth_client_secret_file, "tailscale_oauth_client_secret")
+    needed = {
+        "mint_auth_key = true": tailnet.mint_auth_key,
+        'key_mode = "per_machine"': tailnet.key_mode == "per_machine",
+    }
+    for setting in [name for name, is_set in needed.items() if is_set and not (token or secret)]:
+        cure = "put an API token into credentials/tailscale/api_token, or set up an OAuth client (docs/tailnet.md)"
+        other = "" if setting.startswith("mint") else ', or set key_mode = "reusable"'
+        raise ConfigError(
+            f"tailnet.{setting.split()[0]}", [f"tailnet: {setting} needs a credential that mints keys: {cure}{other}"]
+        )
+    return token, secret
 
 
 def _variable(error: SettingsError) -> str:

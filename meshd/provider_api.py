@@ -62,6 +62,8 @@ class Capabilities:
         user_data_max_b: the most bytes of user data that the API takes.
         launch_spacing_s: the least seconds between two launches; 0 for none.
         ends_itself: a machine that powers itself off stops costing money.
+        user_data_private: surely nobody but root on the machine can read its user data once it was sent: no API call
+            gives it back, no console shows it, and no metadata service tells it to other processes on the machine.
     """
 
     shape: Shape = Shape.VM
@@ -73,6 +75,7 @@ class Capabilities:
     user_data_max_b: int = 16384
     launch_spacing_s: float = 0.0
     ends_itself: bool = False
+    user_data_private: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ name = "lab"
 [tailnet]
 login_server = "{login_server}"
 api_base_url = "http://{gateway}:8099"
+{key_mode}
 
 [timing]
 {timing}
@@ -59,6 +60,7 @@ class ClusterOptions:
         timing: keys of the settings' `timing` table that differ from the defaults.
         lambda_spacing_s: Lambda's least seconds between calls and between launches; the real ones are 1 and 12.
         pools: the settings' pools; "" for one pool of H100.
+        key_mode: the settings' `tailnet.key_mode`; "" leaves it to meshd.
     """
 
     sandbox_id: str = "demo"
@@ -69,6 +71,7 @@ class ClusterOptions:
     timing: dict[str, float] = field(default_factory=dict)
     lambda_spacing_s: tuple[float, float] = (0.2, 1.0)
     pools: str = ""
+    key_mode: str = ""
 
     def settings(self) -> str:
         """The whole of meshd.toml."""
@@ -76,6 +79,7 @@ class ClusterOptions:
         more = {"lambda": {"call_spacing_s": call_s + MARGIN_S, "launch_spacing_s": launch_s + MARGIN_S}}
         return SETTINGS.format(
             login_server=CONTROL_URL, gateway=GATEWAY,
+            key_mode=f'key_mode = "{self.key_mode}"' if self.key_mode else "",
             timing="\n".join(f"{key} = {value}" for key, value in self.timing.items()),
             providers="\n".join(VENDORS[name].settings(name, more.get(name)) for name in self.providers),
             pools=self.pools

@@ -25,10 +25,13 @@ _SETTLED = frozenset({"confirmed", "waived", "gone"})
 def view(seen: RotationView) -> list[RenderableType]:
     """How a rotation stands: a line on the whole, the warnings, a table of the nodes."""
     if not seen.id:
-        return [*plan(seen)] if seen.steps else [render.text(f"no key was rotated yet; in use: {_key(seen.in_use)}")]
+        if seen.steps:
+            return [*plan(seen)]
+        return [render.text(f"no key was rotated yet; in use: {_key(seen.in_use)}"), *_own_keys(seen)]
     parts: list[RenderableType] = [
         render.text(f"rotation {seen.id}: {headline(seen)}", "bold"),
-        render.text(f"  {_key(seen.old)} -> {_key(seen.new)}, {seen.reason}, by {seen.by}"),
+        render.text(f"  {_change(seen)}, {seen.reason}, by {seen.by}"),
+        *_own_keys(seen),
     ]
     parts += [render.text(f"  warning: {warning}", "yellow") for warning in seen.warnings]
     if seen.nodes:
@@ -36,6 +39,17 @@ def view(seen: RotationView) -> list[RenderableType]:
     if seen.newcomers:
         parts += newcomers(seen)
     return parts
+
+
+def _change(seen: RotationView) -> str:
+    return "nodes log in anew" if seen.source == "none" else f"{_key(seen.old)} -> {_key(seen.new)}"
+
+
+def _own_keys(seen: RotationView) -> list[RenderableType]:
+    if not seen.own_key_nodes:
+        return []
+    text = f"joined with keys of their own and keep none: {', '.join(seen.own_key_nodes)}"
+    return [render.text(f"  {text}; a rotation concerns them only with --reauth")]
 
 
 def headline(seen: RotationView) -> str:
@@ -94,7 +108,7 @@ def _counts(nodes: list[RotationNodeRow]) -> str:
 
 def _key(key: KeyRow | None) -> str:
     if key is None:
-        return "no key"
+        return "no key that is shared"
     until = f" (until {key.expires:%Y-%m-%d})" if key.expires else ""
     return f"{key.id or f'key {key.sha256}'}{until}"
 
@@ -162,6 +176,7 @@ def conclude(seen: RotationView, *, aborting: bool) -> None:
     took = (seen.ended_at - seen.started_at).total_seconds() if seen.ended_at and seen.started_at else 0.0
     if aborting:
         raise CliError("it was too late: the rotation is done", STATUS_CURE)
-    say(f"done: {_key(seen.in_use)} is in use, {counts['confirmed']} nodes confirmed, after {render.age(took)}")
+    in_use = "" if seen.source == "none" else f"{_key(seen.in_use)} is in use, "
+    say(f"done: {in_use}{counts['confirmed']} nodes confirmed, after {render.age(took)}")
     if counts["waived"]:
         raise QuietError(f"{counts['waived']} nodes were waived", STATUS_CURE, code=Exit.PARTLY, kind="partly")

@@ -45,10 +45,12 @@ class UserData:
 
     Attributes:
         auth_key_sha256: of the tailnet auth key in it.
+        own_key: that key is for this machine alone.
     """
 
     text: str = field(repr=False)
     auth_key_sha256: str = ""
+    own_key: bool = False
 
 
 class Stage1Source(Protocol):
@@ -61,6 +63,10 @@ class Stage1Source(Protocol):
             TailnetError: there is no auth key to be had.
             ConfigError: its file cannot be read.
         """
+        ...
+
+    def own_key(self, provider: str) -> bool:
+        """Whether a provider's machines have keys of their own, and keep none."""
         ...
 
 
@@ -121,7 +127,7 @@ class CloudSteps:
         machine = self._records.move(
             machine.name, Phase.LAUNCHING, f"asking {machine.provider} for {machine.offer.instance_type}",
             launch_attempts=machine.launch_attempts + 1, launch_called_at=self._records.now(),
-            auth_key=user_data.auth_key_sha256,
+            auth_key=user_data.auth_key_sha256, own_key=user_data.own_key,
         )  # fmt: skip
         request = LaunchRequest(
             token=machine.name, cluster=self._cluster, offer=machine.offer, user_data=user_data.text,
@@ -211,6 +217,7 @@ class CloudSteps:
                 launched_at=instance.launched_at or now, launch_called_at=instance.launched_at or now,
                 reason=step.reason, marks={"booting": now},
                 tailnet_ip=step.address, line_published=bool(step.address),
+                own_key=self._stage1.own_key(instance.provider),
             ),
             step.reason,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from meshd.model.observed import Fresh, Snapshot, TailnetView
 from meshd.plan import devices
 from meshd.tailnet.admin import KeyApi
 from meshd.tailnet.keys import AuthKeySource
+from meshd.tailnet.machine_keys import EXPOSED_CURE, KeyModes
 
 NAMES_MAX: Final = 10
 BY_HAND = "delete them in the admin console, or give meshd an API credential (docs/tailnet.md)"
@@ -28,6 +29,9 @@ class DeviceChecks:
         snapshot: the newest one.
         keys: the auth key for new machines.
         api: the tailnet's API; None without a credential.
+        modes: what the machines of each provider join with.
+        own_keys_open: how many keys for one machine each may open something now.
+        key_file: what to call the user's key.
         machines: those that are not GONE.
         gone: GONE machines whose device was not deleted yet.
         ahead: how long before its end a key is told.
@@ -41,6 +45,9 @@ class DeviceChecks:
         snapshot: Callable[[], Snapshot | None],
         keys: AuthKeySource,
         api: KeyApi | None,
+        modes: KeyModes,
+        own_keys_open: Callable[[], int],
+        key_file: str,
         machines: Callable[[], Iterable[Machine]],
         gone: Callable[[], Iterable[Machine]],
         ahead: timedelta,
@@ -50,6 +57,9 @@ class DeviceChecks:
         self._snapshot = snapshot
         self._keys = keys
         self._api = api
+        self._modes = modes
+        self._own_keys_open = own_keys_open
+        self._key_file = key_file
         self._machines = machines
         self._gone = gone
         self._ahead = ahead
@@ -59,6 +69,7 @@ class DeviceChecks:
         """Each check by its name."""
         return [
             ("auth key", self.auth_key),
+            ("key mode", self.key_mode),
             ("node keys", self.node_keys),
             ("device tags", self.tags),
             ("tailnet devices", self.leftovers),
@@ -66,20 +77,39 @@ class DeviceChecks:
 
     async def auth_key(self) -> CheckRow:
         """The key that new machines get: alive, and for how long."""
+        if not self._modes.shared_key_wanted:
+            return ok("auth key", "none is shared: each machine is given one of its own")
         await self._keys.current()
         if self._api is None:
             return ok("auth key", "is there; without an API credential its expiry cannot be seen")
         found = await current_key(self._keys, self._api)
         if found is None:
-            return warn("auth key", "the tailnet's API does not know it", "put a new reusable key in place")
+            return warn("auth key", "the tailnet's API does not know it", self._rotate())
         if not found.valid or (found.expires is not None and found.expires <= self._now()):
-            return fail("auth key", f"{found.id} is expired or revoked", "put a new reusable key in place")
+            return fail("auth key", f"{found.id} is expired or revoked", self._rotate())
         if found.expires is None:
             return ok("auth key", f"{found.id} is valid")
         text = f"{found.id} is valid until {found.expires:%Y-%m-%d}"
         if found.expires - self._ahead <= self._now():
-            return warn("auth key", f"{text}: then no machine can join", "`meshctl rotate-key`")
+            return warn("auth key", f"{text}: then no machine can join", self._rotate())
         return ok("auth key", text)
+
+    def _rotate(self) -> str:
+        if self._api is not None:
+            return "`meshctl rotate-key` makes a new one and gives it to all nodes"
+        return f"put a new reusable key into {self._key_file}, then `meshctl rotate-key` (docs/tailnet.md, Rotation)"
+
+    async def key_mode(self) -> CheckRow:
+        """Who can read the key that new machines get."""
+        modes, own = self._modes, sorted(name for name in self._modes.by_provider if self._modes.own_key(name))
+        if modes.exposed:
+            text = f"others can read the reusable key in the user data of machines of {', '.join(modes.exposed)}"
+            return warn("key mode", text, EXPOSED_CURE)
+        if not own:
+            return ok("key mode", "one reusable key for all machines")
+        count = self._own_keys_open()
+        some = f"{count} {'key is' if count == 1 else 'keys are'} not used yet"
+        return ok("key mode", f"a key for each machine, for one use, on {', '.join(own)}; {some}")
 
     async def node_keys(self) -> CheckRow:
         """Keys of our own devices that expire. The head's end stops everything, a machine's end that machine."""

@@ -124,6 +124,7 @@ class Daemon:
                 self._watcher.look,
             ),
             self._under_way,
+            {name: provider.capabilities.user_data_private for name, provider in self._providers.items()},
         )  # fmt: skip
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         self._pace = Pace(self._journal, lambda: self.settings)
@@ -150,8 +151,9 @@ class Daemon:
         )  # fmt: skip
         self._munge_desk = MungeDesk(self._rotator, self._slurm.auth_type, self._under_way, clock)
         stage1 = Stage1Maker(
-            lambda: self.settings, self._auth.keys, self._tokens, lambda: self._watcher.current, self._providers
-        )
+            lambda: self.settings, self._auth.keys, self._auth.own_keys, self._auth.modes, self._tokens,
+            lambda: self._watcher.current, self._providers,
+        )  # fmt: skip
         timing = lambda: self.settings.timing  # noqa: E731
         self._nodes = NodeSteps(records, self._slurm, self._agents, self._auth.api, timing, hold.over)
         cloud = CloudSteps(
@@ -173,6 +175,7 @@ class Daemon:
             snapshot=self._snapshot, providers=self._providers, munge=self._munge,
             devices=DeviceChecks(
                 cluster=settings.cluster.name, snapshot=self._snapshot, keys=self._auth.keys, api=self._auth.api,
+                modes=self._auth.modes, own_keys_open=lambda: self._auth.own_keys.open, key_file=self._auth.file.name,
                 machines=self._journal.machines, gone=self._journal.gone_with_device,
                 ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
             ),
@@ -217,7 +220,9 @@ class Daemon:
         return under_way(self._auth.engine.last, self._rotator.rotation)
 
     async def _key_record(self) -> AuthKey | None:
-        return await current_key(self._auth.keys, self._auth.api) if self._auth.api is not None else None
+        if self._auth.api is None or not self._auth.modes.shared_key_wanted:
+            return None  # one that is left from before ends nothing for new machines
+        return await current_key(self._auth.keys, self._auth.api)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(
@@ -245,6 +250,7 @@ class Daemon:
             *self._telemetry.problems(),
             *self._munge_desk.problem(),
             *self._auth.occasion.problems(),
+            *self._auth.own_keys.problems(),
             *problems.of_node_keys(
                 self._journal.machines(),
                 self._snapshot(),
@@ -323,6 +329,7 @@ class Daemon:
                 "prices": self._prices.run,
                 "munge_rotation": self._rotator.run,
                 "auth_key_rotation": self._auth.engine.run,
+                "machine_keys": self._auth.own_keys.run,
                 **self._sources.bodies(),
             }
             tasks += [asyncio.create_task(keep_running(name, body), name=name) for name, body in bodies.items()]

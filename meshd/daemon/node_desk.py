@@ -184,7 +184,9 @@ class NodeDeskOfDaemon:
             self._records.journal.event(self._records.now(), "login", notice, machine)
         if report.auth_key_sha256 not in ("", record.auth_key):
             text = f"keeps the auth key {report.auth_key_sha256[:12]}"
-            record = self._records.change(machine, "auth_key", text, auth_key=report.auth_key_sha256)
+            record = self._records.change(
+                machine, "auth_key", text, auth_key=report.auth_key_sha256, own_key=False
+            )  # one that keeps a key was not born with one of its own
         self._records.journal.note(replace(record, heartbeat_at=self._records.now()))
         self._rotator.heard(machine, report)
         self._heard(machine)

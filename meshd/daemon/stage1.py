@@ -8,6 +8,7 @@ from meshd.bootstrap.assets import agent_sha256, stage1_template
 from meshd.bootstrap.stage1 import Stage1, render
 from meshd.config import Settings
 from meshd.daemon.cloud_steps import UserData
+from meshd.daemon.machine_keys import MachineKeys
 from meshd.daemon.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.machine import Machine
@@ -15,21 +16,36 @@ from meshd.model.observed import Fresh, Observation, TailnetView
 from meshd.provider_api import Provider
 from meshd.tailnet.keys import AuthKeySource
 from meshd.tailnet.keystore import sha256_of
+from meshd.tailnet.machine_keys import KeyModes
 
 
 class Stage1Maker:
-    """The Stage1Source of the daemon."""
+    """The Stage1Source of the daemon.
+
+    Args:
+        settings: those in force.
+        keys: the reusable key.
+        own_keys: keys for one machine each.
+        modes: which of them a provider's machines get.
+        tokens: join tokens.
+        tailnet: the head's view.
+        providers: what their machines can do.
+    """
 
     def __init__(
         self,
         settings: Callable[[], Settings],
         keys: AuthKeySource,
+        own_keys: MachineKeys,
+        modes: KeyModes,
         tokens: MachineTokens,
         tailnet: Callable[[], Observation[TailnetView]],
         providers: Mapping[str, Provider],
     ) -> None:
         self._settings = settings
         self._keys = keys
+        self._own_keys = own_keys
+        self._modes = modes
         self._tokens = tokens
         self._tailnet = tailnet
         self._providers = providers
@@ -39,7 +55,12 @@ class Stage1Maker:
         settings, seen = self._settings(), self._tailnet()
         if not isinstance(seen, Fresh) or not seen.value.self_ipv4:
             raise TailnetError("the head is not on the tailnet itself: run `tailscale up` on it")
-        auth_key = await self._keys.current()
+        # A create call that is repeated says the same again, whatever the settings say by now.
+        own = machine.own_key if machine.auth_key else self.own_key(machine.provider)
+        if own:
+            auth_key = (await self._own_keys.for_launch(machine, settings.timing.join_token_ttl_s)).secret
+        else:
+            auth_key = await self._keys.current()
         text = render(
             Stage1(
                 machine=machine.name,
@@ -50,9 +71,14 @@ class Stage1Maker:
                 agent_sha256=agent_sha256(),
                 login_server=settings.tailnet.login_server,
                 accept_dns=settings.tailnet.accept_dns,
+                keep_auth_key=not own,
                 dead_man_s=settings.timing.dead_man_s,
                 power_off=self._providers[machine.provider].capabilities.ends_itself,
             ),
             stage1_template(),
         )
-        return UserData(text, sha256_of(auth_key))
+        return UserData(text, sha256_of(auth_key), own)
+
+    def own_key(self, provider: str) -> bool:
+        """Whether new machines of a provider get keys of their own."""
+        return self._modes.own_key(provider)

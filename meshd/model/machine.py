@@ -90,6 +90,7 @@ class Machine:
         problem: what keeps it from getting on just now, in its agent's or the head's words; "" when nothing does.
         path: how the head reaches it on the tailnet: "direct 1.2.3.4:41641", "relay fra", "".
         auth_key: sha256 of the tailnet auth key that it was born with or that it last told to hold; "" when not known.
+        own_key: it was born with a key of its own for one use, and keeps none.
         usd_per_hour: of the whole machine.
     """
 
@@ -125,6 +126,7 @@ class Machine:
     terminate_calls: int = 0
     problem: str = ""
     auth_key: str = ""
+    own_key: bool = False
     refusal: str = ""
     vendor_words: str = ""
     marks: dict[str, datetime] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
-from meshd.plan.lifecycle import World
+from meshd.plan.lifecycle import DEAD_KEY_CURE, World
 from meshd.plan.placement import overshoot_most, spot_policy, total_limit, usable, why_none
 from meshd.provider_api import Offer
 
@@ -141,7 +141,7 @@ class Growth:
 
     def _held_back(self) -> Warn | None:
         if self._world.dead_key:
-            return Warn(self._pool.name, f"no new machines: {self._world.dead_key}", "put a new reusable key in place")
+            return Warn(self._pool.name, f"no new machines: {self._world.dead_key}", DEAD_KEY_CURE)
         block = self._desired.blocks.get(f"pool:{self._pool.name}")
         if block is not None and block.until > self._world.now:
             return Warn(

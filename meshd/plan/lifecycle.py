@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
+DEAD_KEY_CURE = "`meshctl rotate-key`; where meshd cannot mint, put a new reusable key in place first"
+
 ENDED = frozenset({InstanceState.GONE, InstanceState.FAILED, InstanceState.PREEMPTED, InstanceState.STOPPED})
 """States in which nothing runs on a machine any more."""
 
@@ -255,9 +257,8 @@ def _booting(machine: Machine, world: World) -> Step | None:
         return Move(machine.name, "not wanted any more", way_out(machine))
     ended = _ended_by_cloud(machine, world)
     if ended:
-        guess = "If its console says that the auth key was refused, put a new reusable key in place"
-        cause = f"{world.dead_key}: put a new reusable key in place" if world.dead_key else guess
-        return fail(machine, f"{ended} before it joined the tailnet. {cause} (docs/troubleshooting.md, auth key)")
+        guess = _key_guess(machine, world)
+        return fail(machine, f"{ended} before it joined the tailnet. {guess} (docs/troubleshooting.md, auth key)")
     peer = world.peer(machine)
     if peer is not None:
         return NotePeer(machine.name, "seen on the tailnet", peer.ipv4, peer.id, peer.path)
@@ -265,14 +266,22 @@ def _booting(machine: Machine, world: World) -> Step | None:
         return None  # who cannot look has not seen that it is missing
     if _age_s(machine, world, world.peers_since) > world.policy.boot_timeout_s and not _may_have_jobs(machine, world):
         within = f"not seen on the tailnet within {world.policy.boot_timeout_s:g} s"
-        if world.dead_key:
-            return fail(machine, f"{within}: {world.dead_key}: put a new reusable key in place")
+        if world.dead_key and not machine.own_key:
+            return fail(machine, f"{within}: {world.dead_key}: {DEAD_KEY_CURE}")
         return fail(
             machine,
             f"{within}: it did not boot, could not install tailscale, or its auth key was refused (expired or "
             "revoked). See its console, and check the key",
         )
     return None
+
+
+def _key_guess(machine: Machine, world: World) -> str:
+    """What the auth key may have to do with a machine that did not join, and what to do then."""
+    refused = "If its console says that the auth key was refused"
+    if machine.own_key:
+        return f"{refused}, the key was used by another device, or it booted for too long: look at the devices"
+    return f"{world.dead_key}: {DEAD_KEY_CURE}" if world.dead_key else f"{refused}: {DEAD_KEY_CURE}"
 
 
 def _joining(machine: Machine, world: World) -> Step | None:

@@ -32,6 +32,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             rotation TEXT NOT NULL REFERENCES auth_rotations (id), machine TEXT NOT NULL, record TEXT NOT NULL,
             PRIMARY KEY (rotation, machine)) STRICT""",
     ),
+    (
+        """CREATE TABLE machine_keys (
+            machine TEXT NOT NULL, purpose TEXT NOT NULL, record TEXT NOT NULL,
+            PRIMARY KEY (machine, purpose)) STRICT""",
+    ),
 )
 
 

@@ -15,10 +15,9 @@ from pydantic import SecretStr
 
 from meshd.errors import TailnetError
 from meshd.tailnet.adminhttp import AdminHttp
-from meshd.tailnet.fields import Json, first_ipv4, flag, items, moment, table, text, texts
+from meshd.tailnet.fields import KEY_DESCRIPTION_MAX, Json, first_ipv4, flag, items, moment, table, text, texts
 
 KEY_LIFETIME_MAX_S: Final = 90 * 86400
-DESCRIPTION_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +221,7 @@ def _found(answer: Json | None, key: str) -> Json:
 
 
 def _description(wanted: str) -> str:
-    return "".join(c if c.isalnum() or c in " -" else "-" for c in wanted)[:DESCRIPTION_MAX].strip()
+    return "".join(c if c.isalnum() or c in " -" else "-" for c in wanted)[:KEY_DESCRIPTION_MAX].strip()
 
 
 def _key(answer: Json) -> AuthKey:

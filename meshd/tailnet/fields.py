@@ -11,6 +11,9 @@ from typing import Any, TypeAlias
 
 Json: TypeAlias = Mapping[str, Any]
 
+KEY_DESCRIPTION_MAX = 50
+"""So many characters does Tailscale keep of an auth key's description."""
+
 
 def table(value: object) -> Json:
     """The value where it is a JSON object, else an empty one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
@@ -86,14 +86,14 @@ class KeyFile:
 
 
 class Minter:
-    """Mints reusable, tagged keys through a control server's API.
+    """Mints tagged keys through a control server's API.
 
     Args:
         api: the API.
         tags: of a key that follows none.
-        cluster: for the keys' description.
+        cluster: for the description of reusable keys.
         clock: for the end of a key whose end is not told.
-        lifetime_s: of a new key; Tailscale's API allows 90 days.
+        lifetime_s: of a new reusable key; Tailscale's API allows 90 days.
     """
 
     def __init__(
@@ -130,21 +130,61 @@ class Minter:
             preauthorized=old.preauthorized if old else True,
         )
 
+    async def single(self, description: str, tags: Sequence[str], lifetime_s: int) -> KeptKey:
+        """A key for one use, and for a short time.
+
+        Args:
+            description: by which one whose answer was lost is found.
+            tags: exactly these.
+            lifetime_s: of the key.
+
+        Raises:
+            TailnetRefused: the credential may not do this.
+            TailnetError: anything else; it may have been made.
+        """
+        return await self._mint(
+            description, tags, ephemeral=False, preauthorized=True, reusable=False, lifetime_s=lifetime_s
+        )
+
     async def revoke_lost(self, rotation_id: str) -> None:
         """Revoke what was minted for a rotation, whoever knows its secret."""
-        for lost in await self._api.keys_with(f"meshd {self._cluster} {rotation_id}"):
-            log.warning("minted_key_revoked", key_id=lost.id, rotation=rotation_id)
-            await self._api.revoke_key(lost.id)
+        await self.revoke_described(f"meshd {self._cluster} {rotation_id}")
 
-    async def _mint(self, description: str, tags: Sequence[str], *, ephemeral: bool, preauthorized: bool) -> KeptKey:
+    async def revoke_described(self, description: str, *, but: Collection[str] = (), single: bool = False) -> None:
+        """Revoke the living keys with a description.
+
+        Args:
+            description: with which they were minted.
+            but: ids of keys that are surely others: headscale keeps no more than a mark of a description.
+            single: only those for one use.
+
+        Raises:
+            TailnetError: the API cannot be asked, or refuses.
+        """
+        for lost in await self._api.keys_with(description):
+            if lost.id not in but and not (single and lost.reusable):
+                log.warning("minted_key_revoked", key_id=lost.id, description=description)
+                await self._api.revoke_key(lost.id)
+
+    async def _mint(
+        self,
+        description: str,
+        tags: Sequence[str],
+        *,
+        ephemeral: bool,
+        preauthorized: bool,
+        reusable: bool = True,
+        lifetime_s: int | None = None,
+    ) -> KeptKey:
+        lives_s = lifetime_s or self._lifetime_s
         made = await self._api.mint_key(
-            tags=tags, lifetime_s=self._lifetime_s, description=description, ephemeral=ephemeral,
+            tags=tags, lifetime_s=lives_s, description=description, reusable=reusable, ephemeral=ephemeral,
             preauthorized=preauthorized,
         )  # fmt: skip
         if made.secret is None:
             raise TailnetError("the minted key has no secret")
         register_secret(made.secret.get_secret_value())
-        expires = made.expires or self._clock.now() + timedelta(seconds=self._lifetime_s)
+        expires = made.expires or self._clock.now() + timedelta(seconds=lives_s)
         log.info("auth_key_minted", key_id=made.id, expires=expires.isoformat(), tags=tuple(tags))
         return KeptKey(made.secret, made.id, expires, tuple(tags), minted=True)
 

@@ -1,7 +1,8 @@
 """Auth keys as meshd keeps them: files of mode 0600 in its state directory, and nowhere else.
 
 The one in use is what launches have. While a rotation is under way, the old and the new key lie beside it under the
-rotation's id, so that a crash loses neither. The journal has their sha256 only.
+rotation's id, so that a crash loses neither. A machine's own key lies there while its create call may have to be
+repeated with the same user data. The journal has their sha256, or their ids, only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from meshd.tailnet.rotation import KeyRef
 
 IN_USE_FILE: Final = "tailscale-auth-key.json"
 
-Role = Literal["old", "new"]
+Role = Literal["old", "new", "own"]
 
 log = structlog.get_logger(__name__)
 
@@ -96,22 +97,22 @@ class KeyStore:
         self._write(self._dir / IN_USE_FILE, key)
         self._in_use, self._read_once = key, True
 
-    def keep(self, rotation_id: str, role: Role, key: KeptKey) -> None:
-        """Keep a key of a rotation."""
-        self._write(self._path(rotation_id, role), key)
+    def keep(self, name: str, role: Role, key: KeptKey) -> None:
+        """Keep a key of a rotation, or `MachineKey.name`'s own."""
+        self._write(self._path(name, role), key)
 
-    def kept(self, rotation_id: str, role: Role) -> KeptKey | None:
-        """A key of a rotation."""
-        return self._read(self._path(rotation_id, role))
+    def kept(self, name: str, role: Role) -> KeptKey | None:
+        """A key that was kept."""
+        return self._read(self._path(name, role))
 
-    def forget(self, rotation_id: str) -> None:
-        """Remove the keys of a rotation that has ended."""
-        for role in ("old", "new"):
+    def forget(self, name: str) -> None:
+        """Remove the keys of a rotation that has ended, or a machine's own."""
+        for role in ("old", "new", "own"):
             with suppress(FileNotFoundError):
-                self._path(rotation_id, role).unlink()
+                self._path(name, role).unlink()
 
-    def _path(self, rotation_id: str, role: str) -> Path:
-        return self._dir / f"tailscale-auth-key.{rotation_id}.{role}.json"
+    def _path(self, name: str, role: str) -> Path:
+        return self._dir / f"tailscale-auth-key.{name}.{role}.json"
 
     def _write(self, path: Path, key: KeptKey) -> None:
         record = {

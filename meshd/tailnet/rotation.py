@@ -90,6 +90,12 @@ class Source(StrEnum):
 
     MINTED = "minted"
     FILE = "file"
+    NONE = "none"
+    """There is none: no machine shares a key with another. Nodes log in anew, each with a key of its own."""
+
+
+FIRST_STAGE = {Source.MINTED: Stage.MINT, Source.FILE: Stage.PROVE, Source.NONE: Stage.DISTRIBUTE}
+"""Where a rotation begins that does not revoke first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +235,20 @@ class Rotation:
             fresh["ended_at"] = now
         return replace(self, stage=to, stage_since=now, **{**fresh, **changes})  # type: ignore[arg-type]
 
+    def attempt(self, machine: str) -> str:
+        """The name of a node's present try to log in anew."""
+        return f"{self.id}-{self.nodes[machine].attempts}"
+
     def with_node(self, machine: str, node: RotationNode) -> Rotation:
         """With another record of one node."""
         return replace(self, nodes={**self.nodes, machine: node})
+
+
+def logs_in(rotation: Rotation | None, machine: str, attempt: str) -> bool:
+    """Whether a node is told to log in anew, by this name of its try, just now."""
+    if rotation is None or rotation.ended or machine not in rotation.nodes:
+        return False
+    return rotation.nodes[machine].stage is NodeStage.REAUTHENTICATING and rotation.attempt(machine) == attempt
 
 
 def begin(
@@ -248,7 +265,7 @@ def begin(
     leaked_at: datetime | None = None,
 ) -> Rotation:
     """A rotation before its first step. `new` is there already when it comes from a file."""
-    first = Stage.REVOKE_FIRST if compromised else Stage.MINT if source is Source.MINTED else Stage.PROVE
+    first = Stage.REVOKE_FIRST if compromised else FIRST_STAGE[source]
     return Rotation(
         rotation_id, source, first, now, now, by, reason, old, new, reauth=reauth or compromised,
         compromised=compromised, leaked_at=leaked_at,
@@ -261,7 +278,7 @@ def why_not_abort(rotation: Rotation) -> str:
         return f"it has ended: {rotation.stage}"
     if rotation.may_be_revoked:
         return "the old key is revoked already, or about to be: there is nothing to go back to"
-    if rotation.switched and rotation.old is None:
+    if rotation.switched and rotation.old is None and rotation.source is not Source.NONE:
         return "there was no key before it: there is nothing to go back to"
     return ""
 

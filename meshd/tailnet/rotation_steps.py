@@ -106,6 +106,8 @@ class SeenNode:
         node_key: its public key as the head's tailscaled sees it.
         online: the head's tailscaled sees it online.
         reauth_problem: why it cannot log in anew; "" when it can.
+        own_key: it was born with a key of its own and keeps none: it is given one when it logs in anew.
+        born_at: when its create call was made; None when not known.
     """
 
     slot: str
@@ -116,6 +118,8 @@ class SeenNode:
     node_key: str = ""
     online: bool = False
     reauth_problem: str = ""
+    own_key: bool = False
+    born_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,14 +252,26 @@ def _reset(node: RotationNode, now: datetime) -> RotationNode:
 
 def _remember(rotation: Rotation, world: World, now: datetime) -> Rotation:
     """Every machine with another key than the one that all shall hold is waited for, also one that boots."""
-    target = rotation.target
-    assert target is not None
     new = {
         machine: RotationNode(seen.slot, NodeStage.WAITING, now, address=seen.address)
         for machine, seen in world.nodes.items()
-        if machine not in rotation.nodes and seen.sha256 != target.sha256
+        if machine not in rotation.nodes and _concerned(rotation, seen)
     }
     return replace(rotation, nodes={**rotation.nodes, **new}) if new else rotation
+
+
+def _concerned(rotation: Rotation, seen: SeenNode) -> bool:
+    """One that keeps no key takes part when it shall log in anew, unless it was born after that was said."""
+    if not seen.own_key:
+        return not _holds(rotation, seen)
+    born_before = seen.born_at is None or seen.born_at < rotation.started_at
+    return rotation.reauth and not rotation.taken_back and born_before
+
+
+def _holds(rotation: Rotation, seen: SeenNode) -> bool:
+    """It has what it shall keep. Where there is no key for all, there is nothing to be kept."""
+    target = rotation.target
+    return seen.own_key or target is None or seen.sha256 == target.sha256
 
 
 def _watch_nodes(rotation: Rotation, world: World, now: datetime) -> Rotation:
@@ -272,16 +288,13 @@ def _watched(
     rotation: Rotation, node: RotationNode, seen: SeenNode | None, world: World, now: datetime
 ) -> RotationNode:
     """A node after what is seen of it."""
-    target = rotation.target
-    assert target is not None
     if node.stage in {NodeStage.WAIVED, NodeStage.GONE}:
         return node
     if seen is None:
         return replace(node, stage=NodeStage.GONE, since=now, failure="", retry_at=None)
-    holds = seen.sha256 == target.sha256
     if node.stage is NodeStage.REAUTHENTICATING:
         return _silent(node, seen, now)
-    if not holds:
+    if not _holds(rotation, seen):
         return (
             node if node.stage is NodeStage.WAITING else replace(node, stage=NodeStage.WAITING, since=now, attempts=0)
         )

@@ -60,12 +60,17 @@ class AwsProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Virtual machines with everything; spot when the settings allow it."""
+        """Virtual machines with everything; spot when the settings allow it.
+
+        Every process on a machine reads its user data from the metadata service, and so does whoever may call
+        DescribeInstanceAttribute.
+        """
         return Capabilities(
             spot=self._settings.spot,
             idempotent_launch=True,
             user_data_max_b=USER_DATA_MAX_B,
             ends_itself=True,
+            user_data_private=False,
         )
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:

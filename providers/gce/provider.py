@@ -75,9 +75,16 @@ class GceProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Virtual machines with everything. One that powers itself off keeps its disk, which goes on costing."""
+        """Virtual machines with everything. One that powers itself off keeps its disk, which goes on costing.
+
+        Every process on a machine, and every viewer of the project, reads its metadata, where the user data is.
+        """
         return Capabilities(
-            spot=self._settings.spot, idempotent_launch=True, user_data_max_b=USER_DATA_MAX_B, ends_itself=False
+            spot=self._settings.spot,
+            idempotent_launch=True,
+            user_data_max_b=USER_DATA_MAX_B,
+            ends_itself=False,
+            user_data_private=False,
         )
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:

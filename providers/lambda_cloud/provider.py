@@ -55,10 +55,14 @@ class LambdaProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Virtual machines, on demand only. A lost create is found by its tag; powering off does not end the bill."""
+        """Virtual machines, on demand only. A lost create is found by its tag; powering off does not end the bill.
+
+        The API does not give user data back, but nothing says that other processes on the machine cannot read it.
+        """
         return Capabilities(
             user_data_max_b=USER_DATA_MAX_B,
             launch_spacing_s=self._settings.launch_spacing_s,
+            user_data_private=False,
         )
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:

@@ -64,8 +64,11 @@ class PaperspaceProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Virtual machines, on demand only, known by their names alone. Powering off does not end the bill."""
-        return Capabilities(tags=False, user_data_max_b=USER_DATA_MAX_B)
+        """Virtual machines, on demand only, known by their names alone. Powering off does not end the bill.
+
+        Until a machine has run it, its startup script is shown to the whole team, by API and console.
+        """
+        return Capabilities(tags=False, user_data_max_b=USER_DATA_MAX_B, user_data_private=False)
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:
         """Types by region, with the shipped or the settings' price, and whether there is room."""

@@ -60,7 +60,8 @@ class RunpodProvider:
         """Containers without a TUN device and without systemd; spot when the settings allow it.
 
         A lost create is found by its name; marks are kept in the container's environment, in place of tags. A
-        container that ends leaves a stopped pod behind, whose disk goes on costing.
+        container that ends leaves a stopped pod behind, whose disk goes on costing. API and console show the start
+        command, which is the user data, to everybody in the account.
         """
         return Capabilities(
             shape=Shape.CONTAINER,
@@ -68,6 +69,7 @@ class RunpodProvider:
             systemd=False,
             spot=self._settings.spot,
             user_data_max_b=USER_DATA_MAX_B,
+            user_data_private=False,
         )
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:

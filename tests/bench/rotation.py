@@ -155,7 +155,7 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
 
         api = cast("Any", control)
         minter = Minter(api, tags=TAGS, cluster="lab", clock=clock)
-        means = Means("lab", store, api, minter, control, queues, records, (), lambda: TAGS)
+        means = Means("lab", store, api, minter, control, queues, records, (), lambda: TAGS, cast("Any", Quiet()))
         engine = RotationEngine(AuthRotations(journal), means, world, clock, occasion=lambda: None, look=look)
         nothing = cast("Any", Quiet())
         desk = NodeDeskOfDaemon(

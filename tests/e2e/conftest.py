@@ -21,7 +21,9 @@ async def booted() -> AsyncIterator[Lab]:
     """The cluster, with a head on which meshd runs."""
     if not CAN_RUN:
         pytest.skip("machines need root and systemd-nspawn")
-    options = ClusterOptions(sandbox_id=f"e2e{os.getpid() % 100000}", providers=("aws", "lambda"), timing=QUICK)
+    options = ClusterOptions(
+        sandbox_id=f"e2e{os.getpid() % 100000}", providers=("aws", "lambda"), timing=QUICK, key_mode="reusable"
+    )  # fmt: skip
     began = time.monotonic()
     async with Cluster(options) as cluster:
         await cluster.bring_up_head()

@@ -230,6 +230,9 @@ class World:
     async def user_data(self, machine: Machine) -> UserData:
         return UserData("#!/bin/sh\n", "a" * 64)
 
+    def own_key(self, provider: str) -> bool:
+        return False
+
     async def delete_device(self, device_id: str) -> None:
         return None
 

@@ -94,15 +94,19 @@ def _switch_munge_key(node: Node, args: Args) -> Data:
 
 
 def _auth_key(node: Node, args: Args) -> Data:
-    key = str(args["key"]).strip()
-    if not key or any(not 33 <= ord(char) <= 126 for char in key):
-        raise NotPossible("the auth key is empty or has characters that no key has", "send a real one")
-    write_atomic(node.paths.auth_key, key.encode() + b"\n", 0o600)
+    write_atomic(node.paths.auth_key, _key(args), 0o600)
     return {"sha256": sha256_of(node.paths.auth_key)}
 
 
 def _reauth(node: Node, args: Args) -> Data:
-    return reauth.reauth(node, str(args["attempt"]))
+    return reauth.reauth(node, str(args["attempt"]), _key(args) if "key" in args else b"")
+
+
+def _key(args: Args) -> bytes:
+    key = str(args["key"]).strip()
+    if not key or any(not 33 <= ord(char) <= 126 for char in key):
+        raise NotPossible("the auth key is empty or has characters that no key has", "send a real one")
+    return key.encode() + b"\n"
 
 
 def _start_slurmd(node: Node, args: Args) -> Data:

@@ -107,7 +107,10 @@ def renew(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
         TailscaleFault, ToolMissing, ToolTimeout: tailscaled does not answer, or does not end.
     """
     if not node.paths.auth_key.exists():
-        return "no auth key is stored here: `tailscale up` by hand, or rent the machine anew"
+        return (
+            "no auth key is kept here (a machine with a key of its own keeps none), and the head cannot be reached for one: "
+            "the head gives the machine back, or `tailscale up` by hand with a new key"
+        )
     words = (f"--auth-key=file:{node.paths.auth_key}", "--accept-risk=lose-ssh", "--timeout=20s")
     said = tailscale.up(*words, timeout_s=30.0)
     if until_online(tailscale, "", 1.0 if said else within_s) is not None:

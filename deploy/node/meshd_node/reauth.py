@@ -1,4 +1,5 @@
-"""A new login with the auth key that is stored here: new node key, same machine key, so the same device and address.
+"""A new login with the auth key that is stored here, or one that the head sends for it: new node key, same machine key, so
+the same device and address. A key that was sent for one login is removed when that has come to its end.
 
 It runs in a process of its own, which neither a restart of the agent nor a link that drops can end half way. What came
 of it is in a file under the attempt's name: asking for the same attempt again does nothing again.
@@ -14,6 +15,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from .console import say
@@ -31,12 +33,13 @@ WAIT_S = 130.0
 MIN_VERSION = (1, 90)
 
 
-def reauth(node: Node, attempt: str) -> dict[str, Any]:
+def reauth(node: Node, attempt: str, key: bytes = b"") -> dict[str, Any]:
     """Have the login made, once for each attempt; {"node_key", "address", "gap_s"}.
 
     Args:
         node: this machine.
         attempt: a word for this try.
+        key: auth key for this attempt alone; empty: the stored one.
 
     Raises:
         NotPossible: there is no key here, or tailscale is too old.
@@ -46,6 +49,8 @@ def reauth(node: Node, attempt: str) -> dict[str, Any]:
         raise NotPossible("the attempt has no usable name", "this is a fault of meshd: report it")
     result = _result(node, attempt)
     if result is None:
+        if key:
+            write_atomic(node.paths.auth_key_once, key, 0o600)
         _check(node)
         child = _detach(node, attempt)
         deadline = time.monotonic() + WAIT_S
@@ -71,20 +76,22 @@ def carry_out(node: Node, attempt: str) -> None:
             result: dict[str, Any] = {"ok": True, **login(node)}
         except (NodeError, OSError) as error:
             result = {"ok": False, "detail": str(error)[:1000]}
+        finally:
+            node.paths.auth_key_once.unlink(missing_ok=True)
         say(f"login anew ({attempt}): {'done' if result['ok'] else result['detail']}")
         result["attempt"] = attempt
         write_atomic(node.paths.reauth_file, json.dumps(result).encode(), 0o600)
 
 
 def login(node: Node) -> dict[str, Any]:
-    """`tailscale up --force-reauth` with the stored key.
+    """`tailscale up --force-reauth` with the key for this login, else with the stored one.
 
     Raises:
         TailscaleFault: it was refused or took too long; the old login is back, or the text says that it is not.
     """
     tailscale = Tailscale(node.paths.tailscaled_socket)
     before = device(tailscale.status())
-    words = ["--force-reauth", f"--auth-key=file:{node.paths.auth_key}", "--accept-risk=lose-ssh", f"--timeout={UP_S}s"]
+    words = ["--force-reauth", f"--auth-key=file:{_key_file(node)}", "--accept-risk=lose-ssh", f"--timeout={UP_S}s"]
     began = time.monotonic()
     said = tailscale.up(*words, timeout_s=UP_S + 10.0)
     gap_s = time.monotonic() - began
@@ -96,8 +103,13 @@ def login(node: Node) -> dict[str, Any]:
     raise TailscaleFault(f"the login was not taken: {why}; {how}")
 
 
+def _key_file(node: Node) -> Path:
+    once = node.paths.auth_key_once
+    return once if once.exists() else node.paths.auth_key
+
+
 def _check(node: Node) -> None:
-    if not node.paths.auth_key.exists():
+    if not _key_file(node).exists():
         raise NotPossible("no auth key is stored here", "store one first")
     found = version(run(["tailscale", "version"], 15.0).stdout)
     words = tuple(int(word) for word in found.split(".")[:2] if word.isdigit())

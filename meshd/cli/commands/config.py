@@ -10,7 +10,7 @@ from meshd.cli.adapters import check_providers
 from meshd.cli.credentials import lent
 from meshd.cli.exits import EXIT_CODES_HELP, CliError
 from meshd.cli.session import Session, output_option, print_json
-from meshd.config import load
+from meshd.config import Settings, load, tailnet_credentials
 from meshd.errors import ConfigError
 
 
@@ -61,4 +61,14 @@ def _check(session: Session) -> list[CheckRow]:
         if not readable:
             text = "this user may not read them, so a provider may miss its own below"
             rows.append(CheckRow(name="credentials", status="warn", text=text, cure="run it as root"))
+        else:
+            rows += _tailnet(settings)
         return rows + check_providers(settings)
+
+
+def _tailnet(settings: Settings) -> list[CheckRow]:
+    try:
+        tailnet_credentials(settings.tailnet)
+    except ConfigError as error:
+        return [CheckRow(name=error.source, status="fail", text=problem) for problem in error.problems]
+    return []

@@ -44,6 +44,14 @@ class Asks(Protocol):
         ...
 
 
+class OwnKeys(Protocol):
+    """Mints keys for one machine each."""
+
+    async def for_login(self, machine: str, attempt: str) -> KeptKey:
+        """See MachineKeys."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
     """What the steps work with.
@@ -53,6 +61,7 @@ class Means:
         minter: mints; None without a credential.
         chosen_tags: the settings' tags where meshd is told to mint the keys: they may have changed; else ().
         fleet_tags: of the devices that joined; () when there are none or they differ.
+        own_keys: keys for one machine each.
     """
 
     cluster: str
@@ -64,6 +73,7 @@ class Means:
     records: Records
     chosen_tags: tuple[str, ...]
     fleet_tags: Callable[[], tuple[str, ...]]
+    own_keys: OwnKeys
 
 
 async def carry_out(means: Means, rotation: Rotation, step: RotationStep) -> Outcome:
@@ -209,8 +219,10 @@ async def store_on(means: Means, machine: str, key: KeptKey) -> Outcome:
 
 
 async def _reauth(means: Means, rotation: Rotation, machine: str) -> Outcome:
-    attempt = f"{rotation.id}-{rotation.nodes[machine].attempts}"
-    result = await means.agents.ask(machine, "reauth", {"attempt": attempt}, REAUTH_TIMEOUT_S)
+    args: dict[str, Any] = {"attempt": rotation.attempt(machine)}
+    if means.records.get(machine).own_key:
+        args["key"] = (await means.own_keys.for_login(machine, args["attempt"])).secret
+    result = await means.agents.ask(machine, "reauth", args, REAUTH_TIMEOUT_S)
     if result is None:
         return Outcome(Verdict.AGAIN, f"its agent did not answer within {REAUTH_TIMEOUT_S:g} s")
     if not result.ok:

@@ -27,6 +27,7 @@ class RotationDesk:
         file: the user's.
         mints: the settings say that meshd mints the keys.
         can_mint: there is an API credential.
+        shared_key_wanted: some machines join with a reusable key.
         world: what is known now.
         under_way: the rotation, of either key, that has not ended.
         clock: time.
@@ -41,6 +42,7 @@ class RotationDesk:
         *,
         mints: bool,
         can_mint: bool,
+        shared_key_wanted: bool,
         world: Callable[[], World],
         under_way: Callable[[], UnderWay | None],
         clock: Clock,
@@ -51,6 +53,7 @@ class RotationDesk:
         self._file = file
         self._mints = mints
         self._can_mint = can_mint
+        self._shared_key_wanted = shared_key_wanted
         self._world = world
         self._under_way = under_way
         self._clock = clock
@@ -64,7 +67,10 @@ class RotationDesk:
         if (other := self._under_way()) is not None:
             raise other.refusal()
         in_use = self._store.in_use()
-        source, new = self._source(in_use)
+        if in_use is None and not self._shared_key_wanted:
+            source, new = self._nothing_shared(request), None
+        else:
+            source, new = self._source(in_use)
         if request.compromised and (not self._can_mint or in_use is None or not in_use.id):
             raise Refused(
                 "meshd cannot revoke the key in use: it has no credential for the tailnet's API, or the key has no id",
@@ -109,6 +115,15 @@ class RotationDesk:
             raise Refused("no rotation is under way", "`meshctl rotate-key` begins one")
         return self._engine.active
 
+    def _nothing_shared(self, request: s.RotateKeyRequest) -> Source:
+        """No key is shared: only logins can be made anew."""
+        if request.reauth and not request.compromised:
+            return Source.NONE
+        raise Refused(
+            "there is no key to rotate: each machine joined with a key of its own, for one use, and keeps none",
+            "`meshctl rotate-key --reauth` has every node log in anew, each with a new key of its own",
+        )
+
     def _source(self, in_use: KeptKey | None) -> tuple[Source, KeptKey | None]:
         """Where the new key comes from: a file with another key than the one in use, else the API."""
         found = None if self._mints else self._occasion.in_file()
@@ -126,28 +141,39 @@ class RotationDesk:
 
     def _steps(self, request: s.RotateKeyRequest, source: Source, in_use: KeptKey | None) -> list[str]:
         world, old = self._world(), (in_use.id or in_use.sha256[:12]) if in_use else "none"
-        nodes = len(world.nodes)
-        away = [node.slot for node in world.nodes.values() if not node.reachable]
+        own = [node.slot for node in world.nodes.values() if node.own_key]
+        keep = [node for node in world.nodes.values() if not node.own_key]
+        away = [node.slot for node in keep if not node.reachable]
+        anew = "have the nodes log in anew: one idle node first, then a few at a time, never two of one job"
+        if own:
+            anew += f"; {', '.join(own)} each with a new key of its own for one use, revoked when it was used"
+        if source is Source.NONE:
+            return [anew]
         lines = [f"revoke the key in use, {old}, and list the devices born since"] if request.compromised else []
         lines.append(
             f"mint a key like {old}" if source is Source.MINTED else f"take the new key from {self._file.name}"
         )
         lines += ["prove it: a throw-away device joins with it", "give it to machines that are launched from now on"]
         lines.append(
-            f"give it to {nodes} nodes, verified by its sha256" + (f"; pending: {', '.join(away)}" * bool(away))
+            f"give it to {len(keep)} nodes, verified by its sha256" + (f"; pending: {', '.join(away)}" * bool(away))
         )
         if request.reauth or request.compromised:
-            lines.append("have the nodes log in anew: one idle node first, then a few at a time, never two of one job")
+            lines.append(anew)
+        elif own:
+            lines.append(f"nothing on {', '.join(own)}: they had keys of their own and keep none")
         if not request.compromised:
             lines.append(f"revoke {old} when every node is confirmed or waived")
         return lines
 
     def _view(self, rotation: Rotation | None) -> s.RotationView:
         in_use = self._store.in_use()
-        base = s.RotationView(at=self._clock.now(), in_use=_key(in_use.ref()) if in_use else None)
+        world = self._world()
+        base = s.RotationView(
+            at=self._clock.now(), in_use=_key(in_use.ref()) if in_use else None,
+            own_key_nodes=[node.slot for node in world.nodes.values() if node.own_key],
+        )  # fmt: skip
         if rotation is None:
             return base
-        world = self._world()
         held = {} if rotation.ended else holds_up(rotation, world)
         return base.model_copy(
             update={

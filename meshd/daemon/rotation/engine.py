@@ -268,7 +268,7 @@ class RotationEngine:
         for machine, seen in nodes.items():
             asked_s = self._asked_s.get(machine)
             waits = asked_s is not None and now_s < asked_s + KEEP_AGAIN_S
-            if seen.sha256 == key.sha256 or not seen.reachable or machine in self._keeping or waits:
+            if seen.own_key or seen.sha256 == key.sha256 or not seen.reachable or machine in self._keeping or waits:
                 continue
             if len(self._keeping) >= STORE_PARALLEL:
                 return

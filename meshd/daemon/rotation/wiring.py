@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import structlog
 
 from meshd import config
 from meshd.config import Settings, TailnetSettings
 from meshd.daemon.agents import AgentQueues
+from meshd.daemon.machine_keys import MachineKeys
 from meshd.daemon.records import Records
 from meshd.daemon.rotation.carry_out import Means, Prover
 from meshd.daemon.rotation.desk import RotationDesk
@@ -16,20 +19,25 @@ from meshd.daemon.rotation.engine import RotationEngine
 from meshd.daemon.rotation.occasion import Occasion
 from meshd.daemon.rotation.world import world_of
 from meshd.daemon.under_way import UnderWay
-from meshd.errors import ConfigError
+from meshd.errors import ConfigError, TailnetError
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
 from meshd.obs.log import register_secret
 from meshd.runtime.clock import Clock
 from meshd.store.auth_rotations import AuthRotations
+from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet.admin import AuthKey, KeyApi, TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken, OAuthClient
 from meshd.tailnet.headscale import HeadscaleAdmin
 from meshd.tailnet.keys import AuthKeys, KeyFile, Minter
-from meshd.tailnet.keystore import KeyStore
+from meshd.tailnet.keystore import KeptKey, KeyStore
+from meshd.tailnet.machine_keys import EXPOSED_CURE, KeyMode, KeyModes, modes_of
+from meshd.tailnet.rotation import logs_in
 from meshd.tailnet.rotation_steps import World
 
 SILENT_POLLS = 2.5
 """An agent that has not spoken for so many polls' length cannot be reached."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +60,17 @@ class AuthKeyParts:
     """All of it.
 
     Attributes:
-        keys: the key for launches.
+        keys: the reusable key.
+        file: the user's.
+        own_keys: keys for one machine each.
+        modes: which of them a provider's machines get.
         api: the control server's API; None without a credential.
     """
 
     keys: AuthKeys
+    file: KeyFile
+    own_keys: MachineKeys
+    modes: KeyModes
     api: KeyApi | None
     engine: RotationEngine
     occasion: Occasion
@@ -71,8 +85,19 @@ def build(
     prover: Prover,
     sights: Sights,
     under_way: Callable[[], UnderWay | None],
+    user_data_private: Mapping[str, bool],
 ) -> AuthKeyParts:
-    """Make the parts; `under_way` tells the rotation, of either key, that has not ended.
+    """Make the parts.
+
+    Args:
+        settings: those in force.
+        clock: time.
+        records: the machines.
+        agents: asks nodes.
+        prover: proves a key.
+        sights: what is seen.
+        under_way: tells the rotation, of either key, that has not ended.
+        user_data_private: of each enabled provider.
 
     Raises:
         ConfigError: a credential is missing or cannot be read.
@@ -83,6 +108,11 @@ def build(
     minter = Minter(api, tags=tailnet.tags, cluster=cluster, clock=clock) if api is not None else None
     mints = tailnet.mint_auth_key
     store, file = KeyStore(settings.cluster.state_dir), KeyFile(tailnet.auth_key_file)
+    modes = modes_of(
+        KeyMode(tailnet.key_mode) if tailnet.key_mode else None, user_data_private, can_mint=minter is not None
+    )
+    if modes.exposed:
+        log.warning("reusable_key_readable_by_others", providers=modes.exposed, cure=EXPOSED_CURE)
 
     def world() -> World:
         in_use = store.in_use()
@@ -97,13 +127,38 @@ def build(
         found = {p.tags for p in seen.value.peers.values() if p.id in joined} if isinstance(seen, Fresh) else set()
         return next(iter(found)) if len(found) == 1 else ()
 
+    tags_of_key: dict[str, tuple[str, ...]] = {}
+
+    async def own_tags() -> tuple[str, ...]:
+        """Those of the reusable key, whichever is there: a machine has the same rights with either."""
+        if mints and tailnet.tags:
+            return tailnet.tags
+        kept = store.in_use() or _in_file(file)
+        if kept is None or (not kept.tags and not kept.id):
+            return fleet_tags() or tailnet.tags
+        if not kept.tags and kept.id not in tags_of_key and api is not None:
+            record = await api.get_key(kept.id)
+            tags_of_key[kept.id] = record.tags if record is not None else ()
+        return kept.tags or tags_of_key.get(kept.id) or fleet_tags() or tailnet.tags
+
+    own_keys = MachineKeys(
+        OpenKeys(records.journal),
+        store,
+        api,
+        minter,
+        tags=own_tags,
+        logging_in=lambda *what: logs_in(engine.active, *what),
+        records=records,
+        clock=clock,
+    )
+
     def expires() -> datetime | None:
         record = sights.key_record()
         return record.expires if record is not None else None
 
     means = Means(
         cluster=cluster, store=store, api=api, minter=minter, prover=prover, agents=agents, records=records,
-        chosen_tags=tailnet.tags if mints else (), fleet_tags=fleet_tags,
+        chosen_tags=tailnet.tags if mints else (), fleet_tags=fleet_tags, own_keys=own_keys,
     )  # fmt: skip
     occasion = Occasion(
         store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,
@@ -111,10 +166,19 @@ def build(
     )  # fmt: skip
     engine = RotationEngine(AuthRotations(records.journal), means, world, clock, occasion=occasion, look=sights.look)
     desk = RotationDesk(
-        engine, occasion, store, file, mints=mints, can_mint=minter is not None, world=world, under_way=under_way,
-        clock=clock,
+        engine, occasion, store, file, mints=mints, can_mint=minter is not None,
+        shared_key_wanted=modes.shared_key_wanted, world=world, under_way=under_way, clock=clock,
     )  # fmt: skip
-    return AuthKeyParts(AuthKeys(store, file, minter if mints else None, clock), api, engine, occasion, desk)
+    keys = AuthKeys(store, file, minter if mints else None, clock)
+    return AuthKeyParts(keys, file, own_keys, modes, api, engine, occasion, desk)
+
+
+def _in_file(file: KeyFile) -> KeptKey | None:
+    """The user's key; one that cannot be read is told where it is needed."""
+    try:
+        return file.read()
+    except TailnetError:
+        return None
 
 
 def key_api(tailnet: TailnetSettings, clock: Clock) -> KeyApi | None:
@@ -123,15 +187,12 @@ def key_api(tailnet: TailnetSettings, clock: Clock) -> KeyApi | None:
     Raises:
         ConfigError: keys shall be minted and there is no credential.
     """
-    token = config.read_secret(tailnet.api_token_file, "tailscale_api_token")
-    secret = config.read_secret(tailnet.oauth_client_secret_file, "tailscale_oauth_client_secret")
+    token, secret = config.tailnet_credentials(tailnet)
     for one in (token, secret):
         if one is not None:
             register_secret(one.get_secret_value())
     credential = ApiToken(token) if token else OAuthClient(tailnet.oauth_client_id, secret) if secret else None
     if credential is None:
-        if tailnet.mint_auth_key:
-            raise ConfigError("tailnet.mint_auth_key", ["needs an API token or an OAuth client (docs/tailnet.md)"])
         return None
     if tailnet.admin_api == "headscale":
         if isinstance(credential, OAuthClient):

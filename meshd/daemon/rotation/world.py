@@ -49,6 +49,8 @@ def world_of(
             node_key=peer.node_key if peer else "",
             online=bool(peer and peer.online),
             reauth_problem=_reauth_problem(machine),
+            own_key=machine.own_key,
+            born_at=machine.launch_called_at,
         )
     return World(nodes, jobs_known=view is not None, peers_known=peers_known, in_use=in_use)
 

@@ -79,7 +79,7 @@ class TinyProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(user_data_max_b=65536)
+        return Capabilities(user_data_max_b=65536, user_data_private=False)
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:
         offers = [

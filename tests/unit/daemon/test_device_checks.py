@@ -15,11 +15,13 @@ from meshd.errors import TailnetError
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, TailnetPeer
 from meshd.tailnet.admin import AuthKey
+from meshd.tailnet.machine_keys import KeyMode, KeyModes, modes_of
 from tests.unit.worlds import GONE_DARK, NOW, ago, machine, peer, snapshot, tailnet
 
 M = machine(Phase.READY, tailnet_id="n-lab-h100-1-abcde1")
 PEER = replace(peer(M), tags=("tag:gpu",))
 AHEAD = timedelta(days=14)
+SHARED = modes_of(KeyMode.REUSABLE, {"aws": False}, can_mint=True)
 
 
 class NoKey:
@@ -49,10 +51,11 @@ class Api:
 
 def device_checks(
     seen: Callable[[], Snapshot | None], *, keys: Any = None, api: Any = None, machines: Sequence[Machine] = (),
-    gone: Sequence[Machine] = (),
+    gone: Sequence[Machine] = (), modes: KeyModes = SHARED,
 ) -> DeviceChecks:  # fmt: skip
     return DeviceChecks(
-        cluster="lab", snapshot=seen, keys=keys or Key(), api=cast("Any", api), machines=lambda: machines,
+        cluster="lab", snapshot=seen, keys=keys or Key(), api=cast("Any", api), modes=modes, own_keys_open=lambda: 2,
+        key_file="/etc/key", machines=lambda: machines,
         gone=lambda: gone, ahead=AHEAD, now=lambda: NOW,
     )  # fmt: skip
 
@@ -111,7 +114,7 @@ async def test_the_heads_own_node_key() -> None:
 async def test_keys_of_devices_that_are_not_ours_are_nobodys_business() -> None:
     laptop = replace(PEER, id="n-laptop", hostname="laptop", tags=(), key_expiry=ago(1), expired=True)
     checks = around(PEER, laptop)
-    assert [(await check()).status for name, check in checks.all() if name != "auth key"] == ["ok"] * 3
+    assert [(await check()).status for name, check in checks.all() if name != "auth key"] == ["ok"] * 4
 
 
 async def test_untagged_devices() -> None:
@@ -158,4 +161,32 @@ async def test_a_long_list_is_cut() -> None:
 @pytest.mark.parametrize("seen", [None, snapshot(tailnet=GONE_DARK)])
 async def test_a_tailnet_that_cannot_be_read_is_not_well(seen: Snapshot | None) -> None:
     checks = device_checks(lambda: seen, machines=[M])
-    assert [(await check()).status for name, check in checks.all() if name != "auth key"] == ["warn"] * 3
+    assert [(await check()).status for name, check in checks.all() if name not in {"auth key", "key mode"}] == [
+        "warn"
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("wanted", "can_mint", "status", "words"),
+    [
+        (KeyMode.REUSABLE, True, "ok", "one reusable key for all"),
+        (None, True, "ok", "for one use, on aws; 2 keys are not used yet"),
+        (None, False, "warn", "others can read the reusable key in the user data of machines of aws"),
+    ],
+)
+async def test_who_can_read_the_key(wanted: KeyMode | None, can_mint: bool, status: str, words: str) -> None:
+    modes = modes_of(wanted, {"aws": False}, can_mint=can_mint)
+    row = await device_checks(lambda: None, modes=modes).key_mode()
+    assert (row.status, words in row.text) == (status, True)
+    assert ("API credential" in row.cure) is (status == "warn")
+
+
+async def test_where_no_key_is_shared_none_is_asked_for() -> None:
+    modes = modes_of(KeyMode.PER_MACHINE, {"aws": False}, can_mint=True)
+    row = await device_checks(lambda: None, keys=NoKey(), modes=modes).auth_key()
+    assert (row.status, "none is shared" in row.text) == ("ok", True)
+
+
+async def test_the_cure_of_a_bad_key_is_what_this_head_can_do() -> None:
+    record = AuthKey("kABC123CNTRL", "", None, None, False, True, False, True, ())
+    assert "`meshctl rotate-key`" in (await around(api=Api(record)).auth_key()).cure

@@ -238,3 +238,76 @@ async def test_no_secret_is_in_the_journal(lab: Lab) -> None:
     lab.life.journal._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert b"tskey-auth" not in (lab.directory / "j.db").read_bytes()
     assert os.stat(lab.directory / "tailscale-auth-key.json").st_mode & 0o777 == 0o600
+
+
+# -- nodes that had keys of their own ---------------------------------------------------------------------------------
+
+
+def own_nodes(directory: Path, count: int, *, shared: int = 0) -> SimTailnet:
+    net = begin_tailnet(1, directory, 0)
+    net.faults = False
+    for index in range(1, count + 1):
+        net.add(index, "none", own=True)
+    for index in range(count + 1, count + shared + 1):
+        net.add(index, OLD)
+    return net
+
+
+class OwnLab(Lab):
+    def __init__(self, directory: Path, net: SimTailnet, *, shared_key_wanted: bool) -> None:
+        self.directory, self.net = directory, net
+        self.life = Life(net, directory, shared_key_wanted=shared_key_wanted)
+
+
+async def test_a_rotation_asks_nothing_of_nodes_that_keep_no_key(tmp_path: Path) -> None:
+    lab = OwnLab(tmp_path, own_nodes(tmp_path, 2, shared=1), shared_key_wanted=True)
+    view = await lab.life.desk.rotate_key(RotateKeyRequest(dry_run=True), ROOT)
+    assert "give it to 1 nodes, verified by its sha256" in view.steps
+    assert any("nothing on h100-1, h100-2" in step for step in view.steps)
+    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.rounds()
+    view = await lab.life.desk.rotation()
+    assert view.stage == "done" and [row.slot for row in view.nodes] == ["h100-3"]
+    assert view.own_key_nodes == ["h100-1", "h100-2"]
+    assert {node.key for node in lab.net.nodes.values() if node.own} == {"none"}
+    await lab.life.kill()
+
+
+@pytest.mark.parametrize("shared", [0, 2])
+async def test_logging_in_anew_each_with_a_key_of_its_own(tmp_path: Path, shared: int) -> None:
+    lab = OwnLab(tmp_path, own_nodes(tmp_path, 3, shared=shared), shared_key_wanted=bool(shared))
+    if not shared:
+        (tmp_path / "tailscale-auth-key.json").unlink()
+    plan = await lab.life.desk.rotate_key(RotateKeyRequest(reauth=True, dry_run=True), ROOT)
+    assert "each with a new key of its own" in plan.steps[-1 if not shared else -2]
+    await lab.life.desk.rotate_key(RotateKeyRequest(reauth=True), ROOT)
+    await lab.rounds(40)
+    view = await lab.life.desk.rotation()
+    assert view.stage == "done" and view.source == ("minted" if shared else "none")
+    assert {row.state for row in view.nodes} == {"confirmed"} and len(view.nodes) == 3 + shared
+    assert all(node.logins == 1 for node in lab.net.nodes.values())
+    single = [key for key in lab.net.keys.values() if not key.reusable]
+    assert len(single) == 3 and not any(key.valid for key in single)
+    assert lab.life.own_keys.open == 0 and not list(tmp_path.glob("*.own.json"))
+    await lab.life.kill()
+
+
+async def test_where_no_key_is_shared_there_is_none_to_rotate(tmp_path: Path) -> None:
+    lab = OwnLab(tmp_path, own_nodes(tmp_path, 1), shared_key_wanted=False)
+    (tmp_path / "tailscale-auth-key.json").unlink()
+    for request in (RotateKeyRequest(), RotateKeyRequest(compromised=True)):
+        with pytest.raises(Refused, match="a key of its own") as caught:
+            await lab.life.desk.rotate_key(request, ROOT)
+        assert "--reauth" in caught.value.cure
+    await lab.life.kill()
+
+
+async def test_logins_that_fail_are_taken_back_and_leave_no_key(tmp_path: Path) -> None:
+    lab = OwnLab(tmp_path, own_nodes(tmp_path, 3), shared_key_wanted=False)
+    (tmp_path / "tailscale-auth-key.json").unlink()
+    lab.net.no_logins = True
+    await lab.life.desk.rotate_key(RotateKeyRequest(reauth=True), ROOT)
+    await lab.rounds(60)
+    assert lab.stage is Stage.ABORTED
+    assert not any(key.valid for key in lab.net.keys.values() if not key.reusable)
+    await lab.life.kill()

@@ -162,7 +162,7 @@ def test_an_expired_node_key_is_renewed_with_the_stored_key(watched: Watched) ->
     watched.tailscaled.backend = "NeedsLogin"
     watched.tailscaled.cures = {"key"}
     watched.looks(20)
-    assert "no auth key is stored here" in watched.watch.problem
+    assert "no auth key is kept here" in watched.watch.problem
     watched.node.paths.auth_key.parent.mkdir(parents=True)
     watched.node.paths.auth_key.write_text("tskey-auth-secret\n")
     watched.looks(PAUSE_FIRST_S + 1)

@@ -1,0 +1,176 @@
+"""Gives machines keys of their own, and ends each as soon as it is not needed any more.
+
+The order is what makes it safe: the record is journaled, the key is minted, its secret is kept (0600), its id is
+journaled, and only then is the machine launched with it. A create call that has to be repeated finds the same key.
+What a crash or a lost answer leaves behind is found by its description and revoked; what cannot be revoked now is tried
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from meshd.api.schema import ProblemView
+from meshd.daemon.records import Records
+from meshd.errors import StoreError, TailnetError
+from meshd.model.machine import Machine
+from meshd.runtime.clock import Clock
+from meshd.store.machine_keys import OpenKeys
+from meshd.tailnet import machine_keys as m
+from meshd.tailnet.admin import KeyApi
+from meshd.tailnet.keys import Minter
+from meshd.tailnet.keystore import KeptKey, KeyStore
+
+LOOK_S: Final = 2.0
+TOLD_AFTER: Final = 3
+"""So many tries in vain to end a key, and people are told."""
+
+log = structlog.get_logger(__name__)
+
+
+class MachineKeys:
+    """See the module.
+
+    Args:
+        open_keys: the journal's part.
+        store: keeps the secrets.
+        api: the control server's API; None without a credential.
+        minter: mints; None without a credential.
+        tags: that new keys shall have.
+        logging_in: whether a machine is told to log in anew with the key of this purpose just now.
+        records: the machines.
+        clock: time.
+    """
+
+    def __init__(
+        self,
+        open_keys: OpenKeys,
+        store: KeyStore,
+        api: KeyApi | None,
+        minter: Minter | None,
+        *,
+        tags: Callable[[], Awaitable[tuple[str, ...]]],
+        logging_in: Callable[[str, str], bool],
+        records: Records,
+        clock: Clock,
+    ) -> None:
+        self._open = open_keys
+        self._store = store
+        self._api = api
+        self._minter = minter
+        self._tags = tags
+        self._logging_in = logging_in
+        self._records = records
+        self._clock = clock
+        self.problem = ""
+
+    @property
+    def open(self) -> int:
+        """How many keys may open something now."""
+        return len(self._open.all())
+
+    async def for_launch(self, machine: Machine, join_token_ttl_s: float) -> KeptKey:
+        """The key for a machine's user data: the same one each time.
+
+        Args:
+            machine: as the journal has it.
+            join_token_ttl_s: so long after it was requested it may join.
+
+        Raises:
+            TailnetError: none can be minted, or kept.
+            StoreError: the journal cannot be written.
+        """
+        end = machine.created_at + timedelta(seconds=join_token_ttl_s)
+        left_s = max((end - self._clock.now()).total_seconds(), 0.0)
+        return await self._key(machine.name, m.LAUNCH, left_s + m.MARGIN_S)
+
+    async def for_login(self, machine: str, attempt: str) -> KeptKey:
+        """The key for one attempt of a node to log in anew: the same one each time. Raises as `for_launch`."""
+        return await self._key(machine, attempt, m.LOGIN_LIFETIME_S)
+
+    async def _key(self, machine: str, purpose: str, lifetime_s: float) -> KeptKey:
+        before = self._open.find(machine, purpose)
+        if before is not None and (kept := self._store.kept(before.name, "own")) is not None:
+            if not before.id:  # a crash came between
+                self._open.put(m.minted(before, kept.id, kept.expires))
+            return kept
+        if self._minter is None:
+            raise TailnetError("there is no credential for the tailnet's API any more: no key can be minted")
+        tags = await self._tags()
+        key = self._open.put(m.ask(machine, purpose, self._clock.now(), lifetime_s, before))
+        if before is not None:
+            await self._revoke(before)
+        kept = await self._minter.single(key.description, tags, int(lifetime_s))
+        self._store.keep(key.name, "own", kept)
+        self._open.put(m.minted(key, kept.id, kept.expires))
+        return kept
+
+    # -- their end ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look and end for ever."""
+        while True:
+            await self.tick()
+            await self._clock.sleep(LOOK_S)
+
+    async def tick(self) -> None:
+        """End what is not needed any more, one after the other."""
+        try:
+            for key in self._open.all():
+                await self._look_at(key)
+            self.problem = ""
+        except (StoreError, TailnetError) as error:
+            if self.problem != str(error):
+                log.error("machine_keys_stopped", reason=str(error))
+            self.problem = str(error)
+
+    async def _look_at(self, key: m.MachineKey) -> None:
+        machine = self._records.journal.machine(key.machine)
+        phase = machine.phase if machine is not None else None
+        logging_in, now = self._logging_in(key.machine, key.purpose), self._clock.now()
+        if not m.secret_needed(key, phase, logging_in=logging_in):
+            self._store.forget(key.name)
+        why = m.why_end(key, phase, logging_in=logging_in)
+        if not why or not m.due(key, now):
+            return
+        if not m.over(key, now):
+            try:
+                await self._revoke(key)
+            except TailnetError as error:
+                log.warning("machine_key_not_ended", machine=key.machine, key_id=key.id, reason=str(error))
+                self._open.put(m.not_ended(key, str(error), now))
+                return
+            if not m.settled(key, now):
+                self._open.put(m.look_again(key))
+                return
+        self._open.close(key, why, now)
+
+    async def _revoke(self, key: m.MachineKey) -> None:
+        """End all that was minted for a record. Raises TailnetError."""
+        if self._minter is None or self._api is None:
+            raise TailnetError("there is no credential for the tailnet's API any more")
+        if key.unclear:
+            others = {one.id for one in self._open.all() if one.id and one.name != key.name}
+            await self._minter.revoke_described(key.description, but=others, single=True)
+        if key.id:
+            await self._api.revoke_key(key.id)
+
+    def problems(self) -> Iterable[ProblemView]:
+        """Keys that could not be ended."""
+        if self.problem:
+            text = f"keys of machines are not looked after: {self.problem}"
+            yield ProblemView(severity="error", text=text, cure="check the disk")
+        for key in self._open.all():
+            if key.attempts >= TOLD_AFTER:
+                name = f"the auth key {key.id}" if key.id else f"a key that may have been minted for {key.machine}"
+                yield ProblemView(
+                    severity="warning",
+                    text=f"{name} is not needed any more and cannot be revoked: {key.failure}",
+                    cure=f"meshd tries again; it ends by itself at {key.expires:%H:%M} UTC, or revoke it in the admin "
+                    f"console (description: {key.description})",
+                    machine=key.machine,
+                )  # fmt: skip

@@ -1,0 +1,50 @@
+"""Auth keys for one machine in the journal, while they may open something. Their secrets are not in it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from meshd.obs.log import redact
+from meshd.store.journal import Journal
+from meshd.tailnet.machine_keys import MachineKey
+
+_KEY: Final = TypeAdapter(MachineKey)
+
+
+class OpenKeys:
+    """All methods raise StoreError when the journal cannot be read or written."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        keys = (_KEY.validate_json(row[0]) for row in journal.rows("SELECT record FROM machine_keys"))
+        self._keys = {(key.machine, key.purpose): key for key in keys}
+
+    def all(self) -> list[MachineKey]:
+        """Each key that may open something."""
+        return list(self._keys.values())
+
+    def find(self, machine: str, purpose: str) -> MachineKey | None:
+        """The key of a machine for a purpose."""
+        return self._keys.get((machine, purpose))
+
+    def put(self, key: MachineKey) -> MachineKey:
+        """Write a record."""
+        with self._journal.writing() as db:
+            db.execute(
+                "INSERT INTO machine_keys (machine, purpose, record) VALUES (?,?,?) "
+                "ON CONFLICT (machine, purpose) DO UPDATE SET record=excluded.record",
+                (key.machine, key.purpose, redact(_KEY.dump_json(key).decode())),
+            )
+        self._keys[key.machine, key.purpose] = key
+        return key
+
+    def close(self, key: MachineKey, why: str, at: datetime) -> None:
+        """It opens nothing any more; the event tells why."""
+        with self._journal.writing() as db:
+            db.execute("DELETE FROM machine_keys WHERE machine = ? AND purpose = ?", (key.machine, key.purpose))
+        self._keys.pop((key.machine, key.purpose), None)
+        name = f"its own auth key {key.id}" if key.id else "what may have been minted for it"
+        self._journal.event(at, "auth_key", f"{name} is over: {why}", key.machine, purpose=key.purpose)
