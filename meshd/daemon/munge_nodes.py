@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -54,10 +54,17 @@ class MungeNodes:
         )
         return heard
 
-    def views(self, failures: Mapping[str, str]) -> dict[str, NodeView]:
-        """All of them, by machine. `failures` are of what they were told to do last."""
+    def views(self, failures: Mapping[str, str], busy: Collection[str]) -> dict[str, NodeView]:
+        """All of them, by machine.
+
+        Args:
+            failures: of what they were told to do last.
+            busy: those that were told to switch and have not answered.
+        """
         slurm, now = self._slurm(), self._clock.now()
-        return {str(m.name): self._view(m, slurm, now, failures.get(m.name, "")) for m in self.joined()}
+        return {
+            str(m.name): self._view(m, slurm, now, failures.get(m.name, ""), busy=m.name in busy) for m in self.joined()
+        }
 
     def joined(self) -> list[Machine]:
         """Their records."""
@@ -65,7 +72,7 @@ class MungeNodes:
             m for m in self._journal.machines() if m.phase in IN_SLURM and m.facts is not None and not m.left_slurm
         ]  # fmt: skip
 
-    def _view(self, machine: Machine, slurm: SlurmView | None, now: datetime, failure: str) -> NodeView:
+    def _view(self, machine: Machine, slurm: SlurmView | None, now: datetime, failure: str, *, busy: bool) -> NodeView:
         node = slurm.nodes.get(machine.slot) if slurm else None
         states = node.states if node is not None and node.address == machine.tailnet_ip else frozenset()
         down = "DOWN" in states and slurm is not None and not slurm.jobs_on(machine.slot)
@@ -75,6 +82,6 @@ class MungeNodes:
             return NodeView(machine.name, machine.slot, reachable=False, offline=offline, problem=failure)
         return NodeView(
             machine=machine.name, slot=machine.slot, reachable=now - heard.at <= self._silent_after, offline=offline,
-            key=heard.key, staged=heard.staged, proved=heard.proved, problem=failure or heard.problem,
+            key=heard.key, staged=heard.staged, proved=heard.proved, problem=failure or heard.problem, busy=busy,
             slurmd=not machine.slurmd_started or (heard.slurmd and "NOT_RESPONDING" not in states),
         )  # fmt: skip

@@ -111,8 +111,10 @@ class MungeRotator:
         self._at_work: dict[Step, asyncio.Task[None]] = {}
         self._away: list[tuple[float, float]] = []
         self._awake = asyncio.Event()
+        self._settled = asyncio.Event()
         self.problem = ""
         self.rotation = journal.munge_rotation()
+        self._note_settled()
         self._loaded: dict[str, SecretBytes] = {}
         self._rules = True
         """The newest rotation says which key is in force. One that ended before this start does so only if the
@@ -135,10 +137,14 @@ class MungeRotator:
         """A rotation is under way."""
         return self.rotation is not None and not self.rotation.ended
 
-    @property
-    def switching(self) -> bool:
-        """Head and nodes are changing just now: that they do not understand each other is no fault."""
-        return self.rotation is not None and self.rotation.stage in AT_ONE_MOMENT
+    async def switched(self, timeout_s: float) -> bool:
+        """Wait for the end of the change that is under way, if one is; False when it has not come in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._settled.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def heard(self, machine: str, report: PollIn) -> None:
         """Take what an agent tells. One that comes back with a key of the past is sent the new one before all else."""
@@ -188,7 +194,8 @@ class MungeRotator:
 
     def world(self) -> World:
         """As it is known just now."""
-        return World(self.head.view, self._nodes.views(self._failures), self._store.fingerprints())
+        switching = {step.machine for step in self._at_work if isinstance(step, SwitchNode)}
+        return World(self.head.view, self._nodes.views(self._failures, switching), self._store.fingerprints())
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -239,6 +246,7 @@ class MungeRotator:
         if rotation.ended:
             rotation = self._with_figures(rotation)
         self.rotation = self._journal.put_munge_rotation(rotation, text, self._clock.now())
+        self._note_settled()
         if text:
             log.info("munge_rotation", stage=rotation.stage.value, text=text)
         if before is not None and before.stage is not rotation.stage:
@@ -247,6 +255,12 @@ class MungeRotator:
                 self._cancel()
             elif rotation.ended:
                 self._end(rotation)
+
+    def _note_settled(self) -> None:
+        if self.rotation is not None and self.rotation.stage in AT_ONE_MOMENT:
+            self._settled.clear()
+        else:
+            self._settled.set()
 
     def _end(self, rotation: Rotation) -> None:
         self._cancel()

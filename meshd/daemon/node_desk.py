@@ -28,6 +28,8 @@ from meshd.plan.admission import check_facts
 
 log = structlog.get_logger(__name__)
 
+SWITCH_WAIT_S = 5.0
+"""A node that proves munge waits so long for the end of the change; its call ends after 15 s."""
 MAY_JOIN = frozenset({Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING}) | IN_SLURM
 
 
@@ -161,7 +163,8 @@ class NodeDeskOfDaemon:
 
     async def munge_exchange(self, machine: str, credential: str) -> str:
         """The head's half of the proof that both have the same munge key."""
-        if self._rotator.switching:
+        # Nodes come back from the change at one moment, most of them a little before the head is done.
+        if not await self._rotator.switched(SWITCH_WAIT_S):
             raise NotNow("the munge key is being changed at this moment")
         try:
             return await self._munge.exchange(credential)

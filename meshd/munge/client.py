@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from meshd.errors import CommandNotFound, CommandTimeout, MungeError
 from meshd.runtime.run import Result, Runner, run
 
 CREDENTIAL_MAX_CHARS = 8192
+AT_ONCE = 8
+"""Programs that run at the same time: when all nodes prove munge at one moment, each still has its whole time."""
 _CREDENTIAL = re.compile(r"^MUNGE:[A-Za-z0-9+/=:]+:$")
 _STATUS = {
     14: "the credential is invalid: the two sides do not have the same munge key "
@@ -30,6 +33,7 @@ class MungeClient:
     def __init__(self, runner: Runner = run, timeout_s: float = 10.0) -> None:
         self._run = runner
         self._timeout_s = timeout_s
+        self._free = asyncio.Semaphore(AT_ONCE)
 
     async def encode(self) -> str:
         """A new credential without payload.
@@ -65,7 +69,8 @@ class MungeClient:
 
     async def _call(self, argv: list[str], stdin: bytes) -> Result:
         try:
-            return await self._run(argv, timeout_s=self._timeout_s, stdin=stdin, check=False)
+            async with self._free:
+                return await self._run(argv, timeout_s=self._timeout_s, stdin=stdin, check=False)
         except CommandNotFound as error:
             raise MungeError(f"{error} (install munge)") from error
         except CommandTimeout as error:

@@ -90,7 +90,7 @@ class Sim:
         views = {
             name: NodeView(
                 name, name, node.online, node.down and not node.online, node.key if node.online else "",
-                node.staged, node.proved, node.slurmd,
+                node.staged, node.proved, node.slurmd, busy=node.due is not None,
             )
             for name, node in self.nodes.items()
         }  # fmt: skip

@@ -33,7 +33,7 @@ from meshd.munge.rotation import (
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-PACE = Pace()
+PACE = Pace(lead_per_node_s=0.0)
 NODE = NodeView("m1", "h100-1", reachable=True, key="old", staged="new", proved=True)
 HEAD = HeadView(key="old", staged="new", works=True)
 
@@ -75,10 +75,14 @@ def test_nothing_is_switched_before_all_have_the_key() -> None:
 
 def test_all_are_told_of_one_moment() -> None:
     rotation = switching(NODE)
-    assert rotation.switch_at == later(PACE.lead_s)
+    assert rotation.switch_at == later(2)
     assert rotation.taking_part == ("m1",)
     decision = decide(rotation, world(NODE), NOW, PACE)
     assert decision.steps == (SwitchHead("new", later(2)), SwitchNode("m1", "new", later(2)))
+    many = [replace(NODE, machine=f"m{number}") for number in range(10_000)]
+    fleet = decide(staged(), world(*many[:1000]), NOW, replace(PACE, lead_per_node_s=0.003)).rotation
+    assert fleet.switch_at == later(5), "so many take longer to be told"
+    assert decide(staged(), world(*many), NOW, replace(PACE, lead_per_node_s=0.003)).rotation.switch_at == later(15)
     assert key_in_force(rotation, "", later(1.9)) == "old"
     assert key_in_force(rotation, "", later(2)) == "new"
     assert key_in_force(rotation, "old", later(3)) == "old", "what the head says counts"
@@ -119,6 +123,8 @@ def test_after_the_moment_each_must_prove_the_key() -> None:
     head = replace(HEAD, key="new")
     late = decide(rotation, world(NODE, head=head), later(1), PACE)
     assert late.steps == (PutNode("m1", "new"),)
+    about_to = replace(NODE, busy=True)
+    assert decide(rotation, world(about_to, head=head), later(1), PACE).steps == (), "munged is not restarted twice"
     switched = replace(NODE, key="new", proved=False)
     unproved = decide(rotation, world(switched, head=head), later(1), PACE)
     assert unproved.steps == ()

@@ -79,6 +79,7 @@ class Agent:
     def __init__(self, lab: Lab, name: str, key: bytes = OLD.get_secret_value()) -> None:
         self.lab = lab
         self.name = name
+        self.pause_s = 0.0
         self.keys = {"key": key, "staged": b"", "previous": b""}
         self.verbs: list[str] = []
         self.results: list[ResultIn] = []
@@ -116,7 +117,7 @@ class Agent:
                 )
                 if ok:
                     await self._obey(action, args)
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.pause_s)
 
     async def _obey(self, action: str, args: dict[str, Any]) -> None:
         if action in {"stage", "put"}:
@@ -361,6 +362,27 @@ async def test_a_silent_node_with_a_job_is_waited_for_and_one_that_is_down_is_no
     await eventually(lambda: agents[1].name_of("key") == done.new)
     assert agents[1].verbs[0] == "put"
     assert view.id == done.id
+
+
+async def test_one_that_is_slow_to_tell_is_not_changed_twice(lab: Lab) -> None:
+    agents = await with_nodes(lab, 3)
+    for agent in agents:
+        agent.pause_s = 0.2  # the head is done, and sees them with the old key
+    await lab.ask()
+    await lab.until(Stage.DONE)
+    assert {agent.verbs.count("switch") for agent in agents} == {1}
+    assert "put" not in {verb for agent in agents for verb in agent.verbs}
+
+
+async def test_who_asks_in_the_middle_of_the_change_waits_for_its_end(lab: Lab) -> None:
+    await with_nodes(lab, 1)
+    assert await lab.rotator.switched(0.0)
+    await lab.ask()
+    await lab.until(Stage.SWITCH)
+    assert not await lab.rotator.switched(0.01)
+    assert await lab.rotator.switched(5.0)
+    assert lab.head.key == lab.rotator.current.new
+    await lab.until(Stage.DONE)
 
 
 async def test_abort(lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from meshd.errors import CommandNotFound, CommandTimeout, MungeError
 from meshd.munge import key
-from meshd.munge.client import MungeClient
+from meshd.munge.client import AT_ONCE, MungeClient
 from meshd.runtime.run import Result
 
 
@@ -44,6 +45,22 @@ async def test_encode_and_decode() -> None:
     await MungeClient(munged).decode("MUNGE:AwQD:")
     assert munged.calls[-1] == (("unmunge", "-n"), b"MUNGE:AwQD:")
     assert await MungeClient(munged).exchange("MUNGE:AwQD:") == "MUNGE:AwQD:"
+
+
+async def test_a_crowd_of_nodes_is_served_a_few_at_a_time() -> None:
+    at_once = [0, 0]
+
+    async def slow(argv: Sequence[str], **_: object) -> Result:
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        await asyncio.sleep(0)
+        at_once[0] -= 1
+        return Result(tuple(argv), 0, "MUNGE:AwQD:", "")
+
+    client = MungeClient(slow)
+    answers = await asyncio.gather(*(client.exchange("MUNGE:AwQD:") for _ in range(100)))
+    assert answers == ["MUNGE:AwQD:"] * 100
+    assert at_once == [0, AT_ONCE]
 
 
 @pytest.mark.parametrize(
