@@ -11,7 +11,7 @@ import re
 
 _MEMORY = re.compile(r"\b\d+\s*gi?b\b")
 _TOKEN = re.compile(r"[a-z0-9]+")
-_NOISE = re.compile(r"nvidia|amd|tesla|quadro|geforce|instinct|gpu|gpus|\d+x|x\d+|graphics")
+_NOISE = re.compile(r"nvidia|amd|tesla|quadro|geforce|instinct|gpu|gpus|\d+x|x\d+|graphics|generation")
 
 #: EC2 families whose type name decides the form factor, which DescribeInstanceTypes does not tell.
 _EC2_FAMILY = {
@@ -101,8 +101,19 @@ def _contains(tokens: list[str], words: tuple[str, ...]) -> bool:
 
 
 def matches(wanted: str, offered: str) -> bool:
-    """Whether an offered model is the one asked for, both normalised: "h100" takes "h100-sxm", that only itself."""
-    return offered == wanted or (bool(wanted) and offered.startswith(f"{wanted}-"))
+    """Whether an offered model is the one asked for, both normalised: "h100" takes "h100-sxm", that only itself.
+
+    Only a model that is sold in several forms takes more than itself: "rtx-6000-ada" is no form of "rtx-6000".
+    """
+    return offered == wanted or (wanted in _FORMED and offered.startswith(f"{wanted}-"))
+
+
+def related(one: str, other: str) -> bool:
+    """Whether one of two models, both normalised, is the other or a form of it.
+
+    So are "h100-sxm" and "h100" of a tool that leaves the form out; "h100-sxm" and "h100-pcie" are two models.
+    """
+    return matches(one, other) or matches(other, one)
 
 
 def asked(text: str) -> str:

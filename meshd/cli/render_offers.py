@@ -59,13 +59,18 @@ def _row(row: OfferRow, now: datetime) -> tuple[Text | str, ...]:
         f"{row.vcpus}",
         f"{row.memory_mib / 1024:.0f} GiB",
         row.provider,
-        row.zone or row.region,
+        _where(row),
         f"{row.instance_type} (arm64)" if row.arch == "arm64" else row.instance_type,
         "spot" if row.spot else "on demand",
         free(row),
         _priced(row),
         text(note, "yellow"),
     )
+
+
+def _where(row: OfferRow) -> str:
+    """The zone; the region, where the row stands for several."""
+    return f"{row.region} ({len(row.zones)} zones)" if row.zones else row.zone or row.region
 
 
 def _priced(row: OfferRow) -> Text | str:
@@ -83,8 +88,9 @@ def free(row: OfferRow) -> str:
 
 def _count(view: OffersView) -> str:
     left_out = sum(view.left_out.values())
-    more = view.matching - left_out - len(view.offers)
-    words = f"{len(view.offers)} of {view.matching} offers" if more or left_out else _offers(len(view.offers))
+    shown = sum(len(row.zones) or 1 for row in view.offers)
+    more = view.matching - left_out - shown
+    words = f"{shown} of {view.matching} offers" if more or left_out else _offers(shown)
     if more:
         words += f"; {more} dearer ones are not shown (--limit)"
     if left_out:

@@ -151,6 +151,7 @@ class Explainer:
             subject=pool.name, at=now.at, pool=pool.name, why=now.pool_why(pool.name, self._of(pool.name)),
             rungs=[_rung(m) for m in rungs[:RUNGS_MAX]][::-1], target_gpus=target.gpus if target else 0,
             constraints=now.constraints(pool.name), next_rungs=now.next_rungs(pool.name, self._of(pool.name)),
+            events=self._events_of_pool(pool.name),
         )  # fmt: skip
 
     def _of(self, pool: str) -> list[Machine]:
@@ -160,6 +161,12 @@ class Explainer:
         if machine is None:
             return []
         return [views.event_row(event, machine) for event in self._journal.events(-1, EVENTS_MAX, machine.name)]
+
+    def _events_of_pool(self, pool: str) -> list[s.EventRow]:
+        events = self._journal.events_of_pool(pool, EVENTS_MAX)
+        return [
+            views.event_row(event, self._journal.machine(event.machine) if event.machine else None) for event in events
+        ]
 
     def _unknown(self, subject: str, desired: Desired) -> Unknown:
         slots = (slot_name(name, i) for name, pool in desired.pools.items() for i in range(1, pool.max_nodes + 1))

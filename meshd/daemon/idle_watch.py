@@ -30,10 +30,12 @@ class IdleWatch:
         self._idle = idle_since(self._idle, machines, snapshot.slurm, desired.policy, now) if machines else {}
         for pool in timed:
             target = desired.targets.get(pool.name)
-            found = target and give_back(pool, target, [m for m in machines if m.pool == pool.name], self._idle, now)
+            found = give_back(pool, target, [m for m in machines if m.pool == pool.name], self._idle, now)
             if found and found.machine.name not in self._busy():
                 # The machine first: were meshd killed in between, the target would call it back.
                 name, reason = found.machine.name, f"{found.reason}: it is given back"
                 self._records.change(name, "remove", reason, removal="surplus", reason=reason)
+                if found.target is None:
+                    continue
                 text = f"{pool.name} shall have {amount(found.target.gpus, pool)}: {found.reason}"
                 self._records.journal.set_target(found.target, text, now)

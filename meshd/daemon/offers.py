@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from meshd.api import schema as s
@@ -30,10 +31,11 @@ def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now:
         limit=query.limit,
         everything=query.all,
         by_provider=query.sort == "provider",
+        fold=query.fold,
     )
     return s.OffersView(
         at=now,
-        offers=[offer_row(offer, desired, now) for offer in found.shown],
+        offers=[_row(offers, desired, now) for offers in found.shown],
         sources=[source for source in views.sources(snapshot) if source.name.startswith("offers:")],
         total=len(offers),
         matching=found.matching,
@@ -49,6 +51,12 @@ def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now:
 
 _FIELDS = {"providers": "provider", "regions": "region"}
 """Fields of OfferFilter that OffersQuery calls otherwise."""
+
+
+def _row(offers: Sequence[Offer], desired: Desired, now: datetime) -> s.OfferRow:
+    """One row for offers that differ in their zone alone."""
+    row = offer_row(offers[0], desired, now)
+    return row.model_copy(update={"zones": [offer.zone for offer in offers]}) if len(offers) > 1 else row
 
 
 def offer_row(offer: Offer, desired: Desired, now: datetime) -> s.OfferRow:

@@ -32,7 +32,7 @@ def chosen_pool(desired: Desired, request: s.ScaleRequest) -> Pool:
     found = list(pools.values())
     if request.gpu:
         same = [pool for pool in found if pool.gpu == request.gpu]
-        found = same or [pool for pool in found if pool.gpu and _related(pool.gpu, request.gpu)]
+        found = same or [pool for pool in found if pool.gpu and gpus.related(pool.gpu, request.gpu)]
         if not found:
             raise BadRequest(f"no pool has {request.gpu}", f"pools are: {listed}")
     if len(found) != 1:
@@ -81,7 +81,7 @@ def _check_narrowing(pool: Pool, request: s.ScaleRequest, offers: Sequence[Offer
         raise BadRequest(
             f"{pool.name} does not rent from {request.provider}", f"its providers are: {', '.join(pool.providers)}"
         )
-    if request.gpu and not _related(pool.gpu, request.gpu):
+    if request.gpu and not gpus.related(pool.gpu, request.gpu):
         raise BadRequest(
             f"{pool.name} has {pool.gpu or 'CPU only'}, not {request.gpu}", f"{own}.gpu, or another --pool"
         )
@@ -100,8 +100,3 @@ def _check_narrowing(pool: Pool, request: s.ScaleRequest, offers: Sequence[Offer
             raise BadRequest(
                 f"{pool.name} does not rent in {place}", f"its regions are: {', '.join(pool.regions)} ({own}.regions)"
             )
-
-
-def _related(one: str, other: str) -> bool:
-    """Whether one of two models is the other, or a form of it."""
-    return gpus.matches(one, other) or gpus.matches(other, one)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 
+from meshd import gpus
 from meshd.errors import JoinRefused
 from meshd.model.hardware import NodeFacts
-
-_QUALIFIERS = re.compile(r"^(sxm\d?|pcie|nvl|hbm\d+e?|\d+gb|\d+gib)$")
-_FORMS = ("sxm", "pcie")
 
 
 def release(version: str) -> tuple[int, int] | None:
@@ -100,24 +98,8 @@ def _check_gpus(facts: NodeFacts, rented: int, model: str) -> None:
             raise JoinRefused(
                 f"GPU {gpu.index} ({gpu.name}) has no device file", "load the driver (nvidia-modprobe -c 0 -u)"
             )
-        if model and not same_model(model, gpu.name):
+        if model and not gpus.related(model, gpus.normalise(gpu.name)):
             raise JoinRefused(
                 f"GPU {gpu.index} is a {gpu.name}, and {model} was rented",
                 "the cloud gave another model: the machine is given back",
             )
-
-
-def same_model(model: str, name: str) -> bool:
-    """Whether nvidia-smi's name of a GPU is of the normalised model.
-
-    "h100-sxm" is "NVIDIA H100 80GB HBM3" but not "NVIDIA H100 PCIe"; "l4" is not "NVIDIA L40S".
-    """
-    words = re.findall(r"[a-z0-9]+", name.lower())
-    parts = re.findall(r"[a-z0-9]+", model.lower())
-    core = "".join(part for part in parts if not _QUALIFIERS.match(part))
-    runs = {"".join(words[a:b]) for a in range(len(words)) for b in range(a + 1, len(words) + 1)}
-    if core not in runs:
-        return False
-    wanted = {form for form in _FORMS if any(part.startswith(form) for part in parts)}
-    shown = {form for form in _FORMS if any(word.startswith(form) for word in words)}
-    return not wanted or not shown or bool(wanted & shown)

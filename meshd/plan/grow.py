@@ -123,15 +123,18 @@ class Growth:
         yield from self._requests(cover, free)
 
     def _requests(self, cover: Cover, free: Room) -> Iterator[Step]:
-        probe = self._probing()
+        probe = self._probing(f"pool:{self._pool.name}")
         missing, spent = self._missing, 0
-        for slot, offer in zip(free.slots, cover.offers, strict=False):
+        wanted, held = self._one_of_each_probed(cover.offers)
+        yield from held
+        for slot, offer in zip(free.slots, wanted, strict=False):
             spent += micros(offer.usd_per_hour)
             if free.usd is not None and spent > micros(free.usd):
                 return  # it waits for the money of those that leave
             reason = f"{amount(self._target.gpus, self._pool)} are wanted, {missing} more are needed"
+            alone = probe or self._probing(f"offer:{offer.key}")
             yield RequestMachine(
-                slot, f"{reason}; it is tried alone first" if probe else reason, self._pool.name, offer
+                slot, f"{reason}; it is tried alone first" if alone else reason, self._pool.name, offer
             )
             if probe:
                 return
@@ -149,23 +152,46 @@ class Growth:
                 f"no new machines until {block.until:%H:%M:%S} UTC: {block.reason}",
                 "mend the cause (see `meshctl events`); `meshctl scale` to the same number lifts this at once",
             )
-        block = self._probing()
-        tried = [m.slot for m in self._have if block and m.created_at >= block.until and m.phase is not Phase.READY]
-        if block is not None and tried:
-            return Warn(
-                self._pool.name,
-                f"{tried[0]} is tried alone; the others follow once it is READY: {block.reason}",
-                "`meshctl scale` to the same number lifts this at once",
-            )
-        return None
+        block = self._probing(f"pool:{self._pool.name}")
+        tried = self._tried(block, self._have) if block is not None else ""
+        return self._alone(tried, block) if block is not None and tried else None
 
-    def _probing(self) -> Block | None:
-        """The breaker that has cooled down, and no machine has been READY since: one machine proves the pool."""
-        block = self._desired.cooled.get(f"pool:{self._pool.name}")
+    def _one_of_each_probed(self, offers: Sequence[Offer]) -> tuple[list[Offer], list[Warn]]:
+        """Those to rent now, and what waits: an offer whose breaker has cooled down has one machine to prove it."""
+        wanted: list[Offer] = []
+        held: dict[str, Warn] = {}
+        for offer in offers:
+            block = self._probing(f"offer:{offer.key}")
+            tried = block and self._tried(block, [m for m in self._have if m.offer.key == offer.key])
+            if block is None or not (tried or offer in wanted):
+                wanted.append(offer)
+            else:
+                held.setdefault(offer.key, self._alone(tried or f"one machine of {offer.key}", block))
+        return wanted, list(held.values())
+
+    def _probing(self, key: str) -> Block | None:
+        """The breaker that has cooled down, and no machine has been READY since: one machine proves it.
+
+        A machine of another pool that proves an offer takes its breaker out of the journal.
+        """
+        block = self._desired.cooled.get(key)
         if block is None or block.cause is not Cause.BOOTS:
             return None
-        proved = any(m.ready_at is not None and m.ready_at >= block.until for m in self._machines)
+        of_key = [m for m in self._machines if key in (f"pool:{m.pool}", f"offer:{m.offer.key}")]
+        proved = any(m.ready_at is not None and m.ready_at >= block.until for m in of_key)
         return None if proved else block
+
+    def _tried(self, block: Block, machines: Sequence[Machine]) -> str:
+        """The slot of the machine that is to prove it; "" when there is none."""
+        since = (m.slot for m in machines if m.created_at >= block.until and m.phase is not Phase.READY)
+        return next(since, "")
+
+    def _alone(self, what: str, block: Block) -> Warn:
+        return Warn(
+            self._pool.name,
+            f"{what} is tried alone; the others follow once it is READY: {block.reason}",
+            "`meshctl scale` to the same number lifts this at once",
+        )
 
     # -- the choice -----------------------------------------------------------------------------------------------
 

@@ -18,10 +18,14 @@ _WAITS_FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes")
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """A machine that is not needed, the target without it, and why."""
+    """A machine that is not needed, and why.
+
+    Attributes:
+        target: the one without it; None where nobody has set one.
+    """
 
     machine: Machine
-    target: Target
+    target: Target | None
     reason: str
 
 
@@ -62,13 +66,13 @@ def idle_since(
 
 
 def give_back(
-    pool: Pool, target: Target, machines: Sequence[Machine], idle: Mapping[str, datetime], now: datetime
+    pool: Pool, target: Target | None, machines: Sequence[Machine], idle: Mapping[str, datetime], now: datetime
 ) -> GivenBack | None:
     """The machine that was idle for longest, if that is too long and the pool keeps its least without it.
 
     Args:
         pool: its `idle_timeout_s` and `min_gpus` decide.
-        target: as somebody has set it.
+        target: as somebody has set it; None for a pool that is held as it is.
         machines: the pool's, all that are not GONE.
         idle: since when, by name.
         now: UTC.
@@ -80,11 +84,13 @@ def give_back(
         idle_s = (now - idle[machine.name]).total_seconds()
         if timeout_s is None or idle_s < timeout_s:
             return None
-        # What the last machine brought over the target goes with it; what is still missing stays wanted.
-        left = min(max(have, target.gpus) - units(machine), target.gpus)
+        left = have - units(machine)
+        if target is not None:
+            # What the last machine brought over the target goes with it; what is still missing stays wanted.
+            left = min(max(have, target.gpus) - units(machine), target.gpus)
         if left >= pool.min_gpus:
             reason = f"{machine.slot} had no job for {_duration(idle_s)}"
-            return GivenBack(machine, replace(target, gpus=left, by="meshd"), reason)
+            return GivenBack(machine, target and replace(target, gpus=left, by="meshd"), reason)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from meshd import gpus
@@ -65,13 +65,13 @@ class Found:
     """The answer.
 
     Attributes:
-        shown: in order, at most the limit.
+        shown: in order, at most the limit. Each row is one offer, or with `fold` all zones of one.
         matching: how many meet the filter, shown or not.
         left_out: of those, how many cannot be rented now and are not shown, by reason.
         near: by field of the filter, the offers that fail for it alone; only when nothing matches.
     """
 
-    shown: tuple[Offer, ...]
+    shown: tuple[tuple[Offer, ...], ...]
     matching: int
     left_out: Mapping[str, int]
     near: Mapping[str, Near]
@@ -86,6 +86,7 @@ def find(
     limit: int,
     everything: bool = False,
     by_provider: bool = False,
+    fold: bool = False,
 ) -> Found:
     """The offers that meet the filter: cheapest GPU-hour first, what cannot be rented now last.
 
@@ -94,9 +95,10 @@ def find(
         wanted: the filter.
         blocks: what is left alone for a while.
         now: UTC.
-        limit: the most to show.
+        limit: the most rows to show.
         everything: show those too that cannot be rented now.
         by_provider: in the order of the providers' names, and within each as else.
+        fold: one row for the zones of a region in which a type costs the same and is to be had alike.
     """
     matching: list[tuple[str, Offer]] = []
     missed: dict[str, list[Offer]] = {}
@@ -110,14 +112,24 @@ def find(
         ((why, offer) for why, offer in matching if everything or not why),
         key=lambda pair: (by_provider and pair[1].provider, bool(pair[0]), *_price_first(pair[1])),
     )
+    rows = _folded(shown, blocks, now) if fold else [(offer,) for _, offer in shown]
     left_out = [why for why, _ in matching if why and not everything]
     near = {} if matching else {name: Near(len(o), min(o, key=_price_first)) for name, o in missed.items()}
     return Found(
-        shown=tuple(offer for _, offer in shown[:limit]),
+        shown=tuple(rows[:limit]),
         matching=len(matching),
         left_out={why: left_out.count(why) for why in sorted(set(left_out))},
         near=near,
     )
+
+
+def _folded(shown: Iterable[tuple[str, Offer]], blocks: Mapping[str, Block], now: datetime) -> list[tuple[Offer, ...]]:
+    """Those that differ in their zone alone together, where the first of them stands; not what cools down by itself."""
+    rows: dict[tuple[object, ...], list[Offer]] = {}
+    for why, offer in shown:
+        block = blocked_by(offer, blocks, now)
+        rows.setdefault((why, block and block.key, replace(offer, zone="")), []).append(offer)
+    return [tuple(row) for row in rows.values()]
 
 
 def _hindrance(offer: Offer, blocks: Mapping[str, Block], now: datetime) -> str:

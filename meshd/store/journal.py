@@ -258,7 +258,17 @@ class Journal:
         newest = "SELECT * FROM events WHERE ?1 IN ('', machine) ORDER BY id DESC LIMIT ?2"
         after = "SELECT * FROM events WHERE ?1 IN ('', machine) AND id > ?3 ORDER BY id LIMIT ?2"
         rows = self._rows(newest, machine, limit)[::-1] if after_id < 0 else self._rows(after, machine, limit, after_id)
-        return [Event(r[0], datetime.fromisoformat(r[1]), r[2], r[3], r[4], json.loads(r[5])) for r in rows]
+        return [_event_of(row) for row in rows]
+
+    def events_of_pool(self, pool: str, limit: int) -> list[Event]:
+        """The newest events of a pool and of its machines, also of those that are gone; oldest first."""
+        rows = self._rows(
+            "SELECT * FROM events WHERE machine IN (SELECT name FROM machines WHERE pool = ?1) "
+            "OR (machine = '' AND json_extract(fields, '$.pool') = ?1) ORDER BY id DESC LIMIT ?2",
+            pool,
+            limit,
+        )
+        return [_event_of(row) for row in rows[::-1]]
 
     def last_event_id(self) -> int:
         """The id of the newest event, 0 when there is none."""
@@ -334,6 +344,10 @@ class Journal:
             raise StoreError(f"the journal {self._path} cannot be written: {error}") from error
         for listener in self._listeners:
             listener()
+
+
+def _event_of(row: Any) -> Event:
+    return Event(row[0], datetime.fromisoformat(row[1]), row[2], row[3], row[4], json.loads(row[5]))
 
 
 def _cannot_open(path: Path, error: Exception) -> StoreError:

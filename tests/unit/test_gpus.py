@@ -61,12 +61,35 @@ def test_normalise(text: str, model: str) -> None:
         ("h100-sxm", "h100-pcie", False),
         ("h100-sxm", "h100", False),
         ("l4", "l40s", False),
+        ("rtx-6000", "rtx-6000-ada", False),
+        ("rtx-3070", "rtx-3070-ti", False),
         ("", "", True),
         ("", "h100", False),
     ],
 )
 def test_a_shorter_name_takes_every_form(wanted: str, offered: str, same: bool) -> None:
     assert gpus.matches(wanted, offered) is same
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "same"),
+    [
+        ("h100-sxm", "NVIDIA H100 80GB HBM3", True), ("h100-pcie", "NVIDIA H100 PCIe", True),
+        ("h100-sxm", "NVIDIA H100 PCIe", False), ("h100", "NVIDIA H100 PCIe", True),
+        ("a100-sxm", "NVIDIA A100-SXM4-40GB", True), ("a100-pcie", "NVIDIA A100-SXM4-40GB", False),
+        ("a10g", "NVIDIA A10G", True), ("a10", "NVIDIA A10G", False), ("l4", "NVIDIA L40S", False),
+        ("l40s", "NVIDIA L40S", True), ("rtx-a6000", "NVIDIA RTX A6000", True), ("a6000", "NVIDIA RTX A6000", True),
+        ("rtx6000", "Quadro RTX 6000", True), ("gh200", "NVIDIA GH200 480GB", True),
+        ("v100", "Tesla V100-SXM2-16GB", True),
+        ("t4", "Tesla T4", True), ("h100", "NVIDIA H200", False),
+        ("h100-nvl", "NVIDIA H100 NVL", True), ("h100-sxm", "NVIDIA H100 NVL", False), ("h100-sxm", "H100", True),
+        ("rtx-6000", "NVIDIA RTX 6000 Ada Generation", False), ("rtx-4090", "NVIDIA GeForce RTX 4090", True),
+        ("rtx-4090", "NVIDIA GeForce RTX 4090 D", False), ("RTX 5880 Ada", "NVIDIA RTX 5880 Ada Generation", True),
+        ("h200-sxm", "NVIDIA H200", True), ("b200", "NVIDIA GB200", False),
+    ],
+)  # fmt: skip
+def test_what_nvidia_smi_says_of_what_was_rented(model: str, name: str, *, same: bool) -> None:
+    assert gpus.related(normalise(model), normalise(name)) is same
 
 
 def test_what_people_write() -> None:

@@ -20,6 +20,7 @@ class OffersQuery(Request):
         spot: true for spot only, false for on demand only.
         gpu_memory_min_gib: of one GPU.
         all: show those too that cannot be rented now.
+        fold: one row for all zones of a region in which a type costs the same and is to be had alike.
         refresh: have the clouds read first; for at most some 20 s, and not more often than every 10 s.
     """
 
@@ -34,6 +35,7 @@ class OffersQuery(Request):
     all: bool = False
     sort: Literal["price", "provider"] = "price"
     limit: Annotated[int, Field(gt=0, le=100_000)] = 40
+    fold: bool = False
     refresh: bool = False
 
     @field_validator("provider", "region", mode="before")
@@ -47,6 +49,7 @@ class OfferRow(Part):
 
     Attributes:
         offer: its key, e.g. "aws/us-east-1a/p5.48xlarge/spot".
+        zones: all those that the row stands for, where it was folded.
         available: what the cloud says of free capacity; None when it does not tell.
         capacity_hint: in the cloud's own word.
         price_age_s: how old the price is; None when that is not known.
@@ -59,6 +62,7 @@ class OfferRow(Part):
     provider: str
     region: str
     zone: str = ""
+    zones: list[str] = []
     instance_type: str
     gpu: str = ""
     gpus: int = 0

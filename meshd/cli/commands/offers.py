@@ -35,6 +35,7 @@ Examples:
 @click.option("--min-vram", metavar="GIB", type=click.IntRange(min=0), default=0, help="Memory of one GPU, at least.")
 @click.option("--arch", type=click.Choice(["x86_64", "arm64"]), help="CPU architecture.")
 @click.option("--all", "everything", is_flag=True, help="Also what cannot be rented now: no capacity, cooling down.")
+@click.option("--zones", is_flag=True, help="A row for each zone, not one for those that cost the same.")
 @click.option("--sort", type=click.Choice(["price", "provider"]), default="price", show_default=True)
 @click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=40, show_default=True, help="How many rows.")
 @click.option("--refresh", is_flag=True, help="Have the clouds asked anew first, which takes some seconds.")
@@ -52,6 +53,7 @@ def command(
     min_vram: int,
     arch: Literal["x86_64", "arm64"] | None,
     everything: bool,
+    zones: bool,
     sort: Literal["price", "provider"],
     limit: int,
     refresh: bool,
@@ -60,12 +62,13 @@ def command(
     """List what all enabled clouds rent right now, the cheapest GPU first.
 
     FREE is what the cloud says of free capacity: yes, no, or ? where it does not tell before one asks. PRICED is the
-    age of the price. Nothing is rented by looking.
+    age of the price. The zones of a region in which a type costs the same are one row; --zones and -o json show each.
+    Nothing is rented by looking.
     """
     query = OffersQuery(
         gpu=gpu, gpus_per_node=gpus_per_node, provider=provider, region=region, spot=spot,
         max_usd_per_gpu_hour=max_price, gpu_memory_min_gib=min_vram, arch=arch, all=everything, sort=sort,
-        limit=limit, refresh=refresh,
+        limit=limit, fold=not (zones or as_json), refresh=refresh,
     )  # fmt: skip
     view = session.ask(lambda head: head.offers(query))
     if as_json:

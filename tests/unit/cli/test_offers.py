@@ -76,14 +76,17 @@ def test_every_option_reaches_the_daemon(market: MemoryDesk, served: Served, mes
     argv += ["--all", "--sort", "provider", "--limit", "7", "--refresh"]
     assert meshctl("offers", *argv).code == 0
     assert meshctl("offers", "--spot", "--provider", "aws").code == 0
+    assert meshctl("offers", "--zones").code == meshctl("offers", "-o", "json").code == 0
     assert market.queries == [
-        OffersQuery(),
+        OffersQuery(fold=True),
         OffersQuery(
             gpu="h100-sxm", gpus_per_node=8, provider=("aws", "gce"), region=("us-east-1",), spot=False,
             max_usd_per_gpu_hour=2.5, gpu_memory_min_gib=80, arch="arm64", all=True, sort="provider", limit=7,
-            refresh=True,
+            fold=True, refresh=True,
         ),
-        OffersQuery(spot=True, provider=("aws",)),
+        OffersQuery(spot=True, provider=("aws",), fold=True),
+        OffersQuery(),
+        OffersQuery(),
     ]  # fmt: skip
     for wrong in (["--gpu", "80GB"], ["--limit", "0"], ["--max-price", "0"], ["--arch", "mips"], ["--sort", "age"]):
         assert meshctl("offers", *wrong).code == 2, wrong
@@ -108,6 +111,13 @@ def test_the_footer_counts_what_is_not_shown() -> None:
     assert "3 cannot be rented now: 1 cooling down, 2 no free capacity (--all)" in text
     late = SourceView(name="offers:gce", ok=True, at=NOW - timedelta(minutes=4))
     assert "gce did not answer in time: what it said 4m00s ago is shown" in shown(sources=[late])
+
+
+def test_zones_in_one_row_count_as_so_many_offers() -> None:
+    three = row("aws/us-east-1a/p5.48xlarge", 98.3, region="us-east-1", zone="us-east-1a", zones=["a", "b", "c"])
+    text = shown(offers=[three, CATALOGUE[1]], matching=9)
+    assert "us-east-1 (3 zones)" in text
+    assert "4 of 9 offers; 5 dearer ones are not shown (--limit)" in text
 
 
 def test_an_empty_catalogue_says_what_would_fill_it() -> None:

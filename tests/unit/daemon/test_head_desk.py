@@ -320,6 +320,9 @@ async def test_the_story_of_a_ladder(world: World) -> None:
     assert [r.outcome for r in whole.rungs] == [r.outcome for r in view.rungs]
     assert whole.why == "1 GPU wanted: 0 ready, 1 on their way"
     assert whole.next_rungs == view.next_rungs
+    assert {(e.kind, e.machine) for e in whole.events} >= {("phase", made.name), ("target", "")}
+    assert {e.pool for e in whole.events} == {"h100"}
+    assert whole.events[-1] == view.events[-1], "the newest come last"
     world.journal.put(replace(world.get(made.name), phase=Phase.READY), "phase", "given", NOW)
     assert (await world.desk.explain("h100")).next_rungs == [], "nothing is looked for any more"
 

@@ -18,13 +18,19 @@ MACHINES = tuple(machine(Phase.READY, index=index) for index in (1, 2, 3))
 
 
 @pytest.fixture
-async def small(tmp_path: Path) -> AsyncIterator[Small]:
+async def unscaled(tmp_path: Path) -> AsyncIterator[Small]:
+    """A pool that nobody has set a target for."""
     world = Small(tmp_path, *MACHINES)
     world.pool = replace(world.pool, idle_timeout_s=600, min_gpus=1)
-    world.journal.set_target(Target("h100", 3), "said", NOW)
     yield world
     await world.executor.aclose(1)
     world.journal.close()
+
+
+@pytest.fixture
+async def small(unscaled: Small) -> Small:
+    unscaled.journal.set_target(Target("h100", 3), "said", NOW)
+    return unscaled
 
 
 async def tick(small: Small, *, at_s: float, busy: tuple[str, ...] = (), dark: bool = False) -> None:
@@ -66,6 +72,13 @@ async def test_after_the_time_they_go_one_by_one_down_to_the_least(small: Small)
         "h100 shall have 2 GPUs: h100-1 had no job for 10 min",
         "h100 shall have 1 GPU: h100-3 had no job for 10 min",
     ]
+
+
+async def test_a_pool_that_nobody_scaled_goes_down_to_its_least_as_well(unscaled: Small) -> None:
+    for at_s in (0, 601, 602, 5000, 9000):
+        await tick(unscaled, at_s=at_s)
+    assert leaving(unscaled) == {"h100-1", "h100-2"}
+    assert unscaled.journal.targets() == {}
 
 
 async def test_a_time_in_which_slurm_was_away_does_not_count(small: Small) -> None:

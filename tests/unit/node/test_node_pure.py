@@ -15,7 +15,7 @@ from deploy.node.meshd_node.paths import Paths
 from meshd.api.node_throttle import Throttle
 from meshd.errors import JoinRefused
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
-from meshd.plan.admission import check_facts, release, same_model, slurmd_window
+from meshd.plan.admission import check_facts, release, slurmd_window
 
 FIXTURES = Path(__file__).resolve().parents[3] / "deploy/sandbox/fixtures/nvidia-smi/h100"
 FACTS = NodeFacts(
@@ -78,23 +78,6 @@ def test_versions() -> None:
     assert release("master") is None
     assert slurmd_window("") is None
     admit(slurmctld_version="")
-
-
-@pytest.mark.parametrize(
-    ("model", "name", "same"),
-    [
-        ("h100-sxm", "NVIDIA H100 80GB HBM3", True), ("h100-pcie", "NVIDIA H100 PCIe", True),
-        ("h100-sxm", "NVIDIA H100 PCIe", False), ("h100", "NVIDIA H100 PCIe", True),
-        ("a100-sxm", "NVIDIA A100-SXM4-40GB", True), ("a100-pcie", "NVIDIA A100-SXM4-40GB", False),
-        ("a10g", "NVIDIA A10G", True), ("a10", "NVIDIA A10G", False), ("l4", "NVIDIA L40S", False),
-        ("l40s", "NVIDIA L40S", True), ("rtx-a6000", "NVIDIA RTX A6000", True), ("a6000", "NVIDIA RTX A6000", True),
-        ("rtx6000", "Quadro RTX 6000", True), ("gh200", "NVIDIA GH200 480GB", True),
-        ("v100", "Tesla V100-SXM2-16GB", True),
-        ("t4", "Tesla T4", True), ("h100", "NVIDIA H200", False),
-    ],
-)  # fmt: skip
-def test_models(model: str, name: str, *, same: bool) -> None:
-    assert same_model(model, name) is same
 
 
 def test_slurmd_c() -> None:

@@ -160,6 +160,36 @@ def test_one_from_before_proves_nothing() -> None:
     assert len(rents(decided(13, before, cooled=COOLED))) == 1
 
 
+OFFER_COOLED = Block(f"offer:{ONE.key}", ago(30), "2 machines failed one after another", cause=Cause.BOOTS)
+ONES = (ONE, replace(EIGHT, usd_per_hour=99.0))
+
+
+def test_after_an_offers_breaker_one_machine_of_it_is_tried_alone() -> None:
+    found = decided(3, offers=ONES, cooled=OFFER_COOLED)
+    assert rents(found) == [("h100-1", 1)]
+    assert "tried alone" in found.steps[0].reason
+    assert f"one machine of {ONE.key} is tried alone" in found.warnings[0].reason
+
+
+def test_other_offers_of_the_cover_do_not_wait_for_it() -> None:
+    pool = replace(POOL, overshoot_max_gpus=0)
+    assert rents(decided(14, pool=pool, cooled=OFFER_COOLED)) == [("h100-1", 8), ("h100-2", 4), ("h100-3", 1)]
+
+
+@pytest.mark.parametrize("phase", [Phase.REQUESTED, Phase.BOOTING, Phase.TESTING])
+def test_more_of_an_offer_wait_for_the_one_that_is_tried(phase: Phase) -> None:
+    found = decided(3, machine(phase, created_at=ago(20)), offers=ONES, cooled=OFFER_COOLED)
+    assert rents(found) == []
+    assert "h100-1 is tried alone" in found.warnings[0].reason
+
+
+def test_they_follow_once_one_of_the_same_offer_is_ready() -> None:
+    ready = machine(Phase.READY, created_at=ago(20), ready_at=ago(5))
+    assert rents(decided(3, ready, offers=ONES, cooled=OFFER_COOLED)) == [("h100-2", 1), ("h100-3", 1)]
+    other = replace(ready, offer=FOUR)
+    assert rents(decided(7, other, offers=ONES, cooled=OFFER_COOLED)) == [("h100-2", 1)]
+
+
 # -- why not ----------------------------------------------------------------------------------------------------------
 
 

@@ -22,8 +22,8 @@ def offer(name: str, usd: float, **changes: object) -> Offer:
     return replace(OFFER, instance_type=name, usd_per_hour=usd, **changes)  # type: ignore[arg-type]
 
 
-def keys(found: tuple[Offer, ...]) -> list[str]:
-    return [o.instance_type for o in found]
+def keys(found: tuple[tuple[Offer, ...], ...]) -> list[str]:
+    return [o.instance_type for row in found for o in row]
 
 
 OFFERS = [
@@ -47,6 +47,18 @@ def test_cheapest_gpu_first_and_what_cannot_be_rented_last_or_not_at_all() -> No
     assert everything.left_out == {}
     grouped = find(OFFERS, OfferFilter(), BLOCKS, NOW, limit=9, by_provider=True)
     assert keys(grouped.shown) == ["eight", "one", "arm", "cpu", "pcie"]
+
+
+def test_zones_that_differ_in_nothing_else_are_one_row() -> None:
+    zones = [offer("one", 2.5, zone=zone) for zone in ("r1a", "r1b", "r1c")]
+    others = [offer("one", 2.6, zone="r1d"), offer("one", 2.5, region="r2", zone="r2a"), offer("one", 1.0, spot=True)]
+    blocks = {"offer:aws/r1c/one": Block("offer:aws/r1c/one", LATER, "sold out")}
+    found = find([*others, *zones], OfferFilter(), blocks, NOW, limit=3, everything=True, fold=True)
+    assert [[o.zone for o in row] for row in found.shown] == [[OFFER.zone], ["r1a", "r1b"], ["r2a"]]
+    assert found.matching == 6
+    rest = find([*others, *zones], OfferFilter(), blocks, NOW, limit=9, everything=True, fold=True).shown[3:]
+    assert [[o.zone for o in row] for row in rest] == [["r1d"], ["r1c"]]
+    assert len(find(zones, OfferFilter(), {}, NOW, limit=9).shown) == 3
 
 
 def test_each_field_narrows() -> None:
@@ -97,19 +109,22 @@ filters = st.builds(
 )
 
 
-@given(st.lists(offers, max_size=20, unique_by=lambda o: o.key), filters, st.integers(1, 5), st.booleans())
+@given(
+    st.lists(offers, max_size=20, unique_by=lambda o: o.key), filters, st.integers(1, 5), st.booleans(), st.booleans()
+)
 def test_nothing_is_lost_and_the_order_of_reading_does_not_matter(
-    several: list[Offer], wanted: OfferFilter, limit: int, everything: bool
+    several: list[Offer], wanted: OfferFilter, limit: int, everything: bool, fold: bool
 ) -> None:
-    found = find(several, wanted, {}, NOW, limit=limit, everything=everything)
-    whole = find(several, wanted, {}, NOW, limit=100, everything=everything)
+    found = find(several, wanted, {}, NOW, limit=limit, everything=everything, fold=fold)
+    whole = find(several, wanted, {}, NOW, limit=100, everything=everything, fold=fold)
+    shown = [o for row in whole.shown for o in row]
     assert found.shown == whole.shown[:limit]
-    assert len(whole.shown) + sum(whole.left_out.values()) == whole.matching
-    assert all(not wanted.misses(o) for o in whole.shown)
+    assert len(shown) + sum(whole.left_out.values()) == whole.matching
+    assert all(not wanted.misses(o) for o in shown)
     assert bool(whole.near) <= (whole.matching == 0)
-    prices = [(o.available is False, o.usd_per_gpu_hour) for o in whole.shown]
+    prices = [(o.available is False, o.usd_per_gpu_hour) for o in shown]
     assert prices == sorted(prices)
-    assert find(several[::-1], wanted, {}, NOW, limit=limit, everything=everything) == found
+    assert find(several[::-1], wanted, {}, NOW, limit=limit, everything=everything, fold=fold) == found
 
 
 def test_five_thousand_offers_take_no_time() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from meshd.errors import StoreError
 from meshd.model.desired import Block, Cause, Target
-from meshd.model.ids import MachineName
+from meshd.model.ids import MachineName, PoolName
 from meshd.model.machine import Phase
 from meshd.obs.log import forget_secrets, register_secret
 from meshd.store import journal as journal_module
@@ -107,7 +107,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from meshd.errors import StoreError
-from meshd.model.ids import MachineName
+from meshd.model.ids import MachineName, PoolName
 from meshd.model.machine import Phase
 from meshd.store.journal import Journal
 from tests.unit.worlds import NOW, machine
@@ -164,6 +164,19 @@ def test_one_that_is_found_alive_again_is_not_gone_any_more(tmp_path: Path) -> N
     one.put(machine(Phase.BOOTING), "phase", "found", NOW)
     assert one.gone_with_device() == []
     assert len(one.machines()) == 1
+    one.close()
+
+
+def test_the_events_of_a_pool_are_its_own_and_its_machines(tmp_path: Path) -> None:
+    one = Journal(tmp_path / "j.db")
+    ours, other = machine(Phase.GONE), machine(Phase.READY, index=7)
+    one.put(ours, "phase", "gone", NOW)
+    one.put(replace(other, pool=PoolName("a100")), "phase", "is ready", NOW)
+    one.set_target(Target("h100", 2), "two", NOW)
+    one.set_target(Target("a100", 2), "two of the others", NOW)
+    one.event(NOW, "start", "meshd has started")
+    assert [event.text for event in one.events_of_pool("h100", 9)] == ["gone", "two"]
+    assert [event.text for event in one.events_of_pool("h100", 1)] == ["two"]
     one.close()
 
 
