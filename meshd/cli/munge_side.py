@@ -9,7 +9,6 @@ from pathlib import Path
 from meshd.errors import MungeError
 from meshd.munge.key import check_permissions, fingerprint, make_key, write_key
 
-KEY_PATH = Path("/etc/munge/munge.key")
 OWNER = "munge"
 
 

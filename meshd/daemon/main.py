@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import pwd
 import signal
-import socket
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import structlog
-from pydantic import SecretBytes
 
-from meshd import __version__, config
+from meshd import __version__
 from meshd.api.auth import Gate
-from meshd.api.node_api import NodeApi
 from meshd.api.schema import ProblemView
 from meshd.api.server import ApiServer
 from meshd.config import Settings
@@ -32,6 +26,7 @@ from meshd.daemon.execute import Executor
 from meshd.daemon.guard.guards import Guards
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.idle_watch import IdleWatch
+from meshd.daemon.in_force import InForce
 from meshd.daemon.keycheck import current_key
 from meshd.daemon.measure import standing
 from meshd.daemon.munge_desk import MungeDesk
@@ -39,7 +34,8 @@ from meshd.daemon.munge_head import HeadMunge
 from meshd.daemon.munge_hold import MungeHold
 from meshd.daemon.munge_nodes import MungeNodes
 from meshd.daemon.munge_rotator import MungeRotator
-from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.node_desk import NodeDeskOfDaemon
+from meshd.daemon.node_front import NodeFront, head_facts
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe import Refresh, sources_of
@@ -51,6 +47,7 @@ from meshd.daemon.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.registry import load_providers
+from meshd.daemon.roster import Roster
 from meshd.daemon.rotation.wiring import Sights
 from meshd.daemon.rotation.wiring import build as auth_key_parts
 from meshd.daemon.sources import Sources
@@ -59,14 +56,11 @@ from meshd.daemon.telemetry import Telemetry
 from meshd.daemon.tokens import MachineTokens
 from meshd.daemon.under_way import UnderWay, under_way
 from meshd.daemon.views import status_line
-from meshd.errors import ConfigError, MeshdError, MungeError
 from meshd.model.desired import Desired
-from meshd.model.machine import IN_SLURM, Machine
-from meshd.model.observed import Fresh, Snapshot
+from meshd.model.observed import Snapshot
 from meshd.munge.client import MungeClient
-from meshd.munge.key import read_key
+from meshd.munge.key import head_key
 from meshd.munge.keystore import MungeKeyStore
-from meshd.obs import log as logging
 from meshd.obs.metrics import Metrics, Standing
 from meshd.provider_api import PriceBook
 from meshd.runtime.clock import SystemClock
@@ -84,28 +78,26 @@ log = structlog.get_logger(__name__)
 
 STOP_GRACE_S = 15.0
 RECONCILE = "reconcile"
-RELOADABLE = ("pools", "timing", "prices", "log", "slurm")
-"""Tables that a reload puts in force; the others need a restart."""
 
 
 class Daemon:
     """One life of meshd. Build it inside a running event loop."""
 
     def __init__(self, settings: Settings, settings_path: Path) -> None:
-        self.settings = settings
-        self.config_problem = ""
-        self._path = settings_path
         self._clock = clock = SystemClock()
         self._notify = Notifier()
         self._watchdog_fed_s = 0.0
-        self._told = (-1, "")
         self._stop = asyncio.Event()
         self._awake = asyncio.Event()
+
+        # What is known, and remembered.
         state = settings.cluster.state_dir
         self._journal = Journal(state / "journal.db")
-        wanted.check_rented(settings, self._journal.machines(), str(settings_path))
+        self._in_force = InForce(settings, settings_path, self._journal.machines)
         self._records = records = Records(self._journal, clock, self._wake)
         self._tokens = MachineTokens.at(state / "machines.key")
+
+        # Clouds, tailnet, agents and Slurm, as they are reached.
         self._metrics = Metrics()
         self._guards = Guards(lambda: self.settings, self._metrics, clock)
         price_files = PriceFiles(state / "prices")
@@ -117,6 +109,8 @@ class Daemon:
         self._watcher = TailnetWatcher(self._local, clock, self._wake, poll_interval_s=settings.tailnet.poll_interval_s)
         self._munge = MungeClient(run)
         self._agents = AgentQueues()
+        self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
+        self._roster = Roster(self._journal, self._agents, lambda: self._watcher.own_ipv4)
         self._auth = auth_key_parts(
             settings, clock, records, self._agents, Canary(run, clock, settings.tailnet.login_server),
             Sights(
@@ -126,7 +120,8 @@ class Daemon:
             self._under_way,
             {name: provider.capabilities.user_data_private for name, provider in self._providers.items()},
         )  # fmt: skip
-        self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
+
+        # What is observed.
         self._pace = Pace(self._journal, lambda: self.settings)
         self._sources = Sources(
             providers=self._providers, slurm=self._slurm.view, key_record=self._key_record, pace=self._pace,
@@ -138,18 +133,22 @@ class Daemon:
             read_offers=lambda name: self._sources.offers[name].read_once(),
             tell=lambda text: self._journal.event(clock.now(), "prices", text),
         )  # fmt: skip
+
+        # What keeps Slurm's files and the munge key.
         hold = MungeHold(lambda: self._rotator.rotation, clock)
         self._publishing = Publishing(
             settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
             slurm=self._sources.slurm_view, wake=self._wake, calm=hold.over,
         )  # fmt: skip
         self._rotator = MungeRotator(
-            journal=self._journal, store=MungeKeyStore(state), credential=_munge_key, agents=self._agents, clock=clock,
+            journal=self._journal, store=MungeKeyStore(state), credential=head_key, agents=self._agents, clock=clock,
             head=HeadMunge(settings.cluster.socket.parent, self._munge, self._slurm, clock),
             nodes=MungeNodes(self._journal, self._sources.slurm_view, clock, settings.node_api.poll_hold_s),
             look_at_slurm=self._sources.slurm.read_once,
         )  # fmt: skip
         self._munge_desk = MungeDesk(self._rotator, self._slurm.auth_type, self._under_way, clock)
+
+        # What carries steps out.
         stage1 = Stage1Maker(
             lambda: self.settings, self._auth.keys, self._auth.own_keys, self._auth.modes, self._tokens,
             lambda: self._watcher.current, self._providers,
@@ -165,12 +164,16 @@ class Daemon:
             max_concurrent=lambda lane: self.settings.providers[lane].max_concurrent_calls
             if lane in self.settings.providers else 16,
         )  # fmt: skip
+
+        # What decides.
         self._boots = BootBreaker(records, timing)
         self._idle = IdleWatch(records, self.desired, lambda: self._executor.busy)
         self._reconciler = Reconciler(
             records, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
             interval_s=lambda: self.settings.timing.tick_interval_s, before_plan=self._before_plan, awake=self._awake,
         )  # fmt: skip
+
+        # What people, monitoring and nodes speak to.
         doctor = Doctor(
             snapshot=self._snapshot, providers=self._providers, munge=self._munge,
             devices=DeviceChecks(
@@ -180,7 +183,7 @@ class Daemon:
                 ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
             ),
             files=self._publishing.check, munge_key=self._munge_desk.check,
-            config_problem=lambda: self.config_problem,
+            config_problem=lambda: self._in_force.problem,
         )  # fmt: skip
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
         self._metrics.follow(self._standing)
@@ -188,17 +191,23 @@ class Daemon:
             records=records, reconciler=self._reconciler, executor=self._executor, slurm=self._slurm,
             published=self._publishing, doctor=doctor, problems_of_others=self._problems, desired=self.desired,
             partitions=lambda: {name: pool.partition or name for name, pool in self.settings.pools.items()},
-            clock=clock, cluster=settings.cluster.name, config_problem=lambda: self.config_problem,
+            clock=clock, cluster=settings.cluster.name, config_problem=lambda: self._in_force.problem,
             tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
             look_at_slurm=self._sources.slurm.read_once, read_offers=Refresh(self._sources.offers.values(), clock),
             prices=PriceDesk(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
             munge=self._munge_desk,
             rotation=self._auth.desk,
         )  # fmt: skip
+        self._node_front = NodeFront(settings.node_api, lambda: self._watcher.own_ipv4, self._node_desk, clock)
         self._api = ApiServer(
             self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()),
             metrics=self._metrics.registry,
         )  # fmt: skip
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self._in_force.settings
 
     # -- what the planner is told ---------------------------------------------------------------------------------
 
@@ -276,34 +285,13 @@ class Daemon:
 
     def _after_tick(self, tick: Tick) -> None:
         self._metrics.tick_seconds.observe(tick.took_s)
-        machines = self._journal.machines()
         now_s = self._clock.monotonic_s()
         if now_s - self._watchdog_fed_s > 1.0:
             self._watchdog_fed_s = now_s
             self._notify.watchdog()
-            self._notify.status(status_line(machines, self._desk.problems()))
-        self._tell_agents(machines)
+            self._notify.status(status_line(self._journal.machines(), self._desk.problems()))
+        self._roster.look()
         self._publishing.look()
-
-    def _tell_agents(self, machines: list[Machine]) -> None:
-        """Keep the agents' rosters; only a change of a record or of the head's address can change them."""
-        seen = self._watcher.current
-        own = seen.value.self_ipv4 if isinstance(seen, Fresh) else ""
-        if self._told == (self._journal.revision, own):
-            return
-        self._told = self._journal.revision, own
-        joined = {m.name for m in machines if m.facts is not None and m.phase in IN_SLURM}
-        self._agents.keep(self._roster(), {m.name for m in machines}, joined)
-
-    def _roster(self) -> dict[str, str]:
-        roster: dict[str, str] = {
-            m.slot: m.tailnet_ip
-            for m in self._journal.machines()
-            if m.phase in IN_SLURM and m.facts is not None and not m.left_slurm
-        }
-        if isinstance(self._watcher.current, Fresh) and self._watcher.current.value.self_ipv4:
-            roster[socket.gethostname().split(".")[0]] = self._watcher.current.value.self_ipv4
-        return dict(sorted(roster.items()))
 
     async def live(self) -> None:
         """Run until told to stop. The journal knows what was not finished."""
@@ -323,7 +311,7 @@ class Daemon:
             await self._api.start()
             bodies: dict[str, Callable[[], Awaitable[None]]] = {
                 RECONCILE: self._reconciler.run,
-                "node_api": self._serve_nodes,
+                "node_api": self._node_front.run,
                 "publish": self._publishing.run,
                 "metrics": self._telemetry.run,
                 "prices": self._prices.run,
@@ -338,35 +326,11 @@ class Daemon:
         finally:
             await self._end(tasks)
 
-    async def _serve_nodes(self) -> None:
-        """Serve the node API on the head's tailnet address, and move with it."""
-        serving, api = "", None
-        try:
-            while True:
-                seen = self._watcher.current
-                own = seen.value.self_ipv4 if isinstance(seen, Fresh) else ""
-                address = self.settings.node_api.address or own
-                if address and address != serving:
-                    if api is not None:
-                        await api.stop()
-                    api = NodeApi(self._node_desk(own or address), poll_hold_s=self.settings.node_api.poll_hold_s)
-                    await api.start(address, self.settings.node_api.port)
-                    serving = address
-                await asyncio.sleep(1.0)
-        finally:
-            if api is not None:
-                await api.stop()
-
     def _node_desk(self, head_ip: str) -> NodeDeskOfDaemon:
-        slurm, munge = pwd.getpwuid(os.getuid()), _munge_user()  # meshd runs as SlurmUser
-        head = HeadFacts(
-            cluster=self.settings.cluster.name, conf_server=f"{head_ip}:{self.settings.slurm.slurmctld_port}",
-            slurm_uid=slurm.pw_uid, slurm_gid=slurm.pw_gid, munge_uid=munge.pw_uid, munge_gid=munge.pw_gid,
-            packages=self.settings.node_api.packages, poll_hold_s=self.settings.node_api.poll_hold_s,
-        )  # fmt: skip
         return NodeDeskOfDaemon(
             records=self._records, tokens=self._tokens, agents=self._agents, whois=self._local, munge=self._munge,
-            rotator=self._rotator, head=head, timing=lambda: self.settings.timing, nodes=self._nodes,
+            rotator=self._rotator, head=head_facts(self.settings, head_ip), timing=lambda: self.settings.timing,
+            nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
             heard=self._auth.engine.heard,
@@ -375,24 +339,7 @@ class Daemon:
     def reload(self) -> None:
         """Read the settings anew; keep the old ones when the new ones are wrong."""
         self._notify.reloading()
-        try:
-            new = config.load(self._path)
-            wanted.check_rented(new, self._journal.machines(), str(self._path))
-        except ConfigError as error:
-            self.config_problem = f"the new settings are wrong, the old ones stay in force: {'; '.join(error.problems)}"
-            log.error("reload_refused", problems=error.problems)
-        else:
-            old, self.config_problem = self.settings, ""
-            self.settings = old.model_copy(update={table: getattr(new, table) for table in RELOADABLE})
-            waiting = [
-                table
-                for table in type(new).model_fields
-                if table not in RELOADABLE and getattr(new, table) != getattr(old, table)
-            ]
-            if waiting:
-                self.config_problem = f"changes in {', '.join(waiting)} need `systemctl restart meshd`"
-            logging.set_up(self.settings.log)
-            log.info("reloaded", waiting_for_restart=waiting)
+        self._in_force.reload()
         self._notify.ready()
         self._wake()
         self._auth.engine.wake()  # the file of the auth key may be a new one
@@ -416,40 +363,3 @@ class Daemon:
             await self._auth.api.aclose()
         self._journal.close()
         log.info("meshd_stopped")
-
-
-def _munge_user() -> pwd.struct_passwd:
-    try:
-        return pwd.getpwnam("munge")
-    except KeyError:
-        raise MungeError("the head has no user munge: apt-get install munge") from None
-
-
-def _munge_key() -> SecretBytes:
-    """The key as systemd handed it over, or as it lies on the head."""
-    if os.environ.get("CREDENTIALS_DIRECTORY"):
-        return read_key()
-    return read_key(Path("/etc/munge/munge.key"))
-
-
-async def _live(settings: Settings, path: Path) -> None:
-    await Daemon(settings, path).live()
-
-
-def main() -> None:
-    """The daemon's command line. Ends with 0 after a clean stop, 1 for a fault, 2 for settings that are wrong."""
-    parser = argparse.ArgumentParser(prog="meshd", description="One Slurm cluster out of rented GPU machines.")
-    parser.add_argument("--config", type=Path, default=config.DEFAULT_PATH, help="settings (default: %(default)s)")
-    parser.add_argument("--version", action="version", version=f"meshd {__version__}")
-    arguments = parser.parse_args()
-    try:
-        settings = config.load(arguments.config)
-        logging.set_up(settings.log)
-        asyncio.run(_live(settings, arguments.config))
-    except ConfigError as error:
-        for problem in error.problems:
-            sys.stderr.write(f"meshd: {error.source}: {problem}\n")
-        sys.exit(2)
-    except MeshdError as error:
-        sys.stderr.write(f"meshd: {error}\n")
-        sys.exit(1)

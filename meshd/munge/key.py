@@ -16,6 +16,7 @@ from meshd.runtime.atomicfile import write_atomic
 KEY_BYTES = 1024
 KEY_MIN_B = 32
 KEY_MAX_B = 1024
+KEY_PATH = Path("/etc/munge/munge.key")
 
 
 def make_key(random_bytes: Callable[[int], bytes] = os.urandom) -> SecretBytes:
@@ -77,3 +78,12 @@ def read_key(path: Path | None = None, credential: str = "munge_key") -> SecretB
     if not KEY_MIN_B <= len(data) <= KEY_MAX_B:
         raise MungeError(f"the munge key {path} has {len(data)} bytes; munged takes {KEY_MIN_B} to {KEY_MAX_B}")
     return SecretBytes(data)
+
+
+def head_key() -> SecretBytes:
+    """The key as systemd handed it over, or where there is none of systemd, as it lies on the head.
+
+    Raises:
+        MungeError: as `read_key`.
+    """
+    return read_key() if os.environ.get("CREDENTIALS_DIRECTORY") else read_key(KEY_PATH)

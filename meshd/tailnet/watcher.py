@@ -64,6 +64,11 @@ class TailnetWatcher:
         return self._current
 
     @property
+    def own_ipv4(self) -> str:
+        """The head's own address, by the newest view; "" when there is none."""
+        return self._current.value.self_ipv4 if isinstance(self._current, Fresh) else ""
+
+    @property
     def table(self) -> TailnetTable | None:
         """The newest table, also when it is out of date: for `doctor`, not for decisions."""
         return self._table

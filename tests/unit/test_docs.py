@@ -14,7 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from meshd.cli.main import COMMANDS
 from meshd.config import PoolSettings, ProviderSettings, Settings
-from meshd.daemon.main import RELOADABLE
+from meshd.daemon.in_force import RELOADABLE
 from meshd.model.machine import MOVES
 from providers._settings import AdapterSettings
 from providers.aws.settings import AwsSettings

@@ -15,6 +15,7 @@ from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit
 from meshd.cli.session import Session, confirm, output_option, print_json, say
 from meshd.config import Settings, load
 from meshd.errors import ConfigError, MeshdError
+from meshd.munge.key import KEY_PATH
 from meshd.slurm.init import InitPlan, plan_init, render_diff
 from meshd.slurm.init_apply import apply_init
 
@@ -43,7 +44,7 @@ def command(session: Session, *, yes: bool, dry_run: bool, head_address: str | N
         settings = load(session.config)
         address = head_address or headstate.tailnet_address(settings)
         plan = plan_init(headstate.find(settings, address, root))
-        key = root / munge_side.KEY_PATH.relative_to("/")
+        key = root / KEY_PATH.relative_to("/")
         needs_key = munge_side.missing(key)
     except ConfigError as error:
         raise CliError(str(error), "see `meshctl config check`", kind="config") from error
@@ -72,7 +73,7 @@ def _view(plan: InitPlan, settings: Settings, *, needs_key: bool) -> InitView:
     changes += [InitChange(path=str(link.path), reasons=[f"a link to {link.target}"]) for link in plan.links]
     steps = []
     if needs_key:
-        changes.append(InitChange(path=str(munge_side.KEY_PATH), reasons=["there is no munge key: one is made"]))
+        changes.append(InitChange(path=str(KEY_PATH), reasons=["there is no munge key: one is made"]))
         steps.append("systemctl restart munge")
     if plan.restart_slurmctld:
         steps.append(f"systemctl restart {settings.slurm.slurmctld_unit}")

@@ -1,0 +1,99 @@
+"""What a reload puts in force, and what every node is told about where the others are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshd import config
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.in_force import InForce
+from meshd.daemon.roster import Roster
+from meshd.errors import ConfigError
+from meshd.model.machine import Machine, Phase
+from meshd.store.journal import Journal
+from tests.unit.worlds import NOW, machine
+
+FILE = """
+[cluster]
+name = "lab"
+[pools.h100]
+gpu = "h100"
+max_nodes = 4
+"""
+
+
+class File:
+    """meshd's settings on disk, in force, with what is rented."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rented: list[Machine] = []
+        self.write(FILE)
+        self.live = InForce(config.load(path), path, lambda: self.rented)
+
+    def write(self, text: str) -> None:
+        self.path.write_text(text)
+
+    def reload(self, text: str) -> str:
+        self.write(text)
+        self.live.reload()
+        return self.live.problem
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> File:
+    return File(tmp_path / "meshd.toml")
+
+
+def test_a_reload_puts_pools_in_force(file: File) -> None:
+    assert file.reload(FILE.replace("max_nodes = 4", "max_nodes = 9")) == ""
+    assert file.live.settings.pools["h100"].max_nodes == 9
+
+
+def test_what_needs_a_restart_waits_for_it_and_is_told(file: File) -> None:
+    before = file.live.settings.node_api
+    told = file.reload(FILE.replace("max_nodes = 4", "max_nodes = 9") + "[node_api]\nport = 1234\n")
+    assert "node_api need" in told and "systemctl restart meshd" in told
+    assert file.live.settings.node_api == before, "as it was"
+    assert file.live.settings.pools["h100"].max_nodes == 9, "the rest holds"
+    assert file.reload(FILE) == "", "what is put back need not be told any more"
+
+
+@pytest.mark.parametrize("text", [FILE + "[nonsense]\n", FILE.replace("max_nodes = 4", "max_nodes = 2")])
+def test_wrong_settings_leave_the_old_ones_in_force(file: File, text: str) -> None:
+    file.rented = [machine(Phase.READY, index=3)]
+    before = file.live.settings
+    assert "the old ones stay in force" in file.reload(text)
+    assert file.live.settings is before
+    assert file.reload(FILE) == ""
+
+
+def test_meshd_does_not_start_with_settings_that_leave_a_machine_no_place(tmp_path: Path) -> None:
+    path = tmp_path / "meshd.toml"
+    path.write_text(FILE)
+    with pytest.raises(ConfigError, match=r"leaves no slot for lab-h100-5"):
+        InForce(config.load(path), path, lambda: [machine(Phase.READY, index=5)])
+
+
+def test_the_roster_has_the_head_and_all_that_joined(tmp_path: Path) -> None:
+    journal, agents, own = Journal(tmp_path / "journal.db"), AgentQueues(), ""
+    roster = Roster(journal, agents, lambda: own)
+    for each in (
+        machine(Phase.READY, index=1),
+        machine(Phase.BOOTING, index=2),
+        machine(Phase.DRAINING, index=3, left_slurm=True),
+    ):
+        journal.put(each, "phase", "as it is", NOW)
+    roster.look()
+    assert agents.roster == {"h100-1": "100.64.0.2"}, "one boots, one has left Slurm"
+    version = agents.roster_version
+    roster.look()
+    assert agents.roster_version == version, "nothing changed"
+    own = "100.64.0.1"
+    roster.look()
+    assert "100.64.0.1" in agents.roster.values() and agents.roster_version == version + 1
+    told = [command.verb for command in agents.of(machine(Phase.READY, index=1).name).pending()]
+    assert told == ["roster"], "the older one is dropped"
+    journal.close()
