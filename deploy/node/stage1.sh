@@ -24,11 +24,22 @@ nap() { sleep 0.05 2>/dev/null || sleep 1; }
 
 booted() { [ -d /run/systemd/system ]; }
 
-# The machine cannot become a node. Nothing can be lost: no job has ever run on it, unless it had joined before.
+was_node() { [ -e "$STATE" ] && [ -s /opt/meshd-node/meshd-node.pyz ]; }
+
+start_agent() {
+  if booted; then systemctl --no-block start meshd-node; else python3 /opt/meshd-node/meshd-node.pyz install; fi
+}
+
+# The machine cannot become a node. Nothing can be lost: no job has ever run on it, unless it had joined before. Then its
+# agent goes on looking after the login, and its dead-man switch runs.
 give_up() {
   say "$*"
-  if [ -e "$STATE" ]; then say "it was a node before: left as it is"; exit 1; fi
-  if [ -n @POWER_OFF@ ]; then
+  if was_node; then
+    say "a node already: its agent goes on trying"
+    start_agent
+    exit 1
+  fi
+  if [ -n @POWER_OFF@ ] && [ ! -e "$STATE" ]; then
     say "giving up: powering off in 10 s"
     sleep 10
     systemctl poweroff 2>/dev/null || poweroff -f
@@ -110,28 +121,42 @@ wait_online() {
   done
 }
 
+# One login, if one is called for. Only a machine without a node key, or whose node key has expired, is given the auth
+# key: control refuses a dead one even from a machine that is well. No answer from tailscaled is not "no node key".
+login() {
+  if [ -z "$S" ] || has '"BackendState": "NoState"' && has '"HaveNodeKey": true'; then
+    :
+  elif ! has '"HaveNodeKey": true' || has '"BackendState": "NeedsLogin"'; then
+    [ -s "$KEY" ] || printf '%s\n' @AUTH_KEY@ >"$KEY"
+    up "--auth-key=file:$KEY"
+  elif has 'login error'; then
+    # a dead key was given to a good login: no key at all would leave it in place, and an empty one takes it away
+    up --auth-key=file:/dev/null
+  elif has '"BackendState": "Stopped"'; then
+    # without any setting: it keeps all that it was told before
+    timeout 30 tailscale up 2>&1
+  fi
+}
+
 join_tailnet() {
-  n=0
-  S=$(status)
-  while has '"BackendState": "NoState"' && [ "$n" -lt 200 ]; do n=$((n + 1)); nap; S=$(status); done
   try=1
   while :; do
-    said=''
-    if ! has '"HaveNodeKey": true' || has '"BackendState": "NeedsLogin"'; then
-      [ -s "$KEY" ] || printf '%s\n' @AUTH_KEY@ >"$KEY"
-      said=$(up "--auth-key=file:$KEY")
-    elif ! has '"BackendState": "Running"'; then
-      said=$(up)
-    fi
+    n=0
+    S=$(status)
+    while { [ -z "$S" ] || has '"BackendState": "NoState"'; } && [ "$n" -lt 200 ]; do n=$((n + 1)); nap; S=$(status); done
+    said=$(login)
     wait_online 300 && return
     why=$(printf '%s' "$S" | grep -i 'login error' | head -n 1 | sed 's/^[ "]*//')
-    say "not on the tailnet (try $try of $TRIES): ${why:-$(printf '%s' "$said" | tail -n 1)}"
+    why=${why:-$(printf '%s' "$said" | tail -n 1)}
+    say "not on the tailnet (try $try of $TRIES): ${why:-it is not online}"
     # A key that control calls dead stays dead: it is tried twice, all else as often as was said.
-    case "$why $said" in *'invalid key'* | *'auth key'* | *authkey*) most=2 ;; *) most=$TRIES ;; esac
-    [ "$try" -lt "$most" ] || give_up "the tailnet does not take this machine: is the auth key expired, revoked or used up?"
+    case "$why $said" in
+      *'invalid key'* | *'auth key'* | *authkey*) most=2 hint='is the auth key expired, revoked or used up?' ;;
+      *) most=$TRIES hint="is ${LOGIN:-https://controlplane.tailscale.com} reachable from here?" ;;
+    esac
+    [ "$try" -lt "$most" ] || give_up "the tailnet does not take this machine: $hint"
     try=$((try + 1))
     sleep $((try * 2))
-    S=$(status)
   done
 }
 
@@ -184,8 +209,6 @@ sys.exit(why)
 PY
 }
 
-was_node() { [ -e "$STATE" ] && [ -s /opt/meshd-node/meshd-node.pyz ]; }
-
 main() {
   say "stage 1 on $MACHINE"
   # wakes the GPU driver while the rest goes on
@@ -208,7 +231,7 @@ main() {
   say "on the tailnet as $MACHINE"
   if was_node; then
     say "a node already: starting its agent"
-    if booted; then systemctl --no-block start meshd-node; else python3 /opt/meshd-node/meshd-node.pyz install; fi
+    start_agent
     return
   fi
   try=1

@@ -138,6 +138,10 @@ class TailnetLab:
             self.socket_of(name).unlink(missing_ok=True)
         return at
 
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process that goes on: SIGSTOP makes it one that does not answer."""
+        self._processes[name].send_signal(number)
+
     async def api(self, method: str, path: str, body: object = None) -> Any:
         """A call of the admin API."""
         request = urllib.request.Request(

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from meshd.bootstrap import assets
 from meshd.bootstrap.stage1 import SIZE_MAX_B, Stage1, render
+from tests.unit.node.stage1_alone import alone
 
 STAGE = Stage1(
     machine="mesh-h100-1-k7q2mz",
@@ -67,17 +68,10 @@ def test_secrets_appear_only_as_operands_of_the_shells_own_printf() -> None:
 
 def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
     """Run the assignments and writes in a real shell, with everything that acts replaced."""
-    body = (
-        text()
-        .rsplit("\nmain\n", 1)[0]
-        .replace("/etc/meshd-node", str(tmp_path / "etc"))
-        .replace("/var/lib/meshd-node", str(tmp_path / "var"))
-    )
     calls = tmp_path / "calls"
     harness = f"""
 tailscale_ok() {{ :; }}
 start_tailscaled() {{ :; }}
-logger() {{ :; }}
 status() {{ cat {tmp_path}/status; }}
 tailscale() {{ echo "$*" >> {calls}; cat {tmp_path}/online > {tmp_path}/status; }}
 fetch_agent() {{ :; }}
@@ -86,25 +80,56 @@ main
     (tmp_path / "status").write_text('  "BackendState": "NeedsLogin",\n')
     (tmp_path / "online").write_text('  "BackendState": "Running",\n "HaveNodeKey": true,\n "Online": true\n')
     script = tmp_path / "s.sh"
-    script.write_text(
-        body.replace("nvidia-smi -L >/dev/null 2>&1 &", ":").replace(">/dev/console", ">/dev/null") + harness
-    )
+    script.write_text(alone(STAGE, tmp_path, harness))
     done = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "etc/tailscale.key").read_text().strip() == STAGE.auth_key.get_secret_value()
-    assert (tmp_path / "etc/tailscale.key").stat().st_mode & 0o777 == 0o600
-    join = json.loads((tmp_path / "etc/join.json").read_text())
+    assert (tmp_path / "etc/meshd-node/tailscale.key").read_text().strip() == STAGE.auth_key.get_secret_value()
+    assert (tmp_path / "etc/meshd-node/tailscale.key").stat().st_mode & 0o777 == 0o600
+    join = json.loads((tmp_path / "etc/meshd-node/join.json").read_text())
     assert join["token"] == STAGE.join_token.get_secret_value()
     assert join["heads"] == list(STAGE.heads)
-    assert (tmp_path / "etc/join.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "etc/meshd-node/join.json").stat().st_mode & 0o777 == 0o600
     assert calls.read_text() == (
-        f"up --auth-key=file:{tmp_path}/etc/tailscale.key --hostname=mesh-h100-1-k7q2mz --accept-dns=false "
+        f"up --auth-key=file:{tmp_path}/etc/meshd-node/tailscale.key --hostname=mesh-h100-1-k7q2mz --accept-dns=false "
         "--timeout=30s --login-server=http://10.77.0.1:8080\n"
     )
     assert "quote" not in done.stdout + done.stderr
     again = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=20, check=False)
     assert again.returncode == 0
     assert len(calls.read_text().splitlines()) == 1, "a node that is online is not logged in again"
+
+
+@pytest.mark.parametrize("is_node", [True, False])
+def test_a_node_that_the_tailnet_refuses_still_gets_its_agent(is_node: bool, tmp_path: Path) -> None:
+    """The agent looks after the login, and its dead-man switch runs; any other machine gives up, and says why."""
+    refused = '"BackendState": "Running",\n "HaveNodeKey": true,\n "Health": ["login error: invalid key"]\n'
+    (tmp_path / "status").write_text(refused)
+    if is_node:
+        for path in ("var/lib/meshd-node/state.json", "opt/meshd-node/meshd-node.pyz"):
+            (tmp_path / path).parent.mkdir(parents=True)
+            (tmp_path / path).write_text("{}")
+    harness = f"""
+tailscale_ok() {{ :; }}
+start_tailscaled() {{ :; }}
+fetch_agent() {{ :; }}
+booted() {{ false; }}
+sleep() {{ :; }}
+status() {{ cat {tmp_path}/status; }}
+tailscale() {{ echo "$*" >> {tmp_path}/calls; }}
+python3() {{ echo "$*" >> {tmp_path}/started; }}
+main
+"""
+    script = tmp_path / "s.sh"
+    script.write_text(alone(STAGE, tmp_path, harness))
+    done = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert "is the auth key expired, revoked or used up?" in done.stdout
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call.split()[:2] for call in calls] == [["up", "--auth-key=file:/dev/null"]] * 2, "no key"
+    started = tmp_path / "started"
+    assert (started.read_text() if started.exists() else "") == (
+        f"{tmp_path}/opt/meshd-node/meshd-node.pyz install\n" if is_node else ""
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,24 @@
+"""Stage 1 as it is rendered, on a scratch directory, and without what it ends with: for tests that run a part of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meshd.bootstrap import assets
+from meshd.bootstrap.stage1 import Stage1, render
+
+
+def alone(stage: Stage1, root: Path, then: str) -> str:
+    """All of its functions, and then other lines than its call of `main`.
+
+    Args:
+        stage: the values.
+        root: directory that stands for / for all that it writes.
+        then: shell lines: replacements of what must not run here, and what is to be run.
+    """
+    body, main, rest = render(stage, assets.stage1_template()).rpartition("\nmain\n")
+    assert main and not rest, "the script ends with its call of main"
+    for path in ("/etc/meshd-node", "/var/lib/meshd-node", "/opt/meshd-node"):
+        body = body.replace(path, f"{root}{path}")
+    body = body.replace(">/dev/console", ">/dev/null")
+    return f"{body}\nlogger() {{ :; }}\n{then}\n"
