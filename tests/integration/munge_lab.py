@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+from meshd.slurm.capabilities import capabilities, parse_version
 from tests.integration.slurm_lab import NETWORK, Host, Lab, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,7 +173,8 @@ class BusyCluster:
     def start(self) -> None:
         """Daemons, jobs and callers."""
         (self.head.conf_dir / "slurm.conf").write_text(SLURM_CONF)
-        (self.head.conf_dir / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+        able = capabilities(parse_version(self.head.call("slurmctld", "-V")))
+        (self.head.conf_dir / "cgroup.conf").write_text(f"CgroupPlugin={able.cgroup_plugin_off}\n")
         self.head.start_slurmctld()
         for name in NODES:
             self.lab.hosts[name].start_slurmd("--conf-server", f"{NETWORK}.1:6817", "-N", name)

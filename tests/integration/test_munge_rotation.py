@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.munge_lab import Seen, busy_cluster, described
 from tests.integration.slurm_lab import Lab, wait_until
-from tests.integration.test_slurm_real import image_layers
+from tests.integration.test_slurm_real import IMAGES, image_layers
 
 pytestmark = [
     pytest.mark.integration,
@@ -22,8 +22,14 @@ pytestmark = [
 SWITCHES = 3
 
 
-def test_jobs_run_on(tmp_path: Path) -> None:
-    with busy_cluster(Lab(image_layers("trixie"), tmp_path / "lab", suite="trixie"), pause_s=0.3) as cluster:
+@pytest.fixture(params=list(IMAGES))
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Lab:
+    """Slurm 22.05 and 24.11."""
+    return Lab(image_layers(request.param), tmp_path / "lab", suite=request.param)
+
+
+def test_jobs_run_on(lab: Lab) -> None:
+    with busy_cluster(lab, pause_s=0.3) as cluster:
         switches: list[Seen] = []
         for _ in range(SWITCHES):
             switches.append(cluster.change_key({}, away_s=0.2, watch_s=4.0))
@@ -39,8 +45,8 @@ def test_jobs_run_on(tmp_path: Path) -> None:
         assert not any("drain" in state for state in cluster.states())
 
 
-def test_nodes_that_are_a_second_late_lose_no_job(tmp_path: Path) -> None:
-    with busy_cluster(Lab(image_layers("trixie"), tmp_path / "lab", suite="trixie"), pause_s=0.3) as cluster:
+def test_nodes_that_are_a_second_late_lose_no_job(lab: Lab) -> None:
+    with busy_cluster(lab, pause_s=0.3) as cluster:
         seen = cluster.change_key({"m1": 1.0, "m2": 1.0}, away_s=0.2, watch_s=4.0)
         sys.stdout.write(described(seen) + "\n")
         assert seen.refused, "with two keys about, Slurm refuses at once: that is why there is one moment"
