@@ -11,6 +11,7 @@ LOGIN=@LOGIN_SERVER@
 ETC=/etc/meshd-node
 KEY=$ETC/tailscale.key
 STATE=/var/lib/meshd-node/state.json
+MARK=/var/lib/meshd-node/machine
 TRIES=@TRIES@
 
 say() {
@@ -74,6 +75,31 @@ install_tailscale() {
   apt-get -q update >/dev/null 2>&1
   apt-get -q -y -o DPkg::Lock::Timeout=300 install tailscale >/dev/null 2>&1
   tailscale_ok || give_up "apt-get could not install tailscale 1.90 or newer"
+}
+
+# State that came with the image is another machine's: with one node key two fight for one address. The mark holds this
+# machine's name, which no other machine ever has: a reboot finds it, and wipes nothing. No logout: that is the other's.
+stop_image() {
+  if booted; then systemctl stop meshd-node slurmd tailscaled 2>/dev/null; fi
+  for p in /proc/[0-9]*; do
+    [ "$(cat "$p/comm" 2>/dev/null)" = tailscaled ] || continue
+    kill "${p#/proc/}"
+    while [ -d "$p" ]; do nap; done
+  done
+}
+
+forget_image() {
+  [ "$(cat "$MARK" 2>/dev/null)" = "$MACHINE" ] && return
+  if [ -e /var/lib/tailscale/tailscaled.state ] || [ -e "$STATE" ]; then
+    say "the image holds another machine's tailscale or meshd state: wiping it"
+    stop_image
+    rm -rf /var/lib/tailscale/* /var/lib/meshd-node/* "$ETC"/*
+    ! [ -e /var/lib/tailscale/tailscaled.state ] || give_up "cannot wipe /var/lib/tailscale"
+  fi
+  mkdir -p "${MARK%/*}"
+  printf '%s\n' "$MACHINE" >"$MARK.new" && mv "$MARK.new" "$MARK" || give_up "cannot write $MARK"
+  sync "$MARK" 2>/dev/null
+  :
 }
 
 start_tailscaled() {
@@ -215,6 +241,7 @@ main() {
   nvidia-smi -L >/dev/null 2>&1 &
   mkdir -p "$ETC"
   chmod 0700 "$ETC"
+  forget_image
   if [ ! -e "$STATE" ]; then
     printf '%s\n' @JOIN@ >"$ETC/join.json.new" && mv "$ETC/join.json.new" "$ETC/join.json"
   fi

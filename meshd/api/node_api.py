@@ -103,8 +103,7 @@ class NodeApi:
         hashed = tokens.hash_token(token)
         ticket = await self._desk.machine_for_join(hashed)
         if ticket is not None and tokens.verify(token, ticket.token_hash):
-            peer = await self._caller(request)
-            tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
+            await self._admit(request, ticket)
         else:
             await self._node(request)
         self._throttle.right(_address(request))
@@ -140,22 +139,26 @@ class NodeApi:
         ticket = await self._desk.machine_for_join(tokens.hash_token(token))
         if ticket is None or not tokens.verify(token, ticket.token_hash):
             raise self._wrong_token(request)
-        peer = await self._caller(request)
-        tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
+        peer = await self._admit(request, ticket)
         self._throttle.right(_address(request))
         return ticket.machine, peer
 
+    async def _admit(self, request: web.Request, ticket: tokens.JoinTicket) -> TailnetPeer:
+        """The calling device, when it may join with this ticket."""
+        peer = await self._caller(request)
+        await self._desk.check_device(ticket.machine, peer)
+        tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
+        return peer
+
     async def _node(self, request: web.Request) -> str:
-        """The machine that a node token was given to, when the caller is the device that joined with it."""
+        """The machine that a node token was given to, when the caller is that machine's device."""
         found = await self._desk.machine_for_node(tokens.hash_token(self._bearer(request)))
         if found is None:
             raise self._wrong_token(request)
         machine, device_id = found
         peer = await self._caller(request)
         if device_id and peer.id != device_id:
-            raise _NodeCallError(
-                403, f"the node token of {machine} was given to another device", "rent the machine anew"
-            )
+            await self._desk.take_device(machine, peer)
         self._throttle.right(_address(request))
         return machine
 

@@ -30,6 +30,23 @@ class NodeDesk(Protocol):
         """The ticket with this hash; None when there is none, or its machine is no longer wanted."""
         ...
 
+    async def check_device(self, machine: str, peer: TailnetPeer) -> None:
+        """Whether the device that calls with the machine's join token may be this machine's.
+
+        Raises:
+            JoinRefused: it is another machine's.
+        """
+        ...
+
+    async def take_device(self, machine: str, peer: TailnetPeer) -> None:
+        """The machine's node token comes from another device than the one it joined with: take it, or refuse.
+
+        Raises:
+            JoinRefused: it is a copy of the machine, or the old device is still there.
+            NotNow: the tailnet cannot be read, or believed, now.
+        """
+        ...
+
     async def needs(self, machine: str) -> Needs:
         """What an image without Slurm must be given."""
         ...

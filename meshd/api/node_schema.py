@@ -68,6 +68,7 @@ class FactsIn(_FromAgent):
     arch: Annotated[str, Field(max_length=40, pattern=r"^[0-9A-Za-z_-]*$")] = ""
     clock_skew_s: Annotated[float, Field(ge=-1e11, le=1e11)]
     ssh_host_key: Annotated[str, Field(max_length=1000, pattern=r"^[!-~]* ?[!-~]*$")] = ""
+    machine_id: _Digest = ""
 
     def to_model(self) -> NodeFacts:
         """The facts as the rest of meshd knows them."""

@@ -68,7 +68,7 @@ def check_join(ticket: JoinTicket, hostname: str, device_id: str, now: datetime)
     if hostname != ticket.machine:
         raise JoinRefused(
             f"this join token was made for {ticket.machine}, and the caller is {hostname or 'without a name'}",
-            "each machine has its own token: rent the machine anew",
+            "each machine has its own token and device: an image must not hold /var/lib/tailscale of another machine",
         )
     if ticket.bound_to:
         if ticket.bound_to != device_id:

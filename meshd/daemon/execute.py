@@ -16,7 +16,7 @@ from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.records import Records
 from meshd.errors import MeshdError
 from meshd.model import plan as p
-from meshd.model.machine import Phase
+from meshd.model.machine import DEVICE_GONE, Phase
 from meshd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -91,6 +91,8 @@ class Executor:
                 self._records.move(step.subject, step.to, step.reason, failure=step.failure)
             case p.NotePeer():
                 self._note_peer(step)
+            case p.NoteDevice():
+                self._note_device(step)
             case p.NotePublished():
                 self._records.change(step.subject, "published", step.reason, line_published=True)
             case p.Remove():
@@ -108,6 +110,12 @@ class Executor:
         else:
             # It may change with every packet: it is worth no line in the journal.
             self._records.journal.note(replace(machine, path=step.path))
+
+    def _note_device(self, step: p.NoteDevice) -> None:
+        marks = {mark: at for mark, at in self._records.get(step.subject).marks.items() if mark != DEVICE_GONE}
+        if step.gone:
+            marks[DEVICE_GONE] = self._records.now()
+        self._records.change(step.subject, "device", step.reason, marks=marks)
 
     async def _carry_out(self, step: p.Step) -> None:
         try:

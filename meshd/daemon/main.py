@@ -28,6 +28,7 @@ from meshd.daemon.head_desk import Desk
 from meshd.daemon.idle_watch import IdleWatch
 from meshd.daemon.in_force import InForce
 from meshd.daemon.keycheck import current_key
+from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.measure import standing
 from meshd.daemon.munge_desk import MungeDesk
 from meshd.daemon.munge_head import HeadMunge
@@ -155,6 +156,7 @@ class Daemon:
         )  # fmt: skip
         timing = lambda: self.settings.timing  # noqa: E731
         self._nodes = NodeSteps(records, self._slurm, self._agents, self._auth.api, timing, hold.over)
+        self._machine_devices = MachineDevices(records, lambda: self._watcher.current, self._auth.api)
         cloud = CloudSteps(
             settings.cluster.name, records, self._providers, stage1, timing,
             lambda name: self._sources.listings[name].hurry(), self._nodes.at_work,
@@ -258,6 +260,8 @@ class Daemon:
             *problems.of_text(self._publishing.unused_ranges(), NEWER_SLURM, "warning"),
             *self._telemetry.problems(),
             *self._munge_desk.problem(),
+            *self._machine_devices.problems(now),
+            *problems.of_devices(self._journal.machines(), now),
             *self._auth.occasion.problems(),
             *self._auth.own_keys.problems(),
             *problems.of_node_keys(
@@ -328,9 +332,9 @@ class Daemon:
 
     def _node_desk(self, head_ip: str) -> NodeDeskOfDaemon:
         return NodeDeskOfDaemon(
-            records=self._records, tokens=self._tokens, agents=self._agents, whois=self._local, munge=self._munge,
-            rotator=self._rotator, head=head_facts(self.settings, head_ip), timing=lambda: self.settings.timing,
-            nodes=self._nodes,
+            records=self._records, tokens=self._tokens, agents=self._agents, devices=self._machine_devices,
+            whois=self._local, munge=self._munge, rotator=self._rotator, head=head_facts(self.settings, head_ip),
+            timing=lambda: self.settings.timing, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
             heard=self._auth.engine.heard,

@@ -15,6 +15,7 @@ from meshd.bootstrap.tokens import JoinTicket
 from meshd.config import TimingSettings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.joining import accept_join
+from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.records import Records
@@ -69,6 +70,7 @@ class NodeDeskOfDaemon:
         records: Records,
         tokens: MachineTokens,
         agents: AgentQueues,
+        devices: MachineDevices,
         whois: Whois,
         munge: MungeClient,
         rotator: MungeRotator,
@@ -82,6 +84,7 @@ class NodeDeskOfDaemon:
         self._records = records
         self._tokens = tokens
         self._agents = agents
+        self._devices = devices
         self._whois = whois
         self._munge = munge
         self._rotator = rotator
@@ -111,6 +114,18 @@ class NodeDeskOfDaemon:
 
     def _alive(self) -> list[str]:
         return [m.name for m in self._records.journal.machines()]
+
+    async def check_device(self, machine: str, peer: TailnetPeer) -> None:
+        """Refuse a device that is another machine's."""
+        try:
+            self._devices.check(machine, peer)
+        except JoinRefused as error:
+            await self._refused(machine, error)
+            raise
+
+    async def take_device(self, machine: str, peer: TailnetPeer) -> None:
+        """Take the device that a machine came back with."""
+        await self._devices.take(machine, peer)
 
     async def needs(self, machine: str) -> Needs:
         """What an image without Slurm must be given."""

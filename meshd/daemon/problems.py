@@ -9,10 +9,10 @@ from meshd.api.schema import ProblemView
 from meshd.daemon.guard.breaker import Breaker
 from meshd.model.desired import Desired
 from meshd.model.ids import MachineName
-from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.machine import DEVICE_GONE, IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, Unavailable
 from meshd.model.plan import Warn
-from meshd.plan.devices import expiring_keys
+from meshd.plan.devices import expiring_keys, same_machine_id
 from meshd.plan.prices import refresh_words, rented_by_stale
 from meshd.plan.scale import supply_gpus
 
@@ -20,6 +20,9 @@ _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 OFFLINE_LONG = timedelta(minutes=10)
 """A restart of tailscaled or of the machine takes less, and its agent mends what it can in less."""
+
+DEVICE_BACK = timedelta(minutes=3)
+"""A machine whose device was deleted is back within this when its auth key is good."""
 
 KEY_URGENT = timedelta(days=3)
 """An end of a node key that is this near is an error."""
@@ -128,10 +131,37 @@ def of_logins(machines: Iterable[Machine], snapshot: Snapshot, now: datetime) ->
         yield _problem(
             "warning",
             f"{machine.name} is not connected to the tailnet's control server for {minutes:.0f} min; {answers}",
-            "its agent mends a refused login by itself; else `systemctl restart tailscaled` there. A device that was "
-            "deleted by hand does not come back: `meshctl remove`",
+            "its agent mends a refused login by itself; else `systemctl restart tailscaled` there",
             since=peer.last_seen, machine=machine.name, pool=machine.pool,
         )  # fmt: skip
+
+
+def of_devices(machines: Iterable[Machine], now: datetime) -> Iterable[ProblemView]:
+    """Devices that were deleted while their machines run, and machines that share what only one may have."""
+    machines = [machine for machine in machines if machine.phase in IN_SLURM]
+    for machine in machines:
+        since = machine.marks.get(DEVICE_GONE)
+        if since is None:
+            continue
+        text = f"the tailnet device of {machine.name} was deleted while it runs: neither meshd nor Slurm reaches it"
+        cure = "its agent logs in again with the auth key that it keeps, mostly within a minute"
+        if now - since >= DEVICE_BACK:
+            minutes = (now - since).total_seconds() / 60
+            text += f", and it did not come back within {minutes:.0f} min: its auth key is dead, or it keeps none"
+            place = f" (`ssh {machine.public_ip}` or the cloud's console)" if machine.public_ip else ""
+            cure = (
+                f"on the machine{place}: `tailscale up --auth-key=KEY --hostname={machine.name}`; or `meshctl remove "
+                f"{machine.name}`. Slurm gives up its jobs SlurmdTimeout after it lost the node; meshd ends none"
+            )
+        severity = "error" if now - since >= DEVICE_BACK else "warning"
+        yield _problem(severity, text, cure, since=since, machine=machine.name, pool=machine.pool)
+    for names in same_machine_id(machines):
+        yield _problem(
+            "warning",
+            f"{', '.join(names)} have one machine id: their image holds /etc/machine-id of another machine",
+            "make the image anew with an empty /etc/machine-id: logs, DHCP leases and tailscale mix such machines up",
+            machine=names[0],
+        )
 
 
 def of_node_keys(

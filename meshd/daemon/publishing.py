@@ -188,7 +188,7 @@ class Publishing:
         return JoinedNode(
             slot=machine.slot, address=machine.tailnet_ip, shape=facts.shape, gpu=pool.gpu,
             devices=facts.gpus if pool.gpus_per_node else (), features=tuple(f for f in features if f),
-            memory_fraction=settings.slurm.memory_fraction,
+            memory_fraction=settings.slurm.memory_fraction, former_addresses=machine.former_ips,
         )  # fmt: skip
 
     async def _restart(self) -> None:

@@ -39,6 +39,7 @@ class NodeFacts:
     Attributes:
         slurmd_version: e.g. "24.11.5".
         clock_skew_s: the machine's clock minus the head's, in seconds.
+        machine_id: a digest of /etc/machine-id where systemd runs; "" elsewhere, and from an agent that does not tell.
     """
 
     shape: NodeShape
@@ -50,3 +51,4 @@ class NodeFacts:
     arch: str
     clock_skew_s: float
     ssh_host_key: str = ""
+    machine_id: str = ""

@@ -64,6 +64,9 @@ COUNTS_AS_SUPPLY = frozenset(
 )
 """In these phases the machine's GPUs count towards the pool's target."""
 
+DEVICE_GONE = "device_gone"
+"""The mark of a machine whose tailnet device was deleted while it runs."""
+
 COSTS_MONEY = frozenset(Phase) - {Phase.REQUESTED, Phase.GONE}
 
 
@@ -88,6 +91,7 @@ class Machine:
         left_slurm: slurmd is stopped, or the machine is dead, and Slurm holds the node DOWN.
         heartbeat_at: the last word from the node agent.
         problem: what keeps it from getting on just now, in its agent's or the head's words; "" when nothing does.
+        former_ips: its tailnet addresses before the present one: a device that was deleted and made anew has another.
         path: how the head reaches it on the tailnet: "direct 1.2.3.4:41641", "relay fra", "".
         auth_key: sha256 of the tailnet auth key that it was born with or that it last told to hold; "" when not known.
         own_key: it was born with a key of its own for one use, and keeps none.
@@ -110,6 +114,7 @@ class Machine:
     launch_called_at: datetime | None = None
     tailnet_ip: str = ""
     tailnet_id: str = ""
+    former_ips: tuple[str, ...] = ()
     facts: NodeFacts | None = None
     munge_ok: bool = False
     line_published: bool = False

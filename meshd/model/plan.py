@@ -64,6 +64,13 @@ class NotePeer(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class NoteDevice(Step):
+    """Journal that the machine's tailnet device was deleted while the machine runs, or that it is there again."""
+
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NotePublished(Step):
     """The machine's line is in force in Slurm."""
 

@@ -1,4 +1,4 @@
-"""PURE: which devices of the tailnet are whose, and whose node key comes to its end."""
+"""PURE: which devices of the tailnet are whose, who may speak for a machine, and whose node key comes to its end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from meshd.errors import JoinRefused
 from meshd.model.ids import parse_machine_name
-from meshd.model.machine import Machine
+from meshd.model.machine import IN_SLURM, Machine
 from meshd.model.observed import TailnetPeer, TailnetView
 
 HEAD = "the head"
@@ -69,3 +70,79 @@ def strays(cluster: str, machines: Iterable[Machine], gone: Collection[str], vie
         if ours and (owner is None or owner not in ("", peer.id)):
             found.append(peer)
     return sorted(found, key=lambda peer: (peer.hostname, peer.id))
+
+
+CLONE_CURE = "make the image anew without /var/lib/tailscale, /var/lib/meshd-node and /etc/meshd-node"
+
+
+def check_owner(machine: str, peer: TailnetPeer, machines: Iterable[Machine]) -> None:
+    """Whether a device that speaks for a machine may be its own.
+
+    Args:
+        machine: whose token it has.
+        peer: the device that calls.
+        machines: those that are not GONE.
+
+    Raises:
+        JoinRefused: it is another machine's device, or has another machine's address.
+    """
+    for other in machines:
+        if other.name == machine:
+            continue
+        if other.tailnet_id and other.tailnet_id == peer.id:
+            raise JoinRefused(
+                f"{machine} shows the tailnet device of {other.name} ({peer.ipv4}): both have one node key, so its "
+                "image holds the tailscale state of a machine that had joined",
+                CLONE_CURE,
+            )
+        if other.phase in IN_SLURM and not other.left_slurm and other.tailnet_ip == peer.ipv4:
+            raise JoinRefused(
+                f"{machine} has the address {peer.ipv4} of {other.name}, whose own device was deleted",
+                f"it joins when {other.name} has left Slurm or has another address: `meshctl remove {other.name}`",
+                fatal=False,
+            )
+
+
+def check_new_device(machine: Machine, peer: TailnetPeer, view: TailnetView, machines: Iterable[Machine]) -> None:
+    """Whether another device than the one that a machine joined with is that machine's now.
+
+    Its node token is proved already. The device that it joined with must have been deleted: a copy of a machine's disk
+    has its token too.
+
+    Args:
+        machine: whose node token it has.
+        peer: the device that calls.
+        view: the tailnet; its absences can be believed.
+        machines: those that are not GONE.
+
+    Raises:
+        JoinRefused: it is not.
+    """
+    if peer.hostname != machine.name:
+        raise JoinRefused(
+            f"{peer.hostname or 'a device without a name'} ({peer.ipv4}) has the node token of {machine.name}: its "
+            f"disk is a copy of {machine.name}'s",
+            CLONE_CURE,
+        )
+    check_owner(machine.name, peer, machines)
+    old = view.peers.get(machine.tailnet_id)
+    if old is not None:
+        state = "online" if old.online else "offline"
+        raise JoinRefused(
+            f"{machine.name} speaks from another device ({peer.ipv4}) than the one that it joined with, which is still "
+            f"there ({old.ipv4}, {state})",
+            "delete the old device in the admin console when its machine lost its tailscale state; an online one is a "
+            "second machine with a copy of this one's disk",
+            fatal=False,
+        )
+    if machine.phase not in IN_SLURM:
+        raise JoinRefused(f"{machine.name} is {machine.phase.value}", "it has not joined, or is on its way out")
+
+
+def same_machine_id(machines: Iterable[Machine]) -> list[tuple[str, ...]]:
+    """Names of machines that tell one machine id, each group in order."""
+    by_id: dict[str, list[str]] = {}
+    for machine in machines:
+        if machine.facts is not None and machine.facts.machine_id:
+            by_id.setdefault(machine.facts.machine_id, []).append(machine.name)
+    return sorted(tuple(sorted(names)) for names in by_id.values() if len(names) > 1)

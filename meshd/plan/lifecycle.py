@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TypeGuard, TypeVar
 
 from meshd.model.desired import Block, Cause, Policy
-from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.machine import DEVICE_GONE, IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView
 from meshd.model.plan import (
     Accept,
@@ -22,6 +22,7 @@ from meshd.model.plan import (
     Launch,
     Leave,
     Move,
+    NoteDevice,
     NotePeer,
     NotePublished,
     RemoveDevice,
@@ -49,6 +50,7 @@ class World:
         by_id, by_token: of the providers whose listing is fresh.
         listed_at: when each provider's listing was read; absent when it is not available.
         peers: by hostname; None when the tailnet's word cannot be believed now.
+        devices: the stable ids of all devices; None as with `peers`.
         peers_since: since when it can be believed without a break; deadlines that wait for its word count from there.
         slurm: None when Slurm did not answer, or long ago; else it was read at slurm_at.
         slurm_since: since when it answers without a break.
@@ -61,6 +63,7 @@ class World:
     by_token: Mapping[tuple[str, str], tuple[Instance, ...]]
     listed_at: Mapping[str, datetime]
     peers: Mapping[str, TailnetPeer] | None
+    devices: frozenset[str] | None
     peers_since: datetime | None
     slurm: SlurmView | None
     slurm_at: datetime | None
@@ -97,6 +100,7 @@ class World:
             by_token=by_token,
             listed_at=listed_at,
             peers=peers,
+            devices=_devices(snapshot) if peers is not None else None,
             peers_since=_since(snapshot.tailnet) if peers is not None else None,
             slurm=slurm,
             slurm_at=snapshot.slurm.at if slurm is not None and isinstance(snapshot.slurm, Fresh) else None,
@@ -148,9 +152,27 @@ def _peers(snapshot: Snapshot) -> dict[str, TailnetPeer] | None:
     return peers
 
 
+def _devices(snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(snapshot.tailnet.value.peers) if isinstance(snapshot.tailnet, Fresh) else frozenset()
+
+
 def next_step(machine: Machine, world: World) -> Step | None:
     """The one step that this machine needs now; None when it is well or has to wait."""
-    return _BY_PHASE[machine.phase](machine, world)
+    return _BY_PHASE[machine.phase](machine, world) or _device(machine, world)
+
+
+def _device(machine: Machine, world: World) -> Step | None:
+    """A device that is gone while the machine runs is written down. It ends nothing: the machine logs in anew."""
+    if machine.phase not in IN_SLURM or not machine.tailnet_id or world.devices is None:
+        return None
+    there, noted = machine.tailnet_id in world.devices, DEVICE_GONE in machine.marks
+    if there and noted:
+        return NoteDevice(machine.name, "its tailnet device is there again", gone=False)
+    instance = world.instance(machine)
+    if there or noted or instance is None or instance.state is not InstanceState.RUNNING:
+        return None
+    reason = f"its tailnet device {machine.tailnet_ip} was deleted, and {machine.provider} says that the machine runs"
+    return NoteDevice(machine.name, reason, gone=True)
 
 
 def _age_s(machine: Machine, world: World, since: datetime | None = None) -> float:
@@ -364,9 +386,10 @@ def _ready(machine: Machine, world: World) -> Step | None:
     if peer is not None and peer.path and peer.path != machine.path:
         return NotePeer(machine.name, "its path changed", peer.ipv4, peer.id, peer.path)
     if _dead(machine, world):
+        why = ", since its tailnet device was deleted" if DEVICE_GONE in machine.marks else ""
         return fail(
             machine,
-            f"no word from it for over {world.policy.heartbeat_lost_s:g} s, and Slurm does not reach it either",
+            f"no word from it for over {world.policy.heartbeat_lost_s:g} s{why}, and Slurm does not reach it either",
         )
     return _lasting_key(machine, world)
 

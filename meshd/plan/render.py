@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase
-from meshd.model.plan import KeepAfterAll, NotePeer, NotePublished, Plan, Remove, RequestMachine, Step
+from meshd.model.plan import KeepAfterAll, NoteDevice, NotePeer, NotePublished, Plan, Remove, RequestMachine, Step
 from meshd.plan.scale import supply_gpus, units
 
-_BOOKKEEPING = (NotePeer, NotePublished)
+_BOOKKEEPING = (NoteDevice, NotePeer, NotePublished)
 
 
 @dataclass(frozen=True, slots=True)

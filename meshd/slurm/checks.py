@@ -29,8 +29,8 @@ def refuse_if_unsafe(wanted: Rendered, view: SlurmView, last_good: str) -> None:
     """Look through Slurm's eyes before anything is written.
 
     Raises:
-        SlurmError: the text is not what it says it is; or a node that may run a job would be set DOWN or removed,
-            which ends its jobs.
+        SlurmError: the text is not what it says it is; or a node that may run a job would be set DOWN, be removed, or
+            become another machine, which ends its jobs. The same machine at another address keeps them.
     """
     if read_slots(wanted.nodes_conf) != wanted.slots or read_joined(wanted.nodes_conf) != dict(wanted.joined):
         raise SlurmError("the new nodes.conf does not read back as it was meant: it is not written")
@@ -45,7 +45,8 @@ def refuse_if_unsafe(wanted: Rendered, view: SlurmView, last_good: str) -> None:
     for slot, before in read_joined(last_good).items():
         after = wanted.joined.get(slot, before)
         jobs = view.jobs_on(slot)
-        if after != before and slot in view.nodes and (jobs or view.nodes[slot].busy):
+        same = after == before or before in wanted.former.get(slot, ())
+        if not same and slot in view.nodes and (jobs or view.nodes[slot].busy):
             raise SlurmError(
                 f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): it stays at {before} until they end"
             )

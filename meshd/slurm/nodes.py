@@ -75,6 +75,7 @@ class JoinedNode:
         gpu: the Gres type; "" takes the pool's, which is what waiting jobs asked for.
         features: those of this machine (provider, region, GPU model, spot), in addition to the pool's.
         memory_fraction: the part of `shape.memory_mib` that is promised: slurmd sees a little less after each boot.
+        former_addresses: those that this very machine had before: its line may move on from them while jobs run.
     """
 
     slot: str
@@ -84,6 +85,7 @@ class JoinedNode:
     devices: tuple[GpuFact, ...] = ()
     features: tuple[str, ...] = ()
     memory_fraction: float = 0.95
+    former_addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Rendered:
     Attributes:
         slots: every declared slot, in the order of the file.
         joined: the address of each slot that is not free.
+        former: earlier addresses of the same machine, for the slots whose machine had another one.
         digest: SHA-256 over both texts, hex.
     """
 
@@ -100,6 +103,7 @@ class Rendered:
     gres_conf: str
     slots: tuple[str, ...]
     joined: Mapping[str, str]
+    former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +125,7 @@ def render(pools: Sequence[PoolLine], joined: Iterable[JoinedNode], *, shapes_fi
     """
     by_slot = _by_slot(joined)
     addresses = {slot: node.address for slot, node in sorted(by_slot.items())}
+    former = {slot: node.former_addresses for slot, node in sorted(by_slot.items()) if node.former_addresses}
     body: list[str] = []
     gres: list[str] = []
     slots: list[str] = []
@@ -146,6 +151,7 @@ def render(pools: Sequence[PoolLine], joined: Iterable[JoinedNode], *, shapes_fi
         gres_conf=HEADER + "".join(f"{line}\n" for line in gres),
         slots=tuple(slots),
         joined=addresses,
+        former=former,
     )
 
 

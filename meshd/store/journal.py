@@ -170,6 +170,15 @@ class Journal:
             )
         return str(self._rows("SELECT device_id FROM joins WHERE machine = ?", machine)[0][0])
 
+    def rebind_join(self, machine: str, device_id: str, at: datetime) -> None:
+        """Bind a machine's join token to the device that it has now, for its first one was deleted."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO joins (machine, device_id, at) VALUES (?,?,?) "
+                "ON CONFLICT (machine) DO UPDATE SET device_id=excluded.device_id, at=excluded.at",
+                (machine, device_id, at.isoformat()),
+            )
+
     def bound_device(self, machine: str) -> str:
         """The device that a machine's join token is bound to, "" while it is unused."""
         rows = self._rows("SELECT device_id FROM joins WHERE machine = ?", machine)

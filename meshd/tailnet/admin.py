@@ -104,6 +104,10 @@ class KeyApi(Protocol):
         """Let a device's own key last. Idempotent."""
         ...
 
+    async def set_address(self, device_id: str, ipv4: str) -> None:
+        """Give a device this tailnet address, which no other device may have. Idempotent."""
+        ...
+
     async def aclose(self) -> None:
         """Close all connections."""
         ...
@@ -203,6 +207,10 @@ class TailscaleAdmin:
     async def disable_key_expiry(self, device_id: str) -> None:
         """Have a device's node key never expire. Idempotent."""
         await self._http.write("POST", f"{_path(device_id)}/key", {"keyExpiryDisabled": True}, scope="devices:core")
+
+    async def set_address(self, device_id: str, ipv4: str) -> None:
+        """Give a device this tailnet address in place of its own. Refused while another device has it. Idempotent."""
+        await self._http.write("POST", f"{_path(device_id)}/ip", {"ipv4": ipv4}, scope="devices:core")
 
     async def authorize(self, device_id: str) -> None:
         """Approve a device where the tailnet demands it. Idempotent."""

@@ -118,6 +118,14 @@ class HeadscaleAdmin:
             "settings, and use keys with tags"
         )
 
+    async def set_address(self, device_id: str, ipv4: str) -> None:
+        """Not possible there.
+
+        Raises:
+            TailnetRefused: always.
+        """
+        raise TailnetRefused(f"headscale has no call that gives node {device_id} the address {ipv4}")
+
     async def _user_id(self) -> str:
         """The user's number: before 0.26 its name was asked for, which is taken where no such number is told."""
         if self._user.isdigit():

@@ -128,8 +128,9 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
         slurm.read()
         whois = Whois()
         desk = NodeDeskOfDaemon(
-            records=daemon._records, tokens=daemon._tokens, agents=daemon._agents, whois=whois, munge=daemon._munge,
-            rotator=daemon._rotator, head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
+            records=daemon._records, tokens=daemon._tokens, agents=daemon._agents, devices=daemon._machine_devices,
+            whois=whois, munge=daemon._munge, rotator=daemon._rotator,
+            head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
             timing=lambda: daemon.settings.timing, nodes=daemon._nodes, slurm_version=lambda: "24.11.5",
             ends_itself=lambda name: True,
         )  # fmt: skip

@@ -86,7 +86,8 @@ async def serving(head: Head, count: int, make: Callable[[int], Node]) -> AsyncI
     """
     tokens, api = MachineTokens.at(head.directory / "t"), NodeApiSettings()
     desk = NodeDeskOfDaemon(
-        records=head.records, tokens=tokens, agents=head.queues, whois=head, munge=head.munge, rotator=head.rotator,
+        records=head.records, tokens=tokens, agents=head.queues, devices=cast("Any", None), whois=head,
+        munge=head.munge, rotator=head.rotator,
         head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), api.poll_hold_s), timing=TimingSettings,
         slurm_version=lambda: "24.11.5", nodes=cast("Any", None), ends_itself=lambda _: True, heard=head.heard,
     )  # fmt: skip

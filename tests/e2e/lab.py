@@ -238,6 +238,11 @@ class Lab:
         """Host names of all devices but the head."""
         return {device.hostname for device in await self.cluster.world.tailnet.devices()} - {"head"}
 
+    async def delete_device(self, hostname: str) -> None:
+        """As the admin console does."""
+        (found,) = [d for d in await self.cluster.world.tailnet.devices() if d.hostname == hostname]
+        await self.cluster.world.tailnet.request("DELETE", f"device/{found.node_id}")
+
     # -- settings and services ------------------------------------------------------------------------------------
 
     def settings_with(self, **timing: float) -> str:

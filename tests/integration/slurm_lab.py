@@ -163,6 +163,14 @@ class Lab:
         host = self.hosts.pop(name)
         _kill(host.process, host.pid)
 
+    def readdress(self, name: str, address: str) -> None:
+        """Give a host another address in place of the one that it has."""
+        host = self.hosts[name]
+        for verb, value in (("del", host.address), ("add", address)):
+            argv = ["nsenter", "-t", str(host.pid), "-n", "--", "ip", "addr", verb, f"{value}/24", "dev", "eth0"]
+            subprocess.run(argv, check=True, timeout=10)
+        host.address = address
+
     def close(self) -> None:
         """End everything. Safe to call twice."""
         for host in self.hosts.values():

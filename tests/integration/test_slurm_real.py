@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
@@ -250,6 +250,39 @@ async def test_a_slot_lives_through_join_work_leave_and_join_again(cluster: Clus
     assert not (await cluster.client.view()).nodes["h100-3"].drained
     assert cluster.restarts == restarts, "joins and leaves never restart slurmctld"
     assert await cluster.job(waiting) == "RUNNING"
+
+
+async def test_a_machine_whose_address_changes_keeps_its_job(cluster: Cluster) -> None:
+    """As when its device is deleted from the tailnet and it rejoins: Slurm reaches it nowhere, then somewhere else."""
+    first, second = cluster.node("m1", "h100-1"), cluster.node("m2", "h100-2")
+    await cluster.publisher.apply(cluster.wanted(first, second))
+    cluster.start_slurmd("m1", "h100-1")
+    cluster.start_slurmd("m2", "h100-2")
+    await cluster.until("h100-1", "IDLE")
+    await cluster.until("h100-2", "IDLE")
+    script = "until [ -e /tmp/go ]; do sleep 0.2; done; exit 7"
+    job = cluster.sbatch("-w", "h100-1", "--gres=gpu:1", "--no-requeue", "--wrap", script)
+    await cluster.job_until(job, "RUNNING")
+    m1 = cluster.lab.hosts["m1"]
+    wait_until(lambda: "sleep 0.2" in m1.call("ps", "ax", check=False), "the job's script on m1")
+
+    old = first.address
+    moved = replace(first, address=f"{NETWORK}.99")
+    cluster.lab.readdress("m1", moved.address)
+    with pytest.raises(SlurmError, match="still has jobs"):
+        await cluster.publisher.apply(cluster.wanted(moved, second))
+    started = time.monotonic()
+    await cluster.publisher.apply(cluster.wanted(replace(moved, former_addresses=(old,)), second))
+    took("address_in_force_s", started)
+    assert (await cluster.client.view()).nodes["h100-1"].address == moved.address
+    assert await cluster.job(job) == "RUNNING"
+    assert cluster.head.call("srun", "-w", "h100-1", "--overlap", f"--jobid={job}", "echo", "here") == "here\n"
+    took("a_new_step_answers_s", started)
+    m1.call("touch", "/tmp/go")
+    await cluster.job_until(job, "GONE")
+    assert "ExitCode=7:0" in cluster.head.call("scontrol", "show", "job", job)  # its own end, told from the new address
+    await cluster.until("h100-1", "IDLE")
+    assert cluster.head.call("srun", "-w", "h100-1", "echo", "again") == "again\n"
 
 
 async def test_a_lost_machine_gives_its_jobs_back_and_its_slot_to_another(cluster: Cluster) -> None:

@@ -101,6 +101,7 @@ class Ideal:
         table: dict[type[p.Step], tuple[Phase | None, dict[str, Any]]] = {
             p.Launch: (Phase.BOOTING, bought),
             p.NotePeer: (Phase.JOINING, {}),
+            p.NoteDevice: (None, {"marks": {**m.marks, "device_gone": self.now}}),
             p.NotePublished: (None, {"line_published": True}),
             p.StartSlurmd: (Phase.TESTING, {"slurmd_started": True}),
             p.Accept: (Phase.READY, {}),

@@ -46,7 +46,7 @@ class Agent:
         self._results: list[dict[str, Any]] = []
         self._problem = ""
         self._told = ""
-        self._login = LoginWatch(node)
+        self._login = LoginWatch(node, moved=lambda _old, _new: link.cut())
         node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
     def run(self) -> int:

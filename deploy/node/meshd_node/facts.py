@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import threading
 from collections.abc import Callable
@@ -47,6 +48,7 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
         "os": parse.os_name(_text(paths.os_release))[:200],
         "arch": platform.machine(),
         "clock_skew_s": round(skew_s, 3),
+        "machine_id": machine_id(paths),
         "ssh_host_key": " ".join(_text(paths.ssh_host_key).split()[:2])[:1000],
     }
 
@@ -103,6 +105,13 @@ def device_files(dev: Path) -> list[int]:
     """Minor numbers of the /dev/nvidiaN files, ascending."""
     names = [entry.name[len("nvidia") :] for entry in dev.glob("nvidia[0-9]*")]
     return sorted(int(name) for name in names if name.isdigit())
+
+
+def machine_id(paths: Paths) -> str:
+    """A digest of this machine's id; "" where no systemd made one. systemd asks to keep the id itself to the machine."""
+    text = _text(paths.machine_id).strip()
+    known = paths.systemd_marker.is_dir() and text and text != "uninitialized"
+    return hashlib.sha256(f"meshd:{text}".encode()).hexdigest()[:16] if known else ""
 
 
 def missing_programs() -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from .errors import HeadRefused, HeadUnreachable
@@ -84,6 +86,14 @@ class HeadLink:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def cut(self) -> None:
+        """Have a call that waits in another thread fail over to a new connection at once: this one leads nowhere."""
+        connection = self._connection
+        found = connection.sock if connection is not None else None
+        if found is not None:
+            with suppress(OSError):  # it has ended meanwhile
+                found.shutdown(socket.SHUT_RDWR)
 
     def _open(self) -> http.client.HTTPConnection:
         failure: OSError = OSError("no address of the head is known")

@@ -4,6 +4,12 @@ Facts, measured with tailscale 1.102: a dead auth key that is given to a machine
 `tailscale up` says 0, BackendState stays Running, the data plane goes on, control is lost, and the dead key is tried for
 ever. The old node key is on disk until a new one is accepted: a login with an empty key, or a restart, brings it back.
 `up` with all settings and no key at all does not.
+
+A device that is deleted while its machine runs is offline at once, and so is one whose control server is away: Running,
+Self.Online false, not a word in Health for hours. Only a login with an empty key tells them apart. It does no harm to a
+good login (same device, no packet lost, also while control is away); a control server that has deleted the device
+answers it with an AuthURL. The stored key then makes a new device with a new address, in 0.3 to 2.6 s. After a restart
+of tailscaled the deleted device is NeedsLogin.
 """
 
 from __future__ import annotations
@@ -16,6 +22,8 @@ from .tailscale import Tailscale, TailscaleFault
 from .tools import run
 
 RECOVER_S = 20.0
+DELETED = "the control server does not know its device any more"
+SILENT = "it is not connected to the control server, which does not say why"
 STEP_S = 0.02
 EMPTY_KEY = "file:/dev/null"
 _UNREACHED = (
@@ -48,6 +56,26 @@ def zombie(status: dict[str, Any]) -> str:
     return refusals[0] if refusals else ""
 
 
+def asked(status: dict[str, Any]) -> bool:
+    """Control wants a login from a machine that has a node key: its device was deleted, or the key has expired."""
+    if status.get("HaveNodeKey") is not True:
+        return False
+    offline = (status.get("Self") or {}).get("Online") is not True
+    return status.get("BackendState") == "NeedsLogin" or (offline and bool(status.get("AuthURL")))
+
+
+def ailment(status: dict[str, Any]) -> str:
+    """What of this login can be mended from here, for people; "" when nothing is wrong or it cannot be."""
+    own = status.get("Self") or {}
+    if asked(status):
+        expired = status.get("BackendState") == "NeedsLogin" and bool(status.get("TailscaleIPs"))
+        return "its node key has expired" if expired else DELETED
+    running = status.get("BackendState") == "Running" and status.get("HaveNodeKey") is True
+    if running and own.get("Online") is False and not complaints(status):
+        return SILENT
+    return zombie(status)
+
+
 def device(status: dict[str, Any]) -> dict[str, str]:
     """This device's node key and IPv4 address."""
     own = status.get("Self") or {}
@@ -55,8 +83,13 @@ def device(status: dict[str, Any]) -> dict[str, str]:
     return {"key": str(own.get("PublicKey", "")), "address": addresses[0] if addresses else ""}
 
 
-def until_online(tailscale: Tailscale, old_key: str, within_s: float) -> dict[str, str] | None:
-    """This device once it is online with another key than the old one; None when it does not come to that."""
+def until_online(
+    tailscale: Tailscale, old_key: str, within_s: float, *, or_asked: bool = False
+) -> dict[str, str] | None:
+    """This device once it is online with another key than the old one; None when it does not come to that.
+
+    With `or_asked` it is not waited for any longer once control wants a login.
+    """
     deadline = time.monotonic() + within_s
     while True:
         try:
@@ -64,6 +97,8 @@ def until_online(tailscale: Tailscale, old_key: str, within_s: float) -> dict[st
             own = device(status)
             if online(status) and own["key"] != old_key:
                 return own
+            if or_asked and asked(status):
+                return None
         except TailscaleFault:  # it is being restarted
             if time.monotonic() > deadline:
                 raise
@@ -73,7 +108,9 @@ def until_online(tailscale: Tailscale, old_key: str, within_s: float) -> dict[st
 
 
 def recover(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
-    """Bring the old login back after one that failed; what helped, for people.
+    """Bring the old login back after one that failed, or log in anew where control wants it; what helped, for people.
+
+    Where control is away nothing but an empty key is tried: that tells it from a device that was deleted.
 
     Args:
         node: this machine.
@@ -83,11 +120,17 @@ def recover(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> st
     Raises:
         TailscaleFault, ToolMissing, ToolTimeout, ToolFailed: tailscaled does not answer, or does not restart.
     """
-    if online(tailscale.status()):
+    status = tailscale.status()
+    if online(status):
         return "the old login is unharmed"
+    refused = zombie(status)
     tailscale.up(f"--auth-key={EMPTY_KEY}", "--accept-risk=lose-ssh", "--timeout=20s", timeout_s=30.0)
-    if until_online(tailscale, "", within_s) is not None:
+    if until_online(tailscale, "", within_s, or_asked=True) is not None:
         return "the old login is back"
+    if asked(tailscale.status()):
+        return renew(node, tailscale, within_s)
+    if not refused:
+        return "the control server does not answer"
     if node.systemd:
         run([node.systemctl, "restart", "tailscaled"], 60.0)
     else:
@@ -99,9 +142,10 @@ def recover(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> st
 
 
 def renew(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
-    """Log in with the stored auth key after this machine's own node key has expired; what came of it, for people.
+    """Log in with the stored auth key where control wants a login; what came of it, for people.
 
-    The device and its address stay the same.
+    With a node key that had expired the device and its address stay the same. A device that was deleted comes back as
+    another one, with another address.
 
     Raises:
         TailscaleFault, ToolMissing, ToolTimeout: tailscaled does not answer, or does not end.
@@ -113,6 +157,7 @@ def renew(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
         )
     words = (f"--auth-key=file:{node.paths.auth_key}", "--accept-risk=lose-ssh", "--timeout=20s")
     said = tailscale.up(*words, timeout_s=30.0)
-    if until_online(tailscale, "", 1.0 if said else within_s) is not None:
-        return "it is logged in again"
+    own = until_online(tailscale, "", 1.0 if said else within_s)
+    if own is not None:
+        return f"it is logged in again, with the address {own['address']}"
     return said or "control does not show it online"

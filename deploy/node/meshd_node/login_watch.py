@@ -1,7 +1,8 @@
 """Looks after this machine's own login on the tailnet, beside the agent's loop, and mends it without the head.
 
-A refused login leaves a zombie that stays for ever (see login.py); an expired node key wants a login with the stored
-auth key. A good login is never touched, and neither is one whose control server cannot be reached.
+A refused login leaves a zombie that stays for ever (see login.py); an expired node key, and a device that was deleted
+by hand, want a login with the stored auth key. A good login is never touched. Where control only seems to be away it is
+asked, with growing pauses, whether it still knows this device; the key is not shown to it before it wants one.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Any
 from .console import say
 from .errors import NodeError
 from .files import locked
-from .login import RECOVER_S, online, recover, renew, zombie
+from .login import RECOVER_S, SILENT, ailment, asked, device, online, recover, renew
 from .node import Node
 from .tailscale import Tailscale
 
 LOOK_S = 15.0
 SURE_S = 5.0
+SILENT_S = 15.0
+"""A control server that restarts, or a link that is away for a moment, is back within this."""
+
 PAUSE_FIRST_S = 30.0
 PAUSE_MAX_S = 1800.0
 NOTICES_MAX = 16
@@ -33,6 +37,7 @@ class LoginWatch:
         node: this machine.
         monotonic: seconds.
         spread: a factor for pauses, so that a fleet does not log in as one.
+        moved: called with the old and the new address after this machine got another one.
         within_s: for control to show this machine online after each try.
     """
 
@@ -42,12 +47,15 @@ class LoginWatch:
         monotonic: Callable[[], float] = time.monotonic,
         spread: Callable[[], float] = lambda: 0.5 + random.random(),  # noqa: S311 - spreading, not secrecy
         within_s: float = RECOVER_S,
+        moved: Callable[[str, str], None] = lambda _old, _new: None,
     ) -> None:
         self._node = node
         self._tailscale = Tailscale(node.paths.tailscaled_socket)
         self._monotonic = monotonic
         self._spread = spread
         self._within_s = within_s
+        self._moved = moved
+        self._address = ""
         self._lock = threading.Lock()
         self._notices: list[str] = []
         self._since_s = 0.0
@@ -75,14 +83,16 @@ class LoginWatch:
         """Look once, and mend what was wrong at two looks; the seconds until the next look is worth it."""
         try:
             status = self._tailscale.status()
-            ailment = _ailment(status)
-            if not ailment:
+            found = ailment(status)
+            if not found:
                 if online(status):
-                    self._over("it came back by itself")
+                    self._look_at_address(status)
+                    self._over("" if self._ailment == SILENT else "it came back by itself")
                 return LOOK_S
             now_s = self._monotonic()
             if not self._ailment:
-                self._ailment, self._since_s, self._next_s = ailment, now_s, now_s + SURE_S
+                sure_s = SILENT_S if found == SILENT else SURE_S
+                self._ailment, self._since_s, self._next_s = found, now_s, now_s + sure_s
             if now_s >= self._next_s:
                 self._mend()
         except (NodeError, OSError) as error:  # tailscaled does not run, or does not end
@@ -93,46 +103,47 @@ class LoginWatch:
     def _mend(self) -> None:
         with locked(self._node.paths.run_dir):  # not while the head has it log in anew
             status = self._tailscale.status()
-            ailment = _ailment(status)
-            if not ailment:
+            found = ailment(status)
+            if not found:
                 return  # mended meanwhile: the next look tells
-            self._ailment = ailment
-            if status.get("BackendState") == "NeedsLogin":
-                how = renew(self._node, self._tailscale, self._within_s)
-            else:
-                how = recover(self._node, self._tailscale, self._within_s)
-            well = online(self._tailscale.status())
-        if well:
+            self._ailment = found
+            mend = renew if asked(status) else recover
+            how = mend(self._node, self._tailscale, self._within_s)
+            status = self._tailscale.status()
+        if online(status):
+            self._look_at_address(status)
             self._over(how)
-        else:
-            self._failed(how)
+            return
+        self._ailment = ailment(status) or self._ailment
+        self._failed(how)
+
+    def _look_at_address(self, status: dict[str, Any]) -> None:
+        old, new = self._address, device(status)["address"]
+        self._address = new or old
+        if old and new and new != old:
+            self._moved(old, new)
 
     def _failed(self, why: str) -> None:
         self._tries += 1
         pause_s = min(PAUSE_FIRST_S * 2.0 ** (self._tries - 1), PAUSE_MAX_S) * self._spread()
         self._next_s = self._monotonic() + pause_s
+        if self._ailment == SILENT:
+            return  # that control is away is no fault of this machine's: it is waited for
         self.problem = (
             f"not connected to the tailnet's control server: {self._ailment}; tried {self._tries} times: {why}"
         )
         say(f"{self.problem}; again in {pause_s:.0f} s", urgent=self._tries == 1)
 
     def _over(self, how: str) -> None:
-        if not self._ailment:
-            return
-        for_s = self._monotonic() - self._since_s
-        notice = f"its login on the tailnet was broken for {for_s:.0f} s ({self._ailment}): {how}"
-        say(notice, urgent=True)
-        with self._lock:
-            self._notices = [*self._notices, notice[:500]][-NOTICES_MAX:]
+        """Nothing is wrong any more; without a word of `how` that is nothing to tell."""
+        if self._ailment and how:
+            for_s = self._monotonic() - self._since_s
+            notice = f"its login on the tailnet was broken for {for_s:.0f} s ({self._ailment}): {how}"
+            say(notice, urgent=True)
+            with self._lock:
+                self._notices = [*self._notices, notice[:500]][-NOTICES_MAX:]
         self._tries, self._ailment, self.problem = 0, "", ""
 
     def _run(self) -> None:
         while True:
             time.sleep(self.look())
-
-
-def _ailment(status: dict[str, Any]) -> str:
-    """What of this login can be mended from here; "" when nothing is wrong or it cannot be."""
-    if status.get("BackendState") == "NeedsLogin" and status.get("HaveNodeKey") is True:
-        return "its node key has expired"
-    return zombie(status)

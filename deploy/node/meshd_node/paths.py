@@ -28,6 +28,7 @@ class Paths:
         self.passwd = root / "etc/passwd"
         self.group = root / "etc/group"
         self.os_release = root / "etc/os-release"
+        self.machine_id = root / "etc/machine-id"
         self.ssh_host_key = root / "etc/ssh/ssh_host_ed25519_key.pub"
         self.dev = root / "dev"
         self.console = root / "dev/console"

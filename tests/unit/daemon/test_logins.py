@@ -45,7 +45,7 @@ async def small(tmp_path: Path) -> AsyncIterator[Small]:
 
 
 def desk_of(small: Small, directory: Path) -> NodeDeskOfDaemon:
-    others: dict[str, Any] = dict.fromkeys(("whois", "munge", "head", "nodes"))
+    others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
     return NodeDeskOfDaemon(
         records=small.records, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
         rotator=cast("Any", Rotator()), timing=TimingSettings, slurm_version=lambda: "",

@@ -18,7 +18,7 @@ def alone(stage: Stage1, root: Path, then: str) -> str:
     """
     body, main, rest = render(stage, assets.stage1_template()).rpartition("\nmain\n")
     assert main and not rest, "the script ends with its call of main"
-    for path in ("/etc/meshd-node", "/var/lib/meshd-node", "/opt/meshd-node"):
+    for path in ("/etc/meshd-node", "/var/lib/meshd-node", "/var/lib/tailscale", "/opt/meshd-node"):
         body = body.replace(path, f"{root}{path}")
     body = body.replace(">/dev/console", ">/dev/null")
     return f"{body}\nlogger() {{ :; }}\n{then}\n"

@@ -25,7 +25,7 @@ from meshd.api.node_schema import JoinAnswer, Needs, PollIn, ResultIn, key_b64
 from meshd.bootstrap import tokens
 from meshd.bootstrap.assets import agent_zipapp
 from meshd.bootstrap.tokens import JoinTicket
-from meshd.errors import MungeError
+from meshd.errors import JoinRefused, MungeError
 from meshd.model.hardware import NodeFacts
 from meshd.model.observed import TailnetPeer
 from meshd.plan.admission import check_facts
@@ -116,6 +116,7 @@ class TestDesk:
         self.dead_man_s = 600.0
         self.roster = {"h100-1": "100.64.0.7", "h100-2": "100.64.0.8"}
         self.failure: Exception | None = None
+        self.others_devices: set[str] = set()
 
     async def whois(self, ip: str) -> TailnetPeer | None:
         if self.failure is not None:
@@ -124,6 +125,15 @@ class TestDesk:
 
     async def machine_for_join(self, token_hash: str) -> JoinTicket | None:
         return self.tickets.get(token_hash)
+
+    async def check_device(self, machine: str, peer: TailnetPeer) -> None:
+        if peer.id in self.others_devices:
+            raise JoinRefused(f"{machine} shows the tailnet device of another", "make the image anew")
+
+    async def take_device(self, machine: str, peer: TailnetPeer) -> None:
+        if peer.hostname != machine:
+            raise JoinRefused(f"{peer.hostname} has the node token of {machine}", "make the image anew")
+        self.nodes = {hashed: (name, peer.id) for hashed, (name, _) in self.nodes.items()}
 
     async def needs(self, machine: str) -> Needs:
         return self.needs_answer

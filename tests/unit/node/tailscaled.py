@@ -1,4 +1,4 @@
-"""A tailscaled that behaves as 1.102 was measured to: what a dead auth key does to it, and what brings it back."""
+"""A tailscaled as 1.102 was measured: what a dead auth key and a deleted device do to it, and what brings it back."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ class Tailscaled:
 
     Attributes:
         cures: what brings the login back: "empty" (a login with an empty key), "restart", "key" (with the stored one).
+        deleted: the control server does not know the device any more.
+        away: the control server does not answer.
     """
 
     def __init__(self, root: Path) -> None:
@@ -52,6 +54,9 @@ class Tailscaled:
         self.backend = "Running"
         self.health: list[str] = []
         self.cures: set[str] = set()
+        self.deleted = self.away = False
+        self.auth_url = ""
+        self.address = "100.64.0.7"
         for name in ("bin", "run/tailscale"):
             (root / name).mkdir(parents=True, exist_ok=True)
         for name in ("tailscale", "systemctl"):
@@ -77,11 +82,24 @@ class Tailscaled:
                 self.health = []
             if "tailscale.key" in call and "key" in self.cures:
                 self.backend = "Running"
-        well = self.backend == "Running" and not self.health
+            if call.startswith("tailscale up") and self.away:
+                self.health = [UNREACHED]
+            elif call.startswith("tailscale up") and self.deleted:
+                self._register(with_key="tailscale.key" in call)
+        well = self.backend == "Running" and not self.health and not self.deleted and not self.away
         return {
-            "BackendState": self.backend, "HaveNodeKey": True, "TailscaleIPs": ["100.64.0.7"], "Health": self.health,
+            "BackendState": self.backend, "HaveNodeKey": True, "Health": self.health, "AuthURL": self.auth_url,
+            "TailscaleIPs": None if self.deleted and self.backend == "NeedsLogin" else [self.address],
             "Self": {"Online": well, "PublicKey": "nodekey:1"},
         }  # fmt: skip
+
+    def _register(self, *, with_key: bool) -> None:
+        """What control answers to a device that was deleted: it wants a login; a good key makes another device."""
+        self.auth_url = "" if with_key else "https://control/a/1"
+        if with_key and "key" in self.cures:
+            self.deleted, self.health, self.address = False, [], "100.64.0.8"
+        elif with_key:
+            self.health = [REFUSED]
 
     def close(self) -> None:
         """End it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import time
 from collections.abc import AsyncIterator
@@ -11,8 +12,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from pydantic import SecretStr
 
+from deploy.node.meshd_node.headlink import HeadLink
 from meshd.api.node_api import NodeApi
 from meshd.bootstrap import tokens
 from meshd.bootstrap.assets import agent_zipapp
@@ -95,9 +98,26 @@ async def test_the_same_device_may_join_again_and_another_may_not(door: Door) ->
     assert status == 403
     assert answer["fatal"] is True
     assert "already used" in answer["reason"]
-    status, answer = await door.call("POST", "/v1/poll", {}, token=second)
-    assert status == 403
-    assert "another device" in answer["reason"]
+
+
+async def test_a_node_token_from_another_device_is_judged_by_the_desk(door: Door) -> None:
+    token = await door.join()
+    own = door.desk.peers["127.0.0.1"]
+    door.desk.peers["127.0.0.1"] = replace(own, id="n2", hostname="mesh-h100-2-zzzzzz")
+    for method, path, body in (("POST", "/v1/poll", {}), ("GET", "/v1/agent", None)):
+        status, answer = await door.call(method, path, body, token=token)
+        assert status == 403
+        assert "mesh-h100-2-zzzzzz has the node token of" in answer["reason"]
+    door.desk.peers["127.0.0.1"] = replace(own, id="n2")
+    assert (await door.call("POST", "/v1/poll", {"hold_s": 0}, token=token))[0] == 200
+
+
+async def test_another_machines_device_may_not_join(door: Door) -> None:
+    door.desk.others_devices = {"n1"}
+    for method, path in (("POST", "/v1/join"), ("GET", "/v1/needs"), ("GET", "/v1/agent")):
+        status, answer = await door.call(method, path, {"facts": FACTS} if method == "POST" else None)
+        assert status == 403, path
+        assert (answer["fatal"], answer["cure"]) == (True, "make the image anew")
 
 
 async def test_only_the_machine_that_the_token_was_made_for(door: Door) -> None:
@@ -198,3 +218,34 @@ async def test_a_fault_in_the_desk_shows_nothing(door: Door) -> None:
     status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
     assert status == 500
     assert "SECRETWORD" not in str(answer)
+
+
+async def test_a_call_on_a_dead_connection_is_cut_and_made_on_a_new_one() -> None:
+    """A machine that gets another address need not wait until its held poll times out."""
+    seen: list[str] = []
+    held = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        port = str(request.transport.get_extra_info("peername")[1]) if request.transport else ""
+        seen.append(port)
+        if len(seen) == 2:
+            held.set()
+            await asyncio.Event().wait()
+        return web.json_response({"unix": 1.0})
+
+    app = web.Application()
+    app.router.add_get("/v1/time", answer)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.5)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    link = HeadLink(["127.0.0.1"], runner.addresses[0][1])
+    await asyncio.to_thread(link.call, "GET", "/v1/time")
+    waits = asyncio.create_task(asyncio.to_thread(link.call, "GET", "/v1/time", timeout_s=60.0))
+    await held.wait()
+    link.cut()
+    async with asyncio.timeout(5):
+        assert await waits == {"unix": 1.0}
+    assert seen[0] == seen[1] != seen[2]
+    link.close()
+    link.cut()
+    await runner.cleanup()

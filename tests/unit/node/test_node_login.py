@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from deploy.node.meshd_node import login
-from deploy.node.meshd_node.login_watch import LOOK_S, NOTICES_MAX, PAUSE_FIRST_S, PAUSE_MAX_S, SURE_S, LoginWatch
+from deploy.node.meshd_node.login_watch import (
+    LOOK_S,
+    NOTICES_MAX,
+    PAUSE_FIRST_S,
+    PAUSE_MAX_S,
+    SILENT_S,
+    SURE_S,
+    LoginWatch,
+)
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
 from tests.unit.node.standins import House, until
@@ -69,7 +77,16 @@ class Watched:
         self.tailscaled = Tailscaled(root)
         self.now_s = 1000.0
         self.node = Node(Paths(root, root / "proc"))
-        self.watch = LoginWatch(self.node, lambda: self.now_s, lambda: 1.0, within_s=0.05)
+        self.moves: list[tuple[str, str]] = []
+        self.watch = LoginWatch(
+            self.node, lambda: self.now_s, lambda: 1.0, within_s=0.05, moved=lambda *pair: self.moves.append(pair)
+        )
+
+    def store_key(self) -> str:
+        """Keep an auth key; how it is handed to tailscale."""
+        self.node.paths.auth_key.parent.mkdir(parents=True)
+        self.node.paths.auth_key.write_text("tskey-auth-secret\n")
+        return f"--auth-key=file:{self.node.paths.auth_key}"
 
     def looks(self, for_s: float) -> None:
         """Look for so long, as often as the watch wants to."""
@@ -163,13 +180,78 @@ def test_an_expired_node_key_is_renewed_with_the_stored_key(watched: Watched) ->
     watched.tailscaled.cures = {"key"}
     watched.looks(20)
     assert "no auth key is kept here" in watched.watch.problem
-    watched.node.paths.auth_key.parent.mkdir(parents=True)
-    watched.node.paths.auth_key.write_text("tskey-auth-secret\n")
+    key = watched.store_key()
     watched.looks(PAUSE_FIRST_S + 1)
     (call,) = watched.tailscaled.calls()
-    assert f"--auth-key=file:{watched.node.paths.auth_key}" in call
+    assert key in call
     assert "force-reauth" not in call
-    assert watched.watch.notices()[0].endswith("it is logged in again")
+    (notice,) = watched.watch.notices()
+    assert "its node key has expired" in notice
+    assert notice.endswith("it is logged in again, with the address 100.64.0.7")
+    assert watched.moves == []
+
+
+# -- a device that was deleted by hand --------------------------------------------------------------------------------
+
+
+def test_a_deleted_device_is_made_anew_with_the_stored_key(watched: Watched) -> None:
+    key = watched.store_key()
+    watched.looks(LOOK_S)
+    watched.tailscaled.deleted, watched.tailscaled.cures = True, {"key"}
+    watched.watch.look()
+    watched.now_s += SILENT_S - 1
+    watched.watch.look()
+    assert watched.tailscaled.calls() == [], "a control server that restarts looks the same for a moment"
+    watched.now_s += 1
+    assert watched.watch.look() == LOOK_S
+    first, second = watched.tailscaled.calls()
+    assert first == EMPTY, "the key is shown only to a control server that wants a login"
+    assert key in second
+    assert "force-reauth" not in second
+    assert watched.moves == [("100.64.0.7", "100.64.0.8")]
+    (notice,) = watched.watch.notices()
+    assert notice.endswith("it is logged in again, with the address 100.64.0.8")
+    watched.looks(3600)
+    assert len(watched.tailscaled.calls()) == 2
+
+
+def test_a_deleted_device_after_a_restart_of_tailscaled(watched: Watched) -> None:
+    key = watched.store_key()
+    watched.tailscaled.deleted, watched.tailscaled.cures = True, {"key"}
+    watched.tailscaled.backend = "NeedsLogin"
+    watched.looks(LOOK_S)
+    (call,) = watched.tailscaled.calls()
+    assert key in call
+    assert login.DELETED in watched.watch.notices()[0]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_deleted_device_with_a_dead_key_or_none_is_tried_ever_more_seldom(watched: Watched, *, stored: bool) -> None:
+    key = watched.store_key() if stored else "no key"
+    watched.tailscaled.deleted = True
+    watched.looks(SILENT_S + 1)
+    assert login.DELETED in watched.watch.problem or REFUSED in watched.watch.problem
+    assert stored or "no auth key is kept here" in watched.watch.problem
+    watched.looks(4 * 3600)
+    tries = len([call for call in watched.tailscaled.calls() if key in call])
+    assert 5 <= tries <= 16 if stored else tries == 0
+    assert not any("restart" in call for call in watched.tailscaled.calls()), "that is no cure, and jobs run here"
+    watched.tailscaled.cures = {"key"}
+    stored or watched.store_key()
+    watched.looks(PAUSE_MAX_S + LOOK_S)
+    assert watched.watch.problem == ""
+    assert watched.watch.notices()[0].endswith("with the address 100.64.0.8")
+
+
+def test_a_control_server_that_is_away_is_never_shown_the_key(watched: Watched) -> None:
+    watched.store_key()
+    watched.tailscaled.away = True
+    watched.looks(3600)
+    assert watched.tailscaled.calls() == [EMPTY], "asked once; then tailscaled says that it tries by itself"
+    assert watched.watch.problem == ""
+    watched.tailscaled.away, watched.tailscaled.health = False, []
+    watched.looks(60)
+    assert watched.watch.notices() == [], "every node would tell of it"
 
 
 def test_a_tailscaled_that_is_away_is_no_fault_of_the_login(watched: Watched) -> None:

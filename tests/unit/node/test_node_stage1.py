@@ -66,21 +66,71 @@ def test_secrets_appear_only_as_operands_of_the_shells_own_printf() -> None:
     assert "JJJJ" not in repr(STAGE)
 
 
-def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
-    """Run the assignments and writes in a real shell, with everything that acts replaced."""
-    calls = tmp_path / "calls"
+def harmless(root: Path) -> Path:
+    """Stage 1 below a root, with everything that acts replaced; calls of tailscale are in `calls`."""
+    state = root / "var/lib/tailscale/tailscaled.state"
+    state.parent.mkdir(parents=True, exist_ok=True)
+    script = root / "s.sh"
     harness = f"""
 tailscale_ok() {{ :; }}
-start_tailscaled() {{ :; }}
-status() {{ cat {tmp_path}/status; }}
-tailscale() {{ echo "$*" >> {calls}; cat {tmp_path}/online > {tmp_path}/status; }}
+start_tailscaled() {{ [ -e {state} ] || echo own >{state}; }}
+stop_image() {{ echo stop >>{root}/calls; }}
+systemctl() {{ echo "systemctl $*" >>{root}/calls; }}
+booted() {{ :; }}
+status() {{ cat {root}/status; }}
+tailscale() {{ echo "$*" >> {root}/calls; cat {root}/online > {root}/status; }}
 fetch_agent() {{ :; }}
 main
 """
+    script.write_text(alone(STAGE, root, harness))
+    return script
+
+
+def test_state_of_another_machine_in_the_image_is_wiped_at_the_first_boot_only(tmp_path: Path) -> None:
+    for path, words in (
+        ("var/lib/tailscale/tailscaled.state", "another's"),
+        ("var/lib/meshd-node/state.json", '{"node_token": "another\'s"}'),
+        ("var/lib/meshd-node/machine", "mesh-h100-9-zzzzzz"),
+        ("etc/meshd-node/tailscale.key", "another's"),
+        ("opt/meshd-node/meshd-node.pyz", "agent"),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(words)
     (tmp_path / "status").write_text('  "BackendState": "NeedsLogin",\n')
     (tmp_path / "online").write_text('  "BackendState": "Running",\n "HaveNodeKey": true,\n "Online": true\n')
-    script = tmp_path / "s.sh"
-    script.write_text(alone(STAGE, tmp_path, harness))
+    script = harmless(tmp_path)
+
+    def boot() -> str:
+        return subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=20, check=True).stdout
+
+    assert "another machine's tailscale or meshd state" in boot()
+    assert (tmp_path / "calls").read_text().splitlines()[0] == "stop"
+    assert (tmp_path / "var/lib/tailscale/tailscaled.state").read_text() == "own\n"
+    assert not (tmp_path / "var/lib/meshd-node/state.json").exists()
+    assert (tmp_path / "var/lib/meshd-node/machine").read_text().strip() == STAGE.machine
+    assert (tmp_path / "etc/meshd-node/tailscale.key").read_text().strip() == STAGE.auth_key.get_secret_value()
+    (tmp_path / "var/lib/meshd-node/state.json").write_text('{"node_token": "own"}')
+    for _ in range(2):
+        assert "wiping" not in boot()
+    assert (tmp_path / "var/lib/tailscale/tailscaled.state").read_text() == "own\n"
+    assert "own" in (tmp_path / "var/lib/meshd-node/state.json").read_text()
+    assert (tmp_path / "calls").read_text().count("stop") == 1
+
+
+def test_an_image_without_state_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "status").write_text('  "BackendState": "NeedsLogin",\n')
+    (tmp_path / "online").write_text('  "BackendState": "Running",\n "HaveNodeKey": true,\n "Online": true\n')
+    done = subprocess.run(["sh", str(harmless(tmp_path))], capture_output=True, text=True, timeout=20, check=True)
+    assert "wiping" not in done.stdout
+    assert "stop" not in (tmp_path / "calls").read_text()
+
+
+def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
+    """Run the assignments and writes in a real shell, with everything that acts replaced."""
+    calls = tmp_path / "calls"
+    (tmp_path / "status").write_text('  "BackendState": "NeedsLogin",\n')
+    (tmp_path / "online").write_text('  "BackendState": "Running",\n "HaveNodeKey": true,\n "Online": true\n')
+    script = harmless(tmp_path)
     done = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "etc/meshd-node/tailscale.key").read_text().strip() == STAGE.auth_key.get_secret_value()
@@ -108,6 +158,7 @@ def test_a_node_that_the_tailnet_refuses_still_gets_its_agent(is_node: bool, tmp
         for path in ("var/lib/meshd-node/state.json", "opt/meshd-node/meshd-node.pyz"):
             (tmp_path / path).parent.mkdir(parents=True)
             (tmp_path / path).write_text("{}")
+        (tmp_path / "var/lib/meshd-node/machine").write_text(f"{STAGE.machine}\n")
     harness = f"""
 tailscale_ok() {{ :; }}
 start_tailscaled() {{ :; }}

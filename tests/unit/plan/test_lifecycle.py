@@ -9,7 +9,7 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Block, Cause, Policy
-from meshd.model.machine import MOVES, Machine, Phase
+from meshd.model.machine import DEVICE_GONE, MOVES, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.plan.lifecycle import World, next_step
 from meshd.provider_api import InstanceState
@@ -112,11 +112,53 @@ def test_the_node_key_of_its_own_device_shall_last() -> None:
     assert found.device_id == m.tailnet_id
     assert step(m, seen) is None, "no credential"
     assert step(m, around(m), may_change_devices=True) is None, "it does not expire"
-    assert step(replace(m, tailnet_id="n-other"), seen, may_change_devices=True) is None, "another one's device"
+    another = step(replace(m, tailnet_id="n-other"), seen, may_change_devices=True)
+    assert isinstance(another, p.NoteDevice), "another one's device is not changed"
     assert step(replace(m, marks={"key_expiry": ago(60)}), seen, may_change_devices=True) is None, "asked just now"
     again = step(replace(m, marks={"key_expiry": ago(3600)}), seen, may_change_devices=True)
     assert isinstance(again, p.DisableKeyExpiry)
     assert to(step(replace(m, removal="wanted"), seen, may_change_devices=True)) is Phase.DRAINING, "more urgent"
+
+
+# -- a device that was deleted while its machine runs -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", IN_SLURM)
+def test_a_deleted_device_is_written_down_and_ends_nothing(phase: Phase) -> None:
+    m = machine(phase, tailnet_id="n-old", munge_ok=False, heartbeat_at=ago(LONG))
+    for states, jobs in ((("MIXED",), {m.slot: "7"}), (("DOWN", "NOT_RESPONDING"), {m.slot: "7"})):
+        seen = around(m, *states, "DRAIN", jobs=jobs, published={}, tailnet=Fresh(tailnet(), NOW))
+        found = step(m, seen)
+        if phase is Phase.TESTING and "MIXED" in states:
+            assert isinstance(found, p.Accept)
+            continue
+        assert isinstance(found, p.NoteDevice), found
+        assert found.gone
+        assert "deleted" in found.reason
+        noted = replace(m, marks={**m.marks, DEVICE_GONE: ago(600)})
+        assert step(noted, seen) is None, "once, and whatever runs there is left alone"
+        back = replace(seen, tailnet=Fresh(tailnet(replace(peer(m), id="n-old")), NOW))
+        again = step(noted, back)
+        assert isinstance(again, p.NoteDevice)
+        assert not again.gone
+
+
+def test_a_device_is_not_called_deleted_where_that_is_not_known() -> None:
+    m = machine(Phase.READY, tailnet_id="n-old")
+    gone = Fresh(tailnet(), NOW)
+    assert isinstance(step(m, around(m, tailnet=gone)), p.NoteDevice)
+    assert step(m, around(m, tailnet=GONE_DARK)) is None
+    assert step(m, around(m, tailnet=Fresh(tailnet(healthy=False), NOW))) is None
+    assert step(m, around(m, tailnet=gone, instances={"aws": GONE_DARK})) is None, "perhaps the machine is gone too"
+    assert step(replace(m, tailnet_id=""), around(m, tailnet=gone)) is None
+
+
+def test_an_idle_node_that_does_not_come_back_is_given_up_and_says_why() -> None:
+    m = machine(Phase.READY, tailnet_id="n-old", heartbeat_at=ago(LONG), marks={DEVICE_GONE: ago(LONG)})
+    found = step(m, around(m, "DOWN", "NOT_RESPONDING", tailnet=Fresh(tailnet(), NOW)))
+    assert isinstance(found, p.Move)
+    assert found.to is Phase.DRAINING
+    assert "its tailnet device was deleted" in found.failure
 
 
 # -- what the cloud says ----------------------------------------------------------------------------------------------

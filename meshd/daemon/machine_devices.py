@@ -1,0 +1,132 @@
+"""Which tailnet device speaks for which machine: a deleted one that was made anew is taken over, a copy is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from meshd.api.schema import ProblemView
+from meshd.daemon.records import Records
+from meshd.errors import JoinRefused, NotNow, TailnetError
+from meshd.model.machine import DEVICE_GONE, Machine, Phase
+from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
+from meshd.plan.devices import CLONE_CURE, check_new_device, check_owner
+
+SHOWN_FOR = timedelta(minutes=15)
+"""A copy is a problem for so long after it spoke last; its agent comes again at least every minute."""
+
+FORMER_MAX = 8
+
+
+class Addresses(Protocol):
+    """What is asked of the tailnet's API."""
+
+    async def set_address(self, device_id: str, ipv4: str) -> None:
+        """Give a device this address. Idempotent. Raises TailnetError."""
+        ...
+
+
+class MachineDevices:
+    """Takes and refuses devices.
+
+    Args:
+        records: the journal.
+        tailnet: the newest word of the tailnet.
+        api: the tailnet's; None without a credential.
+    """
+
+    def __init__(
+        self, records: Records, tailnet: Callable[[], Observation[TailnetView]], api: Addresses | None
+    ) -> None:
+        self._records = records
+        self._tailnet = tailnet
+        self._api = api
+        self._one_at_a_time = asyncio.Lock()
+        self._copies: dict[tuple[str, str], tuple[str, datetime]] = {}
+
+    def check(self, machine: str, peer: TailnetPeer) -> None:
+        """Whether the device may join as this machine.
+
+        Raises:
+            JoinRefused: it is another machine's; that is told as a problem.
+        """
+        try:
+            check_owner(machine, peer, self._records.journal.machines())
+        except JoinRefused as error:
+            self._note(machine, peer, error)
+            raise
+
+    async def take(self, machine: str, peer: TailnetPeer) -> None:
+        """Take another device than the one that it joined with for the machine's own, and write that down.
+
+        It gets its old address back where the tailnet's API can do that: then open connections, and steps of Slurm,
+        go on as if nothing had been. Else Slurm's line follows the journal. The node token was proved by the caller.
+
+        Raises:
+            JoinRefused: it is not the machine's; a copy is told as a problem.
+            NotNow: the tailnet's word cannot be believed now: that the old device is gone is not known.
+        """
+        async with self._one_at_a_time:
+            record = self._records.get(machine)
+            if record.tailnet_id == peer.id:
+                return  # taken while this call waited
+            seen = self._tailnet()
+            if not isinstance(seen, Fresh) or not seen.value.healthy:
+                raise NotNow("the head's tailnet is not well: whether the old device is gone cannot be told")
+            try:
+                check_new_device(record, peer, seen.value, self._records.journal.machines())
+            except JoinRefused as error:
+                self._note(machine, peer, error)
+                raise
+            why = await self._give_back_address(record, peer)
+            self._write_down(self._records.get(machine), peer, why)
+
+    async def _give_back_address(self, record: Machine, peer: TailnetPeer) -> str:
+        """Why the device does not have the machine's address; "" when it has."""
+        if peer.ipv4 == record.tailnet_ip:
+            return ""
+        if self._api is None:
+            return "without an API credential it cannot get its old address back"
+        text = f"it came back with another device and the address {peer.ipv4}: {record.tailnet_ip} is given back to it"
+        self._records.journal.event(self._records.now(), "device", text, record.name)
+        try:
+            await self._api.set_address(peer.id, record.tailnet_ip)
+        except TailnetError as error:
+            return str(error)
+        return ""
+
+    def _write_down(self, record: Machine, peer: TailnetPeer, why: str) -> None:
+        old, new = record.tailnet_ip, peer.ipv4 if why else record.tailnet_ip
+        former = tuple(one for one in (*record.former_ips, old) if one and one != new)[-FORMER_MAX:]
+        text = f"its tailnet device was deleted and made anew, with its address {old}"
+        if why:
+            text = (
+                f"its tailnet device was deleted and made anew: {new} instead of {old} ({why}); steps that srun had "
+                "started there may hang: scancel them"
+            )
+        self._records.journal.rebind_join(record.name, peer.id, self._records.now())
+        self._records.change(
+            record.name, "device", text, tailnet_ip=new, tailnet_id=peer.id, former_ips=former, path=peer.path,
+            line_published=record.line_published and (new == old or record.phase is not Phase.CONFIGURING),
+            marks={mark: at for mark, at in record.marks.items() if mark != DEVICE_GONE},
+        )  # fmt: skip
+
+    def problems(self, now: datetime) -> list[ProblemView]:
+        """Copies of machines that spoke lately."""
+        self._copies = {pair: seen for pair, seen in self._copies.items() if now - seen[1] < SHOWN_FOR}
+        return [
+            ProblemView(severity="error", text=text, cure=CLONE_CURE, machine=machine)
+            for (machine, _), (text, _) in sorted(self._copies.items())
+        ]
+
+    def _note(self, machine: str, peer: TailnetPeer, error: JoinRefused) -> None:
+        """An event for a copy that is new, and a problem while it speaks."""
+        if not error.fatal:
+            return
+        now, pair = self._records.now(), (machine, peer.hostname)
+        last = self._copies.get(pair)
+        if last is None or now - last[1] >= SHOWN_FOR:
+            self._records.journal.event(now, "copy", str(error), machine)
+        self._copies[pair] = (error.reason, now)
