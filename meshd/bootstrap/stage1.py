@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pydantic import SecretStr
@@ -55,7 +56,7 @@ class Stage1:
 def render(stage: Stage1, template: str) -> str:
     """The script. The same input gives the same bytes, so that a repeated create call repeats its request.
 
-    Comment lines of the template are left out. Every value is quoted for the shell.
+    Comment lines of the template are left out, and so are indents. Every value is quoted for the shell.
 
     Args:
         stage: the values.
@@ -84,12 +85,27 @@ def render(stage: Stage1, template: str) -> str:
         "PACKAGES": stage.packages_url.rstrip("/"),
         "TRIES": str(stage.tries),
     }
-    first, *rest = template.splitlines()
-    lines = [first, *(line for line in rest if line.strip() and not line.lstrip().startswith("#"))]
-    text = _PLACE.sub(lambda match: shlex.quote(values[match[1]]), "\n".join(lines)) + "\n"
+    text = _PLACE.sub(lambda match: shlex.quote(values[match[1]]), "\n".join(_lines(template))) + "\n"
     if len(text.encode()) > SIZE_MAX_B:
         raise ValueError(f"stage 1 has {len(text.encode())} bytes, and not every cloud takes more than {SIZE_MAX_B}")
     return text
+
+
+def _lines(template: str) -> Iterator[str]:
+    """The template without comments and empty lines, and without indents: Python in it keeps one blank for each four.
+
+    Indents are a twentieth of the script.
+    """
+    first, *rest = template.splitlines()
+    yield first
+    python = False
+    for line in rest:
+        body = line.lstrip(" ")
+        if not body or body.startswith("#"):
+            continue
+        python = python and body != "PY"
+        yield " " * ((len(line) - len(body)) // 4) + body if python else body
+        python = python or body.endswith("<<'PY'")
 
 
 def _check(stage: Stage1) -> None:

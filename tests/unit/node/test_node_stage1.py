@@ -51,6 +51,8 @@ def test_small_deterministic_and_complete() -> None:
     assert text().startswith("#!/bin/sh\n")
     assert len(text().encode()) <= SIZE_MAX_B
     assert not re.search(r"@[A-Z_]+@", text())
+    python = text().split("<<'PY'\n")[1].split("\nPY\n")[0]
+    assert "for head in c" in ast.unparse(ast.parse(python)), "what is left of its indents is right"
     long = replace(STAGE, machine="m" * 63, auth_key=SecretStr("k" * 120), login_server="https://" + "l" * 100)
     assert len(text(long).encode()) <= SIZE_MAX_B
 
