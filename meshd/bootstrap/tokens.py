@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -13,7 +11,6 @@ from pydantic import SecretStr
 
 from meshd.errors import JoinRefused
 
-TOKEN_BYTES = 32
 TOKEN_MAX_CHARS = 128
 
 
@@ -32,11 +29,6 @@ class JoinTicket:
     token_hash: str = field(repr=False)
     expires_at: datetime
     bound_to: str = ""
-
-
-def new_token(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> SecretStr:
-    """A token of 256 random bits, as 64 hex digits."""
-    return SecretStr(random_bytes(TOKEN_BYTES).hex())
 
 
 def hash_token(token: SecretStr | str) -> str:

@@ -20,19 +20,12 @@ class Notifier:
 
     Args:
         env: variables to look in; the process's own.
-        pid: whose watchdog it is; the process's own.
     """
 
-    def __init__(self, env: Mapping[str, str] | None = None, *, pid: int | None = None) -> None:
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
         env = os.environ if env is None else env
         address = env.get("NOTIFY_SOCKET", "")
         self._address = ("\0" + address[1:]) if address.startswith("@") else address
-        self._watchdog_s = _watchdog_s(env, os.getpid() if pid is None else pid)
-
-    @property
-    def watchdog_interval_s(self) -> float | None:
-        """How often `watchdog()` must be called: half of what systemd allows; None when there is no watchdog."""
-        return self._watchdog_s / 2 if self._watchdog_s else None
 
     def ready(self, status: str = "") -> None:
         """The service does its work; also ends a reload."""
@@ -62,10 +55,3 @@ class Notifier:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
             out.setblocking(False)
             out.sendto(text.encode(), self._address)
-
-
-def _watchdog_s(env: Mapping[str, str], pid: int) -> float | None:
-    usec, owner = env.get("WATCHDOG_USEC", ""), env.get("WATCHDOG_PID", "")
-    if not usec.isdigit() or int(usec) == 0 or (owner and owner != str(pid)):
-        return None
-    return int(usec) / 1e6

@@ -33,11 +33,6 @@ def register_secret(secret: str) -> None:
             _secrets.add(part)
 
 
-def forget_secrets() -> None:
-    """Drop all registered values."""
-    _secrets.clear()
-
-
 def redact(text: str) -> str:
     """The text without any registered value, the longest first so that none leaves a tail."""
     for secret in sorted(_secrets, key=len, reverse=True):

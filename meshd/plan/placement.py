@@ -28,12 +28,6 @@ def misses(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
     yield from _not_for_sale(offer, pool, target)
 
 
-def suits(offer: Offer, pool: Pool, target: Target) -> str:
-    """Why the offer cannot serve the pool, the weightiest reason; "" when it can."""
-    first = next(misses(offer, pool, target), None)
-    return first.text if first is not None else ""
-
-
 def _wrong_kind(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
     own = f"pools.{pool.name}"
     if not gpus.matches(pool.gpu, offer.gpu):

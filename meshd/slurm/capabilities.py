@@ -28,20 +28,15 @@ class Capabilities:
         reconfigure_may_change_node_set: nodes may be added to and removed from the files by `scontrol reconfigure`.
             Before 23.11 slurmctld ends with fatal() ("MaxNodeCount has changed", "hostnames inconsistency detected").
         may_change_shapes: CPUs, memory and Gres of a slot's line may change by reconfigure.
-        refused_reconfigure_keeps_running: a file that cannot be read leaves the old slurmctld running (since 23.11 it
-            forks the new one first); before that it ends.
         cgroup_plugin_off: the CgroupPlugin that lets slurmd start where there is no usable cgroup tree (pods). The word
             "disabled" is in cgroup.conf(5) since 24.05; before it, cgroup/v1 that no other plugin uses does the same
             (run on 22.05.8), while the default, autodetect, ends slurmd.
-        configless_ships_includes: Include lines without a path are shipped to configless nodes.
     """
 
     release: tuple[int, int]
     reconfigure_may_change_node_set: bool
     may_change_shapes: bool
-    refused_reconfigure_keeps_running: bool
     cgroup_plugin_off: str
-    configless_ships_includes: bool = True
 
     @property
     def restart_when_node_set_changes(self) -> bool:
@@ -50,12 +45,12 @@ class Capabilities:
 
 
 TABLE: tuple[Capabilities, ...] = (
-    Capabilities((22, 5), False, False, False, "cgroup/v1"),
-    Capabilities((23, 2), False, False, False, "cgroup/v1"),
-    Capabilities((23, 11), True, True, True, "cgroup/v1"),
-    Capabilities((24, 5), True, True, True, "disabled"),
-    Capabilities((24, 11), True, True, True, "disabled"),
-    Capabilities((25, 5), True, True, True, "disabled"),
+    Capabilities((22, 5), False, False, "cgroup/v1"),
+    Capabilities((23, 2), False, False, "cgroup/v1"),
+    Capabilities((23, 11), True, True, "cgroup/v1"),
+    Capabilities((24, 5), True, True, "disabled"),
+    Capabilities((24, 11), True, True, "disabled"),
+    Capabilities((25, 5), True, True, "disabled"),
 )
 """Source: run on 22.05.8 and 24.11.5; 23.02 as 22.05, and 23.11 and 24.05 as 24.11, by Slurm's source
 (src/slurmctld/read_config.c, controller.c)."""

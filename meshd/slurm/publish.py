@@ -54,7 +54,6 @@ class PublishStatus:
     restarts: int
     refusals: int
     last_applied_at: datetime | None
-    last_error: str
     problems: tuple[str, ...]
     pending: bool
 
@@ -102,7 +101,6 @@ class Publisher:
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._wanted: Rendered | None = None
-        self._waiters: list[asyncio.Future[None]] = []
         self._busy = False
         self._refused: tuple[str, float] | None = None
         self._reconfigures = self._restarts = self._refusals = 0
@@ -124,7 +122,6 @@ class Publisher:
             restarts=self._restarts,
             refusals=self._refusals,
             last_applied_at=self._last_applied_at,
-            last_error=self._last_error,
             problems=tuple(text for text in (self._last_error, self._edit_problem()) if text),
             pending=self._wanted is not None or self._busy,
         )
@@ -140,22 +137,6 @@ class Publisher:
         self._window.touch()
         self._wake.set()
 
-    async def publish(self, wanted: Rendered) -> None:
-        """Ask for this content and wait until it, or a newer one, is in force. `run` must be running.
-
-        Raises:
-            SlurmRefused: Slurm did not take it, and the last good one is back.
-            SlurmError: it was not tried: Slurm cannot be asked, a busy slot would be freed, or no space is left.
-        """
-        self.request(wanted)
-        if self._wanted is None:
-            if self._is_held_back(wanted):
-                raise SlurmRefused(self._last_error)
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
-
     async def run(self) -> None:
         """Serve requests for ever: gather, then apply."""
         while True:
@@ -164,23 +145,12 @@ class Publisher:
             await self._until_calm()
             self._wake.clear()
             wanted, self._wanted = self._wanted, None
-            waiters, self._waiters = self._waiters, []
             if wanted is None:
                 continue
             try:
                 await self.apply(wanted)
             except SlurmError as error:
                 log.warning("slurm_publish_failed", error=str(error))
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_exception(error)
-            except asyncio.CancelledError:
-                for waiter in waiters:
-                    waiter.cancel()
-                raise
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
 
     async def apply(self, wanted: Rendered) -> bool:
         """Put this content in force now, without gathering. One at a time.

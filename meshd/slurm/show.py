@@ -12,7 +12,6 @@ from functools import lru_cache
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from meshd.errors import SlurmError
-from meshd.model.hardware import NodeShape
 from meshd.model.observed import SlurmJob, SlurmNode
 
 SEPARATOR = "\x1f"
@@ -192,27 +191,6 @@ def hostlist(text: str) -> tuple[str, ...]:
         return tuple(NodeSet(text))
     except NodeSetException as error:
         raise SlurmError(f"not a host list: {text[:200]!r} ({error})") from error
-
-
-def parse_node_shape(text: str) -> NodeShape:
-    """Read the NodeName line of `slurmd -C`.
-
-    Raises:
-        SlurmError: a field is missing or is no number.
-    """
-    line = next((line for line in text.split("\n") if line.startswith("NodeName=")), "")
-    fields = dict(_FIELD.findall(line))
-    try:
-        return NodeShape(
-            cpus=int(fields["CPUs"]),
-            boards=int(fields["Boards"]),
-            sockets_per_board=int(fields["SocketsPerBoard"]),
-            cores_per_socket=int(fields["CoresPerSocket"]),
-            threads_per_core=int(fields["ThreadsPerCore"]),
-            memory_mib=int(fields["RealMemory"]),
-        )
-    except (KeyError, ValueError) as error:
-        raise SlurmError(f"slurmd -C printed no usable NodeName line: {text.strip()[:200]!r}") from error
 
 
 def slurmctld_version_text(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
 from pydantic import SecretStr
@@ -16,8 +16,6 @@ from pydantic import SecretStr
 from meshd.errors import TailnetError
 from meshd.tailnet.adminhttp import AdminHttp
 from meshd.tailnet.fields import KEY_DESCRIPTION_MAX, Json, first_ipv4, flag, items, moment, table, text, texts
-
-KEY_LIFETIME_MAX_S: Final = 90 * 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +198,6 @@ class TailscaleAdmin:
         """Remove a device. If it still runs it stays unaware and needs a new login. Idempotent."""
         await self._http.write("DELETE", _path(device_id), scope="devices:core", gone_ok=True)
 
-    async def set_tags(self, device_id: str, tags: Sequence[str]) -> None:
-        """Give a device exactly these tags; it loses its user. Idempotent."""
-        await self._http.write("POST", f"{_path(device_id)}/tags", {"tags": list(tags)}, scope="devices:core")
-
     async def disable_key_expiry(self, device_id: str) -> None:
         """Have a device's node key never expire. Idempotent."""
         await self._http.write("POST", f"{_path(device_id)}/key", {"keyExpiryDisabled": True}, scope="devices:core")
@@ -211,10 +205,6 @@ class TailscaleAdmin:
     async def set_address(self, device_id: str, ipv4: str) -> None:
         """Give a device this tailnet address in place of its own. Refused while another device has it. Idempotent."""
         await self._http.write("POST", f"{_path(device_id)}/ip", {"ipv4": ipv4}, scope="devices:core")
-
-    async def authorize(self, device_id: str) -> None:
-        """Approve a device where the tailnet demands it. Idempotent."""
-        await self._http.write("POST", f"{_path(device_id)}/authorized", {"authorized": True}, scope="devices:core")
 
 
 def _path(device_id: str) -> str:

@@ -57,10 +57,6 @@ class TailscaleCli:
             raise TailnetError("tailscale version gave no version number")
         return match[0]
 
-    async def set_operator(self, user: str) -> None:
-        """Let `user` steer tailscaled. Needs root; doing it again changes nothing."""
-        await self._call("set", f"--operator={user}")
-
     async def _call(self, *arguments: str) -> Result:
         try:
             return await self._run(["tailscale", f"--socket={self._socket}", *arguments], timeout_s=self._timeout_s)

@@ -25,7 +25,6 @@ USER = "alice"
 SOCKET = "/run/meshd/meshd.sock"
 POLL_S = 0.2
 PATIENCE_S = 60.0
-FREE_SLOT = "meshd: free slot"
 
 QUICK = {
     "tick_interval_s": 1.0,

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 import pytest_asyncio
 
+from deploy.node.meshd_node.parse import slurmd_c
 from meshd.errors import SlurmError, SlurmRefused
 from meshd.model.hardware import GpuFact, NodeShape
 from meshd.runtime.clock import SystemClock
@@ -25,7 +26,7 @@ from meshd.slurm.init import InitInput, plan_init
 from meshd.slurm.init_apply import apply_init, read_files
 from meshd.slurm.nodes import FREE_REASON, JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.publish import Publisher
-from meshd.slurm.show import complaints, parse_node_shape
+from meshd.slurm.show import complaints
 from tests.integration.slurm_lab import NETWORK, Host, Lab, wait_until
 
 pytestmark = [
@@ -81,7 +82,7 @@ class Cluster:
         return render(pools or POOLS, joined, shapes_fixed=self.old)
 
     def node(self, host: str, slot: str) -> JoinedNode:
-        shape = parse_node_shape(self.lab.hosts[host].call("slurmd", "-C"))
+        shape = NodeShape(**slurmd_c(self.lab.hosts[host].call("slurmd", "-C")))
         devices = GPUS if slot.startswith("h100") else ()
         return JoinedNode(slot, self.lab.hosts[host].address, shape, "", devices, ("lab",))
 
@@ -362,7 +363,7 @@ async def test_what_slurm_does_not_take_is_undone_and_slurmctld_lives(cluster: C
 async def test_a_head_with_its_own_slurm_conf_and_gres_conf(lab: Lab) -> None:
     """A slurm.conf as people have it, the head a compute node itself, and a gres.conf of its own."""
     head = lab.hosts["head"]
-    cpus = parse_node_shape(head.call("slurmd", "-C")).cpus
+    cpus = slurmd_c(head.call("slurmd", "-C"))["cpus"]
     user = (
         "# our cluster\r\nClusterName=lab\r\nSlurmctldHost=head("
         + HEAD_IP

@@ -217,8 +217,6 @@ async def test_localapi_and_cli_tell_the_same(lab: Any) -> None:
     with pytest.raises(TailnetError, match="404"):
         await api.whois("100.99.99.99")
     assert (await api.prefs())["Hostname"] == "head"
-    await cli.set_operator("nobody")
-    assert (await api.prefs())["OperatorUser"] == "nobody"
     await api.aclose()
 
 

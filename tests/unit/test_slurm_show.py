@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from meshd.errors import SlurmError
-from meshd.model.hardware import NodeShape
 from meshd.slurm import show
 
 NODE_24_11 = (
@@ -122,16 +121,6 @@ def test_hostlists_keep_their_zeros():
     assert show.hostlist("b[04-06]") == ("b04", "b05", "b06")
     with pytest.raises(SlurmError):
         show.hostlist("b[04-")
-
-
-def test_slurmd_c():
-    text = (
-        "NodeName=x CPUs=96 Boards=1 SocketsPerBoard=2 CoresPerSocket=24 ThreadsPerCore=2 RealMemory=1031000 "
-        "Gres=gpu:h100:8\nFound gpu:h100:8 with Autodetect=nvidia\nUpTime=0-00:33:03\n"
-    )
-    assert show.parse_node_shape(text) == NodeShape(96, 1, 2, 24, 2, 1031000)
-    with pytest.raises(SlurmError):
-        show.parse_node_shape("slurmd: fatal: no such thing")
 
 
 def test_ping_and_version():

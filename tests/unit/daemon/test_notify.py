@@ -62,18 +62,3 @@ def test_a_full_queue_does_not_block(manager: tuple[socket.socket, str]) -> None
     for _ in range(5000):
         notifier.watchdog()
     assert time.monotonic() - began < 2
-
-
-@pytest.mark.parametrize(
-    ("env", "interval_s"),
-    [
-        ({"WATCHDOG_USEC": "60000000"}, 30.0),
-        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "42"}, 30.0),
-        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "43"}, None),
-        ({"WATCHDOG_USEC": "0"}, None),
-        ({"WATCHDOG_USEC": "soon"}, None),
-        ({}, None),
-    ],
-)
-def test_the_watchdog(env: dict[str, str], interval_s: float | None) -> None:
-    assert Notifier(env, pid=42).watchdog_interval_s == interval_s

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from meshd.api.node_api import NodeApi
-from meshd.bootstrap import tokens
-from tests.unit.node.standins import House, Machine, TestDesk
+from tests.unit.node.standins import House, Machine, TestDesk, new_token
 
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    token = tokens.new_token()
+    token = new_token()
     desk = TestDesk(token)
     api = NodeApi(desk, poll_hold_s=1.0)
     port = await api.start("127.0.0.1", 0)

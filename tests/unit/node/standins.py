@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import secrets
 import signal
 import stat
 import sys
@@ -149,7 +150,7 @@ class TestDesk:
         for hashed, ticket in self.tickets.items():
             if ticket.machine == machine:
                 self.tickets[hashed] = replace(ticket, bound_to=peer.id)
-        token = tokens.new_token()
+        token = new_token()
         self.node_tokens.append(token)
         self.nodes = {tokens.hash_token(token): (machine, peer.id)}
         self.facts = facts
@@ -279,6 +280,11 @@ async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> Non
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - files and processes give no event
             await asyncio.sleep(0.02)
+
+
+def new_token() -> SecretStr:
+    """As long as the head's."""
+    return SecretStr(secrets.token_hex(32))
 
 
 @dataclass

@@ -17,10 +17,9 @@ from pydantic import SecretStr
 
 from deploy.node.meshd_node.headlink import HeadLink
 from meshd.api.node_api import NodeApi
-from meshd.bootstrap import tokens
 from meshd.bootstrap.assets import agent_zipapp
 from meshd.errors import TailnetError
-from tests.unit.node.standins import KEY, OTHER_KEY, TestDesk, credential
+from tests.unit.node.standins import KEY, OTHER_KEY, TestDesk, credential, new_token
 
 FACTS: dict[str, Any] = {
     "shape": {
@@ -65,7 +64,7 @@ class Door:
 
 @pytest.fixture
 async def door() -> AsyncIterator[Door]:
-    token = tokens.new_token()
+    token = new_token()
     desk = TestDesk(token)
     api = NodeApi(desk, poll_hold_s=0.3)
     port = await api.start("127.0.0.1", 0)

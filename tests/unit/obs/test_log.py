@@ -10,17 +10,17 @@ import structlog
 from pydantic import SecretStr
 
 from meshd.config import LogSettings
-from meshd.obs.log import forget_secrets, redact, register_secret, set_up
+from meshd.obs.log import redact, register_secret, set_up
 
 SECRET = 'tskey-auth-"quoted"\\kept'
 
 
 @pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
+def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("meshd.obs.log._secrets", set())
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
-    forget_secrets()
     structlog.reset_defaults()
     root.handlers[:], root.level = handlers, level
     logging.captureWarnings(False)

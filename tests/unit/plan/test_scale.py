@@ -10,7 +10,7 @@ from meshd.model import plan as p
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
-from meshd.plan.placement import price_limit, ranked, suits, why_none
+from meshd.plan.placement import misses, price_limit, ranked, why_none
 from meshd.plan.planner import plan
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, instance, machine, node, slurm, snapshot
 
@@ -131,9 +131,9 @@ def test_each_reason_against_an_offer() -> None:
         ({"available": False}, {}, "no free capacity"),
     ]
     for offer, pool, words in cases:
-        found = suits(replace(OFFER, **offer), replace(POOL, **pool), TARGET)
-        assert words in found if words else found == "", (offer, pool, found)
-    assert "only gce" in suits(OFFER, POOL, replace(TARGET, provider="gce"))
+        found = [miss.text for miss in misses(replace(OFFER, **offer), replace(POOL, **pool), TARGET)]
+        assert words in found[0] if words else not found, (offer, pool, found)
+    assert "only gce" in next(misses(OFFER, POOL, replace(TARGET, provider="gce"))).text
 
 
 def test_the_lower_limit_holds() -> None:
@@ -147,8 +147,8 @@ def test_the_lower_limit_holds() -> None:
 def test_the_price_is_of_one_gpu() -> None:
     eight = replace(OFFER, gpus=8, usd_per_hour=16.0)
     pool = replace(POOL, gpus_per_node=8, max_usd_per_gpu_hour=2.0)
-    assert suits(eight, pool, TARGET) == ""
-    assert suits(replace(eight, usd_per_hour=16.1), pool, TARGET) != ""
+    assert not list(misses(eight, pool, TARGET))
+    assert list(misses(replace(eight, usd_per_hour=16.1), pool, TARGET))
 
 
 def test_best_first() -> None:

@@ -45,8 +45,6 @@ async def test_the_questions(recording: Callable[[str], str]) -> None:
     assert await cli.ip4() == "100.64.0.1"
     program.answer = "1.102.5-ERR-BuildInfo\n  long version: 1.102.5\n"
     assert await cli.version() == "1.102.5"
-    program.answer = ""
-    await cli.set_operator("slurm")
     assert program.calls == [
         ["tailscale", f"--socket={SOCKET}", *rest]
         for rest in (
@@ -54,7 +52,6 @@ async def test_the_questions(recording: Callable[[str], str]) -> None:
             ["whois", "--json", "100.64.0.2:22"],
             ["ip", "-4"],
             ["version"],
-            ["set", "--operator=slurm"],
         )
     ]
 
