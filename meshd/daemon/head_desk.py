@@ -7,17 +7,18 @@ import contextlib
 import platform
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 from meshd import __version__
 from meshd.api import schema as s
 from meshd.api.auth import Actor
-from meshd.api.faults import NotReady, Refused, Unknown
+from meshd.api.faults import NotReady
 from meshd.daemon import problems, views
 from meshd.daemon.execute import Executor
 from meshd.daemon.explain import Explainer
+from meshd.daemon.machine_desk import MachineDesk
 from meshd.daemon.munge_desk import MungeDesk
+from meshd.daemon.news import News
 from meshd.daemon.node_steps import SlurmControl
 from meshd.daemon.offers import offers_view
 from meshd.daemon.price_desk import PriceDesk
@@ -32,7 +33,6 @@ from meshd.plan.scale import supply_gpus
 from meshd.runtime.clock import Clock
 
 LOOK_TIMEOUT_S = 3.0
-DRAIN_AGAIN_CURE = "see `meshctl nodes`"
 
 
 class PublishState(Protocol):
@@ -76,11 +76,9 @@ class Desk:
         prices: PriceDesk,
         munge: MungeDesk,
     ) -> None:
-        self._records = records
         self._journal = records.journal
         self._reconciler = reconciler
         self._executor = executor
-        self._slurm = slurm
         self._published = published
         self._doctor = doctor
         self._rotation = rotation
@@ -97,10 +95,8 @@ class Desk:
         self._munge = munge
         self._explainer = Explainer(self._journal, desired, self._tick, clock)
         self._started_at = clock.now()
-        self._news = asyncio.Condition()
-        self._loop = asyncio.get_running_loop()
-        self._tell_tasks: set[asyncio.Task[None]] = set()
-        self._journal.on_event(self._tell)
+        self._news = News(self._journal, clock)
+        self._machines = MachineDesk(records, reconciler, slurm, clock)
 
     def _tick(self) -> Tick:
         if self._reconciler.last is None:
@@ -176,21 +172,11 @@ class Desk:
 
     async def events(self, *, after_id: int | None, limit: int, wait_s: float, machine: str = "") -> s.EventsView:
         """Events, waited for when there are none."""
-        deadline_s = self._clock.monotonic_s() + wait_s
-        name = self._name_of(machine) if machine else ""
-        while True:
-            newest = self._journal.last_event_id()
-            found = self._journal.events(-1 if after_id is None else after_id, limit, name)
-            left_s = deadline_s - self._clock.monotonic_s()
-            if found or after_id is None or left_s <= 0:
-                last_id = found[-1].id if found else max(after_id or 0, self._journal.last_event_id())
-                return s.EventsView(
-                    events=[views.event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id
-                )
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s), self._news:
-                    # One that came while the lock was waited for is not waited for again.
-                    await self._news.wait_for(partial(self._newer_than, newest))
+        name = self._machines.name_of(machine) if machine else ""
+        found, last_id = await self._news.after(after_id, limit, wait_s, name)
+        return s.EventsView(
+            events=[views.event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id
+        )
 
     async def plan(self, request: s.ScaleRequest | None) -> s.PlanView:
         """What would be done."""
@@ -286,34 +272,19 @@ class Desk:
         self._reconciler.wake()
         return answer
 
+    # -- one machine ----------------------------------------------------------------------------------------------
+
     async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
         """Let the node take no new jobs."""
-        machine = self._in_slurm(request.machine)
-        # meshd resumes only what it has drained itself, which it tells by the reason: a person's begins otherwise.
-        await self._slurm.drain(machine.slot, f"drained by {actor.user}: {request.reason}".rstrip(": "))
-        return self._done(machine, "drain", f"takes no new jobs, said {actor.user}: {request.reason}".rstrip(": "))
+        return await self._machines.drain(request, actor)
 
     async def undrain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
         """Let the node take jobs again."""
-        machine = self._in_slurm(request.machine)
-        if machine.phase is Phase.DRAINING:
-            raise Refused(f"{machine.name} is on its way out: {machine.reason}", "scale the pool up to keep it")
-        await self._slurm.resume(machine.slot)
-        return self._done(machine, "undrain", f"takes jobs again, said {actor.user}: {request.reason}".rstrip(": "))
+        return await self._machines.undrain(request, actor)
 
     async def remove(self, request: s.RemoveRequest, actor: Actor) -> s.MachineAnswer:
         """Give a machine back."""
-        machine = self._machine(request.machine)
-        if machine.phase in {Phase.TERMINATING, Phase.LOST}:
-            return self._answer(machine, "is already being given back")
-        jobs = self._jobs(machine)
-        removal = "forced" if request.force or machine.removal == "forced" else "wanted"
-        how = "at once, by force" if request.force else "after its jobs"
-        reason = f"removed {how}, said {actor.user}"
-        self._records.change(machine.name, "remove", reason, removal=removal, reason=reason)
-        self._reconciler.wake()
-        warnings = [f"job {', '.join(jobs)} loses the node"] if jobs and request.force else []
-        return self._answer(self._machine(machine.name), f"will be given back {how}", warnings)
+        return await self._machines.remove(request, actor)
 
     # -- the auth key ---------------------------------------------------------------------------------------------
 
@@ -333,8 +304,7 @@ class Desk:
         """Do not wait for a node."""
         return await self._rotation.waive(request, actor)
 
-    def _newer_than(self, event_id: int) -> bool:
-        return self._journal.last_event_id() > event_id
+    # -- inside ---------------------------------------------------------------------------------------------------
 
     async def _see_who_works(self) -> None:
         """Look at Slurm before machines are chosen: a job may have begun since it was read last."""
@@ -344,60 +314,12 @@ class Desk:
                     await self._look_at_slurm()
             self._reconciler.tick()
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
-    def _tell(self) -> None:
-        task = self._loop.create_task(self._notify_all())
-        self._tell_tasks.add(task)
-        task.add_done_callback(self._tell_tasks.discard)
-
-    async def _notify_all(self) -> None:
-        async with self._news:
-            self._news.notify_all()
-
     def _target(self, pool: Pool, request: s.ScaleRequest, by: str) -> Target:
         return asked_target(pool, request, self._tick().snapshot.known_offers, by=by, at=self._clock.now())
 
     @staticmethod
     def _with_target(desired: Desired, target: Target) -> Desired:
         return replace(desired, targets={**desired.targets, target.pool: target})
-
-    def _name_of(self, machine_or_slot: str) -> str:
-        live = [m for m in self._journal.machines() if machine_or_slot in {m.name, m.slot}]
-        if live:
-            return max(live, key=lambda m: m.created_at).name
-        if self._journal.machine(machine_or_slot) is None:
-            raise Unknown(f"there is no machine or slot {machine_or_slot}", "see `meshctl nodes`")
-        return machine_or_slot
-
-    def _machine(self, machine_or_slot: str) -> Machine:
-        machine = self._records.get(self._name_of(machine_or_slot))
-        if machine.phase is Phase.GONE:
-            raise Refused(
-                f"{machine.name} is gone since {machine.gone_at:%Y-%m-%d %H:%M:%S} UTC", "see `meshctl nodes`"
-            )
-        return machine
-
-    def _in_slurm(self, machine_or_slot: str) -> Machine:
-        machine = self._machine(machine_or_slot)
-        if machine.phase not in IN_SLURM:
-            raise Refused(f"{machine.name} is {machine.phase.value}: it is not in Slurm", DRAIN_AGAIN_CURE)
-        return machine
-
-    def _jobs(self, machine: Machine) -> list[str]:
-        slurm = views.slurm_of(self._reconciler.last.snapshot if self._reconciler.last else None)
-        return list(slurm.jobs_on(machine.slot)) if slurm else []
-
-    def _done(self, machine: Machine, kind: str, text: str) -> s.MachineAnswer:
-        self._journal.event(self._clock.now(), kind, text, machine.name)
-        self._reconciler.wake()
-        return self._answer(machine, text)
-
-    def _answer(self, machine: Machine, text: str, warnings: list[str] | None = None) -> s.MachineAnswer:
-        return s.MachineAnswer(
-            machine=machine.name, slot=machine.slot, phase=machine.phase.value, text=text, jobs=self._jobs(machine),
-            warnings=warnings or [],
-        )  # fmt: skip
 
 
 def _of_other_pools(blocks: Mapping[str, Block], pool: Pool) -> dict[str, Block]:

@@ -1,0 +1,94 @@
+"""What people ask for one machine: that it takes no new jobs, takes them again, or is given back."""
+
+from __future__ import annotations
+
+from meshd.api import schema as s
+from meshd.api.auth import Actor
+from meshd.api.faults import Refused, Unknown
+from meshd.daemon import views
+from meshd.daemon.node_steps import SlurmControl
+from meshd.daemon.reconcile import Reconciler
+from meshd.daemon.records import Records
+from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.runtime.clock import Clock
+
+
+class MachineDesk:
+    """See meshd.api.desk.HeadDesk for what each method promises. A machine may be named by its slot."""
+
+    def __init__(self, records: Records, reconciler: Reconciler, slurm: SlurmControl, clock: Clock) -> None:
+        self._records = records
+        self._reconciler = reconciler
+        self._slurm = slurm
+        self._clock = clock
+
+    def name_of(self, machine_or_slot: str) -> str:
+        """The name of a machine, also of one that is gone; of a slot, its newest machine's.
+
+        Raises:
+            Unknown: there is none.
+        """
+        live = [m for m in self._records.journal.machines() if machine_or_slot in {m.name, m.slot}]
+        if live:
+            return max(live, key=lambda m: m.created_at).name
+        if self._records.journal.machine(machine_or_slot) is None:
+            raise Unknown(f"there is no machine or slot {machine_or_slot}", "see `meshctl nodes`")
+        return machine_or_slot
+
+    async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
+        """Let the node take no new jobs."""
+        machine = self._in_slurm(request.machine)
+        # meshd resumes only what it has drained itself, which it tells by the reason: a person's begins otherwise.
+        await self._slurm.drain(machine.slot, f"drained by {actor.user}: {request.reason}".rstrip(": "))
+        return self._done(machine, "drain", f"takes no new jobs, said {actor.user}: {request.reason}".rstrip(": "))
+
+    async def undrain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
+        """Let the node take jobs again."""
+        machine = self._in_slurm(request.machine)
+        if machine.phase is Phase.DRAINING:
+            raise Refused(f"{machine.name} is on its way out: {machine.reason}", "scale the pool up to keep it")
+        await self._slurm.resume(machine.slot)
+        return self._done(machine, "undrain", f"takes jobs again, said {actor.user}: {request.reason}".rstrip(": "))
+
+    async def remove(self, request: s.RemoveRequest, actor: Actor) -> s.MachineAnswer:
+        """Give a machine back."""
+        machine = self._machine(request.machine)
+        if machine.phase in {Phase.TERMINATING, Phase.LOST}:
+            return self._answer(machine, "is already being given back")
+        jobs = self._jobs(machine)
+        removal = "forced" if request.force or machine.removal == "forced" else "wanted"
+        how = "at once, by force" if request.force else "after its jobs"
+        reason = f"removed {how}, said {actor.user}"
+        self._records.change(machine.name, "remove", reason, removal=removal, reason=reason)
+        self._reconciler.wake()
+        warnings = [f"job {', '.join(jobs)} loses the node"] if jobs and request.force else []
+        return self._answer(self._machine(machine.name), f"will be given back {how}", warnings)
+
+    def _machine(self, machine_or_slot: str) -> Machine:
+        machine = self._records.get(self.name_of(machine_or_slot))
+        if machine.phase is Phase.GONE:
+            raise Refused(
+                f"{machine.name} is gone since {machine.gone_at:%Y-%m-%d %H:%M:%S} UTC", "see `meshctl nodes`"
+            )
+        return machine
+
+    def _in_slurm(self, machine_or_slot: str) -> Machine:
+        machine = self._machine(machine_or_slot)
+        if machine.phase not in IN_SLURM:
+            raise Refused(f"{machine.name} is {machine.phase.value}: it is not in Slurm", "see `meshctl nodes`")
+        return machine
+
+    def _jobs(self, machine: Machine) -> list[str]:
+        slurm = views.slurm_of(self._reconciler.last.snapshot if self._reconciler.last else None)
+        return list(slurm.jobs_on(machine.slot)) if slurm else []
+
+    def _done(self, machine: Machine, kind: str, text: str) -> s.MachineAnswer:
+        self._records.journal.event(self._clock.now(), kind, text, machine.name)
+        self._reconciler.wake()
+        return self._answer(machine, text)
+
+    def _answer(self, machine: Machine, text: str, warnings: list[str] | None = None) -> s.MachineAnswer:
+        return s.MachineAnswer(
+            machine=machine.name, slot=machine.slot, phase=machine.phase.value, text=text, jobs=self._jobs(machine),
+            warnings=warnings or [],
+        )  # fmt: skip
