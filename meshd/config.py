@@ -348,7 +348,7 @@ def tailnet_credentials(tailnet: TailnetSettings) -> tuple[SecretStr | None, Sec
         cure = "put an API token into credentials/tailscale/api_token, or set up an OAuth client (docs/tailnet.md)"
         other = "" if setting.startswith("mint") else ', or set key_mode = "reusable"'
         raise ConfigError(
-            f"tailnet.{setting.split()[0]}", [f"tailnet: {setting} needs a credential that mints keys: {cure}{other}"]
+            f"tailnet.{setting.split()[0]}", [f"{setting} needs a credential that mints keys: {cure}{other}"]
         )
     return token, secret
 

@@ -127,8 +127,8 @@ class Agent:
         self.node.paths.auth_key.parent.mkdir(parents=True, exist_ok=True)
         self.node.paths.auth_key.write_text(secret + "\n")
 
-    async def reauth(self, attempt: str) -> Any:
-        return await asyncio.to_thread(self.reauth_module.reauth, self.node, attempt)
+    async def reauth(self, attempt: str, key: bytes = b"") -> Any:
+        return await asyncio.to_thread(self.reauth_module.reauth, self.node, attempt, key)
 
     async def own(self) -> tuple[str, str, bool]:
         """Device, address, healthy."""
@@ -187,4 +187,27 @@ async def test_a_refused_login_leaves_the_old_one_working(lab: Any, admin: Tails
         while not (await head.status()).view().by_hostname("gpu-a").online:  # type: ignore[union-attr]  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     await head.aclose()
+    await agent.api.aclose()
+
+
+async def test_a_login_with_a_key_for_one_use_on_a_node_that_keeps_none(
+    lab: Any, admin: TailscaleAdmin, tmp_path: Path
+) -> None:
+    await lab.join("gpu-a")
+    agent = Agent(lab, "gpu-a", tmp_path)
+    before = await healthy(agent)
+    folder = agent.node.paths.auth_key.parent
+    folder.mkdir(parents=True)
+    with pytest.raises(Exception, match="no auth key is stored here"):
+        await agent.reauth("r3-1")
+    key_id, secret = await key(admin, reusable=False)
+    once = secret.get_secret_value().encode() + b"\n"
+    done = await agent.reauth("r3-2", once)
+    assert done["address"] == before[1] and await healthy(agent) == before
+    assert (await agent.reauth("r3-2", once))["node_key"] == done["node_key"], "the same attempt is not made twice"
+    with pytest.raises(Exception, match=r"not valid.*the old login is (back|unharmed)"):
+        await agent.reauth("r3-3", once)  # it is used up
+    await admin.revoke_key(key_id)
+    assert await healthy(agent) == before, "the end of a key that was used ends nobody"
+    assert list(folder.iterdir()) == [], "no key is left on the node"
     await agent.api.aclose()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshd import config
+from meshd.config import TailnetSettings, tailnet_credentials
 from meshd.errors import ConfigError
 
 GOOD = """
@@ -131,3 +132,21 @@ def test_a_pool_that_names_no_gpu_has_machines_without(tmp_path: Path) -> None:
     assert (pool.gpu, pool.gpus_per_node) == ("", 0)
     (line,) = problems(write(tmp_path, "[pools.cpu]\ngpus_per_node = 2\n"))
     assert "no gpu is named" in line
+
+
+def test_what_mints_needs_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    for table, words in (
+        ({"key_mode": "per_machine"}, 'key_mode = "per_machine" needs a credential .* or set key_mode = "reusable"'),
+        ({"mint_auth_key": True}, "mint_auth_key = true needs a credential .*api_token"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            tailnet_credentials(TailnetSettings.model_validate(table))
+        (tmp_path / "token").write_text("tskey-api-x")
+        token, secret = tailnet_credentials(
+            TailnetSettings.model_validate({**table, "api_token_file": tmp_path / "token"})
+        )
+        assert token is not None and secret is None
+    assert tailnet_credentials(TailnetSettings()) == (None, None)
+    with pytest.raises(ValueError, match="reusable"):
+        TailnetSettings.model_validate({"key_mode": "single"})

@@ -261,6 +261,10 @@ def test_config_check(meshctl: Meshctl, tmp_path: Path) -> None:
     path.write_text('[cluster]\nname = "lab"\n[pools.a100]\ngpu = "a100"\n')
     assert meshctl("config", "check", config=str(path)).code == 0
     assert meshctl("config", "check", config=str(tmp_path / "none")).code == 1
+    path.write_text('[cluster]\nname = "lab"\n[tailnet]\nkey_mode = "per_machine"\n')
+    ran = meshctl("config", "check", "-o", "json", config=str(path))
+    (fault,) = [row for row in ran.json()["checks"] if row["status"] == "fail"]
+    assert fault["name"] == "tailnet.key_mode" and "docs/tailnet.md" in fault["text"]
 
 
 ADAPTER = """

@@ -144,6 +144,22 @@ async def test_a_key_whose_answer_was_lost_is_found_and_expired(
     assert living == ["1", made.id] and made.id == "3"
 
 
+async def test_a_key_for_one_use_and_what_is_surely_another_is_left_alone(
+    admin: HeadscaleAdmin, server: FakeHeadscale, clock: Any
+) -> None:
+    """headscale keeps a mark of a description: two may have the same."""
+    minter = Minter(admin, tags=("tag:gpu",), cluster="lab", clock=clock)
+    made = await minter.single("meshd launch lab-h100-1-abcde1", ("tag:gpu",), 3600)
+    assert server.keys[0]["reusable"] is False
+    assert made.expires is not None and abs(made.expires - clock.now() - timedelta(hours=1)) < timedelta(seconds=2)
+    twin = await minter.single("meshd launch lab-h100-1-abcde1", ("tag:gpu",), 3600)
+    await admin.mint_key(tags=("tag:gpu",), lifetime_s=3600, description="meshd launch lab-h100-1-abcde1")
+    await minter.revoke_described("meshd launch lab-h100-1-abcde1", but={made.id}, single=True)
+    await clock.sleep(1)
+    living = [entry["id"] for entry in server.keys if datetime.fromisoformat(entry["expiration"]) > clock.now()]
+    assert living == [made.id, "3"] and twin.id == "2"
+
+
 async def test_nodes(admin: HeadscaleAdmin, server: FakeHeadscale) -> None:
     server.nodes.append(
         {
