@@ -7,7 +7,6 @@ setting's description gives.
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from meshd import gpus
 from meshd.errors import ConfigError
+from meshd.runtime.secretfile import read_secret
 
 DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
 NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
@@ -363,25 +363,3 @@ def _line(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown key"
     return f"{where}: {error['msg'].removeprefix('Value error, ')}"
-
-
-def read_secret(path: Path | None, credential: str) -> SecretStr | None:
-    """The secret in `path`, or else the one in `$CREDENTIALS_DIRECTORY/credential`; None when there is neither.
-
-    Raises:
-        ConfigError: the file is named but missing, unreadable or empty.
-    """
-    if path is None:
-        directory = os.environ.get("CREDENTIALS_DIRECTORY")
-        if not directory or not (Path(directory) / credential).exists():
-            return None
-        path = Path(directory) / credential
-    try:
-        text = path.read_text("utf-8").strip()
-    except OSError as error:
-        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError:
-        raise ConfigError(str(path), ["is not UTF-8 text"]) from None
-    if not text:
-        raise ConfigError(str(path), ["is empty"])
-    return SecretStr(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from meshd.errors import ConfigError
+from meshd.runtime.secretfile import read_secret
 
 
 class AdapterSettings(BaseModel):
@@ -45,25 +45,10 @@ def _line(error: Mapping[str, Any]) -> str:
     return f"{where}: {text}" if where else text
 
 
-def read_secret(value: SecretStr | None, path: Path | None, credential: str) -> SecretStr | None:
-    """The secret given by value, or by file, or in `$CREDENTIALS_DIRECTORY/credential`; None when there is none.
+def secret_of(value: SecretStr | None, path: Path | None, credential: str) -> SecretStr | None:
+    """The secret given by value, or else as `read_secret` finds it.
 
     Raises:
         ConfigError: the file is named but missing, unreadable or empty.
     """
-    if value is not None:
-        return value
-    if path is None:
-        directory = os.environ.get("CREDENTIALS_DIRECTORY")
-        if not directory or not (Path(directory) / credential).exists():
-            return None
-        path = Path(directory) / credential
-    try:
-        text = path.read_text("utf-8").strip()
-    except OSError as error:
-        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError:
-        raise ConfigError(str(path), ["is not UTF-8 text"]) from None
-    if not text:
-        raise ConfigError(str(path), ["is empty"])
-    return SecretStr(text)
+    return value if value is not None else read_secret(path, credential)

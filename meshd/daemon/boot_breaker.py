@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from meshd.config import TimingSettings
 from meshd.daemon.records import Records
 from meshd.model.machine import Machine
-from meshd.plan.lifecycle import LONG_AGO
 from meshd.plan.memory import FORGET_AFTER_S, BootPolicy, tripped
+from meshd.plan.world import LONG_AGO
 
 
 class BootBreaker:

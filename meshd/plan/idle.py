@@ -9,8 +9,8 @@ from datetime import datetime
 from meshd.model.desired import Policy, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Observation, SlurmView
-from meshd.plan.lifecycle import believed
 from meshd.plan.scale import supply_gpus, units
+from meshd.plan.world import believed
 
 _WAITS_FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes")
 """How squeue's reasons of jobs begin that more nodes would start (squeue(1), "JOB REASON CODES")."""

@@ -14,10 +14,11 @@ from meshd.model.desired import Desired
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Plan, Step, Warn
-from meshd.plan.lifecycle import World, next_step
+from meshd.plan.lifecycle import next_step
 from meshd.plan.orphans import orphan_steps
 from meshd.plan.prices import stale_warnings
 from meshd.plan.scale import scale_steps
+from meshd.plan.world import World
 
 
 def plan(

@@ -11,8 +11,8 @@ from meshd.model.plan import KeepAfterAll, Remove, Step
 from meshd.plan.cover import units as offer_units
 from meshd.plan.gang import group_of, groups_of, is_gang
 from meshd.plan.grow import Growth, amount
-from meshd.plan.lifecycle import World
 from meshd.plan.placement import overshoot_most
+from meshd.plan.world import World
 
 _EARLIEST_FIRST = (
     Phase.REQUESTED,

@@ -10,9 +10,9 @@ from meshd.model.desired import Block, Policy, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import SlurmView
 from meshd.plan.gang import is_gang
-from meshd.plan.lifecycle import LONG_AGO
 from meshd.plan.placement import node_gpus, overshoot_most, price_limit, spot_policy, total_limit
 from meshd.plan.prices import has_budget
+from meshd.plan.world import LONG_AGO
 
 _REFUSALS = {"no_capacity": "no_capacity", "not_found": "no_capacity", "quota_exceeded": "quota"}
 """By the kind of the cloud's error; NotFound for a create call says that the offer is no more."""

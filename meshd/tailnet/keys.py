@@ -12,10 +12,10 @@ from typing import Final, Protocol
 import structlog
 from pydantic import SecretStr
 
-from meshd.config import read_secret
 from meshd.errors import ConfigError, TailnetError
 from meshd.obs.log import register_secret
 from meshd.runtime.clock import Clock
+from meshd.runtime.secretfile import read_secret
 from meshd.tailnet.admin import AuthKey, KeyApi
 from meshd.tailnet.keystore import KeptKey, KeyStore, key_id_of
 

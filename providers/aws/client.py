@@ -18,7 +18,7 @@ from botocore.loaders import Loader, create_loader
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
 from providers._answers import Refusal, in_doubt
 from providers._http import USER_AGENT
-from providers._settings import read_secret
+from providers._settings import secret_of
 from providers._threads import Workers
 from providers.aws.mapping import AWS, to_error
 from providers.aws.permissions import decoded, encoded_in, without_code
@@ -65,7 +65,7 @@ class Ec2:
 
     def __init__(self, settings: AwsSettings) -> None:
         self._settings = settings
-        self._secret = read_secret(settings.secret_access_key, settings.secret_access_key_file, "aws_secret_access_key")
+        self._secret = secret_of(settings.secret_access_key, settings.secret_access_key_file, "aws_secret_access_key")
         self._workers = Workers(AWS, settings.threads)
         self._clients: dict[tuple[str, str, int], Any] = {}
         self._lock = threading.Lock()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
 from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt, retry_after_s
-from providers._settings import read_secret
+from providers._settings import secret_of
 from providers._threads import Workers
 from providers.gce.errors import GCE, refusal_of_answer, to_error
 from providers.gce.keys import key_info
@@ -46,7 +46,7 @@ class Gce:
         if not installed():
             raise ModuleNotFoundError("No module named 'google.cloud.compute_v1'", name="google.cloud.compute_v1")
         self._settings = settings
-        self._key = read_secret(settings.service_account, settings.service_account_file, "gce_service_account")
+        self._key = secret_of(settings.service_account, settings.service_account_file, "gce_service_account")
         if self._key is not None:
             key_info(self._key)
         self._workers = Workers(GCE, settings.threads)

@@ -8,7 +8,7 @@ from typing import Any
 from providers._answers import in_doubt
 from providers._http import JsonHttp
 from providers._limits import shared_spacing
-from providers._settings import read_secret
+from providers._settings import secret_of
 from providers.lambda_cloud.mapping import LAMBDA, to_error
 from providers.lambda_cloud.settings import LambdaSettings
 
@@ -24,7 +24,7 @@ class LambdaApi:
 
     def __init__(self, settings: LambdaSettings) -> None:
         self._settings = settings
-        secret = read_secret(settings.api_key, settings.api_key_file, "lambda_api_key")
+        secret = secret_of(settings.api_key, settings.api_key_file, "lambda_api_key")
         key = secret.get_secret_value() if secret else ""
         self._http = JsonHttp(LAMBDA, settings.base_url.rstrip("/") + PREFIX, key)
         self._calls = shared_spacing(key, "lambda calls", settings.call_spacing_s, settings.max_wait_s)

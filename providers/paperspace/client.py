@@ -11,7 +11,7 @@ from meshd.errors import InvalidRequest, NotFound, Transient
 from providers._answers import in_doubt
 from providers._http import JsonHttp
 from providers._limits import shared_spacing
-from providers._settings import read_secret
+from providers._settings import secret_of
 from providers.paperspace.errors import PAPERSPACE, to_error
 from providers.paperspace.settings import PaperspaceSettings
 
@@ -29,7 +29,7 @@ class PaperspaceApi:
 
     def __init__(self, settings: PaperspaceSettings) -> None:
         self._settings = settings
-        secret = read_secret(settings.api_key, settings.api_key_file, "paperspace_api_key")
+        secret = secret_of(settings.api_key, settings.api_key_file, "paperspace_api_key")
         key = secret.get_secret_value() if secret else ""
         self._http = JsonHttp(PAPERSPACE, settings.base_url.rstrip("/") + PREFIX, key)
         self._calls = shared_spacing(key, "paperspace calls", settings.call_spacing_s, settings.max_wait_s)

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from meshd.errors import ProviderError
 from providers._answers import Answer, in_doubt
 from providers._http import JsonHttp
-from providers._settings import read_secret
+from providers._settings import secret_of
 from providers.runpod.mapping import RUNPOD, clean, to_error
 from providers.runpod.quota import shared_quota, wait_s
 from providers.runpod.settings import RunpodSettings
@@ -27,7 +27,7 @@ class RunpodApi:
 
     def __init__(self, settings: RunpodSettings) -> None:
         self._settings = settings
-        secret = read_secret(settings.api_key, settings.api_key_file, "runpod_api_key")
+        secret = secret_of(settings.api_key, settings.api_key_file, "runpod_api_key")
         key = secret.get_secret_value() if secret else ""
         self._http = JsonHttp(RUNPOD, settings.base_url.rstrip("/") + PREFIX, key)
         self._quota = shared_quota(key, settings.base_url, settings.max_wait_s)

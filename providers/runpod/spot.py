@@ -15,7 +15,7 @@ from typing import Any
 from meshd.errors import AuthFailed, ConfigError, ProviderError, Transient
 from meshd.provider_api import Instance, LaunchRequest
 from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt
-from providers._settings import read_secret
+from providers._settings import secret_of
 from providers._threads import Workers
 from providers.runpod.mapping import RUNPOD, clean, to_error
 from providers.runpod.names import PodKind
@@ -40,7 +40,7 @@ class SpotApi:
             problem = f"spot: needs RunPod's SDK, which is not installed: pip install '{EXTRA}', or set spot = false"
             raise ConfigError("[providers.runpod]", [problem])
         self._settings = settings
-        self._secret = read_secret(settings.api_key, settings.api_key_file, "runpod_api_key")
+        self._secret = secret_of(settings.api_key, settings.api_key_file, "runpod_api_key")
         self._workers = Workers(RUNPOD, THREADS)
 
     async def bids(

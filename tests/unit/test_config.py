@@ -9,6 +9,7 @@ import pytest
 from meshd import config
 from meshd.config import TailnetSettings, tailnet_credentials
 from meshd.errors import ConfigError
+from meshd.runtime.secretfile import read_secret
 
 GOOD = """
 [cluster]
@@ -104,15 +105,15 @@ def test_values_are_not_in_errors(tmp_path: Path) -> None:
 
 
 def test_secrets_come_from_a_file_or_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert config.read_secret(None, "key") is None
+    assert read_secret(None, "key") is None
     (tmp_path / "key").write_text("s3cret\n")
-    found = config.read_secret(tmp_path / "key", "key")
+    found = read_secret(tmp_path / "key", "key")
     assert found is not None
     assert found.get_secret_value() == "s3cret"
     assert "s3cret" not in repr(found)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    assert config.read_secret(None, "key") == found
-    assert config.read_secret(None, "other") is None
+    assert read_secret(None, "key") == found
+    assert read_secret(None, "other") is None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_a_secret_that_cannot_be_used(tmp_path: Path, content: bytes | None, wor
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=words) as caught:
-        config.read_secret(path, "key")
+        read_secret(path, "key")
     assert "hidden" not in str(caught.value)
 
 

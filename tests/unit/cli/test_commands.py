@@ -268,7 +268,7 @@ def test_config_check(meshctl: Meshctl, tmp_path: Path) -> None:
 
 
 ADAPTER = """
-from meshd.config import read_secret
+from meshd.runtime.secretfile import read_secret
 from meshd.errors import ConfigError
 class Provider:
     async def aclose(self): pass

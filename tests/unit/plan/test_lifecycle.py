@@ -11,7 +11,8 @@ from meshd.model import plan as p
 from meshd.model.desired import Block, Cause, Policy
 from meshd.model.machine import DEVICE_GONE, MOVES, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
-from meshd.plan.lifecycle import World, next_step
+from meshd.plan.lifecycle import next_step
+from meshd.plan.world import World
 from meshd.provider_api import InstanceState
 from tests.unit.worlds import GONE_DARK, NOW, ago, around, instance, machine, node, peer, slurm, snapshot, tailnet
 

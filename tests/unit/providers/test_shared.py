@@ -16,7 +16,7 @@ from providers._answers import retry_after_s
 from providers._fresh import Freshness
 from providers._gather import all_of
 from providers._limits import Spacing, shared_spacing
-from providers._settings import read_secret
+from providers._settings import secret_of
 from providers._threads import Workers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -153,13 +153,13 @@ async def test_all_of_waits_for_the_others() -> None:
 
 def test_secret_from_the_credentials_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
-    assert read_secret(None, None, "key") is None
+    assert secret_of(None, None, "key") is None
     (tmp_path / "key").write_text("value\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    found = read_secret(None, None, "key")
+    found = secret_of(None, None, "key")
     assert found is not None and found.get_secret_value() == "value"
-    assert read_secret(None, None, "other") is None
-    assert read_secret(SecretStr("direct"), None, "key") == SecretStr("direct")
+    assert secret_of(None, None, "other") is None
+    assert secret_of(SecretStr("direct"), None, "key") == SecretStr("direct")
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ConfigError, match="empty"):
-        read_secret(None, tmp_path / "empty", "key")
+        secret_of(None, tmp_path / "empty", "key")
