@@ -21,6 +21,13 @@ NEED_ROOT = ("integration", "e2e")
 """Markers of tests that need root, machine images and the sandbox's programs."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How much is tried beyond what each run tries."""
+    parser.addoption(
+        "--soak-seeds", type=int, default=2, help="histories of the engine over five clouds (default: %(default)s)"
+    )
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the stages in order, and see that what the selected tests need is there."""

@@ -1,0 +1,376 @@
+"""The daemon's engine over all five clouds at once: real adapters over HTTP, agents that speak the real node API.
+
+Only what takes time is not there: the machines are book entries, each with an agent that joins from a loopback address
+of its own, Slurm is a table, and the clock moves when it is told to. A seed gives the wishes, the deaths and the faults
+of each cloud; which call a fault meets may still differ from run to run, since calls of several clouds race.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+from pydantic import SecretBytes
+
+from deploy.sandbox.clouds.ledger import Ledger, Life, Machine
+from deploy.sandbox.clouds.server import CloudServer, ServerOptions
+from deploy.sandbox.hypervisor import HollowHypervisor
+from meshd.api.node_api import NodeApi
+from meshd.api.node_schema import PollIn
+from meshd.config import Settings, TimingSettings
+from meshd.contract.cases.soak import CHANCES, LAG_S
+from meshd.contract.faults import Fault, Kind, When
+from meshd.daemon import wanted
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.boot_breaker import BootBreaker
+from meshd.daemon.cloud_steps import CloudSteps, UserData
+from meshd.daemon.execute import Executor
+from meshd.daemon.guard.guards import Guards
+from meshd.daemon.machine_devices import MachineDevices
+from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.observe import sources_of
+from meshd.daemon.pace import Pace
+from meshd.daemon.reconcile import Reconciler
+from meshd.daemon.records import Records
+from meshd.daemon.registry import load_providers
+from meshd.daemon.sources import Sources
+from meshd.daemon.tokens import MachineTokens
+from meshd.errors import TailnetError
+from meshd.model.desired import Desired
+from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
+from meshd.model.machine import IN_SLURM
+from meshd.model.machine import Machine as Record
+from meshd.model.observed import Fresh, SlurmNode, Snapshot, TailnetPeer, TailnetView
+from meshd.obs.metrics import Metrics
+from meshd.store.journal import Journal
+from tests.contract.rigs import RIGS, SECRET, ManualClock
+from tests.unit.daemon.small import Slurm
+
+CLOUDS = tuple(sorted(RIGS))
+POOLS = (*CLOUDS, "any")
+"""One for each cloud, so that each has work, and one that may rent anywhere."""
+STEPS_S = 1.0
+"""Real seconds that a round waits for its steps; a step may go on beyond it, as in life."""
+_TOKEN = re.compile(r"join-token=(\S+)")
+_PARTS: Mapping[str, Any] = {"gpu": "h100", "gpus_per_node": 1, "max_nodes": 3, "spot": "prefer"}
+
+
+class SoakClock(ManualClock):
+    """Time that moves by rounds; nothing waits for it."""
+
+    def monotonic_s(self) -> float:
+        return self.now().timestamp()
+
+    async def sleep(self, delay_s: float) -> None:
+        self.advance(delay_s)
+        await asyncio.sleep(0)
+
+
+class Slurmctld(Slurm):
+    """The table of nodes: a line for each machine that is in Slurm, up while its slurmd runs."""
+
+    def publish(self, machines: list[Record], up: set[str]) -> dict[str, str]:
+        """Take the journal's lines; returns those in force."""
+        lines = {m.slot: m.tailnet_ip for m in machines if m.phase in IN_SLURM and m.tailnet_ip and not m.left_slurm}
+        self.seen = replace(self.seen, nodes={slot: self._node(slot, ip, ip in up) for slot, ip in lines.items()})
+        return {str(slot): ip for slot, ip in lines.items()}
+
+    def _node(self, slot: str, address: str, up: bool) -> SlurmNode:
+        before = self.seen.nodes.get(slot)
+        held = before if before is not None and before.address == address else SlurmNode(slot, address, frozenset())
+        states = frozenset({"IDLE" if up else "DOWN"}) | (held.states & {"DRAIN"})
+        return replace(held, states=states)
+
+
+@dataclass
+class Agent:
+    """The node agent of one machine."""
+
+    machine: Machine
+    source: str
+    peer: TailnetPeer
+    http: aiohttp.ClientSession
+    node_token: str = ""
+    roster_version: int = 0
+    slurmd: bool = False
+    results: list[dict[str, object]] = field(default_factory=list)
+
+    async def turn(self, base: str) -> None:
+        """Join, or else tell and be told. What the head refuses is tried again in the next turn."""
+        if self.node_token:
+            await self._poll(base)
+        else:
+            await self._join(base)
+
+    async def _join(self, base: str) -> None:
+        found = _TOKEN.search(self.machine.user_data)
+        assert found is not None, "the cloud has lost the user data"
+        told = await self._post(f"{base}/join", found[1], {"facts": asdict(self._facts())})
+        if told is not None:
+            self.node_token, self.roster_version = told["node_token"], told["roster_version"]
+
+    async def _poll(self, base: str) -> None:
+        results, self.results = self.results, []
+        body = {"phase": "serving", "munge_ok": True, "roster_version": self.roster_version, "results": results}
+        told = await self._post(f"{base}/poll", self.node_token, body)
+        if told is None:
+            self.node_token = ""
+            return
+        for command in told["commands"]:
+            self.slurmd = {"start_slurmd": True, "leave": False}.get(command["verb"], self.slurmd)
+            self.roster_version = command["args"].get("version", self.roster_version)
+            self.results.append({"id": command["id"], "ok": True})
+
+    async def _post(self, url: str, token: str, body: Mapping[str, object]) -> dict[str, Any] | None:
+        async with self.http.post(url, json=body, headers={"Authorization": f"Bearer {token}"}) as answer:
+            return cast("dict[str, Any]", await answer.json()) if answer.status == 200 else None
+
+    def _facts(self) -> NodeFacts:
+        name = self.machine.gpu_name
+        gpus = tuple(GpuFact(i, name, f"GPU-{i}", 81559, f"/dev/nvidia{i}") for i in range(self.machine.gpus))
+        shape = NodeShape(26, 1, 1, 26, 1, 200_000)
+        return NodeFacts(shape, gpus, "24.11.5", "1.102.5", "0.1.0", "debian 13", "x86_64", 0.0)
+
+
+class World:
+    """Five clouds, a tailnet and Slurm. An async context manager."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.clock = SoakClock()
+        self.hypervisor = HollowHypervisor()
+        self.slurm = Slurmctld()
+        self.agents: dict[str, Agent] = {}
+        self._stack = AsyncExitStack()
+        self._rigs = {name: rig() for name, rig in RIGS.items()}
+
+    async def __aenter__(self) -> World:
+        options = ServerOptions(
+            boot_s=5.0, end_s=10.0, lambda_api_key=SECRET, paperspace_api_key=SECRET, runpod_api_key=SECRET,
+            lambda_limits=(0, 0), runpod_per_minute=0, watch_s=0,
+        )  # fmt: skip
+        self.server = await self._stack.enter_async_context(CloudServer(self.hypervisor, options, self.clock.now))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for agent in self.agents.values():
+            await agent.http.close()
+        await self._stack.aclose()
+
+    @property
+    def ledgers(self) -> Mapping[str, Ledger]:
+        """What each cloud really has."""
+        return {name: self.server.clouds[name].ledger for name in CLOUDS}
+
+    def machines(self) -> list[Machine]:
+        """Every machine that ever was."""
+        return [machine for ledger in self.ledgers.values() for machine in ledger.everything()]
+
+    def alive(self) -> list[Machine]:
+        """Those that cost money."""
+        return [machine for machine in self.machines() if machine.life is not Life.ENDED]
+
+    def settings(self) -> Settings:
+        """As a user would write them for these clouds."""
+        urls = self.server.urls()
+        tables = {
+            name: {rig.where: urls["ec2" if name == "aws" else name], **rig.extra()} for name, rig in self._rigs.items()
+        }
+        tables["aws"]["instance_types"] = ["p5.4xlarge"]
+        tables["gce"] |= {"instance_types": ["a3-highgpu-1g"], "insert_wait_s": 0.05}
+        tables["runpod"]["spot"] = True
+        pools = {name: {**_PARTS, "providers": [name] if name in CLOUDS else list(CLOUDS)} for name in POOLS}
+        timing = TimingSettings(
+            no_capacity_cooldown_s=30, no_capacity_cooldown_max_s=120, breaker_cooldown_s=20, boot_timeout_s=300,
+            leave_timeout_s=0.3, configure_timeout_s=STEPS_S,
+        )  # fmt: skip
+        found: dict[str, Any] = {"cluster": {"name": "lab"}, "providers": tables, "pools": pools, "timing": timing}
+        return Settings(**found)
+
+    def strike(self) -> None:
+        """Have each cloud fail by chance, in all the ways that it can."""
+        for name, rig in self._rigs.items():
+            faults = self.server.clouds[name].faults
+            faults.reseed(self.seed)
+            for kind, operation, probability, seconds in (*CHANCES, (Kind.NEVER_BOOTS, "launch", 0.05, 0.0)):
+                if kind not in rig.cannot and kind is not Kind.DUPLICATE:
+                    faults.inject(Fault(kind, operation, When.RANDOM, probability=probability, seconds=seconds))
+
+    def struck(self) -> Mapping[str, int]:
+        """How many faults struck, by cloud."""
+        return {name: sum(self.server.clouds[name].faults.struck(kind) for kind in Kind) for name in CLOUDS}
+
+    def calm(self) -> None:
+        """Nothing fails any more."""
+        for name in CLOUDS:
+            self.server.clouds[name].faults.clear()
+            self.ledgers[name].release()
+
+    def take_one(self, dice: random.Random) -> None:
+        """A machine dies; a spot machine is taken back."""
+        alive = [(ledger, m) for ledger in self.ledgers.values() for m in ledger.everything() if m.life is Life.RUNNING]
+        if alive:
+            ledger, machine = dice.choice(alive)
+            (ledger.preempt if machine.spot else ledger.kill)(machine.id)
+
+    def running(self) -> Iterator[Agent]:
+        """The agents of the machines that are up."""
+        for machine in self.machines():
+            if machine.life is Life.RUNNING and self.hypervisor.alive(machine.name):
+                if machine.id not in self.agents:
+                    self.agents[machine.id] = self._agent(machine)
+                yield self.agents[machine.id]
+
+    def _agent(self, machine: Machine) -> Agent:
+        index = len(self.agents) + 1
+        where = f"{index // 250}.{index % 250 + 1}"
+        peer = TailnetPeer(f"n{index}", machine.token, machine.token, f"100.64.{where}", online=True)
+        http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(local_addr=(f"127.3.{where}", 0)))
+        return Agent(machine, f"127.3.{where}", peer, http)
+
+    async def whois(self, address: str) -> TailnetPeer:
+        """Whose loopback address it is."""
+        found = next((agent.peer for agent in self.agents.values() if agent.source == address), None)
+        if found is None:
+            raise TailnetError(f"nobody has {address}")
+        return found
+
+    def tailnet(self) -> TailnetView:
+        """Those that are up are online."""
+        return TailnetView("100.64.0.1", "head", True, (), {agent.peer.id: agent.peer for agent in self.running()})
+
+
+class _Stage1:
+    """User data with nothing but the join token in it: what a machine cannot do without."""
+
+    def __init__(self, tokens: MachineTokens) -> None:
+        self._tokens = tokens
+
+    async def user_data(self, machine: Record) -> UserData:
+        token = self._tokens.join_token(machine.name).get_secret_value()
+        return UserData(f"#!/bin/sh\n# join-token={token}\n", "a" * 64)
+
+    def own_key(self, provider: str) -> bool:
+        return False
+
+
+class _Rotator:
+    """Nobody changes the munge key."""
+
+    def key_for_joining(self) -> SecretBytes:
+        return SecretBytes(b"m" * 128)
+
+    def heard(self, machine: str, report: PollIn) -> None:
+        """It is what it was."""
+
+
+class Engine:
+    """One life of the daemon's core, from its start to kill -9."""
+
+    def __init__(self, world: World, directory: Path) -> None:
+        self.world, clock, settings = world, world.clock, world.settings()
+        self.journal = Journal(directory / "journal.db")
+        self.records = Records(self.journal, clock, lambda: None)
+        self._tokens = MachineTokens.at(directory / "machines.key")
+        guards = Guards(lambda: settings, Metrics(), clock)
+        loaded = load_providers(settings, clock.now, lambda _: None)
+        self.providers = {name: guards.around(provider) for name, provider in loaded.items()}
+        self.sources = Sources(
+            providers=self.providers, slurm=world.slurm.view, key_record=_no_key, clock=clock,
+            pace=Pace(self.journal, lambda: settings), settings=lambda: settings, changed=lambda: None,
+        )  # fmt: skip
+        self._queues = AgentQueues()
+        timing = lambda: settings.timing  # noqa: E731
+        self._nodes = NodeSteps(self.records, world.slurm, self._queues, None, timing)
+        cloud = CloudSteps(
+            "lab", self.records, self.providers, _Stage1(self._tokens), timing,
+            lambda name: self.sources.listings[name].hurry(), self._nodes.at_work,
+        )  # fmt: skip
+        self.executor = Executor(self.records, cloud, self._nodes, clock, lambda: None, max_concurrent=lambda _: 8)
+        self._boots = BootBreaker(self.records, timing)
+        self._settings = settings
+        self._published: dict[str, str] = {}
+        self._began = clock.now()
+        self.reconciler = Reconciler(
+            self.records, self.executor, clock, desired=self.desired, snapshot=self._snapshot,
+            after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=lambda _, now: self._boots.look(now),
+        )  # fmt: skip
+
+    async def start(self) -> None:
+        """Serve the node API and look at everything once."""
+        head = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 0.0)
+        desk = NodeDeskOfDaemon(
+            records=self.records, tokens=self._tokens, agents=self._queues, whois=self.world, munge=cast("Any", None),
+            devices=MachineDevices(self.records, self._tailnet, None), rotator=cast("Any", _Rotator()), head=head,
+            timing=lambda: self._settings.timing, nodes=self._nodes,
+            slurm_version=lambda: "24.11.5", ends_itself=lambda name: self.providers[name].capabilities.ends_itself,
+        )  # fmt: skip
+        self._api = NodeApi(desk, poll_hold_s=0.0, clock=self.world.clock)
+        port = await self._api.start("127.0.0.1", 0)
+        self._base = f"http://127.0.0.1:{port}/v1"
+        await self.sources.first_look()
+
+    def desired(self) -> Desired:
+        """What is wanted now, as the daemon puts it together."""
+        now, settings = self.world.clock.now(), self._settings
+        policy = wanted.policy(settings.timing, settings.prices, may_change_devices=False)
+        # The settings' deadline is in real seconds here, and the clock moves by rounds.
+        policy = replace(policy, configure_timeout_s=300.0, launch_settle_s=LAG_S + 15, listing_lag_s=LAG_S + 15)
+        pools = wanted.pools(settings, self.providers, now, shapes_fixed=False)
+        return Desired("lab", pools, self.journal.targets(), policy, self.journal.blocks(now), self.journal.cooled(now))
+
+    def _tailnet(self) -> Fresh[TailnetView]:
+        return Fresh(self.world.tailnet(), self.world.clock.now(), self._began)
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            instances=sources_of(self.sources.listings), offers=sources_of(self.sources.offers),
+            tailnet=self._tailnet(), slurm=self.sources.slurm.current,
+            published=self._published,
+        )  # fmt: skip
+
+    async def round(self, *, offers: bool) -> None:
+        """Look at everything, let the agents speak, and tick."""
+        await self.world.server.host.settle()
+        sources = [*self.sources.listings.values(), *(self.sources.offers.values() if offers else ())]
+        await asyncio.gather(*(source.read_once() for source in sources))
+        await self._agents()
+        await self.sources.slurm.read_once()
+        self.reconciler.tick()
+        ends_s = time.monotonic() + STEPS_S
+        while self.executor.in_flight and time.monotonic() < ends_s:
+            await self._agents()
+            await asyncio.sleep(0.01)
+
+    async def _agents(self) -> None:
+        agents = list(self.world.running())
+        await asyncio.gather(*(agent.turn(self._base) for agent in agents))
+        up = {agent.peer.ipv4 for agent in agents if agent.slurmd}
+        self._published = self.world.slurm.publish(self.journal.machines(), up)
+        machines = self.journal.machines()
+        roster = {str(m.slot): m.tailnet_ip for m in machines if m.phase in IN_SLURM and m.tailnet_ip}
+        self._queues.keep(roster, {m.name for m in machines}, {m.name for m in machines if m.facts is not None})
+
+    async def kill(self) -> None:
+        """kill -9: nothing is written any more; what the clouds were asked for goes on there."""
+        tasks = list(self.executor._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._api.stop()
+        for provider in self.providers.values():
+            await provider.aclose()
+        self.journal.close()
+
+
+async def _no_key() -> None:
+    return None
