@@ -222,7 +222,19 @@ def holds_up(rotation: Rotation, world: World) -> dict[str, str]:
             found[machine] = seen.reauth_problem
         elif node.failure:
             found[machine] = node.failure
+        if rotation.compromised and node.stage is NodeStage.WAITING:
+            found[machine] = f"{found.get(machine, 'it has not answered yet')}; {_dead_key(node, seen)}"
     return found
+
+
+def _dead_key(node: RotationNode, seen: SeenNode | None) -> str:
+    """What a node needs that holds a key which was revoked before it had another one."""
+    if seen is None or not seen.address:
+        return "its key is dead: it cannot join, and is given up in time"
+    return (
+        "the key that it keeps is dead: while its login is good it gets the new one when it returns, else "
+        f"`meshctl remove {node.slot}`"
+    )
 
 
 # -- inside -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from meshd.api.node_schema import ResultIn, Verb
 from meshd.daemon.records import Records
 from meshd.errors import StoreError, TailnetError, TailnetRefused
-from meshd.tailnet.admin import AuthKey, KeyApi
+from meshd.tailnet.admin import AuthKey, Device, KeyApi
 from meshd.tailnet.canary import Proof
 from meshd.tailnet.keys import Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
@@ -62,6 +62,7 @@ class Means:
         chosen_tags: the settings' tags where meshd is told to mint the keys: they may have changed; else ().
         fleet_tags: of the devices that joined; () when there are none or they differ.
         own_keys: keys for one machine each.
+        head_address: the head's on the tailnet; "" when not known.
     """
 
     cluster: str
@@ -74,6 +75,7 @@ class Means:
     chosen_tags: tuple[str, ...]
     fleet_tags: Callable[[], tuple[str, ...]]
     own_keys: OwnKeys
+    head_address: Callable[[], str] = lambda: ""
 
 
 async def carry_out(means: Means, rotation: Rotation, step: RotationStep) -> Outcome:
@@ -266,8 +268,15 @@ async def _newcomers(means: Means, rotation: Rotation, old: AuthKey | None) -> t
     since = rotation.leaked_at or (old.created if old else None)
     machines = {m.tailnet_id: m.name for m in means.records.journal.machines() if m.tailnet_id}
     names = {m.name for m in means.records.journal.machines()}
+    head = means.head_address()
+
+    def whose(device: Device) -> str:
+        if head and device.ipv4 == head:
+            return "the head"
+        return machines.get(device.id, device.hostname if device.hostname in names else "")
+
     found = [
-        Newcomer(d.id, d.hostname, d.ipv4, d.created, machines.get(d.id, d.hostname if d.hostname in names else ""))
+        Newcomer(d.id, d.hostname, d.ipv4, d.created, whose(d))
         for d in await means.api.list_devices()
         if since is None or d.created is None or d.created >= since
     ]

@@ -121,6 +121,10 @@ def build(
             now=clock.now(), silent_s=SILENT_POLLS * settings.node_api.poll_hold_s,
         )  # fmt: skip
 
+    def head_address() -> str:
+        seen = sights.tailnet()
+        return seen.value.self_ipv4 if isinstance(seen, Fresh) else ""
+
     def fleet_tags() -> tuple[str, ...]:
         seen = sights.tailnet()
         joined = {m.tailnet_id for m in records.journal.machines() if m.tailnet_id}
@@ -159,6 +163,7 @@ def build(
     means = Means(
         cluster=cluster, store=store, api=api, minter=minter, prover=prover, agents=agents, records=records,
         chosen_tags=tailnet.tags if mints else (), fleet_tags=fleet_tags, own_keys=own_keys,
+        head_address=head_address,
     )  # fmt: skip
     occasion = Occasion(
         store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
 from meshd.api.schema import AbortRotationRequest, RotateKeyRequest, WaiveRequest
+from meshd.tailnet.admin import Device
 from meshd.tailnet.rotation import NodeStage, Source, Stage
 from tests.property.rotation_sim import Life, SimTailnet, begin_tailnet, sha
 
@@ -176,7 +178,6 @@ async def test_a_file_that_is_out_of_date_after_minting_is_no_new_key(lab: Lab) 
     lab.put(OLD)
     in_use = lab.life.store.in_use()
     assert in_use is not None
-    from dataclasses import replace
 
     lab.life.store.use(replace(in_use, minted=False, file_sha256=sha(OLD)))
     await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
@@ -230,6 +231,44 @@ async def test_a_compromised_key_is_dead_before_the_new_one_is_made(lab: Lab) ->
         await lab.life.desk.abort_rotation(AbortRotationRequest(), ROOT)
     await lab.rounds(30)
     assert lab.stage is Stage.DONE
+
+
+async def test_what_a_node_needs_that_was_off_while_its_key_was_compromised(lab: Lab) -> None:
+    off = list(lab.net.nodes.values())[2]
+    off.here = False
+    lab.net.clock.t_s += 120
+    lab.net.compromised = True
+    await lab.life.desk.rotate_key(RotateKeyRequest(compromised=True), ROOT)
+    await lab.rounds()
+    view = await lab.life.desk.rotation()
+    reasons = {row.slot: row.reason for row in view.nodes if row.state != "confirmed"}
+    assert (view.stage, set(reasons)) == ("hold", {off.slot})
+    assert "its agent cannot be reached; the key that it keeps is dead" in reasons[off.slot]
+    assert f"`meshctl remove {off.slot}`" in reasons[off.slot]
+    off.here = True
+    await lab.rounds()
+    assert lab.stage is Stage.DONE and off.key.split("-")[2] == "k2"
+
+
+async def test_devices_born_since_a_leak_are_told_apart(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def device(name: str, number: int) -> Device:
+        now = lab.net.clock.now()
+        return Device(
+            f"d-{name}", name, f"{name}.ts.net", f"100.64.7.{number}", True, True, (), now, now, None, False, "",
+        )  # fmt: skip
+
+    one = next(iter(lab.net.nodes.values()))
+
+    async def devices() -> tuple[Device, ...]:
+        return device("aaa-head", 1), device(one.name, 2), device("thief", 3)
+
+    monkeypatch.setattr(lab.net, "list_devices", devices)
+    lab.life.engine._means = replace(lab.life.engine._means, head_address=lambda: "100.64.7.1")
+    lab.net.compromised = True
+    await lab.life.desk.rotate_key(RotateKeyRequest(compromised=True), ROOT)
+    await lab.rounds(2)
+    found = [(row.hostname, row.machine) for row in (await lab.life.desk.rotation()).newcomers]
+    assert found == [("thief", ""), ("aaa-head", "the head"), (one.name, one.name)]
 
 
 async def test_no_secret_is_in_the_journal(lab: Lab) -> None:
