@@ -24,38 +24,27 @@ from meshd.tailnet.admin import TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken
 from meshd.tailnet.canary import Canary
 from meshd.tailnet.localapi import LocalApi
+from tests.integration import tailnet_lab
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
-
-
-def _lab_module() -> Any:
-    """The lab beside this file: tests are no package."""
-    spec = importlib.util.spec_from_file_location("tailnet_lab", Path(__file__).with_name("tailnet_lab.py"))
-    assert spec and spec.loader
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-LAB = _lab_module()
 
 
 @pytest.fixture
 async def lab(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     with TemporaryDirectory(prefix="kr") as folder:
-        async with LAB.tailnet_lab(Path(folder)) as lab:
+        async with tailnet_lab.tailnet_lab(Path(folder)) as lab:
             monkeypatch.setenv("PATH", f"{lab.folder / 'bin'}:{os.environ['PATH']}")
             yield lab
 
 
 @pytest.fixture
 async def admin(lab: Any) -> AsyncIterator[TailscaleAdmin]:
-    admin = TailscaleAdmin(AdminHttp(lab.api_url, ApiToken(SecretStr(LAB.API_TOKEN)), SystemClock()))
+    admin = TailscaleAdmin(AdminHttp(lab.api_url, ApiToken(SecretStr(tailnet_lab.API_TOKEN)), SystemClock()))
     yield admin
     await admin.aclose()
 
 
-def canary(lab: Any, url: str = f"http://{LAB.ADDRESS}:8080") -> Canary:
+def canary(lab: Any, url: str = f"http://{tailnet_lab.ADDRESS}:8080") -> Canary:
     async def inside(argv: Sequence[str], **how: Any) -> Result:
         return await run(["ip", "netns", "exec", lab.namespace, *argv], **how)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import signal
 import sys
@@ -28,20 +27,9 @@ from meshd.tailnet.keys import AuthKeys, KeyFile, Minter
 from meshd.tailnet.keystore import KeyStore
 from meshd.tailnet.localapi import LocalApi
 from meshd.tailnet.watcher import TailnetWatcher
+from tests.integration import tailnet_lab
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
-
-
-def _lab_module() -> Any:
-    """The lab beside this file: tests are no package."""
-    spec = importlib.util.spec_from_file_location("tailnet_lab", Path(__file__).with_name("tailnet_lab.py"))
-    assert spec and spec.loader
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-LAB = _lab_module()
 
 
 def _measured(text: str) -> None:
@@ -51,13 +39,13 @@ def _measured(text: str) -> None:
 @pytest.fixture
 async def lab() -> AsyncIterator[Any]:
     with TemporaryDirectory(prefix="tg") as folder:
-        async with LAB.tailnet_lab(Path(folder)) as lab:
+        async with tailnet_lab.tailnet_lab(Path(folder)) as lab:
             yield lab
 
 
 @pytest.fixture
 async def admin(lab: Any) -> AsyncIterator[TailscaleAdmin]:
-    admin = TailscaleAdmin(AdminHttp(lab.api_url, ApiToken(SecretStr(LAB.API_TOKEN)), SystemClock()))
+    admin = TailscaleAdmin(AdminHttp(lab.api_url, ApiToken(SecretStr(tailnet_lab.API_TOKEN)), SystemClock()))
     yield admin
     await admin.aclose()
 
@@ -175,7 +163,7 @@ async def test_a_dead_key_on_a_valid_node_is_seen(lab: Any) -> None:
     await lab.tailscale(
         "head",
         "up",
-        f"--login-server=http://{LAB.ADDRESS}:8080",
+        f"--login-server=http://{tailnet_lab.ADDRESS}:8080",
         "--auth-key=tskey-auth-dead",
         "--hostname=head",
         "--accept-dns=false",

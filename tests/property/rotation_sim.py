@@ -35,6 +35,7 @@ from meshd.tailnet.canary import Proof
 from meshd.tailnet.keys import KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore, key_id_of
 from meshd.tailnet.rotation import NodeStage, Source, Stage, logs_in, why_not_abort
+from tests.clocks import SimClock
 from tests.unit.worlds import NOW, machine
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -44,22 +45,6 @@ ROUND_S = 3.0
 
 class Crash(BaseException):
     """kill -9 of the daemon, at this very point."""
-
-
-class SimClock:
-    """Time that moves only when the simulation says so."""
-
-    def __init__(self) -> None:
-        self.t_s = 0.0
-
-    def now(self) -> datetime:
-        return START + timedelta(seconds=self.t_s)
-
-    def monotonic_s(self) -> float:
-        return self.t_s
-
-    async def sleep(self, delay_s: float) -> None:
-        await asyncio.sleep(0)
 
 
 def sha(secret: str) -> str:

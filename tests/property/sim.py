@@ -24,6 +24,7 @@ from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
 from meshd.provider_api import Capabilities, Instance, InstanceId, InstanceState, Offer, ProviderName
 from meshd.store.journal import Journal
+from tests.clocks import SimClock
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -55,22 +56,6 @@ class Violation(AssertionError):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.seen.append(text)
-
-
-class SimClock:
-    """Time that moves only when the simulation says so."""
-
-    def __init__(self) -> None:
-        self.t_s = 0.0
-
-    def now(self) -> datetime:
-        return START + timedelta(seconds=self.t_s)
-
-    def monotonic_s(self) -> float:
-        return self.t_s
-
-    async def sleep(self, delay_s: float) -> None:
-        await asyncio.sleep(0)
 
 
 @dataclass
@@ -427,7 +412,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
     Violation.seen.clear()
     rng, places = random.Random(seed), random.Random(-seed)
     about = setting or Setting()
-    world = World(rng, SimClock(), fails=about.fails)
+    world = World(rng, SimClock(START), fails=about.fails)
     policy = Policy(
         boot_timeout_s=about.boot_timeout_s, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
         listing_lag_s=LAG_MAX_S + 5, launch_settle_s=LAG_MAX_S + 5, orphan_grace_s=120,

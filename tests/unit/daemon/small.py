@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +23,8 @@ from meshd.model.machine import Machine
 from meshd.model.observed import SlurmNode, SlurmView, Snapshot
 from meshd.provider_api import Capabilities, Instance, InstanceId, InstanceState, LaunchRequest
 from meshd.store.journal import Journal
+from tests.clocks import HandClock
 from tests.unit.worlds import AWS, NOW, slurm, snapshot
-
-
-class HandClock:
-    """Time that moves when a test says so."""
-
-    def __init__(self) -> None:
-        self.t_s = 0.0
-        self.shift = timedelta()
-
-    def now(self) -> datetime:
-        return NOW + timedelta(seconds=self.t_s) + self.shift
-
-    def monotonic_s(self) -> float:
-        return self.t_s
-
-    async def sleep(self, delay_s: float) -> None:
-        self.t_s += delay_s
-        await asyncio.sleep(0)
 
 
 class Cloud:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from meshd.config import PoolSettings, Settings
@@ -16,25 +16,12 @@ from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.nodes import Rendered
 from meshd.store.journal import Journal
+from tests.clocks import HandClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 OFFER = Offer(ProviderName("aws"), "r1", "", "gpu.1", "h100-sxm", 1, 80, 8, 65536, 2.0)
 GPU = GpuFact(0, "NVIDIA H100 80GB HBM3", "GPU-1", 81559, "/dev/nvidia0")
 FACTS = NodeFacts(NodeShape(8, 1, 1, 8, 1, 65536), (GPU,), "24.11.5", "1.102.5", "0.1.0", "debian 13", "x86_64", 0.0)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.t_s = 0.0
-
-    def now(self) -> datetime:
-        return START + timedelta(seconds=self.t_s)
-
-    def monotonic_s(self) -> float:
-        return self.t_s
-
-    async def sleep(self, delay_s: float) -> None:
-        self.t_s += delay_s
 
 
 class Asked:
@@ -61,7 +48,7 @@ def machine(index: int, *, joined: bool) -> Machine:
 def joins(tmp_path: Path, count: int, spacing_s: float) -> tuple[list[int], float]:
     """How many nodes each reconfigure brought in, and how long the last one waited."""
     settings = Settings(pools={"h100": PoolSettings(gpu="h100", max_nodes=count)})
-    clock, journal, asked = Clock(), Journal(tmp_path / "journal.db"), Asked()
+    clock, journal, asked = HandClock(START), Journal(tmp_path / "journal.db"), Asked()
     publishing = Publishing(
         settings=lambda: settings, journal=journal, client=SlurmClient(run, 1.0), clock=clock,
         slurm=lambda: SlurmView("24.11.5", {}, ()), wake=lambda: None,

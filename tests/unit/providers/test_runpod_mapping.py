@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from providers.runpod.mapping import launch_body, to_error, to_instance, to_stat
 from providers.runpod.names import PodKind, is_ours, kind_of, parse_type
 from providers.runpod.quota import Quota, parse_rate_limit, wait_s
 from providers.runpod.settings import RunpodSettings
+from tests.clocks import HandClock
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 NO_ROOM = "There are no longer any instances available with the requested specifications. Please refresh and try again."
@@ -358,43 +359,27 @@ def test_rate_limit_headers(header: str, windows: dict[str, tuple[int, int]], wa
     assert wait_s(header) == wait
 
 
-class Time:
-    """Time that passes when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.at_s = 0.0
-
-    def now(self) -> datetime:
-        return AT + timedelta(seconds=self.at_s)
-
-    def monotonic_s(self) -> float:
-        return self.at_s
-
-    async def sleep(self, delay_s: float) -> None:
-        self.at_s += delay_s
-
-
 async def test_quota_waits_for_the_next_window_or_refuses() -> None:
-    time = Time()
+    time = HandClock(AT)
     quota = Quota(30, time)
     await quota.turn(provider="runpod", operation="list")
     quota.note('"minute";r=2;t=20, "hour";r=100;t=3000')
     for _ in range(2):
         await quota.turn(provider="runpod", operation="list")
-    assert time.at_s == 0
+    assert time.t_s == 0
     await quota.turn(provider="runpod", operation="list")
-    assert time.at_s == 20
+    assert time.t_s == 20
     quota.note('"minute";r=0;t=31')
     with pytest.raises(RateLimited) as caught:
         await quota.turn(provider="runpod", operation="list")
-    assert (caught.value.retry_after_s, time.at_s) == (31, 20)
+    assert (caught.value.retry_after_s, time.t_s) == (31, 20)
 
 
 # --- endings, settings
 
 
 def test_endings_are_remembered_for_an_hour() -> None:
-    time = Time()
+    time = HandClock(AT)
     endings = Endings(time.now)
     found = to_instance(pod())
     assert endings.look(found) is found
@@ -402,7 +387,7 @@ def test_endings_are_remembered_for_an_hour() -> None:
     assert endings.look(found).state is InstanceState.TERMINATING
     gone = replace(found, state=InstanceState.GONE)
     assert endings.look(gone) is gone
-    time.at_s = 3600
+    time.t_s = 3600
     assert not endings.accepted(found.id)
 
 

@@ -18,57 +18,40 @@ from providers._gather import all_of
 from providers._limits import Spacing, shared_spacing
 from providers._settings import secret_of
 from providers._threads import Workers
+from tests.clocks import SimClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class FakeClock:
-    """Time that passes by sleeping."""
-
-    def __init__(self) -> None:
-        self.at_s = 0.0
-        self.slept: list[float] = []
-
-    def now(self) -> datetime:
-        return NOW + timedelta(seconds=self.at_s)
-
-    def monotonic_s(self) -> float:
-        return self.at_s
-
-    async def sleep(self, delay_s: float) -> None:
-        self.slept.append(delay_s)
-        await asyncio.sleep(0)
-
-
 async def test_turns_are_spaced() -> None:
-    clock = FakeClock()
+    clock = SimClock(NOW)
     spacing = Spacing(1.5, 10, clock)
     await asyncio.gather(*(spacing.turn(provider="p", operation="o") for _ in range(4)))
     assert clock.slept == [1.5, 3.0, 4.5]
 
 
 async def test_a_turn_too_far_away_is_refused_and_not_booked() -> None:
-    clock = FakeClock()
+    clock = SimClock(NOW)
     spacing = Spacing(12, 5, clock)
     await spacing.turn(provider="p", operation="o")
     for _ in range(2):
         with pytest.raises(RateLimited) as caught:
             await spacing.turn(provider="p", operation="o")
         assert caught.value.retry_after_s == 12
-    clock.at_s = 12
+    clock.t_s = 12
     await spacing.turn(provider="p", operation="o")
     assert clock.slept == []
 
 
 def test_a_claim_counts_from_when_it_was_used() -> None:
-    clock = FakeClock()
+    clock = SimClock(NOW)
     spacing = Spacing(12, 50, clock)
     assert spacing.claim()
-    clock.at_s = 11.9
+    clock.t_s = 11.9
     assert not spacing.claim()
-    clock.at_s = 12
+    clock.t_s = 12
     assert spacing.claim()
-    clock.at_s = 13
+    clock.t_s = 13
     assert not spacing.claim()
 
 
@@ -120,16 +103,16 @@ def machine(launched_at: datetime | None = None) -> Instance:
 
 
 def test_freshness() -> None:
-    clock = FakeClock()
+    clock = SimClock(NOW)
     fresh = Freshness(clock.now, 120)
     denied = NotFound("no")
     assert isinstance(fresh.judge(machine(), denied), Transient)
     assert fresh.judge(machine(NOW - timedelta(hours=1)), denied) is denied
-    clock.at_s = 200
+    clock.t_s = 200
     assert fresh.judge(machine(), denied) is denied
     fresh.see(InstanceId("i-1"))
     assert isinstance(fresh.judge(machine(), denied), Transient)
-    clock.at_s = 321
+    clock.t_s = 321
     fresh.see(InstanceId("i-1"))
     assert fresh.judge(machine(), denied) is denied
 

@@ -5,32 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
+from tests.clocks import HandClock
+
 RECORDINGS = Path(__file__).with_name("recordings")
-
-
-class FakeClock:
-    """Time moves only by sleeping."""
-
-    def __init__(self) -> None:
-        self.at = datetime(2026, 11, 27, 12, 0, tzinfo=UTC)
-        self.slept: list[float] = []
-
-    def now(self) -> datetime:
-        return self.at
-
-    def monotonic_s(self) -> float:
-        return self.at.timestamp()
-
-    async def sleep(self, delay_s: float) -> None:
-        self.slept.append(delay_s)
-        self.at += timedelta(seconds=delay_s)
-        await asyncio.sleep(0)
 
 
 class FakeTailscaled:
@@ -98,8 +81,8 @@ def recording() -> Callable[[str], str]:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def clock() -> HandClock:
+    return HandClock(datetime(2026, 11, 27, 12, tzinfo=UTC))
 
 
 @pytest.fixture
