@@ -77,6 +77,7 @@ class SlurmSettings(_Table):
     poll_interval_s: Annotated[float, Field(gt=0)] = 5.0
     command_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     memory_fraction: Annotated[float, Field(gt=0.5, le=1.0)] = 0.95
+    head_hosts: bool = Field(True, description="keep the nodes' names in a marked block of the head's /etc/hosts")
 
 
 class NodeApiSettings(_Table):

@@ -40,6 +40,7 @@ class Doctor:
         devices: DeviceChecks,
         files: ReadyCheck,
         munge_key: ReadyCheck,
+        names: ReadyCheck,
         config_problem: Callable[[], str],
     ) -> None:
         self._snapshot = snapshot
@@ -48,6 +49,7 @@ class Doctor:
         self._devices = devices
         self._files = files
         self._munge_key = munge_key
+        self._names = names
         self._config_problem = config_problem
 
     async def __call__(self) -> list[CheckRow]:
@@ -58,6 +60,7 @@ class Doctor:
             ("munge key", self._munge_key),
             ("slurm", self._slurm),
             ("slurm files", self._files),
+            ("node names", self._names),
             ("tailnet", self._tailnet),
             *self._devices.all(),
             *((f"provider {name}", self._provider(provider)) for name, provider in sorted(self._providers.items())),

@@ -25,6 +25,7 @@ from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
 from meshd.daemon.guard.guards import Guards
 from meshd.daemon.head_desk import Desk
+from meshd.daemon.head_names import HeadNames
 from meshd.daemon.idle_watch import IdleWatch
 from meshd.daemon.in_force import InForce
 from meshd.daemon.keycheck import current_key
@@ -111,7 +112,8 @@ class Daemon:
         self._munge = MungeClient(run)
         self._agents = AgentQueues()
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
-        self._roster = Roster(self._journal, self._agents, lambda: self._watcher.own_ipv4)
+        head_names = HeadNames(settings.cluster.socket.parent, lambda: self.settings.slurm.head_hosts, clock)
+        self._roster = Roster(self._journal, self._agents, head_names, lambda: self._watcher.own_ipv4)
         self._auth = auth_key_parts(
             settings, clock, records, self._agents, Canary(run, clock, settings.tailnet.login_server),
             Sights(
@@ -184,7 +186,7 @@ class Daemon:
                 machines=self._journal.machines, gone=self._journal.gone_with_device,
                 ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
             ),
-            files=self._publishing.check, munge_key=self._munge_desk.check,
+            files=self._publishing.check, munge_key=self._munge_desk.check, names=self._roster.check,
             config_problem=lambda: self._in_force.problem,
         )  # fmt: skip
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)

@@ -16,9 +16,7 @@ import argparse
 import base64
 import hashlib
 import json
-import os
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -27,6 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from meshd.runtime.request import Refused, take, write_whole
 
 REQUEST = "munge-key.request"
 ANSWER = Path("/run/meshd-munge/answer.json")
@@ -38,10 +38,6 @@ KEY_MIN_B, KEY_MAX_B = 32, 1024
 AHEAD_MAX_S = 60.0
 SOCKET_WAIT_S = 10.0
 SYSTEMCTL_TIMEOUT_S = 30.0
-
-
-class Refused(Exception):
-    """The request is not carried out; nothing has changed. The text goes into the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ def serve(request: Path, answer: Path, munge: Munge) -> bool:
     asked: dict[str, Any] = {}
     told: dict[str, Any] = {"ok": False, "detail": ""}
     try:
-        asked = _take(request)
+        asked = take(request, REQUEST_MAX_B)
         if asked.get("action") == "stage":
             _stage(munge, _key_of(asked))
         elif asked.get("action") == "switch":
@@ -93,38 +89,13 @@ def serve(request: Path, answer: Path, munge: Munge) -> bool:
     told["id"] = str(asked.get("id", ""))[:64]
     told["made_unix"] = munge.key.stat().st_mtime if munge.key.exists() else 0.0
     told |= {name: _fingerprint_of(getattr(munge, name)) for name in ("key", "staged", "previous")}
-    _write(answer, json.dumps(told).encode(), 0o644, None)
+    write_whole(answer, json.dumps(told).encode(), 0o644)
     return bool(told["ok"])
 
 
 def fingerprint(key: bytes) -> str:
     """The first 16 hex digits of its sha256, as `meshd.munge.key.fingerprint` and the node agent have it."""
     return hashlib.sha256(key).hexdigest()[:16]
-
-
-def _take(request: Path) -> dict[str, Any]:
-    """Read the request and remove it, whatever is in it: else it would be served for ever."""
-    try:
-        fd = os.open(request, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        with suppress(FileNotFoundError):
-            request.unlink()
-        raise
-    with os.fdopen(fd, "rb") as file:
-        request.unlink()
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > REQUEST_MAX_B:
-            raise Refused("the request is no regular file, or too long")
-        if found.st_uid != request.parent.stat().st_uid or found.st_mode & 0o077:
-            raise Refused("the request is not of meshd's user alone (mode 0600)")
-        data = file.read(REQUEST_MAX_B)
-    try:
-        asked = json.loads(data)
-    except ValueError:
-        raise Refused("the request is not JSON") from None
-    if not isinstance(asked, dict):
-        raise Refused("the request is no JSON object")
-    return asked
 
 
 def _key_of(asked: dict[str, Any]) -> bytes:
@@ -140,7 +111,7 @@ def _key_of(asked: dict[str, Any]) -> bytes:
 
 
 def _stage(munge: Munge, key: bytes) -> None:
-    _write(munge.staged, key, 0o400, _owner(munge))
+    write_whole(munge.staged, key, 0o400, _owner(munge))
 
 
 def _switch(munge: Munge, asked: dict[str, Any]) -> dict[str, float]:
@@ -158,7 +129,7 @@ def _switch(munge: Munge, asked: dict[str, Any]) -> dict[str, float]:
         _stage(munge, munge.previous.read_bytes())
     before = munge.key.read_bytes() if munge.key.exists() else b""
     if before:
-        _write(munge.previous, before, 0o400, _owner(munge))
+        write_whole(munge.previous, before, 0o400, _owner(munge))
     _sleep_until(at)
     stopped = time.time()
     try:
@@ -176,7 +147,7 @@ def _put_back(munge: Munge, before: bytes) -> None:
     """The key as it was, and munged running whatever happened."""
     if before and munge.key.read_bytes() != before:
         _stage(munge, munge.key.read_bytes())
-        _write(munge.key, before, 0o400, _owner(munge))
+        write_whole(munge.key, before, 0o400, _owner(munge))
     _start(munge)
 
 
@@ -204,25 +175,6 @@ def _fingerprint_of(path: Path) -> str:
         return fingerprint(path.read_bytes())
     except FileNotFoundError:
         return ""
-
-
-def _write(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None) -> None:
-    """Whole or not at all; nobody can read a key before it has its mode."""
-    name = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(fd, mode)
-            if owner is not None:
-                os.fchown(fd, *owner)
-            os.fsync(fd)
-        name.replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            name.unlink()
-        raise
 
 
 def _systemctl(verb: str) -> None:

@@ -72,7 +72,7 @@ def unit(verb):
         time.sleep(0.001)
 
 if kind == "head":
-    import headkey
+    from meshd.munge import headkey
     request = pathlib.Path("/tmp/meshd") / headkey.REQUEST
     request.parent.mkdir(exist_ok=True)
     with open(os.open(request, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
@@ -248,7 +248,8 @@ class BusyCluster:
 
     def _put_code(self, host: Host) -> None:
         put(host, "/tmp/change.py", CHANGE.encode())
-        put(host, "/tmp/code/headkey.py", (ROOT / "meshd/munge/headkey.py").read_bytes())
+        for name in ("munge/headkey.py", "runtime/request.py"):
+            put(host, f"/tmp/code/meshd/{name}", (ROOT / "meshd" / name).read_bytes())
         for file in (ROOT / "deploy/node/meshd_node").glob("*.py"):
             put(host, f"/tmp/code/meshd_node/{file.name}", file.read_bytes())
 

@@ -32,8 +32,9 @@ def test_hosts_block_touches_nothing_else(lines: list[str], first: dict[str, str
     once = hosts.with_block(text, first)
     assert once.startswith(text)
     assert hosts.with_block(once, first) == once
+    assert hosts.with_block(once, {}) == text
     twice = hosts.with_block(once + "tail\n", second)
-    assert twice == hosts.with_block(text, second) + "tail\n"
+    assert twice == (hosts.with_block(text, second) + "tail\n" if first else hosts.with_block(f"{text}tail\n", second))
     for name, address in second.items():
         assert f"{address}\t{name}\n" in twice
 

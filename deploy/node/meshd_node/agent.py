@@ -98,6 +98,7 @@ class Agent:
     def _poll(self, hold_s: float) -> None:
         node = self._node
         notices = self._login.notices()
+        node.check_names()
         body = {
             "phase": self._phase(),
             "munge_ok": self._configured,

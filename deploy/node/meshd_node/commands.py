@@ -9,7 +9,7 @@ from . import munge, reauth
 from .console import say
 from .errors import NodeError, NotPossible, ToolMissing
 from .files import sha256_of, write_atomic
-from .node import Node, write_hosts
+from .node import Node
 from .tools import run
 
 LOG_LINES_MAX = 2000
@@ -55,7 +55,7 @@ def carry_out(node: Node, command: dict[str, Any]) -> dict[str, Any]:
 
 def _roster(node: Node, args: Args) -> Data:
     roster = {str(name): str(address) for name, address in dict(args["roster"]).items()}
-    changed = write_hosts(node.paths, roster)
+    changed = node.keep_names(roster)
     node.state.roster_version = int(args["version"])
     return {"changed": changed}
 

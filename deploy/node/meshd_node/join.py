@@ -9,7 +9,7 @@ from .console import say
 from .errors import HeadUnreachable, MungeFault, NotPossible
 from .gpu import open_devices
 from .headlink import HeadLink
-from .node import Node, write_hosts
+from .node import Node
 from .packages import ensure
 from .users import Account, align, matches
 
@@ -42,10 +42,11 @@ def join(node: Node, link: HeadLink, token: str) -> None:
     say(f"accepted as {node.state.slot} of {node.state.cluster}", urgent=True)
     ensure(node.paths, [str(name) for name in answer.get("packages") or []])
     _align(node)
+    # Before munged starts: its credentials tell the address of the machine's name.
+    node.keep_names(_roster(answer))
     if munge.put_key(node.paths, key, node.munge) and munge.answers(node.paths):
         node.munged.restart()
     node.munged.start_soon()
-    write_hosts(node.paths, _roster(answer))
 
 
 def configure(node: Node, link: HeadLink) -> None:
@@ -87,6 +88,7 @@ def _take(node: Node, answer: dict[str, Any]) -> None:
     state = node.state
     state.node_token = str(answer["node_token"])
     state.slot = str(answer["slot"])
+    state.address = _roster(answer).get(state.slot, "")
     state.cluster = str(answer["cluster"])
     state.conf_server = str(answer["conf_server"])
     state.slurmd_args = [str(word) for word in answer.get("slurmd_args") or []]

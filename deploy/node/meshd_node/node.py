@@ -11,7 +11,8 @@ from . import state as states
 from . import units
 from .files import write_atomic, write_if_changed
 from .gpu import LoadWatch
-from .hosts import with_block
+from .hostname import HostName
+from .hosts import read_block, with_block
 from .paths import Paths
 from .services import ChildService, Service, SystemdService
 from .state import State
@@ -34,6 +35,7 @@ class Node:
         self.systemctl = systemctl
         self.state: State = states.load(paths.state_file)
         self.load = LoadWatch()
+        self.host_name = HostName(paths)
         self.munge_changed = False
         """munged has another key than when it was proved with the head last."""
         self.clock_skew_s: Callable[[], float] = lambda: 0.0
@@ -99,6 +101,39 @@ class Node:
         if stale:
             run([self.systemctl, "daemon-reload"], 60.0)
 
+    def keep_names(self, roster: dict[str, str]) -> bool:
+        """Put the roster into /etc/hosts, this machine always in it, and have the machine bear its slot's name.
+
+        Args:
+            roster: name to address, of the nodes and the head.
+
+        Returns:
+            True when /etc/hosts changed. Its mode stays 0644.
+        """
+        path, old = self._hosts()
+        new = with_block(old, {**self._own_name(), **roster})
+        if new != old:
+            write_atomic(path, new.encode("utf-8", "surrogateescape"), 0o644)
+        self.host_name.keep(self.state.slot)
+        return new != old
+
+    def check_names(self) -> None:
+        """Mend the machine's name, and ask the head for the roster again when somebody wrote /etc/hosts anew."""
+        self.host_name.keep(self.state.slot)
+        text = self._hosts()[1]
+        if read_block(with_block(text, self._own_name())).keys() - read_block(text).keys():
+            self.state.roster_version = 0
+
+    def _own_name(self) -> dict[str, str]:
+        return {self.state.slot: self.state.address} if self.state.address else {}
+
+    def _hosts(self) -> tuple[Path, str]:
+        path = Path(str(self.paths.hosts.resolve()))
+        try:
+            return path, path.read_text("utf-8", "surrogateescape")
+        except FileNotFoundError:
+            return path, ""
+
     def _munge_ids(self) -> tuple[int, int] | None:
         return (self.state.munge_uid, self.state.munge_gid) if self.state.munge_uid >= 0 else None
 
@@ -115,17 +150,3 @@ class Node:
 
     def _slurmd_argv(self) -> list[str]:
         return ["slurmd", "-D", *self.slurmd_command()]
-
-
-def write_hosts(paths: Paths, roster: dict[str, str]) -> bool:
-    """Put the roster into /etc/hosts; True when the file changed. Its mode stays 0644."""
-    path = Path(str(paths.hosts.resolve()))
-    try:
-        old = path.read_text("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        old = ""
-    new = with_block(old, roster)
-    if new == old:
-        return False
-    write_atomic(path, new.encode("utf-8", "surrogateescape"), 0o644)
-    return True

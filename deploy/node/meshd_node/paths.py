@@ -25,6 +25,7 @@ class Paths:
         self.units = root / "etc/systemd/system"
         self.systemd_marker = root / "run/systemd/system"
         self.hosts = root / "etc/hosts"
+        self.hostname = root / "etc/hostname"
         self.passwd = root / "etc/passwd"
         self.group = root / "etc/group"
         self.os_release = root / "etc/os-release"

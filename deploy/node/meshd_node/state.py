@@ -15,12 +15,14 @@ KEPT_RESULTS = 64
 @dataclass
 class State:
     """Attributes:
+    address: its own on the tailnet, as the head sees it.
     slurmd_wanted: the head told to start slurmd: after a reboot the agent starts it by itself.
     done: results of the last commands by id, so that a command delivered twice is carried out once.
     """
 
     node_token: str = ""
     slot: str = ""
+    address: str = ""
     cluster: str = ""
     conf_server: str = ""
     slurmd_args: list[str] = field(default_factory=list)

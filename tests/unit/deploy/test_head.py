@@ -12,7 +12,7 @@ import pytest
 from meshd.config import load
 
 ROOT = Path(__file__).resolve().parents[3]
-UNITS = ["meshd.service", "meshd-munge.service", "meshd-slurmctld.service"]
+UNITS = ["meshd.service", "meshd-hosts.service", "meshd-munge.service", "meshd-slurmctld.service"]
 ANALYZE = shutil.which("systemd-analyze")
 
 

@@ -44,6 +44,7 @@ async def test_from_nothing_to_slurmd(house: House) -> None:
     hosts = (house.machine.root / "etc/hosts").read_text()
     assert hosts.startswith("127.0.0.1 localhost\n")
     assert "100.64.0.8\th100-2\n" in hosts
+    assert (house.machine.root / "etc/hostname").read_text() == "h100-1\n"
     assert house.machine.slurmd_calls() == [], "slurmd comes last, and only when told"
     result = await house.desk.order("start_slurmd")
     assert result.ok, result.detail
@@ -64,6 +65,20 @@ async def test_it_outlives_a_restart_of_the_head(house: House) -> None:
     await house.api.start("127.0.0.1", house.port)
     await until(lambda: len(house.desk.reports) > seen)
     assert house.desk.joins == 1
+
+
+async def test_names_that_somebody_overwrote_come_back(house: House) -> None:
+    """cloud-init writes /etc/hosts anew at each boot, and some clouds' agents the host name."""
+    await house.machine.start()
+    await until(lambda: ready(house))
+    root = house.machine.root
+    for name, text in (("etc/hosts", "127.0.0.1 localhost\n"), ("etc/hostname", "ip-10-0-3-7\n")):
+        (root / name).write_text(text)
+    await until(lambda: house.desk.reports[-1].roster_version == 0)
+    assert (root / "etc/hostname").read_text() == "h100-1\n"
+    assert (await house.desk.order("roster", {"version": 1, "roster": house.desk.roster})).data == {"changed": True}
+    assert "100.64.0.8\th100-2\n" in (root / "etc/hosts").read_text()
+    await until(lambda: house.desk.reports[-1].roster_version == 1)
 
 
 async def test_its_own_restart_needs_no_join_token_and_leaves_slurmd_alone(house: House) -> None:
@@ -110,6 +125,7 @@ async def test_the_verbs(house: House) -> None:
     hosts = (root / "etc/hosts").read_text()
     assert "h100-3" in hosts
     assert "h100-2" not in hosts
+    assert "100.64.0.7\th100-1\n" in hosts, "its own name is always known to it"
     await until(lambda: house.desk.reports[-1].roster_version == 7)
     result = await house.desk.order("auth_key", {"key": "tskey-auth-new"})
     assert result.ok

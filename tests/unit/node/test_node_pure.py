@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.node.meshd_node import gpu, hosts, parse, processes, users
+from deploy.node.meshd_node import gpu, hostname, hosts, parse, processes, users
 from deploy.node.meshd_node import main as node_main
 from deploy.node.meshd_node.deadman import DeadMan
 from deploy.node.meshd_node.errors import NotPossible
@@ -123,10 +123,52 @@ def test_hosts_block() -> None:
     old = "127.0.0.1 localhost\n# BEGIN meshd\n100.64.0.9\told\n# END meshd\n::1 ip6\n"
     new = hosts.with_block(old, {"b-2": "100.64.0.2", "a-1": "100.64.0.1", "bad name": "1.1.1.1", "c": "nonsense"})
     assert new == ("127.0.0.1 localhost\n# BEGIN meshd\n100.64.0.1\ta-1\n100.64.0.2\tb-2\n# END meshd\n::1 ip6\n")
-    assert hosts.with_block("x", {}) == "x\n# BEGIN meshd\n# END meshd\n"
+    assert hosts.read_block(new) == {"a-1": "100.64.0.1", "b-2": "100.64.0.2"}
+    assert hosts.with_block("x", {"a": "100.64.0.1"}) == "x\n# BEGIN meshd\n100.64.0.1\ta\n# END meshd\n"
+    assert hosts.with_block(new, {}) == "127.0.0.1 localhost\n::1 ip6\n", "no names, no block"
+    assert hosts.with_block("x", {}) == "x"
     assert hosts.with_block("", {"a": "100.64.0.1"}).startswith("# BEGIN meshd\n")
     cut = "a\n# BEGIN meshd\nmine 1\n"
     assert "mine 1\n" in hosts.with_block(cut, {}), "without an END nothing after BEGIN is known to be ours"
+
+
+def test_hosts_block_leaves_names_that_others_gave() -> None:
+    old = "127.0.1.1 Head.example head # the machine itself\n"
+    new = hosts.with_block(old, {"head": "100.64.0.1", "machine": "100.64.0.3", "a-1": "100.64.0.2"})
+    assert hosts.read_block(new) == {"a-1": "100.64.0.2", "machine": "100.64.0.3"}
+    assert hosts.read_block(old) == hosts.read_block("# BEGIN meshd\n100.64.0.2 a-1\n") == {}
+
+
+def test_host_name(tmp_path: Path) -> None:
+    names = ["ip-10-0-3-7"]
+    paths = Paths(tmp_path)
+    paths.hostname.parent.mkdir()
+    paths.hostname.write_text("ip-10-0-3-7\n")
+    real = hostname.HostName(paths)
+    assert real.keep("h100-1")
+    assert paths.hostname.read_text() == "h100-1\n"
+
+    paths.root = Path("/")  # the machine itself
+    name = hostname.HostName(paths, lambda: names[-1], names.append)
+    assert name.keep("h100-1")
+    assert name.keep("h100-1")
+    assert names == ["ip-10-0-3-7", "h100-1"]
+    names.append("ip-10-0-3-7")  # a cloud's agent puts its own back
+    assert name.keep("h100-1")
+    assert names[-1] == "h100-1"
+
+
+def test_a_container_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(_: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    paths = Paths(tmp_path)
+    paths.root = Path("/")
+    name = hostname.HostName(paths, lambda: "4f1c2d", refuse)
+    assert not name.keep("h100-1")
+    assert not name.keep("h100-1")
+    assert capsys.readouterr().err.count("cannot be named h100-1: Operation not permitted") == 1
+    assert not paths.hostname.exists()
 
 
 def test_processes(tmp_path: Path) -> None:

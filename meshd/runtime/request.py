@@ -1,0 +1,80 @@
+"""How meshd, which is not root, asks one of the head's root units for something: by a file that the unit takes.
+
+For programs that run as root: nothing but the standard library is used, so that they start quickly and carry little.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+class Refused(Exception):
+    """The request is not carried out; nothing has changed. The text says why."""
+
+
+def take(request: Path, max_b: int) -> dict[str, Any]:
+    """Read the request and remove it, whatever is in it: else it would be served for ever.
+
+    Args:
+        request: a file of mode 0600 with a JSON object, of the user that its directory belongs to.
+        max_b: a longer one is refused.
+
+    Raises:
+        Refused: it is no such file.
+        OSError: it cannot be read.
+    """
+    try:
+        fd = os.open(request, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        with suppress(FileNotFoundError):
+            request.unlink()
+        raise
+    with os.fdopen(fd, "rb") as file:
+        request.unlink()
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > max_b:
+            raise Refused("the request is no regular file, or too long")
+        if found.st_uid != request.parent.stat().st_uid or found.st_mode & 0o077:
+            raise Refused("the request is not of meshd's user alone (mode 0600)")
+        data = file.read(max_b)
+    try:
+        asked = json.loads(data)
+    except ValueError:
+        raise Refused("the request is not JSON") from None
+    if not isinstance(asked, dict):
+        raise Refused("the request is no JSON object")
+    return asked
+
+
+def write_whole(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
+    """Whole or not at all; nobody can read it before it has its mode.
+
+    Args:
+        path: the file.
+        data: all of its new content.
+        mode: permission bits.
+        owner: (uid, gid); None: root's.
+
+    Raises:
+        OSError: the old content is still there.
+    """
+    name = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(fd, mode)
+            if owner is not None:
+                os.fchown(fd, *owner)
+            os.fsync(fd)
+        name.replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            name.unlink()
+        raise
