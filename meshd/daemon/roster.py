@@ -22,9 +22,7 @@ class Roster:
         own_ipv4: the head's tailnet address, "" when not known.
     """
 
-    def __init__(
-        self, journal: Journal, agents: AgentQueues, head: HeadNames, own_ipv4: Callable[[], str]
-    ) -> None:
+    def __init__(self, journal: Journal, agents: AgentQueues, head: HeadNames, own_ipv4: Callable[[], str]) -> None:
         self._journal = journal
         self._agents = agents
         self._head = head

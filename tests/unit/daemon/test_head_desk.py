@@ -388,6 +388,10 @@ async def munge_key_is_fine() -> s.CheckRow:
     return s.CheckRow(name="munge key", status="ok", text="fine")
 
 
+async def names_are_fine() -> s.CheckRow:
+    return s.CheckRow(name="node names", status="ok", text="fine")
+
+
 class PoorCloud(Cloud):
     async def check(self) -> str:
         raise AuthFailed("user meshd may not: ec2:RunInstances", provider="aws", operation="check")
@@ -397,7 +401,7 @@ async def test_a_missing_permission_has_a_cure_of_its_own() -> None:
     doctor = Doctor(
         snapshot=snapshot, providers={"aws": PoorCloud()}, munge=Munge(),  # type: ignore[dict-item, arg-type]
         devices=device_checks(snapshot, keys=NoKey()), files=Files(),
-            munge_key=munge_key_is_fine, config_problem=lambda: "",
+            munge_key=munge_key_is_fine, names=names_are_fine, config_problem=lambda: "",
     )  # fmt: skip
     (row,) = [row for row in await doctor() if row.name == "provider aws"]
     assert (row.status, row.text) == ("fail", "aws check: user meshd may not: ec2:RunInstances")
@@ -409,7 +413,7 @@ async def test_every_check_has_its_row_whatever_breaks() -> None:
         return Doctor(
             snapshot=lambda: seen, providers={"aws": BrokenCloud()}, munge=Munge(),  # type: ignore[dict-item, arg-type]
             devices=device_checks(lambda: seen, keys=NoKey(), gone=[machine(Phase.GONE)]), files=Files(),
-            munge_key=munge_key_is_fine, config_problem=lambda: "",
+            munge_key=munge_key_is_fine, names=names_are_fine, config_problem=lambda: "",
         )  # fmt: skip
 
     found = {row.name: row for row in await rows(snapshot())()}

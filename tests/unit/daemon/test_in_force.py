@@ -1,4 +1,4 @@
-"""What a reload puts in force, and what every node is told about where the others are."""
+"""What a reload puts in force."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 
 from meshd import config
-from meshd.daemon.agents import AgentQueues
 from meshd.daemon.in_force import InForce
-from meshd.daemon.roster import Roster
 from meshd.errors import ConfigError
 from meshd.model.machine import Machine, Phase
-from meshd.store.journal import Journal
-from tests.unit.worlds import NOW, machine
+from tests.unit.worlds import machine
 
 FILE = """
 [cluster]
@@ -75,25 +72,3 @@ def test_meshd_does_not_start_with_settings_that_leave_a_machine_no_place(tmp_pa
     path.write_text(FILE)
     with pytest.raises(ConfigError, match=r"leaves no slot for lab-h100-5"):
         InForce(config.load(path), path, lambda: [machine(Phase.READY, index=5)])
-
-
-def test_the_roster_has_the_head_and_all_that_joined(tmp_path: Path) -> None:
-    journal, agents, own = Journal(tmp_path / "journal.db"), AgentQueues(), ""
-    roster = Roster(journal, agents, lambda: own)
-    for each in (
-        machine(Phase.READY, index=1),
-        machine(Phase.BOOTING, index=2),
-        machine(Phase.DRAINING, index=3, left_slurm=True),
-    ):
-        journal.put(each, "phase", "as it is", NOW)
-    roster.look()
-    assert agents.roster == {"h100-1": "100.64.0.2"}, "one boots, one has left Slurm"
-    version = agents.roster_version
-    roster.look()
-    assert agents.roster_version == version, "nothing changed"
-    own = "100.64.0.1"
-    roster.look()
-    assert "100.64.0.1" in agents.roster.values() and agents.roster_version == version + 1
-    told = [command.verb for command in agents.of(machine(Phase.READY, index=1).name).pending()]
-    assert told == ["roster"], "the older one is dropped"
-    journal.close()
