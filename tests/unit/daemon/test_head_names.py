@@ -9,7 +9,7 @@ import pytest
 
 from meshd.daemon.head_names import AGAIN_S, SERVED_WITHIN_S, HeadNames
 from meshd.tailnet.headhosts import REQUEST, serve
-from tests.unit.daemon.small import HandClock
+from tests.clocks import HandClock
 
 BEFORE = "127.0.0.1 localhost\n"
 NODES = {"h100-1": "100.64.0.2", "h100-2": "100.64.0.3"}

@@ -12,7 +12,7 @@ from meshd.daemon.roster import Roster
 from meshd.model.machine import Phase
 from meshd.store.journal import Journal
 from meshd.tailnet.headhosts import REQUEST, serve
-from tests.unit.daemon.small import HandClock
+from tests.clocks import HandClock
 from tests.unit.worlds import NOW, machine
 
 
