@@ -23,6 +23,7 @@ from .tools import run
 
 RECOVER_S = 20.0
 DELETED = "the control server does not know its device any more"
+SWITCHED_OFF = "tailscale was switched off here"
 SILENT = "it is not connected to the control server, which does not say why"
 STEP_S = 0.02
 EMPTY_KEY = "file:/dev/null"
@@ -70,6 +71,8 @@ def ailment(status: dict[str, Any]) -> str:
     if asked(status):
         expired = status.get("BackendState") == "NeedsLogin" and bool(status.get("TailscaleIPs"))
         return "its node key has expired" if expired else DELETED
+    if status.get("BackendState") == "Stopped" and status.get("HaveNodeKey") is True:
+        return SWITCHED_OFF
     running = status.get("BackendState") == "Running" and status.get("HaveNodeKey") is True
     if running and own.get("Online") is False and not complaints(status):
         return SILENT
@@ -139,6 +142,18 @@ def recover(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> st
     if until_online(tailscale, "", within_s) is not None:
         return "the old login is back after a restart of tailscaled"
     return "and the old login is not back: the machine is not connected to the control server"
+
+
+def switch_on(tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
+    """`tailscale up` after `tailscale down`, with all that it was told before; what came of it, for people.
+
+    Raises:
+        TailscaleFault, ToolMissing, ToolTimeout: tailscaled does not answer, or does not end.
+    """
+    said = tailscale.up("--accept-risk=lose-ssh", "--timeout=20s", timeout_s=30.0)
+    if until_online(tailscale, "", 1.0 if said else within_s) is not None:
+        return "it is switched on again"
+    return said or "control does not show it online"
 
 
 def renew(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:

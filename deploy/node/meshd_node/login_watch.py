@@ -1,7 +1,8 @@
 """Looks after this machine's own login on the tailnet, beside the agent's loop, and mends it without the head.
 
 A refused login leaves a zombie that stays for ever (see login.py); an expired node key, and a device that was deleted
-by hand, want a login with the stored auth key. A good login is never touched. Where control only seems to be away it is
+by hand, want a login with the stored auth key; a tailscale that was switched off, by hand or by a recovery that did not
+come to its end, is switched on. A good login is never touched. Where control only seems to be away it is
 asked, with growing pauses, whether it still knows this device; the key is not shown to it before it wants one.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 from .console import say
 from .errors import NodeError
 from .files import locked
-from .login import RECOVER_S, SILENT, ailment, asked, device, online, recover, renew
+from .login import RECOVER_S, SILENT, ailment, asked, device, online, recover, renew, switch_on
 from .node import Node
 from .tailscale import Tailscale
 
@@ -107,8 +108,11 @@ class LoginWatch:
             if not found:
                 return  # mended meanwhile: the next look tells
             self._ailment = found
-            mend = renew if asked(status) else recover
-            how = mend(self._node, self._tailscale, self._within_s)
+            if status.get("BackendState") == "Stopped":
+                how = switch_on(self._tailscale, self._within_s)
+            else:
+                mend = renew if asked(status) else recover
+                how = mend(self._node, self._tailscale, self._within_s)
             status = self._tailscale.status()
         if online(status):
             self._look_at_address(status)

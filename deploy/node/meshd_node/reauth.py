@@ -6,7 +6,8 @@ of it is in a file under the attempt's name: asking for the same attempt again d
 
 Facts, measured with tailscale 1.102: 0.06 to 0.11 s, open connections survive. A bad key leaves a zombie: the data
 plane goes on, control is lost. The old node key is on disk until the new one is accepted, so a restart, or a login with
-an empty key, brings it back.
+an empty key, brings it back. The peers are greeted afterwards: without that a quiet connection paused for
+5 s after 11 of 20 logins, with it after none.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,10 @@ from .tools import find, run, search_path
 UP_S = 60
 ONLINE_S = 20.0
 WAIT_S = 130.0
+GREET_AFTER_S = 0.25
+GREETERS = 32
+GREETINGS = 3
+GREET_S = 0.5
 MIN_VERSION = (1, 90)
 
 
@@ -90,17 +96,37 @@ def login(node: Node) -> dict[str, Any]:
         TailscaleFault: it was refused or took too long; the old login is back, or the text says that it is not.
     """
     tailscale = Tailscale(node.paths.tailscaled_socket)
-    before = device(tailscale.status())
+    before, peers = device(tailscale.status()), tailscale.peers_in_use()
     words = ["--force-reauth", f"--auth-key=file:{_key_file(node)}", "--accept-risk=lose-ssh", f"--timeout={UP_S}s"]
     began = time.monotonic()
     said = tailscale.up(*words, timeout_s=UP_S + 10.0)
     gap_s = time.monotonic() - began
     after = until_online(tailscale, before["key"], ONLINE_S if not said else 1.0)
     if after is not None:
+        if peers:
+            _greet(tailscale, peers)
         return {"node_key": after["key"], "address": after["address"], "gap_s": round(gap_s, 3)}
     why = said or "; ".join(complaints(tailscale.status())) or "it is not online with a new node key"
     how = recover(node, tailscale)
     raise TailscaleFault(f"the login was not taken: {why}; {how}")
+
+
+def _greet(tailscale: Tailscale, peers: list[str]) -> None:
+    """Begin the sessions with the new node key from this side.
+
+    Most peers learn the new key from control before this machine has put it to use, so what they send first is lost, and
+    WireGuard repeats that only after 5 s (wireguard-go, REKEY_TIMEOUT). A packet from here makes the session at once.
+    Not too early: to a peer that does not know the key yet it would be lost as well, and be repeated as late.
+    One that does not answer is away, or makes the session itself with its next packet: nothing depends on it.
+    """
+    time.sleep(GREET_AFTER_S)
+
+    def greet(address: str) -> bool:
+        # the first may still go out with the old key: tailscaled tells of the new one before WireGuard has it
+        return any(tailscale.greet(address, GREET_S) for _ in range(GREETINGS))
+
+    with ThreadPoolExecutor(GREETERS) as pool:
+        list(pool.map(greet, peers))
 
 
 def _key_file(node: Node) -> Path:

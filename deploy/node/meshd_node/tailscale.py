@@ -21,13 +21,13 @@ class TailscaleFault(NodeError):
 
 
 class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__(_HOST, timeout=ASK_S)
+    def __init__(self, path: Path, within_s: float) -> None:
+        super().__init__(_HOST, timeout=within_s)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(ASK_S)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 
@@ -44,6 +44,28 @@ class Tailscale:
             TailscaleFault: it does not answer.
         """
         return self._get("status?peers=false")
+
+    def peers_in_use(self) -> list[str]:
+        """IPv4 addresses of the peers that this machine has talked to within the last minutes. Raises TailscaleFault."""
+        peers = self._get("status").get("Peer") or {}
+        found = [peer for peer in peers.values() if peer.get("Active") is True]
+        return [str(address) for peer in found for address in peer.get("TailscaleIPs") or [] if "." in str(address)]
+
+    def greet(self, address: str, within_s: float = ASK_S) -> bool:
+        """Send a peer one packet through WireGuard (a TSMP ping), which makes a session if there is none.
+
+        Args:
+            address: the peer's.
+            within_s: for its answer.
+
+        Returns:
+            Whether it answered.
+        """
+        try:
+            answer = self._ask("POST", f"ping?ip={address}&type=TSMP", within_s)
+        except TailscaleFault:
+            return False
+        return not answer.get("Err")
 
     def prefs(self) -> dict[str, Any]:
         """ipn.Prefs. Raises TailscaleFault."""
@@ -63,9 +85,12 @@ class Tailscale:
         run(["tailscale", f"--socket={self._path}", "down", "--accept-risk=lose-ssh"], 30.0)
 
     def _get(self, page: str) -> dict[str, Any]:
-        connection = _Connection(self._path)
+        return self._ask("GET", page, ASK_S)
+
+    def _ask(self, method: str, page: str, within_s: float) -> dict[str, Any]:
+        connection = _Connection(self._path, within_s)
         try:
-            connection.request("GET", f"/localapi/v0/{page}")
+            connection.request(method, f"/localapi/v0/{page}")
             answer = connection.getresponse()
             body = answer.read(ANSWER_MAX)
             value = json.loads(body)

@@ -8,6 +8,7 @@ import socketserver
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from tests.unit.node.standins import program
 
@@ -31,7 +32,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         owner = self.server.owner
-        page = owner.prefs if self.path.endswith("/prefs") else owner.status()
+        self._answer(owner.prefs if self.path.endswith("/prefs") else owner.status())
+
+    def do_POST(self) -> None:
+        asked = dict(parse_qsl(urlsplit(self.path).query))
+        self.server.owner.pinged.append(f"{asked['type']} {asked['ip']}")
+        well = self.server.owner.peers[asked["ip"]]
+        self._answer({"IP": asked["ip"]} if well else {"Err": "no matching peer"})
+
+    def _answer(self, page: dict[str, Any]) -> None:
         body = json.dumps(page).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -43,9 +52,12 @@ class Tailscaled:
     """Its LocalAPI on a socket, with programs `tailscale` and `systemctl` that reach it.
 
     Attributes:
-        cures: what brings the login back: "empty" (a login with an empty key), "restart", "key" (with the stored one).
+        cures: what brings the login back: "empty" (a login with an empty key), "restart", "key" (with the stored one),
+            "up" (without a key).
         deleted: the control server does not know the device any more.
         away: the control server does not answer.
+        peers: those that it talks to, by address, and whether they answer a ping.
+        pinged: the pings that it was asked for.
     """
 
     def __init__(self, root: Path) -> None:
@@ -57,6 +69,9 @@ class Tailscaled:
         self.deleted = self.away = False
         self.auth_url = ""
         self.address = "100.64.0.7"
+        self.peers: dict[str, bool] = {}
+        self.pinged: list[str] = []
+        self._logins = 1
         for name in ("bin", "run/tailscale"):
             (root / name).mkdir(parents=True, exist_ok=True)
         for name in ("tailscale", "systemctl"):
@@ -76,10 +91,14 @@ class Tailscaled:
         """ipnstate.Status after all that was run."""
         for call in self.calls()[self._seen :]:
             self._seen += 1
+            if "--force-reauth" in call and "key" in self.cures:
+                self._logins += 1
             if "--auth-key=file:/dev/null" in call and "empty" in self.cures:
                 self.health = []
             if ("restart tailscaled" in call or call.startswith("tailscale down")) and "restart" in self.cures:
                 self.health = []
+            if call.startswith("tailscale up") and "auth-key" not in call and "up" in self.cures:
+                self.backend = "Running"
             if "tailscale.key" in call and "key" in self.cures:
                 self.backend = "Running"
             if call.startswith("tailscale up") and self.away:
@@ -90,7 +109,11 @@ class Tailscaled:
         return {
             "BackendState": self.backend, "HaveNodeKey": True, "Health": self.health, "AuthURL": self.auth_url,
             "TailscaleIPs": None if self.deleted and self.backend == "NeedsLogin" else [self.address],
-            "Self": {"Online": well, "PublicKey": "nodekey:1"},
+            "Self": {"Online": well, "PublicKey": f"nodekey:{self._logins}"},
+            "Peer": {
+                "nodekey:a": {"Active": False, "TailscaleIPs": ["100.64.0.99"]},
+                **{f"nodekey:{ip}": {"Active": True, "TailscaleIPs": [ip, "fd7a:115c:a1e0::1"]} for ip in self.peers},
+            },
         }  # fmt: skip
 
     def _register(self, *, with_key: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.node.meshd_node import login
+from deploy.node.meshd_node import login, reauth
 from deploy.node.meshd_node.login_watch import (
     LOOK_S,
     NOTICES_MAX,
@@ -22,6 +22,7 @@ from deploy.node.meshd_node.login_watch import (
 )
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
+from deploy.node.meshd_node.tailscale import TailscaleFault
 from tests.unit.node.standins import House, until
 from tests.unit.node.tailscaled import REFUSED, UNREACHED, Tailscaled
 
@@ -252,6 +253,33 @@ def test_a_control_server_that_is_away_is_never_shown_the_key(watched: Watched) 
     watched.tailscaled.away, watched.tailscaled.health = False, []
     watched.looks(60)
     assert watched.watch.notices() == [], "every node would tell of it"
+
+
+def test_a_tailscale_that_was_switched_off_is_switched_on(watched: Watched) -> None:
+    watched.tailscaled.backend = "Stopped"
+    watched.tailscaled.cures = {"up"}
+    watched.looks(20)
+    (call,) = watched.tailscaled.calls()
+    assert call == f"tailscale up {SETTINGS} --accept-risk=lose-ssh --timeout=20s"
+    assert watched.watch.notices()[0].endswith("(tailscale was switched off here): it is switched on again")
+
+
+def test_after_a_new_login_the_peers_that_are_talked_to_are_greeted(watched: Watched) -> None:
+    """So that no connection waits for WireGuard's next try; one that does not answer holds nothing up."""
+    watched.tailscaled.cures = {"key"}
+    watched.tailscaled.peers = {"100.64.0.1": True, "100.64.0.8": False}
+    watched.node.paths.auth_key.parent.mkdir(parents=True)
+    watched.node.paths.auth_key.write_text("tskey-auth-secret\n")
+    assert reauth.login(watched.node)["node_key"] == "nodekey:2"
+    assert sorted(watched.tailscaled.pinged) == ["TSMP 100.64.0.1", *["TSMP 100.64.0.8"] * reauth.GREETINGS]
+
+
+def test_a_login_that_is_refused_greets_nobody(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.node.meshd_node.reauth.ONLINE_S", 0.05)
+    watched.tailscaled.peers = {"100.64.0.1": True}
+    with pytest.raises(TailscaleFault, match="the old login is unharmed"):
+        reauth.login(watched.node)
+    assert watched.tailscaled.pinged == []
 
 
 def test_a_tailscaled_that_is_away_is_no_fault_of_the_login(watched: Watched) -> None:
