@@ -240,7 +240,7 @@ class Lab:
     async def delete_device(self, hostname: str) -> None:
         """As the admin console does."""
         (found,) = [d for d in await self.cluster.world.tailnet.devices() if d.hostname == hostname]
-        await self.cluster.world.tailnet.request("DELETE", f"device/{found.node_id}")
+        await self.cluster.world.tailnet.request("DELETE", f"/api/v2/device/{found.node_id}")
 
     # -- settings and services ------------------------------------------------------------------------------------
 

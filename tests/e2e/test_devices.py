@@ -3,18 +3,94 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from tests.e2e.lab import Lab
 from tests.e2e.test_jobs import WAIT_FOR_WORD
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+API_TOKEN = "/etc/meshd/credentials/tailscale/api_token"
+BACK_S = 90.0
 
 
-async def test_a_device_deleted_under_a_job(lab: Lab, figure: Callable[[str], None]) -> None:
+async def told(lab: Lab, machine: str, began: float, figure: Callable[[str], None]) -> None:
+    """Wait until the head tells of the deleted device."""
+
+    async def look() -> bool:
+        return f"the tailnet device of {machine} was deleted" in await lab.problems()
+
+    await lab.until(look, "the head tells of it", 15)
+    figure(f"the head told of it after {time.monotonic() - began:.1f} s")
+
+
+async def device_events(lab: Lab, machine: str, after: int) -> list[str]:
+    return [e["text"] for e in await lab.events(after) if e["machine"] == machine and e["kind"] == "device"]
+
+
+async def completed(lab: Lab, job: str) -> None:
+    async def look() -> bool:
+        return (await lab.job(job))["JobState"] == "COMPLETED"
+
+    await lab.until(look, "the job ends well")
+    assert (await lab.job(job))["Restarts"] == "0"
+
+
+async def test_a_device_deleted_under_a_step_over_two_nodes(lab: Lab, figure: Callable[[str], None]) -> None:
+    """With an API credential the machine gets its address back, and no connection breaks."""
+    await lab.scale(2)
+    before = await lab.by_slot()
+    job = await lab.sbatch(f"srun sh -c '{WAIT_FOR_WORD}'", "-N2", "--gpus=2")
+    await lab.running(job)
+    for row in before.values():
+        await lab.inside(row["machine"], "sh", "-c", f"until [ -e /tmp/job-{job} ]; do sleep 0.1; done")
+    slot = (await lab.job(job))["BatchHost"]
+    machine, address = before[slot]["machine"], before[slot]["address"]
+    slurmd = await lab.inside(machine, "pgrep", "-x", "slurmd")
+    event, reconfigures = await lab.last_event(), await lab.reconfigures()
+
+    await lab.delete_device(machine)
+    began = time.monotonic()
+    await told(lab, machine, began, figure)
+
+    async def back() -> bool:
+        return f"with its address {address}" in " ".join(await device_events(lab, machine, event))
+
+    await lab.until(back, "it is back with its address", BACK_S)
+    figure(f"it was back with its old address after {time.monotonic() - began:.1f} s")
+
+    async def heard() -> bool:
+        return machine not in await lab.problems()
+
+    await lab.until(heard, "nothing is wrong any more", 30)
+    assert (await lab.job(job))["JobState"] == "RUNNING"
+    assert await lab.inside(machine, "pgrep", "-x", "slurmd") == slurmd, "slurmd was not touched"
+    for row in before.values():
+        await lab.inside(row["machine"], "touch", f"/tmp/end-{job}")
+    ending = time.monotonic()
+    await completed(lab, job)
+    figure(f"a step over two nodes ended well {time.monotonic() - ending:.1f} s after it was told to")
+    assert await lab.reconfigures() == reconfigures, "nothing has changed for Slurm"
+    assert sorted((await lab.srun("-N2", "--gpus=2", "printenv", "SLURMD_NODENAME")).split()) == sorted(before)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def without_api(lab: Lab) -> AsyncIterator[Lab]:
+    """A meshd that has no credential for the tailnet's API."""
+    await lab.head.run("mv", API_TOKEN, "/root/api_token")
+    await lab.restart_meshd()
+    yield lab
+    await lab.head.run("mv", "/root/api_token", API_TOKEN)
+    await lab.restart_meshd()
+
+
+async def test_a_device_deleted_under_a_job_without_an_api(without_api: Lab, figure: Callable[[str], None]) -> None:
+    """The machine has another address then: Slurm's line follows under the running job."""
+    lab = without_api
     await lab.scale(2)
     before = await lab.by_slot()
     job = await lab.sbatch(WAIT_FOR_WORD)
@@ -26,18 +102,13 @@ async def test_a_device_deleted_under_a_job(lab: Lab, figure: Callable[[str], No
 
     await lab.delete_device(machine)
     began = time.monotonic()
-
-    async def told() -> bool:
-        return f"the tailnet device of {machine} was deleted" in await lab.problems()
-
-    await lab.until(told, "the head tells of it", 15)
-    figure(f"the head told of it after {time.monotonic() - began:.1f} s")
+    await told(lab, machine, began, figure)
 
     async def back() -> dict[str, Any] | None:
         row = (await lab.by_slot())[slot]
         return row if row["address"] != old else None
 
-    row = await lab.until(back, "it is back with another address", 90)
+    row = await lab.until(back, "it is back with another address", BACK_S)
     figure(f"it was back with another address after {time.monotonic() - began:.1f} s")
     new = row["address"]
     assert (row["machine"], row["phase"]) == (machine, "ready")
@@ -50,7 +121,6 @@ async def test_a_device_deleted_under_a_job(lab: Lab, figure: Callable[[str], No
     figure(f"Slurm reached it there after {time.monotonic() - began:.1f} s")
     assert await lab.reconfigures() == reconfigures + 1
     assert (await lab.job(job))["JobState"] == "RUNNING"
-    assert (await lab.job(job))["Restarts"] == "0"
     assert await lab.inside(machine, "pgrep", "-x", "slurmd") == slurmd, "slurmd was not touched"
 
     async def in_hosts() -> bool:
@@ -58,14 +128,10 @@ async def test_a_device_deleted_under_a_job(lab: Lab, figure: Callable[[str], No
 
     await lab.until(in_hosts, "the other node knows its new address", 15)
     await lab.inside(machine, "touch", f"/tmp/end-{job}")
-
-    async def done() -> bool:
-        return (await lab.job(job))["JobState"] == "COMPLETED"
-
-    await lab.until(done, "the job ends well")
+    await completed(lab, job)
     assert sorted((await lab.srun("-N2", "--gpus=2", "printenv", "SLURMD_NODENAME")).split()) == sorted(before)
-    texts = [e["text"] for e in await lab.events(event) if e["machine"] == machine and e["kind"] == "device"]
-    assert "was deleted, and aws says that the machine runs" in texts[0]
-    assert texts[-1] == f"its tailnet device was deleted and made anew: {new} instead of {old}"
+    first, *_, last = await device_events(lab, machine, event)
+    assert "was deleted, and aws says that the machine runs" in first
+    assert f"made anew: {new} instead of {old} (without an API credential" in last
     assert machine not in await lab.problems()
     assert {row["machine"] for row in (await lab.by_slot()).values()} == {row["machine"] for row in before.values()}

@@ -14,12 +14,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from deploy.node.meshd_node.login import DELETED, SILENT, ailment, online
 from deploy.node.meshd_node.login_watch import LOOK_S, PAUSE_MAX_S, SILENT_S, LoginWatch
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
-from tests.integration.tailnet_lab import TailnetLab, tailnet_lab
+from meshd.runtime.clock import SystemClock
+from meshd.tailnet.admin import TailscaleAdmin
+from meshd.tailnet.adminhttp import AdminHttp, ApiToken
+from tests.integration.tailnet_lab import API_TOKEN, TailnetLab, tailnet_lab
 
 pytestmark = [
     pytest.mark.integration,
@@ -118,6 +122,17 @@ async def test_a_deleted_device_comes_back_with_the_stored_key(lab: TailnetLab) 
     assert node.watch.notices()[0].endswith(f"it is logged in again, with the address {new[1]}")
     await node.looks(3600)
     assert await node.device() == new
+
+    # The head gives it its old address back: the same device from then on, for everybody.
+    admin = TailscaleAdmin(AdminHttp(lab.api_url, ApiToken(SecretStr(API_TOKEN)), SystemClock()))
+    await admin.set_address(new[0], old[1])
+    await admin.aclose()
+    async with asyncio.timeout(5):
+        while await node.device() != (new[0], old[1]) or await seen_by_head(lab) != {new[0]: old[1]}:  # noqa: ASYNC110 - a process of its own changes it
+            await asyncio.sleep(0.02)
+    assert "pong" in await lab.tailscale("head", "ping", "--c=1", old[1])
+    await node.looks(LOOK_S)
+    assert node.moves[-1] == (new[1], old[1])
 
     # Deleted while tailscaled is down: it wants a login at its start.
     lab.kill("node")

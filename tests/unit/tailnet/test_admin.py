@@ -160,6 +160,16 @@ async def test_a_devices_key_that_shall_never_expire(admin: TailscaleAdmin, api:
     assert [body for *_, body in api.asked] == [{"keyExpiryDisabled": True}]
 
 
+async def test_a_device_gets_an_address_or_the_apis_words(admin: TailscaleAdmin, api: Api) -> None:
+    api.will(200)
+    await admin.set_address("n1", "100.64.0.3")
+    assert api.asked[-1][:2] == ("POST", "/api/v2/device/n1/ip")
+    assert [body for *_, body in api.asked] == [{"ipv4": "100.64.0.3"}]
+    api.will(409, {"message": "address in use"})
+    with pytest.raises(TailnetError, match="address in use"):
+        await admin.set_address("n1", "100.64.0.3")
+
+
 async def test_reads_are_tried_again_as_told(admin: TailscaleAdmin, api: Api, clock: Any) -> None:
     api.will(429, {"message": "slow down"}, Retry_After="7")
     api.will(503, "<html>")

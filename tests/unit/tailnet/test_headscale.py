@@ -172,6 +172,8 @@ async def test_nodes(admin: HeadscaleAdmin, server: FakeHeadscale) -> None:
     assert (device.id, device.ipv4, device.tags, device.ephemeral) == ("4", "100.64.0.4", ("tag:gpu",), True)
     with pytest.raises(TailnetRefused, match=r"node.expiry: 0"):
         await admin.disable_key_expiry("4")
+    with pytest.raises(TailnetRefused, match="no call"):
+        await admin.set_address("4", "100.64.0.3")
     await admin.delete_device("4")
     await admin.delete_device("4")
     assert await admin.list_devices() == ()
