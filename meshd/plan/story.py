@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from meshd.model.desired import Block, Policy, Pool, Target
-from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
+from meshd.model.machine import COUNTS_AS_SUPPLY, DEVICE_GONE, Machine, Phase
 from meshd.model.observed import SlurmView
 from meshd.plan.gang import is_gang
 from meshd.plan.placement import node_gpus, overshoot_most, price_limit, spot_policy, total_limit
@@ -137,6 +137,12 @@ def _testing(m: Machine, seen: Scene) -> str:
 
 
 def _ready(m: Machine, seen: Scene) -> str:
+    gone = m.marks.get(DEVICE_GONE)
+    if gone is not None:
+        return (
+            f"its tailnet device was deleted at {gone:%H:%M:%S} UTC, so nobody reaches it: its agent logs in anew, and "
+            "nothing is ended for that"
+        )
     if seen.slurm is None:
         return "it works, as far as is known: Slurm cannot be read"
     jobs = seen.slurm.jobs_on(m.slot)

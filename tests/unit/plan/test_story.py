@@ -55,6 +55,7 @@ def test_what_came_of_it(made: Machine, outcome: str, words: str) -> None:
         (machine(Phase.CONFIGURING, munge_ok=True), ["Slurm to take its line"]),
         (machine(Phase.TESTING), ["it shows IDLE"]),
         (machine(Phase.READY), ["works: Slurm shows IDLE, job 7 on it"]),
+        (machine(Phase.READY, marks={"device_gone": NOW}), ["device was deleted at 12:00:00 UTC", "logs in anew"]),
         (machine(Phase.DRAINING), ["takes no new jobs (because) and waits for job 7 to end"]),
         (machine(Phase.TERMINATING), ["about to be asked to end it (because)"]),
         (machine(Phase.TERMINATING, terminate_calls=3, failure="dead"), ["asked 3 times to end it (dead)"]),
