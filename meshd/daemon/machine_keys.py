@@ -120,8 +120,10 @@ class MachineKeys:
     async def tick(self) -> None:
         """End what is not needed any more, one after the other."""
         try:
-            for key in self._open.all():
-                await self._look_at(key)
+            for listed in self._open.all():
+                key = self._open.find(listed.machine, listed.purpose)  # it may have changed while others were ended
+                if key is not None:
+                    await self._look_at(key)
             self.problem = ""
         except (StoreError, TailnetError) as error:
             if self.problem != str(error):

@@ -189,7 +189,7 @@ def stages(rounds: Sequence[Marks], names: Sequence[tuple[str, str, str]]) -> di
 async def measure(sandbox_id: str, repetitions: int) -> dict[str, list[Marks]]:
     """One round of each before the count begins, then meshd and by hand in turns."""
     rounds: dict[str, list[Marks]] = {"meshd": [], "hand": []}
-    async with Cluster(ClusterOptions(sandbox_id=sandbox_id, max_nodes=16)) as cluster:
+    async with Cluster(ClusterOptions(sandbox_id=sandbox_id, max_nodes=16, key_mode="reusable")) as cluster:
         head = await cluster.bring_up_head()
         hand = ByHand(cluster)
         sides: dict[str, ByMeshd | ByHand] = {"meshd": ByMeshd(cluster), "hand": hand}
