@@ -6,14 +6,17 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import click
 import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from meshd.cli.main import COMMANDS
+from meshd.api.node_schema import Verb
+from meshd.cli.main import COMMANDS, cli
 from meshd.config import PoolSettings, ProviderSettings, Settings
+from meshd.contract.faults import Kind
 from meshd.daemon.in_force import RELOADABLE
 from meshd.model.machine import MOVES
 from providers._settings import AdapterSettings
@@ -91,6 +94,44 @@ def test_every_setting_of_the_adapters_is_described(heading: str, model: type[Ad
 def test_every_command_is_described() -> None:
     text = (DOCS / "meshctl.md").read_text()
     assert [name for name in COMMANDS if not re.search(rf"^\| `{name}[ `]", text, re.M)] == []
+
+
+def _typed() -> Iterator[tuple[str, list[str]]]:
+    """The commands of meshctl in the documents, in blocks and in lines, without what a shell makes of them."""
+    for file in (*FILES, ROOT / "README.md"):
+        text = file.read_text()
+        blocks = "\n".join(re.findall(r"^```.*?\n(.*?)^```", text, re.M | re.S))
+        lines = re.findall(r"^(?:\$ )?(?:sudo )?meshctl (.+?)(?:\s+#.*)?$", blocks, re.M)
+        for line in (*lines, *re.findall(r"`(?:sudo )?meshctl ([a-z][^`\n]*)`", text)):
+            yield file.name, re.split(r"[|;&]", line)[0].split()
+
+
+def test_every_command_that_is_shown_can_be_typed() -> None:
+    shown = list(_typed())
+    assert len(shown) > 50
+    for name, words in shown:
+        command: click.Command = cli
+        context = click.Context(cli)
+        while isinstance(command, click.Group) and words:
+            found = command.get_command(context, words.pop(0))
+            assert found is not None, f"{name}: meshctl has no such command: {words}"
+            command = found
+        known = {"--help", *(option for each in command.params for option in (*each.opts, *each.secondary_opts))}
+        asked = {word.partition("=")[0] for word in words if word.startswith("-")}
+        assert asked <= known, f"{name}: meshctl {command.name} has no {asked - known}"
+
+
+def test_every_verb_of_the_agent_is_named() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    closed_set = re.search(r"The commands are a\s+closed set: (.*?)\.", text, re.S)
+    assert closed_set
+    assert set(re.findall(r"`(\w+)`", closed_set[1])) == set(get_args(Verb))
+
+
+def test_every_fault_of_the_sandbox_is_named() -> None:
+    rows = (DOCS / "sandbox.md").read_text().partition("| kind | what happens |")[2]
+    named = {word for row in re.findall(r"^\| (`.*?) \|", rows, re.M) for word in re.findall(r"`(\w+)`", row)}
+    assert named == {kind.value for kind in Kind}
 
 
 def test_every_move_is_in_the_table() -> None:
