@@ -34,7 +34,9 @@ async def booted() -> AsyncIterator[Lab]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def lab(booted: Lab) -> AsyncIterator[Lab]:
-    """The cluster with 0 GPUs and no faults."""
+    """The cluster with 0 GPUs and no faults; what a failed scenario left is cleared away before the next one."""
+    if not booted.clean:
+        await booted.reset()
     yield booted
     await booted.reset()
 

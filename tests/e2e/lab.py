@@ -25,6 +25,8 @@ USER = "alice"
 SOCKET = "/run/meshd/meshd.sock"
 POLL_S = 0.2
 PATIENCE_S = 60.0
+SERVICES = ("tailscaled", "munge", "slurmctld", "meshd-munge.path", "meshd")
+"""What runs on the head, and does so again when a scenario has failed half-way."""
 
 QUICK = {
     "tick_interval_s": 1.0,
@@ -57,6 +59,8 @@ class Lab:
         self.cluster = cluster
         self._settings = cluster.options.settings()
         self._dirty = False
+        #: Whether the last reset came to its end, and so the next scenario begins as it should.
+        self.clean = True
 
     @property
     def head(self) -> Head:
@@ -276,7 +280,13 @@ class Lab:
 
     async def kill_meshd(self) -> None:
         """`kill -9`, and started again at once rather than in RestartSec."""
+        before = await self.meshd_pid()
         await self.head.run("systemctl", "kill", "-s", "KILL", "meshd")
+
+        async def dead() -> bool:
+            return await self.meshd_pid() != before
+
+        await self.until(dead, "systemd has seen meshd's end")  # until then it would take it for started
         await self.head.run("systemctl", "reset-failed", "meshd", check=False)
         await self.head.run("systemctl", "start", "meshd", timeout_s=60)
 
@@ -292,17 +302,19 @@ class Lab:
         Raises:
             AssertionError: it did not come in time; with all that is known.
         """
-        end = time.monotonic() + timeout_s
+        end, looks = time.monotonic() + timeout_s, 0
         while True:
-            seen = await look()
+            seen, looks = await look(), looks + 1
             if seen:
                 return seen
             if time.monotonic() > end:
-                raise AssertionError(f"not within {timeout_s:g} s: {what}\n{await self.evidence()}")
+                told = f"not within {timeout_s:g} s, in {looks} looks: {what}; the last one saw {seen!r}"
+                raise AssertionError(f"{told}\n{await self.evidence()}")
             await asyncio.sleep(POLL_S)
 
     async def reset(self) -> None:
-        """0 GPUs, no jobs, no faults, the first settings; proved from all sides."""
+        """0 GPUs, no jobs, no faults, the first settings, all services; proved from all sides."""
+        self.clean = False
         for cloud in self.cluster.clouds.clouds.values():
             cloud.faults.clear()
             cloud.ledger.release()
@@ -312,8 +324,10 @@ class Lab:
         if self._dirty:
             await self.write_settings(self._settings)
             self._dirty = False
+        await self.head.run("systemctl", "start", *SERVICES, timeout_s=60)
         await self.scale(0)
         await self.nothing_left()
+        self.clean = True
 
     async def nothing_left(self) -> None:
         """No machine costs money, no device is left, Slurm has free slots only."""

@@ -32,6 +32,7 @@ until [ -e /tmp/end-calls ]; do
 done
 """
 NODES = 3
+MORE = 3
 
 
 async def key_of(lab: Lab, machine: str = "") -> str:
@@ -47,6 +48,22 @@ def failed(lines: str) -> list[list[str]]:
 
 async def rotation(lab: Lab) -> Any:
     return await lab.ask("rotate-key", "--munge", "--status")
+
+
+async def work_goes_on(lab: Lab, busy: dict[str, str]) -> None:
+    """Wait until each job has ended more steps, and Slurm has answered more questions."""
+
+    async def ended() -> list[int]:
+        count = ("sh", "-c", "cat /tmp/steps-* /tmp/calls 2>/dev/null | wc -l")
+        inside = [await lab.inside(machine, *count) for machine in busy.values()]
+        return [int(lines) for lines in (*inside, (await lab.head.run(*count)).text)]
+
+    begun = await ended()
+
+    async def more() -> bool:
+        return all(now >= then + MORE for now, then in zip(await ended(), begun, strict=True))
+
+    await lab.until(more, f"{MORE} more steps of each job, and answers of Slurm")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -66,12 +83,12 @@ async def test_the_fleet_runs_on(booted: Lab, busy: dict[str, str], figure: Call
     preview = await lab.ask("rotate-key", "--munge", "--dry-run")
     assert {node["key"] for node in preview["nodes"]} == {old}
     assert (await key_of(lab)) == old
-    calls = asyncio.create_task(lab.head.run("sh", "-c", CALLS, timeout_s=120))
-    await asyncio.sleep(3)
+    calls = asyncio.create_task(lab.head.run("sh", "-c", CALLS, timeout_s=240))
+    await work_goes_on(lab, busy)
     began = time.monotonic()
     done = await lab.ask("rotate-key", "--munge", "--yes", timeout_s=120)
     took_s = time.monotonic() - began
-    await asyncio.sleep(5)
+    await work_goes_on(lab, busy)
     await lab.head.run("touch", "/tmp/end-calls")
     await calls
     assert done["stage"] == "done", await lab.evidence()
@@ -131,18 +148,20 @@ async def test_one_that_was_away_gets_the_key_when_it_returns(booted: Lab, busy:
     job, machine = next(iter(busy.items()))
     await lab.head.run("scancel", job)
     slot = next(row["slot"] for row in (await lab.nodes()).values() if row["machine"] == machine)
-    await lab.inside(machine, "systemctl", "stop", "meshd-node", "meshd-slurmd")
-    await lab.head.run("scontrol", "update", f"nodename={slot}", "state=down", "reason=test")
-    await lab.ask("rotate-key", "--munge", "--yes", "--no-wait")
-    await lab.ask("rotate-key", "--munge", "--waive", machine)
+    try:
+        await lab.inside(machine, "systemctl", "stop", "meshd-node", "meshd-slurmd")
+        await lab.head.run("scontrol", "update", f"nodename={slot}", "state=down", "reason=test")
+        await lab.ask("rotate-key", "--munge", "--yes", "--no-wait")
+        await lab.ask("rotate-key", "--munge", "--waive", machine)
 
-    async def done() -> bool:
-        return bool((await rotation(lab))["stage"] == "done")
+        async def done() -> bool:
+            return bool((await rotation(lab))["stage"] == "done")
 
-    await lab.until(done, "it is done without the one that is away")
-    old, new = await key_of(lab, machine), await key_of(lab)
-    assert old != new
-    await lab.inside(machine, "systemctl", "start", "meshd-node")
+        await lab.until(done, "it is done without the one that is away")
+        old, new = await key_of(lab, machine), await key_of(lab)
+        assert old != new
+    finally:
+        await lab.inside(machine, "systemctl", "start", "meshd-node")
 
     async def same() -> bool:
         return await key_of(lab, machine) == new
@@ -153,8 +172,10 @@ async def test_one_that_was_away_gets_the_key_when_it_returns(booted: Lab, busy:
 async def test_the_unit_is_off(booted: Lab, busy: dict[str, str]) -> None:
     lab, old = booted, await key_of(booted)
     await lab.head.run("systemctl", "stop", "meshd-munge.path")
-    result = await lab.meshctl("rotate-key", "--munge", "--yes", timeout_s=120)
-    await lab.head.run("systemctl", "start", "meshd-munge.path")
+    try:
+        result = await lab.meshctl("rotate-key", "--munge", "--yes", timeout_s=120)
+    finally:
+        await lab.head.run("systemctl", "start", "meshd-munge.path")
     assert result.returncode == 1
     assert "systemctl enable --now meshd-munge.path" in result.stderr.decode()
     assert {await key_of(lab, machine) for machine in busy.values()} == {await key_of(lab)} == {old}

@@ -31,14 +31,14 @@ async def test_a_machine_made_by_somebody_else_with_our_tag_is_ended(lab: Lab, f
     await lab.timing(orphan_grace_s=GRACE_S)
     event = await lab.last_event()
     made = (await lab.head.run("/opt/meshd/venv/bin/python", "-", stdin=RENT.encode())).text
-    began = time.monotonic()
-    assert [machine.id for machine in lab.alive()] == [made]
+    (machine,) = [machine for machine in lab.ledger() if machine.id == made]
 
     async def ended() -> bool:
         return not lab.alive()
 
     await lab.until(ended, "the orphan is ended", GRACE_S + 30)
-    took = time.monotonic() - began
+    assert machine.ended_at is not None
+    took = (machine.ended_at - machine.created_at).total_seconds()  # by the cloud's clock: it may end as we look away
     figure(f"ended {took:.1f} s after it was made, with a grace of {GRACE_S:g} s")
     assert took >= GRACE_S - 1
     (told,) = [e["text"] for e in await lab.events(event) if e["kind"] == "orphan"]
@@ -65,7 +65,11 @@ async def test_a_lost_journal(lab: Lab, figure: Callable[[str], None]) -> None:
     assert {s: row["machine"] for s, row in after.items()} == {s: row["machine"] for s, row in before.items()}
     assert {s: row["address"] for s, row in after.items()} == {s: row["address"] for s, row in before.items()}
     assert {s: row["usd_per_hour"] for s, row in after.items()} == {s: row["usd_per_hour"] for s, row in before.items()}
-    assert after[slot]["jobs"] == [job]
+
+    async def job_is_shown() -> bool:
+        return (await lab.by_slot())[slot]["jobs"] == [job]
+
+    await lab.until(job_is_shown, "meshd has read Slurm again", 30)
     assert (await lab.job(job))["Restarts"] == "0"
     assert await lab.inside(busy, "pgrep", "-x", "slurmd") == pid, "slurmd was not touched"
     assert len(lab.alive()) == 2

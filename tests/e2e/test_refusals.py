@@ -134,12 +134,12 @@ async def test_another_key_on_the_machine(lab: Lab, figure: Callable[[str], None
     """Somebody changes the machine's key: the agent notices at its next start and says so; the node is not lost."""
     await lab.scale(1)
     (name,) = await lab.nodes()
+    event = await lab.last_event()
     await lab.inside(name, "sh", "-ec", "cp -a /etc/munge/munge.key /root/k; head -c 1024 /dev/urandom >/root/new;"
                      "cat /root/new >/etc/munge/munge.key; systemctl restart munge meshd-node")  # fmt: skip
-    event = await lab.last_event()
 
     async def told() -> str | None:
-        texts = [e["text"] for e in await lab.events(event - 1) if e["machine"] == name and "munge" in e["text"]]
+        texts = [e["text"] for e in await lab.events(event) if e["machine"] == name and "munge" in e["text"]]
         return texts[-1] if texts else None
 
     words = await lab.until(told, "the events tell of it", 40)

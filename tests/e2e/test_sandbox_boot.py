@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from deploy.sandbox.hypervisor import MachineSpec
 from deploy.sandbox.nspawn import Bind
 from deploy.sandbox.tailnet import CONTROL_URL
 from deploy.sandbox.world import STATE_ROOT, World
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -52,11 +53,13 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.mark.parametrize("image", ["trixie", "bookworm"])
-async def test_a_machine_runs_its_user_data_within_seconds(world: World, image: str) -> None:
+async def test_a_machine_runs_its_user_data_within_seconds(
+    world: World, image: str, figure: Callable[[str], None]
+) -> None:
     begun = time.monotonic()
     address = await world.hypervisor.boot(MachineSpec(name="m1", user_data=MARK_DONE, image=image))
     await booted(world, "m1")
-    assert time.monotonic() - begun < 30
+    figure(f"user data had run after {time.monotonic() - begun:.1f} s")
 
     inside = world.hypervisor
     assert (await inside.run("m1", ["cat", "/var/lib/user-data-ran"])).text == "m1"
@@ -79,9 +82,11 @@ async def test_two_machines_meet_in_the_tailnet(world: World) -> None:
         await booted(world, name)
         up = ["tailscale", "up", f"--login-server={CONTROL_URL}", f"--auth-key={secret}", "--accept-dns=false"]
         await world.hypervisor.run(name, [*up, f"--hostname={name}", "--timeout=20s"])
-    devices = {device.hostname: device for device in await world.tailnet.devices()}
+    seen = await until(
+        world.tailnet.devices, lambda devices: [device.online for device in devices] == [True, True], "both are online"
+    )
+    devices = {device.hostname: device for device in seen}
     assert set(devices) == {"m1", "m2"}
-    assert all(device.online for device in devices.values())
     ping = await world.hypervisor.run("m1", ["ping", "-c", "2", "-W", "5", devices["m2"].addresses[0]])
     assert " 0% packet loss" in ping.text
 
@@ -103,19 +108,25 @@ async def test_a_wrong_clock_is_wrong_for_all_that_ask_the_c_library(world: Worl
     await world.hypervisor.boot(MachineSpec(name="m1", user_data=MARK_DONE, clock_offset_s=-900))
     await booted(world, "m1")
     for ask in (["date", "+%s"], ["python3", "-c", "import time; print(int(time.time()))"]):
+        asked = time.time()
         told = int((await world.hypervisor.run("m1", ask)).text)
-        assert told - time.time() == pytest.approx(-900, abs=3)
+        assert asked - 901 <= told <= time.time() - 899
     make_key = "umask 077; head -c 128 /dev/urandom >/etc/munge/munge.key; chown munge: /etc/munge/munge.key"
     await world.hypervisor.run("m1", ["sh", "-c", make_key])
     await world.hypervisor.run("m1", ["systemctl", "start", "munge"])
+    asked = time.time()
     encoded = (await world.hypervisor.run("m1", ["sh", "-c", "munge -n | unmunge | grep ENCODE_TIME"])).text
     stamp = re.search(r"\((\d+)\)", encoded)
     assert stamp
-    assert int(stamp[1]) - time.time() == pytest.approx(-900, abs=3)
+    assert asked - 901 <= int(stamp[1]) <= time.time() - 899
 
 
 async def test_power_and_cable(world: World) -> None:
     vm = world.hypervisor
+
+    async def names() -> list[str]:
+        return [name for name in ("m1", "m2") if vm.alive(name)]
+
     for name in ("m1", "m2"):
         await vm.boot(MachineSpec(name=name, user_data=MARK_DONE))
         await booted(world, name)
@@ -136,9 +147,7 @@ async def test_power_and_cable(world: World) -> None:
     vm.resume("m2")
 
     await vm.run("m2", ["systemctl", "poweroff"], check=False)
-    async with asyncio.timeout(30):
-        while vm.alive("m2"):  # noqa: ASYNC110 - a machine's end is only to be asked for
-            await asyncio.sleep(0.1)
+    await until(names, lambda running: running == ["m1"], "m2 is off", 60)
     await vm.crash("m1")
     assert not vm.alive("m1")
     for name in ("m1", "m2", "never-was"):
@@ -164,13 +173,12 @@ async def test_a_machine_that_cannot_start_leaves_nothing(world: World, tmp_path
     assert list((world.state / "machines").iterdir()) == []
 
 
-async def test_eight_machines_boot_together(world: World) -> None:
+async def test_eight_machines_boot_together(world: World, figure: Callable[[str], None]) -> None:
     names = [f"m{number}" for number in range(8)]
     begun = time.monotonic()
     await asyncio.gather(*(world.hypervisor.boot(MachineSpec(name=name, user_data=MARK_DONE)) for name in names))
     await asyncio.gather(*(booted(world, name) for name in names))
-    took = time.monotonic() - begun
-    assert took < 60, f"eight machines had run their user data after {took:.1f} s only"
+    figure(f"eight machines had run their user data after {time.monotonic() - begun:.1f} s")
 
 
 async def test_a_sandbox_whose_owner_died_is_cleared_away(world: World) -> None:

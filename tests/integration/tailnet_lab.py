@@ -72,7 +72,7 @@ class TailnetLab:
         self._relay = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.api_url = f"http://127.0.0.1:{self._relay.sockets[0].getsockname()[1]}"
         create = {"reusable": True, "preauthorized": True, "tags": ["tag:gpu"]}
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             while not self.auth_key:
                 with contextlib.suppress(OSError):
                     answer = await self.api("POST", "tailnet/-/keys", {"capabilities": {"devices": {"create": create}}})
@@ -99,7 +99,7 @@ class TailnetLab:
     async def join(self, name: str) -> None:
         """Start a tailscaled and log it in."""
         self.start(name)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not self.socket_of(name).exists():  # noqa: ASYNC110 - a process of its own makes it
                 await asyncio.sleep(0.01)
         await self.tailscale(

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from meshd.bootstrap.assets import agent_zipapp
 from meshd.errors import TailnetError, TailnetRefused
+from meshd.model.observed import TailnetPeer
 from meshd.runtime.clock import SystemClock
 from meshd.runtime.run import Result, run
 from meshd.tailnet.admin import TailscaleAdmin
@@ -25,6 +26,7 @@ from meshd.tailnet.adminhttp import AdminHttp, ApiToken
 from meshd.tailnet.canary import Canary
 from meshd.tailnet.localapi import LocalApi
 from tests.integration import tailnet_lab
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -126,9 +128,7 @@ class Agent:
 
 
 async def healthy(agent: Agent) -> tuple[str, str]:
-    async with asyncio.timeout(15):
-        while not (seen := await agent.own())[2]:  # noqa: ASYNC110 - a program of its own
-            await asyncio.sleep(0.02)
+    seen = await until(agent.own, lambda own: own[2], "the login works")
     return seen[0], seen[1]
 
 
@@ -172,9 +172,11 @@ async def test_a_refused_login_leaves_the_old_one_working(lab: Any, admin: Tails
     sys.stderr.write(f"refused, and the zombie is healed after {time.monotonic() - began:.2f} s\n")
     assert await healthy(agent) == before
     head = LocalApi(lab.socket_of("head"))
-    async with asyncio.timeout(10):
-        while not (await head.status()).view().by_hostname("gpu-a").online:  # type: ignore[union-attr]  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+
+    async def peer() -> TailnetPeer | None:
+        return (await head.status()).view().by_hostname("gpu-a")
+
+    await until(peer, lambda seen: seen is not None and seen.online, "the head sees it online")
     await head.aclose()
     await agent.api.aclose()
 

@@ -89,7 +89,7 @@ class Cluster:
     def start_slurmd(self, host: str, slot: str) -> None:
         self.lab.hosts[host].start_slurmd("--conf-server", f"{HEAD_IP}:6817", "-N", slot)
 
-    async def until(self, slot: str, *states: str, timeout_s: float = 20) -> None:
+    async def until(self, slot: str, *states: str, timeout_s: float = 40) -> None:
         end = time.monotonic() + timeout_s
         while True:
             node = (await self.client.view()).nodes[slot]
@@ -102,7 +102,7 @@ class Cluster:
         jobs = {job.id: job.state for job in (await self.client.view()).jobs}
         return jobs.get(job_id, "GONE")
 
-    async def job_until(self, job_id: str, state: str, timeout_s: float = 30) -> None:
+    async def job_until(self, job_id: str, state: str, timeout_s: float = 60) -> None:
         end = time.monotonic() + timeout_s
         while (now := await self.job(job_id)) != state:
             assert time.monotonic() < end, f"job {job_id} is {now}, not {state}: {self.head.call('squeue')}"
@@ -202,8 +202,8 @@ async def test_a_slot_lives_through_join_work_leave_and_join_again(cluster: Clus
     restarts = cluster.restarts
 
     # What the whole pool could give is accepted while nothing is there; what it could not is not.
-    full = cluster.sbatch("-N4", "--gres=gpu:h100:2", "--wrap", "sleep 60")
-    waiting = cluster.sbatch("-N1", "--gres=gpu:h100:2", "-C", "fast&h100", "--wrap", "sleep 60")
+    full = cluster.sbatch("-N4", "--gres=gpu:h100:2", "--wrap", "sleep 600")
+    waiting = cluster.sbatch("-N1", "--gres=gpu:h100:2", "-C", "fast&h100", "--wrap", "sleep 600")
     assert "not available" in cluster.head.call("sbatch", "--gres=gpu:h100:3", "--wrap", "true", check=False)
     assert await cluster.job(full) == "PENDING"
     assert {j.id: j.gpus for j in (await cluster.client.view()).jobs} == {full: 8, waiting: 2}
@@ -289,7 +289,7 @@ async def test_a_machine_whose_address_changes_keeps_its_job(cluster: Cluster) -
 async def test_a_lost_machine_gives_its_jobs_back_and_its_slot_to_another(cluster: Cluster) -> None:
     await cluster.publisher.apply(cluster.wanted(cluster.node("m1", "h100-1")))
     cluster.start_slurmd("m1", "h100-1")
-    job = cluster.sbatch("--requeue", "--gres=gpu:1", "--wrap", "sleep 60")
+    job = cluster.sbatch("--requeue", "--gres=gpu:1", "--wrap", "sleep 600")
     await cluster.job_until(job, "RUNNING")
     cluster.lab.remove("m1")
     with pytest.raises(SlurmError, match=job):
@@ -301,8 +301,8 @@ async def test_a_lost_machine_gives_its_jobs_back_and_its_slot_to_another(cluste
         try:
             await cluster.publisher.apply(cluster.wanted(cluster.node("m2", "h100-1")))
             break
-        except SlurmError:
-            assert time.monotonic() - started < 20
+        except SlurmError as refused:
+            assert time.monotonic() - started < 60, f"the slot is still refused: {refused}"
             await asyncio.sleep(0.2)
     took("slot_free_after_set_down_s", started)
     cluster.start_slurmd("m2", "h100-1")
@@ -313,7 +313,7 @@ async def test_a_changed_node_set_comes_into_force_and_jobs_survive_it(cluster: 
     first = cluster.node("m1", "h100-1")
     await cluster.publisher.apply(cluster.wanted(first))
     cluster.start_slurmd("m1", "h100-1")
-    job = cluster.sbatch("--gres=gpu:1", "--wrap", "sleep 60")
+    job = cluster.sbatch("--gres=gpu:1", "--wrap", "sleep 600")
     await cluster.job_until(job, "RUNNING")
     restarts = cluster.restarts
     larger = [PoolLine("h100", "", 6, "h100", 2, 1, 500, ("fast",), default=True), POOLS[1]]

@@ -28,6 +28,7 @@ from meshd.tailnet.keystore import KeyStore
 from meshd.tailnet.localapi import LocalApi
 from meshd.tailnet.watcher import TailnetWatcher
 from tests.integration import tailnet_lab
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -79,10 +80,11 @@ class Watching:
         view = self.view()
         return view.by_hostname(hostname) if view else None
 
-    async def until(self, condition: Callable[[], bool], within_s: float = 20) -> float:
-        async with asyncio.timeout(within_s):
-            while not condition():  # noqa: ASYNC110 - conditions of any kind
-                await asyncio.sleep(0.001)
+    async def until(self, condition: Callable[[], bool], within_s: float = 30) -> float:
+        async def look() -> Fresh[TailnetView] | Unavailable:
+            return self.watcher.current
+
+        await until(look, lambda _: condition(), "the watcher tells it", within_s, every_s=0.001)
         return time.monotonic()
 
     async def stop(self) -> None:
@@ -115,10 +117,10 @@ async def test_peers_come_die_return_and_are_removed(lab: Any, admin: TailscaleA
     quiet = len(watching.woken), len(watching.bus)
     killed = lab.kill("gpu-a")
     seen = await watching.until(_online(watching, "gpu-a", False))
-    await watching.until(lambda: len(watching.bus) > quiet[1])
+    await watching.until(lambda: len(watching.bus) > quiet[1] and len(watching.woken) > quiet[0])
     lag = watching.woken[quiet[0]] - watching.bus[quiet[1]]
     _measured(f"kill -9 to view {1000 * (seen - killed):.1f} ms; bus to wake {1000 * lag:.2f} ms")
-    assert lag < 0.1
+    assert lag < 1, "a delta wakes at once; tests/bench/change.py holds it to milliseconds"
 
     began = time.monotonic()
     lab.start("gpu-a")
@@ -190,13 +192,16 @@ async def test_localapi_and_cli_tell_the_same(lab: Any) -> None:
     await lab.join("gpu-a")
     os.environ["PATH"] = f"{lab.folder / 'bin'}:{os.environ['PATH']}"
     cli, api = TailscaleCli(run, lab.socket_of("head")), LocalApi(lab.socket_of("head"))
-    async with asyncio.timeout(10):
-        while not (peer := (await cli.status()).by_hostname("gpu-a")) or not peer.online:  # noqa: ASYNC110 - a program
-            await asyncio.sleep(0.05)
+
+    async def look() -> TailnetPeer | None:
+        return (await cli.status()).by_hostname("gpu-a")
+
+    peer = await until(look, lambda seen: seen is not None and seen.online, "gpu-a is online")
+    assert peer is not None
     assert await cli.ip4() == (await api.status()).self_ipv4
     assert (await cli.version()).count(".") == 2
     pong = await api.ping(peer.ipv4)
-    assert pong.path.startswith(("direct 10.78.0.1:", "relay ")) and pong.latency_s < 1
+    assert pong.path.startswith(("direct 10.78.0.1:", "relay ")) and pong.latency_s < 5
     assert (await api.ping(peer.ipv4, "TSMP")).path == ""
     for asked in (await cli.whois(peer.ipv4), await api.whois(f"{peer.ipv4}:22")):
         assert replace(asked, path="") == replace(peer, path="")

@@ -41,6 +41,7 @@ _SLOTS = {
     "DescribeInstanceTypeOfferings": "offers",
     "GetCallerIdentity": "check",
 }
+_CATALOGUE = ("DescribeImages", "DescribeInstanceTypes", "DescribeInstanceTypeOfferings")
 _REFUSALS = {
     Kind.NO_CAPACITY: (
         500,
@@ -108,7 +109,7 @@ class Ec2Cloud:
         else:
             try:
                 with self._lock:
-                    reply = self._answer(action, form, environ, region if service == "ec2" else "", struck)
+                    reply = self._answer(action, form, environ, region, service, struck)
             except Refused as refused:
                 reply = refused.reply
             if struck.after is not None:
@@ -121,21 +122,27 @@ class Ec2Cloud:
         self._closing.set()
         self._backend.close()
 
-    def _answer(self, action: str, form: Form, environ: Mapping[str, Any], region: str, struck: Struck) -> Reply:
+    def _answer(
+        self, action: str, form: Form, environ: Mapping[str, Any], region: str, service: str, struck: Struck
+    ) -> Reply:
         if action == "DecodeAuthorizationMessage":
             return _decoded(form)
+        if service != "ec2":
+            return self._backend.forward(environ, form, service)
         if form.get("DryRun") == "true":
             return self._dry_run(action, form, region)
-        if region and action == "RunInstances":
+        if action == "RunInstances":
             return self._run(form, environ, region, struck)
-        if region and action == "DescribeInstances":
+        if action == "DescribeInstances":
             return self._describe(form, environ, struck)
-        if region and action == "TerminateInstances":
+        if action == "TerminateInstances":
             return self._terminate(form, environ)
-        if region and action == "DescribeSpotPriceHistory":
+        if action == "DescribeSpotPriceHistory":
             return Reply("200 OK", [("Content-Type", "text/xml")], self._spot.history(form, region))
-        if region and action == "DescribeImages":
+        if action == "DescribeImages":
             self._backend.ensure_images(region)
+        if action in _CATALOGUE:
+            return self._backend.catalogue(environ, form, region)
         return self._backend.forward(environ, form)
 
     def _after(self, fault: Fault, reply: Reply) -> Reply:

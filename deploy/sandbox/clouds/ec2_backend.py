@@ -11,12 +11,12 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import create_backend_app
 
 from deploy.sandbox.clouds.gpu_names import nvidia_smi_name
 from deploy.sandbox.clouds.ledger import End, Life, Machine, seen_life
@@ -52,9 +52,14 @@ _IDLE_ACCOUNTS: list[str] = []
 _COUNT = itertools.count(100_000_000_000)
 
 
-@lru_cache(maxsize=1)
-def _moto() -> Any:
-    return DomainDispatcherApplication(create_backend_app)
+#: What moto said of types and public images, the same in all accounts. To say it takes longer than most tests.
+_CATALOGUE: dict[tuple[str, tuple[tuple[str, str], ...]], Reply] = {}
+
+
+@lru_cache
+def _moto(service: str) -> Any:
+    """The application of one service. moto's dispatcher would search its folder of services for each request."""
+    return create_backend_app(cast("Any", service))
 
 
 class Backend:
@@ -62,27 +67,36 @@ class Backend:
 
     def __init__(self) -> None:
         self.account_id = _IDLE_ACCOUNTS.pop() if _IDLE_ACCOUNTS else str(next(_COUNT))
-        self._app = _moto()
 
-    def forward(self, environ: Mapping[str, Any], form: Mapping[str, str] | None) -> Reply:
-        """Let moto answer, with `form` in place of the request's own body when given."""
-        inner: dict[str, Any] = {**environ, "HTTP_X_MOTO_ACCOUNT_ID": self.account_id}
-        if form is not None:
-            body = urlencode(form).encode()
-            inner |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+    def forward(self, environ: Mapping[str, Any], form: Mapping[str, str], service: str = "ec2") -> Reply:
+        """Let moto answer, with `form` in place of the request's own body."""
+        body = urlencode(form).encode()
+        inner: dict[str, Any] = {
+            **environ,
+            "HTTP_X_MOTO_ACCOUNT_ID": self.account_id,
+            "wsgi.input": io.BytesIO(body),
+            "CONTENT_LENGTH": str(len(body)),
+        }
         seen: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[..., None]:
             seen.append((status, headers))
             return lambda _data: None
 
-        chunks: Iterable[bytes] = self._app(inner, start_response)
+        chunks: Iterable[bytes] = _moto(service)(inner, start_response)
         body = b"".join(chunks)
         close = getattr(chunks, "close", None)
         if close is not None:
             close()
         status, headers = seen[-1]
         return Reply(status, [h for h in headers if h[0].lower() != "content-length"], body)
+
+    def catalogue(self, environ: Mapping[str, Any], form: Mapping[str, str], region: str) -> Reply:
+        """Let moto answer a question about types or images; the same question has the same answer."""
+        question = (region, tuple(sorted(form.items())))
+        if question not in _CATALOGUE:
+            _CATALOGUE[question] = self.forward(environ, form)
+        return _CATALOGUE[question]
 
     def ensure_images(self, region: str) -> None:
         """Publish the images that the adapter looks for by default."""

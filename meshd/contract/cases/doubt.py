@@ -9,7 +9,7 @@ import pytest
 from meshd.contract.cases.base import Cases, kinds
 from meshd.contract.faults import Kind, When
 from meshd.contract.rig import Rig, does_not_apply
-from meshd.contract.steps import TOKEN, ended, launched, only_machine, request, running
+from meshd.contract.steps import TOKEN, ended, launched, only_machine, request, running, warmed
 from meshd.errors import Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, Offer, Provider
 
@@ -50,8 +50,7 @@ class LaunchDoubtCases(Cases):
 
     async def test_late_launch_is_uncertain_and_found_by_name(self, rig: Rig, offer: Offer) -> None:
         rig.strike(Kind.SLOW, "launch", seconds=SLOW_S)
-        provider = rig.make(**{rig.launch_timeout: 0.5})
-        await provider.list()
+        provider = await warmed(rig.make(**{rig.launch_timeout: 0.5}))
         with pytest.raises(Uncertain):
             await provider.launch(request(offer))
         assert [found.token for found in await provider.list()] == [TOKEN]
@@ -163,8 +162,7 @@ class TerminateDoubtCases(Cases):
 
     async def test_late_terminate_is_uncertain_and_happens(self, rig: Rig, provider: Provider) -> None:
         instance = await running(rig, provider)
-        hasty = rig.make(**{rig.call_timeout: 0.5})
-        await hasty.list()
+        hasty = await warmed(rig.make(**{rig.call_timeout: 0.5}))
         rig.strike(Kind.SLOW, "terminate", seconds=SLOW_S)
         with pytest.raises(Uncertain):
             await hasty.terminate(instance)

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 HEAVY = (
     "boto3",
     "botocore",
@@ -48,11 +46,10 @@ def test_the_daemon_alone_imports_no_adapter() -> None:
     assert imported() == set()
 
 
-@pytest.mark.parametrize(
-    ("name", "package"), [("lambda", "lambda_cloud"), ("paperspace", "paperspace"), ("runpod", "runpod")]
-)
-def test_clouds_without_an_sdk_import_none(name: str, package: str) -> None:
-    assert imported(**{name: {"api_key": "k"}}) == {f"providers.{package}.provider"}
+def test_clouds_without_an_sdk_import_none() -> None:
+    clouds = {"lambda": "lambda_cloud", "paperspace": "paperspace", "runpod": "runpod"}
+    tables: dict[str, dict[str, object]] = {name: {"api_key": "k"} for name in clouds}
+    assert imported(**tables) == {f"providers.{package}.provider" for package in clouds.values()}
 
 
 def test_aws_imports_its_own_sdk_alone() -> None:
