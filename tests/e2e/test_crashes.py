@@ -56,7 +56,8 @@ async def test_kills_during_a_launch(lab: Lab, lost: Kind, figure: Callable[[str
     assert {machine.token for machine in alive} == {row["machine"] for row in rows.values()}
     assert len(alive) == MACHINES, born
     assert max(Counter(machine.token for machine in born).values()) == 1, "a machine was made twice"
-    assert len(born) == MACHINES, "more was rented than wanted"
+    if len(born) != MACHINES:
+        raise AssertionError(f"more was rented than wanted: {born}\n{await lab.evidence()}")
     assert len(await lab.joined_slots()) == MACHINES
     said = await lab.srun(f"-N{MACHINES}", "--gpus-per-node=1", "hostname")
     assert len(set(said.split())) == MACHINES
