@@ -190,7 +190,7 @@ class History:
 
 async def test_no_history_leaks_a_key_or_ends_one_that_is_needed(tmp_path: Path) -> None:
     minted_in_all = 0
-    for seed in range(60):
+    for seed in range(25):
         directory = tmp_path / str(seed)
         directory.mkdir()
         history = History(seed, directory)
@@ -212,7 +212,7 @@ async def test_no_history_leaks_a_key_or_ends_one_that_is_needed(tmp_path: Path)
         history.life.journal.close()
         assert b"tskey-auth-" not in (history.directory / "j.db").read_bytes(), "a secret is in the journal"
         minted_in_all += len(history.net.keys)
-    assert minted_in_all > 500
+    assert minted_in_all > 200
 
 
 async def test_a_mint_call_that_has_its_effect_late_leaks_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""A key for each machine, for one use: in a cloud, on the node and at the control server, from launch to the end."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from meshd.contract.faults import Fault, Kind, When
+from tests.e2e.lab import Lab
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+
+CLOUDS = ("aws", "runpod")
+A_KEY = re.compile(r"tskey-auth-(\w+)-\w+")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def own_keys(booted: Lab) -> AsyncIterator[Lab]:
+    """The settings leave the mode to meshd, which has an API credential."""
+    before = booted.cluster.options
+    booted.cluster.options = replace(before, key_mode="")
+    await booted.enable(*CLOUDS)
+    yield booted
+    booted.cluster.options = replace(booted.cluster.options, key_mode=before.key_mode)
+    await booted.enable(*before.providers)
+
+
+@pytest.fixture
+def mine(own_keys: Lab, lab: Lab) -> Lab:
+    """The same, with 0 GPUs and no faults."""
+    assert own_keys is lab
+    return lab
+
+
+async def keys(lab: Lab) -> dict[str, Any]:
+    """What the control server has of keys for one use: their records by their ids."""
+    answer = await lab.cluster.world.tailnet.request("GET", "/api/v2/tailnet/-/keys?all=true")
+    found = {key["id"]: key for key in answer["keys"]}
+    return {key_id: key for key_id, key in found.items() if not key["capabilities"]["devices"]["create"]["reusable"]}
+
+
+async def none_lives(lab: Lab) -> None:
+    """No key for one use opens anything, and none is kept."""
+
+    async def look() -> bool:
+        kept = await lab.head.shell("ls /var/lib/meshd/ | grep -c own.json || true")
+        return kept == "0" and not [key for key in (await keys(lab)).values() if not key.get("invalid")]
+
+    await lab.until(look, "no key is left", 15)
+
+
+async def test_from_launch_to_the_end(mine: Lab, figure: Callable[[str], None]) -> None:
+    lab = mine
+    lab.room(**dict.fromkeys(CLOUDS, 1))
+    up = await lab.scale(2, "--spread", timeout_s=150)
+    figure(f"2 machines with keys of their own, on {' and '.join(CLOUDS)}: READY in {up['elapsed_s']:.1f} s")
+    machines = lab.all_alive()
+    sent = {machine.token: A_KEY.search(machine.user_data) for machine in machines}
+    assert all(sent.values()) and len({found[0] for found in sent.values() if found}) == 2
+    assert not any(lab.cluster.auth_key in machine.user_data for machine in machines)
+    devices = (await lab.cluster.world.tailnet.request("GET", "/api/v2/tailnet/-/devices"))["devices"]
+    joined_by = {device["hostname"]: device["authKeyId"] for device in devices}
+    assert {name: found[1] for name, found in sent.items() if found}.items() <= joined_by.items()
+    began = time.monotonic()
+    await none_lives(lab)
+    figure(f"both keys dead {time.monotonic() - began:.1f} s after READY")
+    for token in sent:
+        assert await lab.inside(token, "sh", "-c", "ls /etc/meshd-node/*.key 2>/dev/null | wc -l") == "0"
+    rows = {row["name"]: row for row in (await lab.ask("doctor"))["checks"]}
+    assert "for one use, on aws, runpod" in rows["key mode"]["text"]
+
+    before = await lab.by_slot()
+    ran = await lab.meshctl("rotate-key", "--reauth", "--timeout", "120s", timeout_s=140)
+    assert ran.returncode == 0, f"{ran.stderr.decode()}\n{await lab.evidence()}"
+    figure(ran.stderr.decode().strip().splitlines()[-1])
+    seen = await lab.ask("rotate-key", "--status")
+    assert {row["state"] for row in seen["nodes"]} == {"confirmed"} and min(r["gap_s"] for r in seen["nodes"]) > 0
+    assert sorted(seen["own_key_nodes"]) == sorted(before)
+    after = await lab.by_slot()
+    assert {slot: row["address"] for slot, row in after.items()} == {s: r["address"] for s, r in before.items()}
+    await none_lives(lab)
+    for token in sent:
+        assert await lab.inside(token, "sh", "-c", "ls /etc/meshd-node/*.key 2>/dev/null | wc -l") == "0"
+    assert len(await lab.joined_slots()) == 2
+
+    await lab.scale(0)
+    await lab.nothing_left()
+    await none_lives(lab)
+    text = await lab.head.shell("cat /var/lib/meshd/journal.db* | grep -c tskey-auth || true")
+    assert text == "0", "no secret is in the journal"
+
+
+async def test_what_faults_leave_behind_is_dead_too(mine: Lab) -> None:
+    """A refused order, a create call whose answer is lost, and a daemon that is killed while machines boot."""
+    lab = mine
+    lab.fault(Fault(Kind.NO_CAPACITY, "launch"), "aws")
+    lab.fault(Fault(Kind.CUT_AFTER, "launch"), "aws")
+    await lab.want(2, "--provider", "aws")
+
+    async def one_boots() -> bool:
+        return bool(lab.alive("aws"))
+
+    await lab.until(one_boots, "a machine was made", 30)
+    await lab.kill_meshd()
+    await lab.ready(2, 120)
+    await lab.scale(0)
+    await lab.nothing_left()
+    await none_lives(lab)
+
+
+async def test_an_order_that_is_refused_for_good_leaves_no_key(mine: Lab) -> None:
+    lab = mine
+    lab.fault(Fault(Kind.NO_CAPACITY, "launch", When.ALWAYS), "aws")
+    event = await lab.last_event()
+    await lab.want(1, "--provider", "aws")
+
+    async def ended() -> bool:
+        found = [e for e in await lab.events(event) if e["kind"] == "auth_key"]
+        return any("is over: its machine is gone" in e["text"] for e in found)
+
+    await lab.until(ended, "its key was ended", 30)
+    await none_lives(lab)
