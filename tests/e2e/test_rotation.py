@@ -295,3 +295,73 @@ async def test_a_new_key_in_the_file_needs_no_command(nodes: Lab, figure: Callab
     for row in rows.values():
         assert await lab.inside(row["machine"], "cat", "/etc/meshd-node/tailscale.key") == secret
         assert await lab.inside(row["machine"], "stat", "-c", "%a", "/etc/meshd-node/tailscale.key") == "600"
+
+
+THIEF = """
+mkdir -p /run/thief
+setsid tailscaled --tun=userspace-networking --statedir=/run/thief --socket=/run/thief/socket --port=0 \
+    >/run/thief/log 2>&1 </dev/null &
+echo $! >/run/thief/pid
+until [ -S /run/thief/socket ]; do sleep 0.05; done
+tailscale --socket=/run/thief/socket up --login-server={control} --auth-key=file:/run/thief.key --hostname=thief \
+    --accept-dns=false --timeout=20s
+"""
+"""A second tailscaled on the head: a device of somebody who has the key."""
+
+
+async def test_a_stolen_key_is_dead_first_and_who_joined_with_it_is_listed(
+    nodes: Lab, figure: Callable[[str], None]
+) -> None:
+    lab, tailnet = nodes, nodes.cluster.world.tailnet
+    began = time.monotonic()
+    stolen = (await rotation(lab))["in_use"]["id"]
+    rows = await lab.by_slot()
+    machines = {slot: row["machine"] for slot, row in rows.items()}
+    off = sorted(machines)[-1]
+    secret = await lab.inside(machines[off], "cat", "/etc/meshd-node/tailscale.key")
+    await lab.head.write("/run/thief.key", secret, "0600")
+    await lab.inside(machines[off], "systemctl", "stop", "meshd-node", "tailscaled")
+    try:
+        await lab.head.shell(THIEF.format(control=CONTROL_URL), timeout_s=40)
+        event = await lab.last_event()
+        begun = await lab.ask("rotate-key", "--compromised", "--yes", "--no-wait")
+        assert begun["reauth"] and begun["compromised"]
+
+        async def others_have_it() -> Any:
+            seen = await rotation(lab)
+            holding = {row["slot"] for row in seen["nodes"] if row["state"] == "stored"}
+            return seen if holding == set(rows) - {off} else None
+
+        seen = await lab.until(others_have_it, "all that are here have the new key", 25)
+        others_s = time.monotonic() - began
+        assert [one["hostname"] for one in seen["newcomers"] if not one["machine"]] == ["thief"]
+        (told,) = (row for row in seen["nodes"] if row["slot"] == off)
+        assert "the key that it keeps is dead" in told["reason"] and f"meshctl remove {off}" in told["reason"]
+        text = (await lab.meshctl("rotate-key", "--status")).text
+        assert "1 of them are nobody's" in text and "thief" in text
+        stages = [e["text"].split(": ")[1].split(",")[0] for e in await lab.events(event) if e["kind"] == "rotation"]
+        assert stages[:3] == ["revoke_first", "mint", "prove"], "dead before anything else"
+        record = await tailnet.request("GET", f"/api/v2/tailnet/-/keys/{stolen}")
+        assert record["invalid"], "nobody joins with it any more"
+
+        await lab.inside(machines[off], "systemctl", "start", "tailscaled", "meshd-node")
+
+        async def done() -> Any:
+            now = await rotation(lab)
+            return now if now["stage"] == "done" else None
+
+        seen = await lab.until(done, "the one that was off has it too", 60)
+    finally:
+        await lab.head.shell("kill $(cat /run/thief/pid); rm -rf /run/thief /run/thief.key")
+        for device in await tailnet.devices():
+            if device.hostname == "thief":
+                await tailnet.request("DELETE", f"/api/v2/device/{device.node_id}")
+    figure(
+        f"compromised, {NODES} nodes, one of them off: dead, a new one made and on {NODES - 1} nodes "
+        f"{others_s:.1f} s after the theft, all logged in anew after {time.monotonic() - began:.1f} s"
+    )
+    assert seen["in_use"]["id"] not in ("", stolen)
+    assert {row["state"] for row in seen["nodes"]} == {"confirmed"} and min(row["gap_s"] for row in seen["nodes"]) > 0
+    assert {slot: row["address"] for slot, row in (await lab.by_slot()).items()} == {
+        slot: row["address"] for slot, row in rows.items()
+    }
