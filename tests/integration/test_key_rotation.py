@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import json
 import os
 import sys
 import time
@@ -155,6 +156,27 @@ async def test_a_new_login_keeps_device_and_address(lab: Any, admin: TailscaleAd
     assert again["node_key"] != done["node_key"] and again["address"] == before[1]
     listed = await lab.api("GET", "tailnet/-/devices")
     assert [entry["authKeyId"] for entry in listed["devices"]] == [new_id]
+    await agent.api.aclose()
+
+
+async def test_a_new_login_makes_the_session_before_a_peer_sends(
+    lab: Any, admin: TailscaleAdmin, tmp_path: Path
+) -> None:
+    """A peer's first packet with the new node key could be lost, and WireGuard repeats it only after 5 s."""
+    await lab.join("head")
+    await lab.join("gpu-a")
+    agent, head = Agent(lab, "gpu-a", tmp_path), LocalApi(lab.socket_of("head"))
+    _, address = await healthy(agent)
+    assert (await head.ping(address, "TSMP")).latency_s < 5  # they talk
+    _, secret = await key(admin)
+    agent.store(secret.get_secret_value())
+    done = await agent.reauth("r3-1")
+
+    status = json.loads(await lab.tailscale("head", "status", "--json"))
+    (peer,) = status["Peer"].values()
+    assert peer["PublicKey"] == done["node_key"]
+    assert not peer["LastHandshake"].startswith("0001"), "the head has a session, and has sent nothing"
+    await head.aclose()
     await agent.api.aclose()
 
 
