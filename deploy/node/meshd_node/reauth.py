@@ -6,8 +6,11 @@ of it is in a file under the attempt's name: asking for the same attempt again d
 
 Facts, measured with tailscale 1.102: 0.06 to 0.11 s, open connections survive. A bad key leaves a zombie: the data
 plane goes on, control is lost. The old node key is on disk until the new one is accepted, so a restart, or a login with
-an empty key, brings it back. The peers are greeted afterwards: without that a quiet connection paused for
-5 s after 11 of 20 logins, with it after none.
+an empty key, brings it back.
+
+The peers are greeted afterwards. A quiet connection to a node whose control is 30 ms further away paused for 5 s after
+11 of 20 logins without that, and after 0 of 20 with it. One on which the node sends to a peer whose control is 100 ms
+further away still does: after 7 of 15 logins without, after 4 of 14 with it.
 """
 
 from __future__ import annotations
