@@ -93,7 +93,7 @@ forget_image() {
   if [ -e /var/lib/tailscale/tailscaled.state ] || [ -e "$STATE" ]; then
     say "the image holds another machine's tailscale or meshd state: wiping it"
     stop_image
-    rm -rf /var/lib/tailscale/* /var/lib/meshd-node/* "$ETC"/*
+    rm -rf /var/lib/tailscale/* /var/lib/meshd-node/* "${ETC:?}"/*
     ! [ -e /var/lib/tailscale/tailscaled.state ] || give_up "cannot wipe /var/lib/tailscale"
   fi
   mkdir -p "${MARK%/*}"
