@@ -131,12 +131,19 @@ class Seen:
     """What one change of the key did.
 
     Attributes:
-        spread_s: from the first munged that stopped to the last that came back.
+        gone_at: when the first munged stopped, as time.time() tells it.
+        back_at: when the last one was back.
         calls: by kind, those that ended after the moment.
     """
 
-    spread_s: float
+    gone_at: float
+    back_at: float
     calls: dict[str, list[Call]] = field(default_factory=dict)
+
+    @property
+    def spread_s(self) -> float:
+        """From the first munged that stopped to the last that came back."""
+        return self.back_at - self.gone_at
 
     @property
     def refused(self) -> dict[str, list[Call]]:
@@ -221,7 +228,7 @@ class BusyCluster:
         assert all(process.returncode == 0 for process in running), outputs
         times = [tuple(map(float, output.split())) for output in outputs]
         time.sleep(watch_s)
-        seen = Seen(max(t[1] for t in times) - min(t[0] for t in times))
+        seen = Seen(min(t[0] for t in times), max(t[1] for t in times))
         seen.calls = {c.name: [one for one in list(c.calls) if one.ended > moment] for c in self._callers}
         for node in NODES:
             lines = self.lab.hosts[node].call("cat", "/tmp/steps").splitlines()

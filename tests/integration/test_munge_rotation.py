@@ -35,10 +35,12 @@ def test_jobs_run_on(lab: Lab) -> None:
             switches.append(cluster.change_key({}, away_s=0.2, watch_s=4.0))
             sys.stdout.write(described(switches[-1]) + "\n")
             assert set(cluster.job_states().values()) == {"RUNNING"}, "no job is lost or started anew"
-        refused = [call for seen in switches for calls in seen.refused.values() for call in calls]
-        for call in refused:
-            assert not call.error or "authentication" in call.error or "Zero Bytes" in call.error, call.error
-        # A call is refused only when it was under way at the moment itself; most have one of six callers waiting.
+        refused = [(call, seen) for seen in switches for calls in seen.refused.values() for call in calls]
+        # Slurm has many words for it, and says "Header lengths are longer than data received" too; the time tells.
+        for call, seen in refused:
+            assert call.begun < seen.back_at, (
+                f"refused with one key everywhere for {call.begun - seen.back_at:.2f} s: {call.error}"
+            )
         assert len(refused) <= 2 * SWITCHES
         assert sum(seen.count for seen in switches) > 50
         wait_until(lambda: not any(state.endswith("*") or "down" in state for state in cluster.states()), "all answer")
