@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.sandbox import gotools
+from tests.waiting import until
 
 ADDRESS = "10.78.0.1"
 API_PORT = 8099
@@ -127,6 +128,19 @@ class TailnetLab:
         out, _ = await asyncio.wait_for(process.communicate(), 30)
         assert process.returncode == 0, out
         return out.decode()
+
+    async def status(self, name: str, *words: str) -> dict[str, Any]:
+        """What a node's tailscaled says of itself and its peers."""
+        found: dict[str, Any] = json.loads(await self.tailscale(name, "status", "--json", *words))
+        return found
+
+    async def answers(self, name: str) -> None:
+        """Wait until a node that was started takes questions."""
+
+        async def there() -> bool:
+            return self.socket_of(name).exists()
+
+        await until(there, bool, f"tailscaled of {name} has its socket")
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> float:
         """End a process; the time at which the signal was sent, by the monotonic clock."""

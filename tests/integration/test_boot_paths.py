@@ -25,6 +25,7 @@ from meshd.tailnet.admin import TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken
 from tests.integration.tailnet_lab import ADDRESS, API_TOKEN, TailnetLab, tailnet_lab
 from tests.unit.node.stage1_alone import alone
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -79,25 +80,26 @@ class Boots:
         return lines
 
     async def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(await self.lab.tailscale(NAME, "status", "--json", "--peers=false"))
-        return status
+        return await self.lab.status(NAME, "--peers=false")
 
     async def until(self, condition: Callable[[dict[str, Any]], bool]) -> None:
         """Wait for tailscaled to say something."""
-        async with asyncio.timeout(20):
-            while not condition(await self.status()):  # noqa: ASYNC110 - a program of its own
-                await asyncio.sleep(0.02)
+        await until(self.status, condition, "tailscaled says it")
+
+    async def looked(self, times: int) -> None:
+        """Wait until stage 1 has asked tailscaled so often."""
+        looks = self.root / "looks"
+
+        async def count() -> int:
+            return looks.read_text().count("\n") if looks.exists() else 0
+
+        await until(count, lambda seen: seen >= times, f"stage 1 asked tailscaled {times} times")
 
     async def restart(self) -> None:
         """tailscaled as after a reboot: it has its state, and answers."""
         self.lab.kill(NAME)
         self.lab.start(NAME)
-        await self.answers()
-
-    async def answers(self) -> None:
-        async with asyncio.timeout(10):
-            while not self.lab.socket_of(NAME).exists():  # noqa: ASYNC110 - a program of its own
-                await asyncio.sleep(0.01)
+        await self.lab.answers(NAME)
 
     async def device(self) -> tuple[str, str, bool]:
         """Id, address and online of the one device that there is, as control has it."""
@@ -137,7 +139,7 @@ async def joined(boots: Boots) -> AsyncIterator[str]:
     """
     key_id, secret = await boots.mint()
     boots.lab.start(NAME)
-    await boots.answers()
+    await boots.lab.answers(NAME)
     code, said = await boots.stage1(secret)
     assert code == 0, said
     assert boots.calls() == [f"up --auth-key=file:{boots.key} {SETTINGS}"], "the first boot gives the key"
@@ -152,7 +154,7 @@ async def test_a_dead_key_on_a_new_machine_is_told_and_tried_twice(boots: Boots)
     key_id, secret = await boots.mint()
     await boots.admin.revoke_key(key_id)
     boots.lab.start(NAME)
-    await boots.answers()
+    await boots.lab.answers(NAME)
     code, said = await boots.stage1(secret)
     assert code == 1
     assert "is the auth key expired, revoked or used up?" in said
@@ -182,10 +184,7 @@ async def test_control_is_away_at_first(boots: Boots) -> None:
         await boots.restart()
         assert (await boots.status())["BackendState"] == "NoState"
         running = asyncio.create_task(boots.stage1(secret))
-        looks = boots.root / "looks"
-        async with asyncio.timeout(20):
-            while not looks.exists() or looks.read_text().count("\n") < 5:  # noqa: ASYNC110 - a program of its own
-                await asyncio.sleep(0.02)
+        await boots.looked(5)
         boots.lab.signal("control", signal.SIGCONT)
         assert await running == (0, "")
         assert boots.calls() == []
@@ -196,10 +195,7 @@ async def test_tailscaled_does_not_answer_at_first(boots: Boots) -> None:
     async with joined(boots) as secret:
         boots.lab.kill(NAME)
         running = asyncio.create_task(boots.stage1(secret))
-        looks = boots.root / "looks"
-        async with asyncio.timeout(20):
-            while not looks.exists() or looks.read_text().count("\n") < 3:  # noqa: ASYNC110 - a program of its own
-                await asyncio.sleep(0.02)
+        await boots.looked(3)
         boots.lab.start(NAME)
         assert await running == (0, "")
         assert boots.calls() == []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +24,7 @@ from meshd.runtime.clock import SystemClock
 from meshd.tailnet.admin import TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken
 from tests.integration.tailnet_lab import API_TOKEN, TailnetLab, tailnet_lab
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.integration,
@@ -54,8 +55,7 @@ class Machine:
         self.node.paths.auth_key.write_text(f"{key}\n")
 
     async def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(await self.lab.tailscale(self.name, "status", "--json", "--peers=false"))
-        return found
+        return await self.lab.status(self.name, "--peers=false")
 
     async def device(self) -> tuple[str, str]:
         """(id, IPv4 address)"""
@@ -69,9 +69,7 @@ class Machine:
 
     async def until(self, wanted: str) -> None:
         """Wait until its login has this ailment."""
-        async with asyncio.timeout(30):
-            while ailment(await self.status()) != wanted:  # noqa: ASYNC110 - a process of its own changes it
-                await asyncio.sleep(0.05)
+        await until(self.status, lambda status: ailment(status) == wanted, f"its login has: {wanted}", 30)
 
 
 @pytest.fixture
@@ -92,7 +90,7 @@ async def delete(lab: TailnetLab, hostname: str) -> None:
 
 async def seen_by_head(lab: TailnetLab) -> dict[str, str]:
     """Address by device id, as the head's tailscaled tells."""
-    status = json.loads(await lab.tailscale("head", "status", "--json"))
+    status = await lab.status("head")
     return {peer["ID"]: peer["TailscaleIPs"][0] for peer in (status.get("Peer") or {}).values()}
 
 
@@ -115,9 +113,7 @@ async def test_a_deleted_device_comes_back_with_the_stored_key(lab: TailnetLab) 
     assert new[0] != old[0]
     assert new[1] != old[1]
     assert node.moves == [(old[1], new[1])]
-    async with asyncio.timeout(5):
-        while await seen_by_head(lab) != dict([new]):  # noqa: ASYNC110 - a process of its own changes it
-            await asyncio.sleep(0.02)
+    await until(partial(seen_by_head, lab), lambda seen: seen == dict([new]), "the head sees the new device", 5)
     sys.stderr.write(f"asked control, logged in anew and seen by the head in {took:.1f} s\n")
     assert node.watch.notices()[0].endswith(f"it is logged in again, with the address {new[1]}")
     await node.looks(3600)
@@ -127,9 +123,8 @@ async def test_a_deleted_device_comes_back_with_the_stored_key(lab: TailnetLab) 
     admin = TailscaleAdmin(AdminHttp(lab.api_url, ApiToken(SecretStr(API_TOKEN)), SystemClock()))
     await admin.set_address(new[0], old[1])
     await admin.aclose()
-    async with asyncio.timeout(5):
-        while await node.device() != (new[0], old[1]) or await seen_by_head(lab) != {new[0]: old[1]}:  # noqa: ASYNC110 - a process of its own changes it
-            await asyncio.sleep(0.02)
+    await until(node.device, lambda own: own == (new[0], old[1]), "the node has its old address", 5)
+    await until(partial(seen_by_head, lab), lambda seen: seen == {new[0]: old[1]}, "the head sees it there", 5)
     assert "pong" in await lab.tailscale("head", "ping", "--c=1", old[1])
     await node.looks(LOOK_S)
     assert node.moves[-1] == (new[1], old[1])
@@ -138,9 +133,7 @@ async def test_a_deleted_device_comes_back_with_the_stored_key(lab: TailnetLab) 
     lab.kill("node")
     await delete(lab, "node")
     lab.start("node")
-    async with asyncio.timeout(10):
-        while not lab.socket_of("node").exists():  # noqa: ASYNC110 - a process of its own makes it
-            await asyncio.sleep(0.02)
+    await lab.answers("node")
     await node.until(DELETED)
     await node.looks(LOOK_S)
     assert online(await node.status())
@@ -179,13 +172,9 @@ async def test_two_machines_with_one_state_are_one_device_and_neither_knows(lab:
     first = await node.device()
     shutil.copytree(lab.folder / "node", lab.folder / "copy")
     lab.start("copy")
-    async with asyncio.timeout(10):
-        while not lab.socket_of("copy").exists():  # noqa: ASYNC110 - a process of its own makes it
-            await asyncio.sleep(0.02)
+    await lab.answers("copy")
     copy = Machine(lab, "copy")
-    async with asyncio.timeout(10):
-        while not online(await copy.status()):  # noqa: ASYNC110 - a process of its own changes it
-            await asyncio.sleep(0.05)
+    await until(copy.status, online, "the copy is online", 10)
     assert await copy.device() == first
     assert online(await node.status())
     assert await seen_by_head(lab) == dict([first])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-import json
 import os
 import sys
 import time
@@ -172,7 +171,7 @@ async def test_a_new_login_makes_the_session_before_a_peer_sends(
     agent.store(secret.get_secret_value())
     done = await agent.reauth("r3-1")
 
-    status = json.loads(await lab.tailscale("head", "status", "--json"))
+    status = await lab.status("head")
     (peer,) = status["Peer"].values()
     assert peer["PublicKey"] == done["node_key"]
     assert not peer["LastHandshake"].startswith("0001"), "the head has a session, and has sent nothing"

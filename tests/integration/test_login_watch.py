@@ -22,8 +22,10 @@ from deploy.node.meshd_node.login_watch import LOOK_S, PAUSE_FIRST_S, SURE_S, Lo
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
 from deploy.node.meshd_node.tailscale import Tailscale, TailscaleFault
+from meshd.model.observed import TailnetPeer
 from meshd.tailnet.localapi import LocalApi
 from tests.integration.tailnet_lab import ADDRESS, TailnetLab, tailnet_lab
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -47,21 +49,27 @@ class Watched:
 
     async def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """What tailscaled says once the condition holds."""
-        async with asyncio.timeout(20):
-            while True:
-                with contextlib.suppress(TailscaleFault):  # it is just being started
-                    if condition(status := await asyncio.to_thread(self.tailscale.status)):
-                        return status
-                await asyncio.sleep(0.02)
+
+        async def look() -> dict[str, Any] | None:
+            with contextlib.suppress(TailscaleFault):  # it is just being started
+                return await asyncio.to_thread(self.tailscale.status)
+            return None
+
+        status = await until(look, lambda seen: seen is not None and condition(seen), "tailscaled says it")
+        assert status is not None
+        return status
 
     async def seen(self, *, online: bool) -> tuple[str, str]:
         """Id and address, once the head sees it so."""
-        async with asyncio.timeout(20):
-            while True:
-                peer = (await self.head.status()).view().by_hostname(NAME)
-                if peer is not None and peer.online is online:
-                    return peer.id, peer.ipv4
-                await asyncio.sleep(0.02)
+
+        async def look() -> TailnetPeer | None:
+            return (await self.head.status()).view().by_hostname(NAME)
+
+        peer = await until(
+            look, lambda peer: peer is not None and peer.online is online, f"the head sees online {online}"
+        )
+        assert peer is not None
+        return peer.id, peer.ipv4
 
     async def look(self) -> float:
         pause_s = await asyncio.to_thread(self.watch.look)
