@@ -134,6 +134,14 @@ class TailnetLab:
         found: dict[str, Any] = json.loads(await self.tailscale(name, "status", "--json", *words))
         return found
 
+    async def reaches(self, name: str, address: str) -> bool:
+        """Whether a packet from a node comes back from an address, directly or over the relay.
+
+        Without the last word `tailscale ping` also fails when the answer came over the relay, as the first one after
+        a login or a change of address may.
+        """
+        return "pong" in await self.tailscale(name, "ping", "--c=1", "--until-direct=false", address)
+
     async def answers(self, name: str) -> None:
         """Wait until a node that was started takes questions."""
 
