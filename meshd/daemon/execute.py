@@ -18,10 +18,12 @@ from meshd.errors import MeshdError
 from meshd.model import plan as p
 from meshd.model.machine import DEVICE_GONE, Phase
 from meshd.runtime.clock import Clock
+from meshd.runtime.pauses import growing_pause_s
 
 log = structlog.get_logger(__name__)
 
-BACKOFF_MAX_S = 60.0
+RETRY_FIRST_S = 2.0
+RETRY_MAX_S = 60.0
 ORPHAN_AGAIN_S = 15.0
 
 
@@ -143,7 +145,7 @@ class Executor:
 
     def _failed(self, step: p.Step, error: BaseException) -> None:
         failures = self._pauses.get(step.subject, (0, 0.0))[0] + 1
-        pause_s = min(2.0 ** min(failures, 6), BACKOFF_MAX_S)
+        pause_s = growing_pause_s(failures, RETRY_FIRST_S, RETRY_MAX_S)
         self._pauses[step.subject] = (failures, self._clock.monotonic_s() + pause_s)
         text = f"{step.action}: {error}"
         if self._problems.get(step.subject) != text:

@@ -308,7 +308,7 @@ class Daemon:
         log.info(
             "meshd_starts", version=__version__, cluster=self.settings.cluster.name, providers=sorted(self._providers)
         )
-        watcher = asyncio.create_task(keep_running("tailnet", self._watcher.run), name="tailnet")
+        watcher = asyncio.create_task(keep_running("tailnet", self._watcher.run, self._clock), name="tailnet")
         tasks = [watcher]
         try:
             await self._sources.first_look()
@@ -326,7 +326,9 @@ class Daemon:
                 "machine_keys": self._auth.own_keys.run,
                 **self._sources.bodies(),
             }
-            tasks += [asyncio.create_task(keep_running(name, body), name=name) for name, body in bodies.items()]
+            tasks += [
+                asyncio.create_task(keep_running(name, body, self._clock), name=name) for name, body in bodies.items()
+            ]
             self._notify.ready("looking around")
             await self._stop.wait()
         finally:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from meshd.model.desired import Block, Cause
 from meshd.model.machine import Machine
+from meshd.runtime.pauses import growing_pause_s
 
 FORGET_AFTER_S = 6 * 3600.0
 """So long after the end of a cool-down its strikes are forgotten."""
@@ -56,7 +57,7 @@ def refused(
     if previous.until > now:
         return previous
     strikes = previous.strikes + 1
-    wait_s = min(base_s * 2 ** min(strikes - 1, 20), max(most_s, base_s))
+    wait_s = growing_pause_s(strikes, base_s, most_s)
     return Block(key, now + timedelta(seconds=wait_s), reason, strikes, cause)
 
 
@@ -80,7 +81,7 @@ def paused(previous: Block | None, key: str, now: datetime, *, wait_s: float, re
     strikes = previous.strikes + fault
     if not fault or strikes <= FAULTS_MOST:
         return Block(key, until, reason, strikes, Cause.PAUSE)
-    wait_s = min(wait_s * 2 ** min(strikes - FAULTS_MOST, 20), max(FAULT_MOST_S, wait_s))
+    wait_s = growing_pause_s(strikes - FAULTS_MOST + 1, wait_s, FAULT_MOST_S)
     return Block(key, now + timedelta(seconds=wait_s), reason, strikes, Cause.REFUSED)
 
 

@@ -7,10 +7,16 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from meshd.runtime.clock import Clock
+from meshd.runtime.pauses import growing_pause_s
+
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 60.0
+
 log = structlog.get_logger(__name__)
 
 
-async def keep_running(name: str, body: Callable[[], Awaitable[None]], *, pause_s: float = 1.0) -> None:
+async def keep_running(name: str, body: Callable[[], Awaitable[None]], clock: Clock) -> None:
     """Run `body` for ever: a failure is logged with its trace and it starts again after a growing pause.
 
     This is the one place besides the API boundary where any exception is caught.
@@ -27,4 +33,4 @@ async def keep_running(name: str, body: Callable[[], Awaitable[None]], *, pause_
         else:
             failures = 0
             log.warning("task_ended", task=name)
-        await asyncio.sleep(min(pause_s * 2 ** min(failures, 6), 60.0))
+        await clock.sleep(growing_pause_s(failures, RETRY_FIRST_S, RETRY_MAX_S))

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.runtime.clock import Clock
+from meshd.runtime.pauses import growing_pause_s
 from meshd.tailnet.fields import Json, table, text
 
 READ_TRIES: Final = 4
@@ -79,22 +80,20 @@ class AdminHttp:
             path: from /api on.
             scope: what the credential must be allowed, for the message when it is not.
         """
-        pause_s = RETRY_FIRST_S
-        for tries_left in reversed(range(READ_TRIES)):
-            wait_s = pause_s
+        for tries in range(1, READ_TRIES + 1):
+            wait_s = growing_pause_s(tries, RETRY_FIRST_S, RETRY_AFTER_MAX_S)
             try:
                 reply = await self._authorized("GET", path, None)
             except TailnetError:
-                if not tries_left:
+                if tries == READ_TRIES:
                     raise
             else:
                 if reply.status == 404:
                     return None
-                if not _worth_another_try(reply.status) or not tries_left:
+                if not _worth_another_try(reply.status) or tries == READ_TRIES:
                     return _accepted(reply, "GET", path, scope)
-                wait_s = min(reply.retry_after_s or pause_s, RETRY_AFTER_MAX_S)
+                wait_s = min(reply.retry_after_s or wait_s, RETRY_AFTER_MAX_S)
             await self._clock.sleep(wait_s)
-            pause_s *= 2
         raise AssertionError("unreachable")
 
     async def write(

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from meshd.runtime.pauses import growing_pause_s
 from meshd.tailnet.rotation import (
     AT_NODES,
     LOGGING_IN,
@@ -206,7 +207,7 @@ def finished(rotation: Rotation, step: RotationStep, outcome: Outcome, now: date
     give_up = outcome.verdict is Verdict.REFUSED and rotation.stage in {Stage.REVOKE_FIRST, Stage.MINT, Stage.PROVE}
     if give_up and (step.action is not Action.PROVE or rotation.attempts >= PROVE_TRIES):
         return rotation.moved(Stage.DISCARD, now, taken_back=outcome.reason)
-    return replace(rotation, failure=outcome.reason, retry_at=now + _pause(rotation.attempts))
+    return replace(rotation, failure=outcome.reason, retry_at=_retry_at(rotation.attempts, now))
 
 
 def holds_up(rotation: Rotation, world: World) -> dict[str, str]:
@@ -482,12 +483,12 @@ def _node_finished(rotation: Rotation, step: RotationStep, outcome: Outcome, now
         return rotation.with_node(step.machine, node)
     refused = outcome.verdict is Verdict.REFUSED and node.stage is NodeStage.REAUTHENTICATING
     stage = NodeStage.STORED if refused else node.stage
-    retry_at = now + _pause(node.attempts)
+    retry_at = _retry_at(node.attempts, now)
     since = now if refused else node.since
     return rotation.with_node(
         step.machine, replace(node, stage=stage, since=since, failure=outcome.reason, retry_at=retry_at)
     )
 
 
-def _pause(attempts: int) -> timedelta:
-    return timedelta(seconds=min(RETRY_FIRST_S * 2.0 ** max(attempts - 1, 0), RETRY_MAX_S))
+def _retry_at(attempts: int, now: datetime) -> datetime:
+    return now + timedelta(seconds=growing_pause_s(attempts, RETRY_FIRST_S, RETRY_MAX_S))

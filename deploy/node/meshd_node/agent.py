@@ -20,6 +20,8 @@ from .tools import run
 
 POLL_SLACK_S = 15.0
 PROBLEM_HOLD_S = 2.0
+RETRY_FIRST_S = 0.1
+RETRY_MAX_S = 10.0
 EXIT_DEAD_MAN = 75
 SKEW_SAMPLES = 3
 
@@ -53,7 +55,7 @@ class Agent:
         """Serve until the dead-man switch ends the machine; the process's exit code."""
         self._node.load.start()
         self._login.start()
-        backoff = Backoff()
+        backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S)
         while True:
             pause_s = 0.0
             try:

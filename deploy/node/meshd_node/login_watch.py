@@ -8,12 +8,12 @@ asked, with growing pauses, whether it still knows this device; the key is not s
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from .backoff import Backoff, half_more_or_less
 from .console import say
 from .errors import NodeError
 from .files import locked
@@ -46,14 +46,13 @@ class LoginWatch:
         self,
         node: Node,
         monotonic: Callable[[], float] = time.monotonic,
-        spread: Callable[[], float] = lambda: 0.5 + random.random(),  # noqa: S311 - spreading, not secrecy
+        spread: Callable[[], float] = half_more_or_less,
         within_s: float = RECOVER_S,
         moved: Callable[[str, str], None] = lambda _old, _new: None,
     ) -> None:
         self._node = node
         self._tailscale = Tailscale(node.paths.tailscaled_socket)
         self._monotonic = monotonic
-        self._spread = spread
         self._within_s = within_s
         self._moved = moved
         self._address = ""
@@ -61,7 +60,7 @@ class LoginWatch:
         self._notices: list[str] = []
         self._since_s = 0.0
         self._next_s = 0.0
-        self._tries = 0
+        self._backoff = Backoff(PAUSE_FIRST_S, PAUSE_MAX_S, spread)
         self._ailment = ""
         self.problem = ""
         """What is wrong with the login now, for people; "" when nothing is."""
@@ -128,15 +127,13 @@ class LoginWatch:
             self._moved(old, new)
 
     def _failed(self, why: str) -> None:
-        self._tries += 1
-        pause_s = min(PAUSE_FIRST_S * 2.0 ** (self._tries - 1), PAUSE_MAX_S) * self._spread()
+        pause_s = self._backoff.next_s()
         self._next_s = self._monotonic() + pause_s
         if self._ailment == SILENT:
             return  # that control is away is no fault of this machine's: it is waited for
-        self.problem = (
-            f"not connected to the tailnet's control server: {self._ailment}; tried {self._tries} times: {why}"
-        )
-        say(f"{self.problem}; again in {pause_s:.0f} s", urgent=self._tries == 1)
+        tries = self._backoff.failures
+        self.problem = f"not connected to the tailnet's control server: {self._ailment}; tried {tries} times: {why}"
+        say(f"{self.problem}; again in {pause_s:.0f} s", urgent=tries == 1)
 
     def _over(self, how: str) -> None:
         """Nothing is wrong any more; without a word of `how` that is nothing to tell."""
@@ -146,7 +143,8 @@ class LoginWatch:
             say(notice, urgent=True)
             with self._lock:
                 self._notices = [*self._notices, notice[:500]][-NOTICES_MAX:]
-        self._tries, self._ailment, self.problem = 0, "", ""
+        self._backoff.reset()
+        self._ailment = self.problem = ""
 
     def _run(self) -> None:
         while True:
