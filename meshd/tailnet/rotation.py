@@ -4,7 +4,8 @@ Facts: an auth key's end logs no node out, but every place that still holds the 
 keeps its key in a file and passes it only when it has no identity; control accepts old and new side by side. So the
 new key is proved first, given to whoever is born from now on, then to every node, and only then the old one is revoked.
 
-What is to be done next is decided in `rotation_steps`; nothing here or there does anything.
+What is seen of the nodes is judged in `rotation_settle`, what is to be done next in `rotation_steps`; none of them does
+anything.
 """
 
 from __future__ import annotations
@@ -215,6 +216,11 @@ class Rotation:
     def target(self) -> KeyRef | None:
         """The key that all shall hold in the end."""
         return self.old if self.taken_back else self.new
+
+    @property
+    def canary_lives(self) -> bool:
+        """Some node has logged in anew, and the head has seen it."""
+        return any(node.stage is NodeStage.CONFIRMED and node.node_key for node in self.nodes.values())
 
     @property
     def may_be_revoked(self) -> bool:

@@ -33,7 +33,7 @@ from meshd.tailnet.canary import Proof
 from meshd.tailnet.keys import Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
 from meshd.tailnet.rotation import Source, Stage
-from meshd.tailnet.rotation_steps import World
+from meshd.tailnet.rotation_world import World
 from tests.bench import fleet, hollow
 from tests.bench.report import Row, report
 

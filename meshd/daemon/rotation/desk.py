@@ -14,7 +14,8 @@ from meshd.runtime.clock import Clock
 from meshd.tailnet.keys import KeyFile
 from meshd.tailnet.keystore import KeptKey, KeyStore
 from meshd.tailnet.rotation import SETTLED, KeyRef, NodeStage, Rotation, RotationNode, Source, why_not_abort
-from meshd.tailnet.rotation_steps import World, holds_up
+from meshd.tailnet.rotation_settle import holds_up
+from meshd.tailnet.rotation_world import World
 
 
 class RotationDesk:

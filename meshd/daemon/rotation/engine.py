@@ -26,17 +26,9 @@ from meshd.tailnet.rotation import (
     begin,
     waive,
 )
-from meshd.tailnet.rotation_steps import (
-    STORE_PARALLEL,
-    Outcome,
-    RotationStep,
-    Verdict,
-    World,
-    begun,
-    finished,
-    next_steps,
-    settle,
-)
+from meshd.tailnet.rotation_settle import settle
+from meshd.tailnet.rotation_steps import STORE_PARALLEL, Outcome, RotationStep, Verdict, begun, finished, next_steps
+from meshd.tailnet.rotation_world import World
 
 ACTIVE_S = 1.0
 IDLE_S = 5.0

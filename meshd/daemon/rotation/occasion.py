@@ -17,11 +17,12 @@ from meshd.runtime.clock import Clock
 from meshd.tailnet.keys import KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
 from meshd.tailnet.rotation import Rotation, Source, Stage
-from meshd.tailnet.rotation_steps import HOLD_LONG_S
 
 URGENT: Final = timedelta(days=3)
 AGAIN_AFTER: Final = timedelta(hours=1)
 """After a rotation that was taken back, the next one that begins by itself."""
+HOLD_LONG_S: Final = 86400.0
+"""A rotation that holds for longer than this is a problem that somebody must look at."""
 
 log = structlog.get_logger(__name__)
 

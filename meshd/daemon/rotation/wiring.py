@@ -32,7 +32,7 @@ from meshd.tailnet.keys import AuthKeys, KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
 from meshd.tailnet.machine_keys import EXPOSED_CURE, KeyMode, KeyModes, modes_of
 from meshd.tailnet.rotation import logs_in
-from meshd.tailnet.rotation_steps import World
+from meshd.tailnet.rotation_world import World
 
 SILENT_POLLS = 2.5
 """An agent that has not spoken for so many polls' length cannot be reached."""

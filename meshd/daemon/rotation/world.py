@@ -7,7 +7,7 @@ from datetime import datetime
 
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
-from meshd.tailnet.rotation_steps import SeenNode, World
+from meshd.tailnet.rotation_world import SeenNode, World
 
 MAY_HOLD_A_KEY = IN_SLURM | {Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING}
 REAUTH_MIN_VERSION = (1, 90)

@@ -20,23 +20,20 @@ from meshd.tailnet.rotation import (
     waive,
     why_not_abort,
 )
+from meshd.tailnet.rotation_settle import CANARY_TRIES, holds_up, settle
 from meshd.tailnet.rotation_steps import (
-    CANARY_TRIES,
     PROVE_TRIES,
     REAUTH_PARALLEL,
     STORE_PARALLEL,
     Action,
     Outcome,
     RotationStep,
-    SeenNode,
     Verdict,
-    World,
     begun,
     finished,
-    holds_up,
     next_steps,
-    settle,
 )
+from meshd.tailnet.rotation_world import SeenNode, World
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 OLD = KeyRef("0" * 64, "kOLD", NOW + timedelta(days=30), ("tag:gpu",), minted=True)
