@@ -10,7 +10,8 @@ from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.under_way import UnderWay
 from meshd.errors import MungeError, SlurmError
 from meshd.munge.key import fingerprint
-from meshd.munge.rotation import Rotation, Stage, begin, standing, waits_for
+from meshd.munge.rotation import Rotation, Stage, begin
+from meshd.munge.rotation_world import standing, waits_for
 from meshd.runtime.clock import Clock
 
 SLURM_USES_MUNGE = "auth/munge"

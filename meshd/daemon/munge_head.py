@@ -19,7 +19,8 @@ from meshd.errors import MungeError, SlurmError
 from meshd.munge.client import MungeClient
 from meshd.munge.headkey import ANSWER, REQUEST
 from meshd.munge.key import fingerprint
-from meshd.munge.rotation import HeadView, Pace
+from meshd.munge.rotation_steps import Pace
+from meshd.munge.rotation_world import HeadView
 from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
 from meshd.slurm.client import SlurmClient

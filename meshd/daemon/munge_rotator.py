@@ -18,26 +18,21 @@ from meshd.daemon.munge_nodes import MungeNodes
 from meshd.errors import MungeError
 from meshd.munge.key import fingerprint, make_key
 from meshd.munge.keystore import MungeKeyStore
-from meshd.munge.rotation import (
-    AT_ONE_MOMENT,
-    HeadView,
+from meshd.munge.rotation import AT_ONE_MOMENT, Rotation, Stage, begin, key_in_force
+from meshd.munge.rotation_steps import (
     MakeKeys,
     Pace,
     PutNode,
     RestartSlurmd,
-    Rotation,
-    Stage,
     StageHead,
     StageNode,
     Step,
     SwitchHead,
     SwitchNode,
-    World,
     abort,
-    begin,
     decide,
-    key_in_force,
 )
+from meshd.munge.rotation_world import HeadView, World
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 

@@ -8,28 +8,21 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshd.munge.rotation import (
-    AT_ONE_MOMENT,
-    HeadView,
+from meshd.munge.rotation import AT_ONE_MOMENT, Rotation, Stage, begin, key_in_force
+from meshd.munge.rotation_steps import (
     MakeKeys,
-    NodeView,
     Pace,
     PutNode,
     RestartSlurmd,
-    Rotation,
-    Stage,
     StageHead,
     StageNode,
     Step,
     SwitchHead,
     SwitchNode,
-    World,
     abort,
-    begin,
     decide,
-    key_in_force,
-    waits_for,
 )
+from meshd.munge.rotation_world import HeadView, NodeView, World, waits_for
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PACE = Pace()

@@ -24,8 +24,8 @@ from meshd.daemon.munge_nodes import MungeNodes
 from meshd.daemon.munge_rotator import MungeRotator
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
-from meshd.munge.rotation import HeadView
 from meshd.munge.rotation import Stage as MungeStage
+from meshd.munge.rotation_world import HeadView
 from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.rotation import Stage, why_not_abort
 from tests.property.rotation_sim import TAGS, Life, SimTailnet, begin_tailnet, sha

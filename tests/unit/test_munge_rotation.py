@@ -8,29 +8,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from meshd.errors import IllegalMove
-from meshd.munge.rotation import (
+from meshd.munge.rotation import UNSETTLED_MAX_S, Rotation, Stage, begin, key_in_force, unsettles_slurm
+from meshd.munge.rotation_steps import (
     TRIES_MAX,
-    UNSETTLED_MAX_S,
-    HeadView,
-    NodeView,
     Pace,
     PutNode,
     RestartSlurmd,
-    Rotation,
-    Stage,
     StageHead,
     StageNode,
     SwitchHead,
     SwitchNode,
-    World,
     abort,
-    begin,
     decide,
-    key_in_force,
-    standing,
-    unsettles_slurm,
-    waits_for,
 )
+from meshd.munge.rotation_world import HeadView, NodeView, World, standing, waits_for
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PACE = Pace(lead_per_node_s=0.0)

@@ -25,7 +25,9 @@ from meshd.daemon.under_way import under_way
 from meshd.model.machine import Phase
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
-from meshd.munge.rotation import HeadView, Pace, Rotation, Stage
+from meshd.munge.rotation import Rotation, Stage
+from meshd.munge.rotation_steps import Pace
+from meshd.munge.rotation_world import HeadView
 from meshd.runtime.clock import SystemClock
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal

@@ -1,0 +1,264 @@
+"""PURE: what a rotation of the munge key does next.
+
+`decide` says what the record becomes and what to do; the daemon writes the record down before it does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from meshd.errors import IllegalMove
+from meshd.munge.rotation import Rotation, Stage
+from meshd.munge.rotation_world import HeadView, World, not_confirmed, waits_for
+
+TRIES_MAX = 3
+"""So many moments are agreed on before a head that does not change is given up. Only the way back is tried for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long what may take.
+
+    Attributes:
+        lead_s: from the agreement on a moment to that moment: every agent must have heard of it.
+        lead_per_node_s: so much more for each node: on two busy cores 1,000 of them have heard after 2.8 s.
+        lead_max_s: but never more than this.
+        head_timeout_s: the head has changed by so long after the moment, or it has failed.
+        verify_s: by then most nodes have proved the new key, or all go back.
+        again_s: between two tries of the way back.
+        away_s: so long munged stays away everywhere: longer than the machines are apart, far shorter than Slurm waits
+            for it (2 s).
+    """
+
+    lead_s: float = 2.0
+    lead_per_node_s: float = 0.003
+    lead_max_s: float = 15.0
+    head_timeout_s: float = 20.0
+    verify_s: float = 90.0
+    again_s: float = 5.0
+    away_s: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class MakeKeys:
+    """Make the new key, and keep it and the old one as files."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageHead:
+    """Have the head's unit lay a key beside the present one; it tells both."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageNode:
+    """Have a node do the same."""
+
+    machine: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchHead:
+    """Have the head change to a staged or previous key at a moment."""
+
+    key: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchNode:
+    """Have a node do the same."""
+
+    machine: str
+    key: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PutNode:
+    """Send a node the key and have it used at once: it did not change at the moment."""
+
+    machine: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSlurmd:
+    """Have slurmd register anew: Slurm takes a node for dead that it met with the wrong key."""
+
+    machine: str
+
+
+Step = MakeKeys | StageHead | StageNode | SwitchHead | SwitchNode | PutNode | RestartSlurmd
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The record as it shall be written down, and what to do after that. A step may come again while it is at work."""
+
+    rotation: Rotation
+    steps: tuple[Step, ...] = ()
+
+
+def decide(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decision:
+    """What the record becomes now, and what is to be done.
+
+    Args:
+        rotation: as the journal has it.
+        world: as it was seen last. What is not known in it never counts as done.
+        now: the time of day.
+        pace: deadlines.
+    """
+    match rotation.stage:
+        case Stage.GENERATE:
+            if rotation.new and {rotation.old, rotation.new} <= world.keys:
+                return Decision(rotation.moved(Stage.STAGE, now))
+            return Decision(rotation, (MakeKeys(),))
+        case Stage.STAGE:
+            return _stage(rotation, world, now, pace)
+        case Stage.SWITCH | Stage.RETURN:
+            return _switch(rotation, world, now, pace)
+        case Stage.VERIFY | Stage.CHECK:
+            return _verify(rotation, world, now, pace)
+    # Who was away comes back with the key that is no longer in force.
+    gone = {rotation.old, rotation.new} - {rotation.target, ""}
+    late = (name for name, node in world.nodes.items() if node.reachable and node.key in gone)
+    return Decision(rotation, tuple(PutNode(name, rotation.target) for name in late))
+
+
+def abort(rotation: Rotation, now: datetime, pace: Pace, by: str) -> Rotation:
+    """The record after somebody asked for the way back.
+
+    Raises:
+        IllegalMove: it has ended.
+    """
+    if rotation.ended:
+        raise IllegalMove(f"the rotation of the munge key is {rotation.stage} already")
+    return _back(rotation, now, pace, f"aborted by {by}")
+
+
+# -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _stage(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decision:
+    head = world.head
+    if rotation.new not in world.keys:
+        return Decision(rotation.moved(Stage.ABORTED, now, taken_back="the new key's file is gone"))
+    if head.failure and head.moment is None and not head.busy:
+        return Decision(rotation.moved(Stage.ABORTED, now, taken_back=f"the head cannot take the key: {head.failure}"))
+    if head.key not in {"", rotation.old}:
+        text = "the head has another munge key than meshd was started with: systemctl restart munge meshd"
+        return Decision(rotation.moved(Stage.ABORTED, now, taken_back=text))
+    steps: list[Step] = []
+    if head.staged != rotation.new and not head.busy:
+        steps.append(StageHead(rotation.new))
+    steps += [
+        StageNode(node.machine, rotation.new)
+        for node in world.nodes.values()
+        if node.reachable and node.staged != rotation.new
+    ]
+    waiting = waits_for(rotation, world)
+    if waiting or head.staged != rotation.new:
+        return Decision(replace(rotation, failure=_told(waiting)), tuple(steps))
+    return Decision(_agree(rotation.moved(Stage.SWITCH, now), world, now, pace))
+
+
+def _switch(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decision:
+    head, target, at = world.head, rotation.target, rotation.switch_at
+    if at is None:
+        return Decision(_agree(rotation, world, now, pace))
+    if head.busy and head.moment != at:
+        # An earlier order is still under way. Nobody is told of this moment before the head can be.
+        return Decision(rotation if now < at else _agree(rotation, world, now, pace))
+    if head.busy and now < at + timedelta(seconds=pace.head_timeout_s):
+        return Decision(rotation, _switch_nodes(rotation, world, at))
+    if now >= at and head.key == target and not head.busy:
+        return Decision(rotation.moved(Stage.VERIFY if rotation.stage is Stage.SWITCH else Stage.CHECK, now))
+    if head.busy:
+        return _once_more(rotation, world, now, pace, "the unit that changes the head's key has not answered")
+    if head.failure and head.moment == at:
+        return _once_more(rotation, world, now, pace, head.failure)
+    if now < at:
+        return Decision(rotation, (SwitchHead(target, at), *_switch_nodes(rotation, world, at)))
+    if not head.key:
+        # Agreed on before meshd was started anew: what came of it is not known, so the unit is asked.
+        return Decision(rotation, (StageHead(target),))
+    return _once_more(rotation, world, now, pace, "the moment passed before the head was told")
+
+
+def _once_more(rotation: Rotation, world: World, now: datetime, pace: Pace, why: str) -> Decision:
+    """The head has not changed: agree on another moment, or give up."""
+    refused = bool(world.head.failure) and world.head.moment == rotation.switch_at
+    if rotation.stage is Stage.SWITCH and (refused or rotation.tries >= TRIES_MAX):
+        return Decision(_back(rotation, now, pace, f"the head could not change: {why}", world))
+    again = replace(rotation, failure=why)
+    wait_s = pace.again_s if rotation.stage is Stage.RETURN else 0.0
+    if rotation.switch_at is not None and now < rotation.switch_at + timedelta(seconds=wait_s):
+        return Decision(again)
+    return Decision(_agree(again, world, now, pace))
+
+
+def _switch_nodes(rotation: Rotation, world: World, at: datetime) -> tuple[Step, ...]:
+    return tuple(
+        SwitchNode(node.machine, rotation.target, at)
+        for node in world.nodes.values()
+        if node.reachable and node.key not in {"", rotation.target}
+    )
+
+
+def _verify(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decision:
+    target = rotation.target
+    proved = [
+        name
+        for name, node in world.nodes.items()
+        if name not in rotation.confirmed and node.reachable and not not_confirmed(node, target)
+    ]
+    rotation = replace(rotation, confirmed=tuple(sorted({*rotation.confirmed, *proved})))
+    waiting = waits_for(rotation, world)
+    if not waiting and world.head.works:
+        return Decision(rotation.moved(Stage.DONE if rotation.stage is Stage.VERIFY else Stage.ABORTED, now))
+    problem = _told(waiting) if world.head.works else "munge or slurmctld on the head does not answer"
+    overdue = now >= rotation.stage_since + timedelta(seconds=pace.verify_s)
+    if rotation.stage is Stage.VERIFY and overdue:
+        still_there = [name for name in rotation.taking_part if name in world.nodes and name not in rotation.waived]
+        followed = sum(name in rotation.confirmed for name in still_there)
+        if not world.head.works or 2 * followed < len(still_there):
+            text = f"after {pace.verify_s:g} s {followed} of {len(still_there)} nodes have proved it; {problem}"
+            return Decision(_back(rotation, now, pace, text, world))
+    steps: list[Step] = []
+    for name, node in world.nodes.items():
+        if node.reachable and node.key not in {"", target} and not node.busy:
+            steps.append(PutNode(name, target))
+        elif node.reachable and node.key == target and node.proved and not node.slurmd and name in waiting:
+            steps.append(RestartSlurmd(name))
+    return Decision(replace(rotation, failure=problem), tuple(steps))
+
+
+def _agree(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Rotation:
+    """Agree on a moment with all who can be reached."""
+    part = {name for name, node in world.nodes.items() if node.reachable} | set(rotation.taking_part)
+    lead_s = min(pace.lead_s + pace.lead_per_node_s * len(part), pace.lead_max_s)
+    return replace(
+        rotation, switch_at=now + timedelta(seconds=lead_s), tries=rotation.tries + 1, confirmed=(),
+        taking_part=tuple(sorted(part)),
+    )  # fmt: skip
+
+
+def _back(rotation: Rotation, now: datetime, pace: Pace, why: str, world: World | None = None) -> Rotation:
+    if rotation.stage in {Stage.GENERATE, Stage.STAGE}:
+        return rotation.moved(Stage.ABORTED, now, taken_back=why)
+    if rotation.stage in {Stage.RETURN, Stage.CHECK}:
+        return rotation
+    return _agree(rotation.moved(Stage.RETURN, now, taken_back=why), world or World(HeadView()), now, pace)
+
+
+def _told(waiting: Mapping[str, str]) -> str:
+    if not waiting:
+        return ""
+    name, reason = next(iter(waiting.items()))
+    more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+    return f"waits for {name} ({reason}){more}"
