@@ -14,7 +14,7 @@ from meshd.model.desired import Cause
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.model.plan import Accept, DisableKeyExpiry, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
-from meshd.plan.lifecycle import way_out
+from meshd.plan.leaving import way_out
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
+from meshd.plan.arriving import DEAD_KEY_CURE
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
-from meshd.plan.lifecycle import DEAD_KEY_CURE
 from meshd.plan.placement import overshoot_most, spot_policy, total_limit, usable, why_none
 from meshd.plan.world import World
 from meshd.provider_api import Offer

@@ -15,7 +15,7 @@ from meshd.model.desired import Desired, Pool
 from meshd.model.ids import SlotName, parse_machine_name, slot_index
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import AdoptOrphan, TerminateOrphan
-from meshd.plan.lifecycle import ENDED
+from meshd.plan.signs import ENDED
 from meshd.plan.world import World, believed
 from meshd.provider_api import Instance, InstanceState, Offer
 

@@ -14,16 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from meshd.runtime.pauses import growing_pause_s
-from meshd.tailnet.rotation import (
-    LOGGING_IN,
-    KeyRef,
-    Newcomer,
-    NodeStage,
-    Rotation,
-    RotationNode,
-    Source,
-    Stage,
-)
+from meshd.tailnet.rotation import LOGGING_IN, KeyRef, Newcomer, NodeStage, Rotation, RotationNode, Source, Stage
 from meshd.tailnet.rotation_world import SeenNode, World
 
 STORE_PARALLEL: Final = 16

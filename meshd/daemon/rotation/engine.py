@@ -18,14 +18,7 @@ from meshd.errors import StoreError, TailnetError
 from meshd.runtime.clock import Clock
 from meshd.store.auth_rotations import AuthRotations
 from meshd.tailnet.keystore import KeptKey
-from meshd.tailnet.rotation import (
-    NodeStage,
-    Rotation,
-    Source,
-    abort,
-    begin,
-    waive,
-)
+from meshd.tailnet.rotation import NodeStage, Rotation, Source, abort, begin, waive
 from meshd.tailnet.rotation_settle import settle
 from meshd.tailnet.rotation_steps import STORE_PARALLEL, Outcome, RotationStep, Verdict, begun, finished, next_steps
 from meshd.tailnet.rotation_world import World

@@ -8,18 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from meshd.errors import IllegalMove
-from meshd.tailnet.rotation import (
-    ENDED,
-    MOVES,
-    KeyRef,
-    NodeStage,
-    Source,
-    Stage,
-    abort,
-    begin,
-    waive,
-    why_not_abort,
-)
+from meshd.tailnet.rotation import ENDED, MOVES, KeyRef, NodeStage, Source, Stage, abort, begin, waive, why_not_abort
 from meshd.tailnet.rotation_settle import CANARY_TRIES, holds_up, settle
 from meshd.tailnet.rotation_steps import (
     PROVE_TRIES,
