@@ -1,18 +1,12 @@
-"""A HeadDesk that behaves: pools, machines that go through their phases tick by tick, jobs, prices, events."""
+"""A HeadDesk that behaves: a fleet in memory, its prices, its events, and rotations of its keys."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import datetime
 
-from meshd.api.auth import Accounts, Actor, Gate
+from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.api.schema import (
     CheckRow,
@@ -22,8 +16,6 @@ from meshd.api.schema import (
     EventsView,
     ExplainView,
     MachineAnswer,
-    MungeRotationRequest,
-    MungeRotationView,
     NearRow,
     NodeRow,
     NodesView,
@@ -38,7 +30,6 @@ from meshd.api.schema import (
     PricesRefresh,
     PricesRefreshed,
     PricesView,
-    ProblemView,
     QueueView,
     RemoveRequest,
     ScaleAnswer,
@@ -50,54 +41,20 @@ from meshd.api.schema import (
     VersionView,
     WaitingFor,
 )
-from meshd.api.server import ApiServer
-from meshd.obs.metrics import Metrics
+from tests.unit.api.memory_fleet import OFFER, SUPPLY, Box, MemoryFleet, Pool
+from tests.unit.api.memory_munge import MemoryMungeRotation
 from tests.unit.api.memory_rotation import MemoryRotation
 
-WAY = ("requested", "launching", "booting", "joining", "configuring", "testing", "ready")
-SUPPLY = frozenset(WAY)
-OFFER = "aws/eu-west-1/p4d.24xlarge"
-
 
 @dataclass
-class Box:
-    name: str
-    slot: str
-    pool: str
-    gpus: int
-    phase: str
-    since: datetime
-    reason: str = ""
-    failure: str = ""
-    drained: bool = False
-
-
-@dataclass
-class Pool:
-    gpus_per_node: int = 4
-    max_nodes: int = 8
-    usd_per_hour: float = 10.0
-    target: int = 0
-    target_id: int | None = None
-
-
-@dataclass
-class MemoryDesk:
-    pools: dict[str, Pool] = field(default_factory=lambda: {"a100": Pool()})
-    boxes: list[Box] = field(default_factory=list)
-    jobs: dict[str, list[str]] = field(default_factory=dict)
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    no_capacity: bool = False
+class MemoryDesk(MemoryFleet):
     catalogue: list[OfferRow] = field(default_factory=list)
     stories: dict[str, ExplainView] = field(default_factory=dict)
     queries: list[OffersQuery] = field(default_factory=list)
     unread: list[SourceView] = field(default_factory=list)
     wishes: list[ScaleRequest] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-    frozen: bool = False
     error: Exception | None = None
     price_rows: list[PriceRow] = field(default_factory=list)
-    munge: MungeRotationView = field(default_factory=lambda: MungeRotationView(at=datetime.now(UTC), key="aaaa"))
     fetches: dict[str, PriceRefreshRow] = field(default_factory=dict)
     actors: list[Actor] = field(default_factory=list)
     checks: list[CheckRow] = field(
@@ -105,122 +62,26 @@ class MemoryDesk:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.rotating = MemoryRotation(lambda: self.now())
         self.rotation = self.rotating.rotation
         self.rotate_key = self.rotating.rotate_key
         self.abort_rotation = self.rotating.abort_rotation
         self.waive = self.rotating.waive
-        self._log: list[EventRow] = []
+        self.munge = MemoryMungeRotation(lambda: self.now(), self.actors)
+        self.munge_rotation = self.munge.munge_rotation
+        self.rotate_munge_key = self.munge.rotate_munge_key
         self._changed = asyncio.Condition()
-        self._made = 0
         self._targets = 0
         self._tick_at: datetime | None = None
-        self._problems: list[ProblemView] = []
-
-    # the world
 
     async def tick(self) -> None:
         began = self.now()
-        if not self.frozen:
-            for box in list(self.boxes):
-                self._step(box)
-            for name, pool in self.pools.items():
-                self._fill(name, pool)
+        self.step()
         self.rotating.tick()
         self._tick_at = began
         async with self._changed:
             self._changed.notify_all()
-
-    def _step(self, box: Box) -> None:
-        if box.phase in WAY[:-1]:
-            self._move(box, WAY[WAY.index(box.phase) + 1])
-        elif box.phase == "draining" and not self.jobs.get(box.slot):
-            self._move(box, "terminating")
-        elif box.phase == "terminating":
-            self._move(box, "gone")
-            self.boxes.remove(box)
-
-    def _fill(self, name: str, pool: Pool) -> None:
-        if pool.target_id is None:
-            return
-        mine = [b for b in self.boxes if b.pool == name and b.phase in SUPPLY]
-        missing = pool.target - sum(b.gpus for b in mine)
-        self._problems = [p for p in self._problems if p.pool != name]
-        if missing > 0 and self.no_capacity:
-            text = "no offer will do: aws has no capacity for a100 in any region"
-            self._problems.append(
-                ProblemView(
-                    severity="error",
-                    text=text,
-                    cure="allow another provider",
-                    pool=name,
-                    blocking=True,
-                    since=self.now(),
-                )
-            )
-            self.event("problem", text, pool=name)
-            return
-        for index in self._free(name, pool):
-            if missing <= 0:
-                break
-            self._made += 1
-            box = Box(
-                f"lab-{name}-{index}-aaaaa{self._made % 10}",
-                f"{name}-{index}",
-                name,
-                pool.gpus_per_node,
-                "requested",
-                self.now(),
-            )
-            offer = self.refusals[0] if self.refusals else OFFER
-            fields = {"slot": box.slot, "offer": offer}
-            self.event("phase", "requested", machine=box.name, pool=name, phase="requested", **fields)
-            if self.refusals:
-                self.refusals.pop(0)
-                fields |= {"phase": "gone", "refusal": "no_capacity"}
-                self.event("failure", "gone: nothing was rented: none", machine=box.name, pool=name, **fields)
-            else:
-                self.boxes.append(box)
-            missing -= pool.gpus_per_node
-        for box in self._surplus(name, pool.target):
-            self._move(box, "draining", f"{pool.target} GPUs are wanted")
-
-    def _free(self, name: str, pool: Pool) -> list[int]:
-        taken = {b.slot for b in self.boxes}
-        return [i for i in range(1, pool.max_nodes + 1) if f"{name}-{i}" not in taken]
-
-    def _surplus(self, name: str, target: int) -> list[Box]:
-        mine = [b for b in self.boxes if b.pool == name and b.phase in SUPPLY]
-        surplus = sum(b.gpus for b in mine) - target
-        leave = []
-        for box in sorted(mine, key=lambda b: (bool(self.jobs.get(b.slot)), b.slot)):
-            if box.gpus <= surplus:
-                surplus -= box.gpus
-                leave.append(box)
-        return leave
-
-    def _move(self, box: Box, phase: str, reason: str = "") -> None:
-        box.phase, box.since, box.reason = phase, self.now(), reason
-        self.event("phase", f"{phase} {reason}".strip(), machine=box.name, pool=box.pool)
-
-    def event(self, kind: str, text: str, *, machine: str = "", pool: str = "", **fields: str) -> None:
-        row = EventRow(id=len(self._log) + 1, at=self.now(), kind=kind, text=text, machine=machine, pool=pool)
-        self._log.append(row.model_copy(update={"fields": fields}))
-
-    def add_ready(self, pool: str, index: int, **changes: Any) -> Box:
-        box = Box(
-            f"lab-{pool}-{index}-k7q2m{index}",
-            f"{pool}-{index}",
-            pool,
-            self.pools[pool].gpus_per_node,
-            "ready",
-            self.now(),
-        )
-        box = replace(box, **changes)
-        self.boxes.append(box)
-        return box
-
-    # the desk
 
     async def status(self) -> StatusView:
         self._fault()
@@ -234,7 +95,7 @@ class MemoryDesk:
             tick_age_s=2.0,
             sources=[SourceView(name="slurm", ok=True, at=now), *self._offer_sources()],
             pools=[self._pool_view(name, pool) for name, pool in self.pools.items()],
-            problems=list(self._problems),
+            problems=list(self.problems),
             spend=SpendView(usd_per_hour=self._usd(), usd_so_far=12.5),
         )
 
@@ -301,8 +162,8 @@ class MemoryDesk:
         mine = [b for b in self.boxes if b.pool == name and b.phase in SUPPLY]
         missing = max(gpus - sum(b.gpus for b in mine), 0)
         adds = -(-missing // pool.gpus_per_node)
-        leave = self._surplus(name, gpus)
-        free = self._free(name, pool)
+        leave = self.surplus(name, gpus)
+        free = self.free(name, pool)
         steps = [
             StepRow(action="request_machine", subject=f"{name}-{i}", reason=f"{gpus} GPUs are wanted")
             for i in free[:adds]
@@ -348,11 +209,11 @@ class MemoryDesk:
             gpus=request.gpus,
             target_id=None if request.dry_run else pool.target_id,
             at=self.now(),
-            last_event_id=len(self._log),
+            last_event_id=len(self.log),
             plan=plan,
             waiting_for_jobs=[
                 WaitingFor(slot=b.slot, machine=b.name, jobs=self.jobs[b.slot])
-                for b in self._surplus(name, request.gpus)
+                for b in self.surplus(name, request.gpus)
                 if self.jobs.get(b.slot)
             ],
         )
@@ -380,7 +241,7 @@ class MemoryDesk:
         self.actors.append(actor)
         if request.force:
             self.jobs.pop(box.slot, None)
-        self._move(box, "draining", f"removed by {actor.user}")
+        self.move(box, "draining", f"removed by {actor.user}")
         jobs = self.jobs.get(box.slot, [])
         return self._answer(box, f"given back when job {', '.join(jobs)} ends" if jobs else "given back")
 
@@ -392,7 +253,7 @@ class MemoryDesk:
     async def events(self, *, after_id: int | None, limit: int, wait_s: float, machine: str = "") -> EventsView:
         def found() -> list[EventRow]:
             slots = {b.name: b.slot for b in self.boxes}
-            rows = [e for e in self._log if not machine or machine in (e.machine, slots.get(e.machine))]
+            rows = [e for e in self.log if not machine or machine in (e.machine, slots.get(e.machine))]
             return rows[-limit:] if after_id is None else [e for e in rows if e.id > after_id][:limit]
 
         rows = found()
@@ -403,7 +264,7 @@ class MemoryDesk:
                         await self._changed.wait()
             except TimeoutError:
                 pass
-        return EventsView(events=rows, last_id=rows[-1].id if rows else max(after_id or 0, len(self._log)))
+        return EventsView(events=rows, last_id=rows[-1].id if rows else max(after_id or 0, len(self.log)))
 
     async def offers(self, query: OffersQuery) -> OffersView:
         self._fault()
@@ -439,31 +300,6 @@ class MemoryDesk:
         results = [self.fetches.get(name, PriceRefreshRow(provider=name, ok=True)) for name in request.providers]
         return PricesRefreshed(at=self.now(), results=results, prices=self.price_rows)
 
-    async def munge_rotation(self) -> MungeRotationView:
-        if self.munge.active and not self.munge.failure:
-            stages = ("stage", "switch", "verify", "done")
-            after = stages[stages.index(self.munge.stage) + 1]
-            figures = {"spread_ms": 210.0, "longest_away_ms": 205.0} if after == "done" else {}
-            self.munge = self.munge.model_copy(update={"stage": after, "active": after != "done", **figures})
-        return self.munge
-
-    async def rotate_munge_key(self, request: MungeRotationRequest, actor: Actor) -> MungeRotationView:
-        self.actors.append(actor)
-        if request.dry_run:
-            return MungeRotationView(at=self.now(), key="aaaa", old="aaaa", steps=["make a key"])
-        if request.action == "begin" and self.munge.active:
-            raise Refused("a rotation of the munge key is under way", "--status shows it, --abort takes it back")
-        if request.action != "begin" and not self.munge.active:
-            raise Refused("no rotation of the munge key is under way", "--status")
-        begun = {"id": "r1", "stage": "stage", "active": True, "old": "aaaa", "new": "bbbb", "by": str(actor.user)}
-        changes = {
-            "begin": begun,
-            "abort": {"stage": "aborted", "active": False, "taken_back": f"aborted by {actor.user}"},
-            "waive": {"failure": ""},
-        }
-        self.munge = self.munge.model_copy(update=changes[request.action])
-        return self.munge
-
     async def explain(self, subject: str) -> ExplainView:
         self._fault()
         if subject not in self.stories:
@@ -479,69 +315,3 @@ class MemoryDesk:
     def _fault(self) -> None:
         if self.error is not None:
             raise self.error
-
-
-@dataclass
-class Served:
-    """A desk behind a real server on a real socket, in a thread of its own."""
-
-    desk: MemoryDesk
-    socket: Path
-    loop: asyncio.AbstractEventLoop
-
-    def do(self, coroutine: Any) -> Any:
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        return future.result(5)
-
-
-@contextmanager
-def serve(
-    desk: MemoryDesk,
-    socket: Path,
-    *,
-    group: str = "no-such-group",
-    own_uid: int = 0,
-    tick_s: float = 0.02,
-    accounts: Accounts | None = None,
-) -> Iterator[Served]:
-    started = threading.Event()
-    state: dict[str, Any] = {}
-
-    async def body() -> None:
-        server = ApiServer(
-            desk, path=socket, gate=Gate(group, own_uid=own_uid, accounts=accounts), metrics=Metrics().registry
-        )
-        await server.start()
-        stop = asyncio.Event()
-        state.update(loop=asyncio.get_running_loop(), stop=stop)
-        started.set()
-        while not stop.is_set():
-            await desk.tick()
-            try:
-                async with asyncio.timeout(tick_s):
-                    await stop.wait()
-            except TimeoutError:
-                pass
-        await server.stop()
-
-    def thread() -> None:
-        try:
-            asyncio.run(body())
-        except Exception as error:
-            state["error"] = error
-        finally:
-            started.set()
-
-    worker = threading.Thread(target=thread, daemon=True)
-    worker.start()
-    assert started.wait(5)
-    if "error" in state:
-        raise state["error"]
-    try:
-        yield Served(desk, socket, state["loop"])
-    finally:
-        state["loop"].call_soon_threadsafe(state["stop"].set)
-        worker.join(10)
-        assert not worker.is_alive()
-        if "error" in state:
-            raise state["error"]

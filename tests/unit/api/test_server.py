@@ -23,7 +23,8 @@ from structlog.testing import capture_logs
 from meshd import errors
 from meshd.api.listen import SocketError, clear_stale
 from meshd.api.schema import ErrorView, EventsView, OffersQuery, ScaleAnswer, StatusView
-from tests.unit.api.memory_desk import MemoryDesk, serve
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.served import serve
 
 Logs = list[MutableMapping[str, Any]]
 

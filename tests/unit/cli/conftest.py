@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from meshd.cli.main import cli
-from tests.unit.api.memory_desk import MemoryDesk, Served, serve
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.served import Served, serve
 
 
 @dataclass(frozen=True)

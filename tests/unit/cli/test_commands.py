@@ -22,7 +22,8 @@ from meshd.cli.local_checks import run_checks
 from meshd.cli.main import COMMANDS, cli
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout
 from meshd.runtime.run import Result
-from tests.unit.api.memory_desk import MemoryDesk, Served
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -46,7 +47,7 @@ def still(desk: MemoryDesk) -> MemoryDesk:
     desk.add_ready("a100", 2, phase="booting", since=NOW - timedelta(seconds=42), reason="aws has it")
     desk.add_ready("a100", 3, phase="lost", since=NOW - timedelta(days=2), failure="aws does not end it")
     desk.jobs = {"a100-1": ["4711", "4712"]}
-    desk._problems = [
+    desk.problems = [
         ProblemView(
             severity="error",
             text="aws does not end it: \x1b[31mInternalError",

@@ -10,7 +10,8 @@ from meshd.api.schema import AlternativeRow, PlannedRow, PlanView, ScaleRequest,
 from meshd.cli.main import cli
 from meshd.cli.render import plain
 from meshd.cli.render_plan import plan
-from tests.unit.api.memory_desk import MemoryDesk, Served
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
 from tests.unit.cli.test_commands import golden
 

@@ -8,7 +8,8 @@ import pytest
 
 from meshd.api.schema import PriceRefreshRow, PriceRow
 from meshd.cli.exits import Exit
-from tests.unit.api.memory_desk import MemoryDesk, Served
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

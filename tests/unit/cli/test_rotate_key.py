@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshd.cli.exits import Exit
-from tests.unit.api.memory_desk import MemoryDesk, Served
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from meshd.api.schema import MungeNodeRow
 from meshd.cli.exits import Exit
-from tests.unit.api.memory_desk import MemoryDesk, Served
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
 
 NODE = MungeNodeRow(machine="lab-a100-1-x", slot="a100-1", key="aaaa", state="waiting", reason="it is silent")
@@ -12,9 +13,9 @@ NODE = MungeNodeRow(machine="lab-a100-1-x", slot="a100-1", key="aaaa", state="wa
 
 def test_from_the_question_to_the_end(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     ran = meshctl("rotate-key", "--munge", "--dry-run")
-    assert ran.code == Exit.OK and "1. make a key" in ran.out and not desk.munge.id
+    assert ran.code == Exit.OK and "1. make a key" in ran.out and not desk.munge.view.id
     ran = meshctl("rotate-key", "--munge")
-    assert ran.code == Exit.USAGE and "--yes" in ran.err and not desk.munge.id
+    assert ran.code == Exit.USAGE and "--yes" in ran.err and not desk.munge.view.id
     ran = meshctl("rotate-key", "--munge", "--yes")
     assert ran.code == Exit.OK and "verify" in ran.err
     assert "aaaa -> bbbb: done" in ran.out and "munged was away for 205 ms" in ran.out
@@ -22,13 +23,13 @@ def test_from_the_question_to_the_end(desk: MemoryDesk, served: Served, meshctl:
 
 
 def test_a_node_that_is_waited_for(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
-    desk.munge = desk.munge.model_copy(update={"failure": "waits for lab-a100-1-x", "nodes": [NODE]})
+    desk.munge.view = desk.munge.view.model_copy(update={"failure": "waits for lab-a100-1-x", "nodes": [NODE]})
     ran = meshctl("rotate-key", "--munge", "--yes", "--timeout", "500ms")
     assert ran.code == Exit.TIMED_OUT and "waits for lab-a100-1-x" in ran.err and "--waive" in ran.err
     ran = meshctl("rotate-key", "--munge", "--status")
     assert "a100-1" in ran.out and "it is silent" in ran.out
     assert meshctl("rotate-key", "--munge", "--yes").code == Exit.FAILED
-    assert meshctl("rotate-key", "--munge", "--waive", "a100-1").code == Exit.OK and desk.munge.failure == ""
+    assert meshctl("rotate-key", "--munge", "--waive", "a100-1").code == Exit.OK and desk.munge.view.failure == ""
 
 
 def test_taken_back(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:

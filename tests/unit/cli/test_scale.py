@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from meshd import errors
-from tests.unit.api.memory_desk import MemoryDesk, Pool, Served, serve
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.memory_fleet import Pool
+from tests.unit.api.served import Served, serve
 from tests.unit.cli.conftest import Meshctl
 
 
