@@ -218,7 +218,8 @@ class Publishing:
             return PublishView(error=self._error)
         status = self._publisher.status()
         return PublishView(
-            reconfigures=status.reconfigures + status.restarts, last_applied_at=status.last_applied_at,
+            reconfigures=status.reconfigures + status.restarts, refusals=status.refusals,
+            last_applied_at=status.last_applied_at,
             error="; ".join(text for text in (self._error, *status.problems) if text),
         )  # fmt: skip
 
@@ -242,7 +243,7 @@ class Publishing:
         if not _same(conf, ours):
             cure = "run `meshctl init` as root"
             return CheckRow(name=name, status="fail", text=f"{conf} is not the file that meshd writes", cure=cure)
-        return CheckRow(name=name, status="ok", text=f"{view.reconfigures} reconfigures, none refused")
+        return CheckRow(name=name, status="ok", text=f"{view.reconfigures} reconfigures, {view.refusals} refused")
 
 
 def _complaints(slurm_conf: Path) -> str:

@@ -94,7 +94,6 @@ class SlurmJob:
     nodes: tuple[str, ...] = ()
     state_reason: str = ""
     gpus: int = 0
-    node_count: int = 1
     features: str = ""
 
 
@@ -118,7 +117,6 @@ class TailnetPeer:
     Attributes:
         id: the device's stable id: it survives re-authentication, its public key does not.
         hostname: what the device calls itself; not unique.
-        dns_name: its unique name, without the trailing dot.
         online: the control server's opinion, not reachability.
         path: "direct ADDR", "relay CODE", "" when idle.
         node_key: its public key, "nodekey:HEX"; it changes with each login.
@@ -126,7 +124,6 @@ class TailnetPeer:
 
     id: str
     hostname: str
-    dns_name: str
     ipv4: str
     online: bool
     path: str = ""

@@ -47,7 +47,6 @@ STATE_WORDS = {
 
 _NO_NODES = "No nodes in the system"
 _ONE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_FIELD = re.compile(r"(?:^|\s)([A-Za-z_]+)=(.*?)(?=\s+[A-Za-z_]+=|\s*$)")
 _REASON_STAMP = re.compile(r"\s*\[[^\[\]\s]+@[^\[\]\s]+\]")
 _AFTER_REASON = re.compile(r"\s+(?:Comment|Extra|ReservationName)=")
 _GPU = re.compile(r"(?:^|[,/:])gpu(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?=$|[,(])")
@@ -137,7 +136,6 @@ def _job(line: str) -> SlurmJob:
         nodes=hostlist(_filled(field["NodeList"])),
         state_reason=_filled(field["Reason"]),
         gpus=gpus_of(field["tres-per-job"]) or gpus_of(field["tres-per-node"]) * count,
-        node_count=count,
         features=_filled(field["Feature"]),
     )
 

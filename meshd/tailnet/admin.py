@@ -45,15 +45,12 @@ class Device:
 
     Attributes:
         id: the stable id, the same as TailnetPeer.id.
-        connected: holds its connection to the control server: what peers see as online.
+        last_seen: None while it holds its connection to the control server, which is what peers see as online.
     """
 
     id: str
     hostname: str
-    dns_name: str
     ipv4: str
-    authorized: bool
-    connected: bool
     tags: tuple[str, ...]
     created: datetime | None
     last_seen: datetime | None
@@ -240,17 +237,13 @@ def _key(answer: Json) -> AuthKey:
 
 
 def _device(entry: Json) -> Device:
-    connected = flag(entry, "connectedToControl")
     return Device(
         id=text(entry, "nodeId") or text(entry, "id"),
         hostname=text(entry, "hostname"),
-        dns_name=text(entry, "name").rstrip("."),
         ipv4=first_ipv4(texts(entry, "addresses")),
-        authorized=flag(entry, "authorized"),
-        connected=connected,
         tags=texts(entry, "tags"),
         created=moment(entry, "created"),
-        last_seen=None if connected else moment(entry, "lastSeen"),
+        last_seen=None if flag(entry, "connectedToControl") else moment(entry, "lastSeen"),
         expires=None if flag(entry, "keyExpiryDisabled") else moment(entry, "expires"),
         ephemeral=flag(entry, "isEphemeral"),
         node_key=text(entry, "nodeKey"),

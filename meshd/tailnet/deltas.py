@@ -45,7 +45,7 @@ class Delta:
         status: a whole new table, on the first message.
         changed: (NodeID, peer) of peers that are new or replaced.
         removed: NodeIDs.
-        own: this node's stable id, address and DNS name, when they were told.
+        own: this node's stable id and address, when they were told.
         health: tailscaled's complaints, when they were told; () is "none".
         resync: it tells of changes that only a fresh status shows whole.
     """
@@ -54,7 +54,7 @@ class Delta:
     changed: tuple[tuple[int, TailnetPeer], ...] = ()
     removed: tuple[int, ...] = ()
     patched: tuple[PeerPatch, ...] = ()
-    own: tuple[str, str, str] | None = None
+    own: tuple[str, str] | None = None
     backend: str | None = None
     health: tuple[str, ...] | None = None
     resync: bool = False
@@ -90,8 +90,8 @@ def parse_delta(line: str | bytes) -> Delta:
     )
 
 
-def _own(node: Json) -> tuple[str, str, str]:
-    return text(node, "StableID"), first_ipv4(texts(node, "Addresses")), text(node, "Name").rstrip(".")
+def _own(node: Json) -> tuple[str, str]:
+    return text(node, "StableID"), first_ipv4(texts(node, "Addresses"))
 
 
 def _patch(patch: Json) -> PeerPatch:
@@ -137,7 +137,7 @@ def apply(before: TailnetTable, delta: Delta) -> tuple[TailnetTable, bool]:
         peers.pop(ids.pop(node_id, ""), None)
     after = replace(after, peers=peers, ids=ids)
     if delta.own:
-        after = replace(after, self_id=delta.own[0], self_ipv4=delta.own[1], self_dns_name=delta.own[2])
+        after = replace(after, self_id=delta.own[0], self_ipv4=delta.own[1])
     if delta.backend is not None:
         after = replace(after, backend=delta.backend)
     if delta.health is not None:

@@ -185,12 +185,11 @@ def _list(answer: Json | None, name: str) -> tuple[object, ...]:
 
 
 def _device(entry: Json) -> Device:
-    online = flag(entry, "online")
     return Device(
-        id=text(entry, "id"), hostname=text(entry, "name"), dns_name=text(entry, "givenName"),
-        ipv4=first_ipv4(texts(entry, "ipAddresses")), authorized=True, connected=online,
+        id=text(entry, "id"), hostname=text(entry, "name"),
+        ipv4=first_ipv4(texts(entry, "ipAddresses")),
         tags=texts(entry, "tags") or (*texts(entry, "forcedTags"), *texts(entry, "validTags")),
-        created=moment(entry, "createdAt"), last_seen=None if online else moment(entry, "lastSeen"),
+        created=moment(entry, "createdAt"), last_seen=None if flag(entry, "online") else moment(entry, "lastSeen"),
         expires=moment(entry, "expiry"), ephemeral=flag(table(entry.get("preAuthKey")), "ephemeral"),
         node_key=text(entry, "nodeKey"),
     )  # fmt: skip

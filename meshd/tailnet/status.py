@@ -29,7 +29,6 @@ class TailnetTable:
         health: tailscaled's own complaints, sorted.
         peers: by stable id.
         ids: stable id by NodeID: the bus names removed and patched peers by NodeID only.
-        tun: False means userspace networking.
     """
 
     backend: str
@@ -39,9 +38,7 @@ class TailnetTable:
     health: tuple[str, ...] = ()
     peers: Mapping[str, TailnetPeer] = field(default_factory=dict)
     ids: Mapping[int, str] = field(default_factory=dict)
-    tun: bool = True
     version: str = ""
-    self_dns_name: str = ""
     self_tags: tuple[str, ...] = ()
     self_key_expiry: datetime | None = None
 
@@ -116,9 +113,7 @@ def parse_status(source: str | bytes | Json) -> TailnetTable:
         health=tuple(sorted(texts(status, "Health"))),
         peers=peers,
         ids=ids,
-        tun=status.get("TUN") is not False,
         version=text(status, "Version"),
-        self_dns_name=text(own, "DNSName").rstrip("."),
         self_tags=texts(own, "Tags"),
         self_key_expiry=moment(own, "KeyExpiry"),
     )
@@ -130,7 +125,6 @@ def peer_from_status(entry: Json) -> TailnetPeer:
     return TailnetPeer(
         id=text(entry, "ID"),
         hostname=text(entry, "HostName"),
-        dns_name=text(entry, "DNSName").rstrip("."),
         ipv4=first_ipv4(texts(entry, "TailscaleIPs")),
         online=online,
         path=path_of(entry) if online else "",
@@ -161,7 +155,6 @@ def peer_from_node(node: Json) -> TailnetPeer:
     return TailnetPeer(
         id=text(node, "StableID"),
         hostname=text(table(node.get("Hostinfo")), "Hostname"),
-        dns_name=text(node, "Name").rstrip("."),
         ipv4=first_ipv4(texts(node, "Addresses")),
         online=online,
         last_seen=None if online else moment(node, "LastSeen"),

@@ -143,7 +143,7 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
 
         async def machine(index: int, after_s: float) -> None:
             await asyncio.sleep(after_s)
-            peer = TailnetPeer(f"n{index}", fleet.name(index), fleet.name(index), fleet.address(index), online=True)
+            peer = TailnetPeer(f"n{index}", fleet.name(index), fleet.address(index), online=True)
             whois.peers[f"127.1.{index // 250}.{index % 250 + 1}"] = peer
             table = daemon._watcher.table
             assert table is not None

@@ -73,7 +73,7 @@ async def measure(count: int, changes: int) -> list[float]:
         await asyncio.sleep(1.0)
         taken = []
         for i in range(count + 1, count + changes + 1):
-            peer = TailnetPeer(f"n{i}", fleet.name(i), fleet.name(i), fleet.address(i), online=True)
+            peer = TailnetPeer(f"n{i}", fleet.name(i), fleet.address(i), online=True)
             started = time.perf_counter()
             source.bus.put_nowait(Delta(changed=((i, peer),)))
             while (record := daemon._journal.machine(fleet.name(i))) is None or record.phase is Phase.BOOTING:

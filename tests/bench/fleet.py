@@ -68,12 +68,12 @@ def described(index: int) -> dict[str, object]:
 def peers(count: int) -> TailnetTable:
     """The tailnet with all of them."""
     table = {
-        str(i): TailnetPeer(f"n{i}", name(i), f"{name(i)}.example.ts.net", address(i), online=True,
+        str(i): TailnetPeer(f"n{i}", name(i), address(i), online=True,
                             path="direct 10.0.0.1:41641", tags=("tag:meshd",))
         for i in range(1, count + 1)
     }  # fmt: skip
     return TailnetTable(
-        version="1.102.5", backend="Running", self_id="head", self_ipv4="100.64.0.1", self_dns_name="head",
+        version="1.102.5", backend="Running", self_id="head", self_ipv4="100.64.0.1",
         self_online=True, health=(), peers={peer.id: peer for peer in table.values()},
         ids={int(key): peer.id for key, peer in table.items()},
     )  # fmt: skip

@@ -72,7 +72,7 @@ class Head:
         """Who calls, at once."""
         _, _, high, low = map(int, address.split("."))
         index = high * 250 + low - 1
-        return TailnetPeer(f"n{index}", fleet.name(index), fleet.name(index), fleet.address(index), online=True)
+        return TailnetPeer(f"n{index}", fleet.name(index), fleet.address(index), online=True)
 
 
 @asynccontextmanager

@@ -233,7 +233,7 @@ class World:
     def _agent(self, machine: Machine) -> Agent:
         index = len(self.agents) + 1
         where = f"{index // 250}.{index % 250 + 1}"
-        peer = TailnetPeer(f"n{index}", machine.token, machine.token, f"100.64.{where}", online=True)
+        peer = TailnetPeer(f"n{index}", machine.token, f"100.64.{where}", online=True)
         http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(local_addr=(f"127.3.{where}", 0)))
         return Agent(machine, f"127.3.{where}", peer, http)
 

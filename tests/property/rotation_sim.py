@@ -295,7 +295,7 @@ class Life:
     def world(self) -> Any:
         net, now = self.net, self.net.clock.now()
         peers = {
-            f"n-{n.name}": TailnetPeer(f"n-{n.name}", n.name, n.name, n.address, n.here, node_key=n.node_key)
+            f"n-{n.name}": TailnetPeer(f"n-{n.name}", n.name, n.address, n.here, node_key=n.node_key)
             for n in net.nodes.values()
             if n.joined
         }

@@ -291,9 +291,7 @@ class Daemon:
         world, now = self.world, self.world.clock.now()
         gone = Unavailable("fault", now)
         peers = {
-            m.id: TailnetPeer(m.id, m.token, m.token, m.ip, online=m.ended_s is None)
-            for m in world.machines.values()
-            if m.ip
+            m.id: TailnetPeer(m.id, m.token, m.ip, online=m.ended_s is None) for m in world.machines.values() if m.ip
         }
         slurm = SlurmView(
             "24.11.5", dict(world.nodes),
@@ -347,7 +345,7 @@ class Daemon:
             if record is None or record.facts is not None or world.chance(0.2):
                 continue
             try:
-                accept_join(self.records, record, TailnetPeer(m.id, m.token, m.token, m.ip, online=True), FACTS)
+                accept_join(self.records, record, TailnetPeer(m.id, m.token, m.ip, online=True), FACTS)
                 self.records.change(record.name, "munge", "proved", munge_ok=True)
             except JoinRefused:
                 continue

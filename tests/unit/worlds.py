@@ -57,7 +57,7 @@ def slurm(*nodes: SlurmNode, jobs: dict[str, str] | None = None) -> SlurmView:
 
 
 def peer(m: Machine) -> TailnetPeer:
-    return TailnetPeer(f"n-{m.name}", m.name, f"{m.name}.net", m.tailnet_ip or "100.64.0.99", online=True)
+    return TailnetPeer(f"n-{m.name}", m.name, m.tailnet_ip or "100.64.0.99", online=True)
 
 
 def tailnet(*peers: TailnetPeer, healthy: bool = True) -> TailnetView:

@@ -69,6 +69,7 @@ class PublishView(Part):
     """The state of the Slurm files that meshd writes."""
 
     reconfigures: int = 0
+    refusals: int = 0
     last_applied_at: AwareDatetime | None = None
     error: str = ""
 

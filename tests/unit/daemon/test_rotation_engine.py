@@ -254,7 +254,7 @@ async def test_devices_born_since_a_leak_are_told_apart(lab: Lab, monkeypatch: p
     def device(name: str, number: int) -> Device:
         now = lab.net.clock.now()
         return Device(
-            f"d-{name}", name, f"{name}.ts.net", f"100.64.7.{number}", True, True, (), now, now, None, False, "",
+            f"d-{name}", name, f"100.64.7.{number}", (), now, now, None, False, "",
         )  # fmt: skip
 
     one = next(iter(lab.net.nodes.values()))

@@ -102,9 +102,7 @@ class TestDesk:
                 MACHINE, tokens.hash_token(join_token), datetime.now(UTC) + timedelta(hours=1)
             )
         }
-        self.peers: dict[str, TailnetPeer] = {
-            "127.0.0.1": TailnetPeer("n1", MACHINE, f"{MACHINE}.mesh.ts.net", "100.64.0.7", True)
-        }
+        self.peers: dict[str, TailnetPeer] = {"127.0.0.1": TailnetPeer("n1", MACHINE, "100.64.0.7", True)}
         self.nodes: dict[str, tuple[str, str]] = {}
         self.node_tokens: list[SecretStr] = []
         self.queue = CommandQueue(redeliver_s=0.2)

@@ -34,7 +34,7 @@ def decided(
         Instance(AWS, InstanceId(f"i-{name}"), name, InstanceState.RUNNING, "r1", "gpu.1", launched_at=born)
         for name in names
     )
-    peers = {n: TailnetPeer(n, n, n, a, online=True) for n, a in (addresses or {}).items()}
+    peers = {n: TailnetPeer(n, n, a, online=True) for n, a in (addresses or {}).items()}
     nodes = {s: SlurmNode(s, a, frozenset({"ALLOCATED" if busy else "IDLE"})) for s, a in lines.items()}
     jobs = (SlurmJob("7", "u", "h100", "RUNNING", ("h100-1",)),) if busy else ()
     gone = Unavailable("away", NOW)
