@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import SecretStr
-
-from meshd.api.node_schema import ResultIn, Verb
+from meshd.api.node_schema import ResultIn, Verb, revealed
 
 REDELIVER_S = 2.0
 KEPT_OUTCOMES = 64
@@ -29,8 +27,8 @@ class Command:
     args: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_wire(self) -> dict[str, Any]:
-        """JSON-ready, with secrets in the clear: for the answer's body and nothing else."""
-        return {"id": self.id, "verb": self.verb, "args": _reveal(self.args)}
+        """As `revealed`."""
+        return {"id": self.id, "verb": self.verb, "args": revealed(self.args)}
 
 
 @dataclass(slots=True)
@@ -156,13 +154,3 @@ class CommandQueue:
             one.delivered_at = now
             due.append(one.command)
         return due, next_due
-
-
-def _reveal(value: Any) -> Any:
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
-    if isinstance(value, Mapping):
-        return {name: _reveal(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_reveal(one) for one in value]
-    return value

@@ -7,6 +7,7 @@ in Slurm's files.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -158,8 +159,8 @@ class _FromHead(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def to_wire(self) -> dict[str, Any]:
-        """JSON-ready, with secrets in the clear: for the answer's body and nothing else."""
-        return {name: _reveal(value) for name, value in self.model_dump().items()}
+        """As `revealed`."""
+        return {name: revealed(value) for name, value in self.model_dump().items()}
 
 
 class Needs(_FromHead):
@@ -209,5 +210,12 @@ def key_b64(key: bytes) -> SecretStr:
     return SecretStr(base64.b64encode(key).decode())
 
 
-def _reveal(value: Any) -> Any:
-    return value.get_secret_value() if isinstance(value, SecretStr) else value
+def revealed(value: Any) -> Any:
+    """JSON-ready, with secrets in the clear: for an answer's body and nothing else."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, Mapping):
+        return {name: revealed(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [revealed(one) for one in value]
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Mapping
-from typing import Any, cast
+from typing import Any
 
 from meshd.api.node_commands import Command, CommandQueue
 from meshd.api.node_schema import ResultIn, Verb
@@ -21,14 +21,14 @@ class AgentQueues:
         """The machine's queue."""
         return self._queues.setdefault(machine, CommandQueue())
 
-    async def command(self, machine: str, verb: str, args: Mapping[str, object], timeout_s: float) -> str:
+    async def command(self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float) -> str:
         """Order something and wait for its end; returns "" or why it failed."""
         return await self.order(machine, verb, args, timeout_s)
 
-    def order(self, machine: str, verb: str, args: Mapping[str, object], timeout_s: float) -> Awaitable[str]:
+    def order(self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float) -> Awaitable[str]:
         """As `command`, but it is in the queue when this returns; a wait that is cancelled takes it out again."""
         queue = self.of(machine)
-        command_id = queue.put(cast("Verb", verb), cast("Mapping[str, Any]", args))
+        command_id = queue.put(verb, args)
 
         async def wait() -> str:
             result = await _outcome(queue, command_id, timeout_s)

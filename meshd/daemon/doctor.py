@@ -80,10 +80,11 @@ class Doctor:
 
     async def _slurm(self) -> CheckRow:
         snapshot = self._snapshot()
-        if snapshot is None or not isinstance(snapshot.slurm, Fresh):
-            reason = "not read yet" if snapshot is None else getattr(snapshot.slurm, "reason", "")
+        seen = snapshot.slurm if snapshot is not None else None
+        if not isinstance(seen, Fresh):
+            reason = seen.reason if seen is not None else "not read yet"
             return fail("slurm", f"cannot be read: {reason}", "check `scontrol ping` and `systemctl status slurmctld`")
-        view = snapshot.slurm.value
+        view = seen.value
         return ok("slurm", f"{view.version} answers, {len(view.nodes)} nodes")
 
     async def _tailnet(self) -> CheckRow:

@@ -27,6 +27,7 @@ from meshd.daemon.records import Records
 from meshd.daemon.rotation.desk import RotationDesk
 from meshd.daemon.targets import asked_target, chosen_pool
 from meshd.model.desired import Block, Desired, Pool, Target
+from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
 from meshd.plan.grow import amount
 from meshd.plan.scale import supply_gpus
@@ -167,7 +168,7 @@ class Desk:
         """All machines that are not GONE."""
         now, tick = self._clock.now(), self._reconciler.last
         slurm = views.slurm_of(tick.snapshot if tick else None)
-        machines = sorted(self._journal.machines(), key=lambda m: (m.pool, _index(m.slot), m.name))
+        machines = sorted(self._journal.machines(), key=lambda m: (m.pool, slot_order(m.slot), m.name))
         return s.NodesView(at=now, nodes=[views.node_row(machine, slurm, now) for machine in machines])
 
     async def events(self, *, after_id: int | None, limit: int, wait_s: float, machine: str = "") -> s.EventsView:
@@ -324,8 +325,3 @@ class Desk:
 
 def _of_other_pools(blocks: Mapping[str, Block], pool: Pool) -> dict[str, Block]:
     return {key: block for key, block in blocks.items() if key.startswith("pool:") and key != f"pool:{pool.name}"}
-
-
-def _index(slot: str) -> tuple[str, int]:
-    pool, _, number = slot.rpartition("-")
-    return pool, int(number) if number.isdigit() else 0

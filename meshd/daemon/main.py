@@ -71,6 +71,7 @@ from meshd.runtime.run import run
 from meshd.runtime.tasks import keep_running
 from meshd.slurm.client import SlurmClient
 from meshd.store.journal import Journal
+from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.canary import Canary
 from meshd.tailnet.localapi import LocalApi
@@ -144,7 +145,8 @@ class Daemon:
             slurm=self._sources.slurm_view, wake=self._wake, calm=hold.over,
         )  # fmt: skip
         self._rotator = MungeRotator(
-            journal=self._journal, store=MungeKeyStore(state), credential=head_key, agents=self._agents, clock=clock,
+            log_of=MungeRotations(self._journal), store=MungeKeyStore(state), credential=head_key, agents=self._agents,
+            clock=clock,
             head=HeadMunge(settings.cluster.socket.parent, self._munge, self._slurm, clock),
             nodes=MungeNodes(self._journal, self._sources.slurm_view, clock, settings.node_api.poll_hold_s),
             look_at_slurm=self._sources.slurm.read_once,

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
+from meshd.daemon.checkrow import fail, ok, warn
 from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.under_way import UnderWay
 from meshd.errors import MungeError, SlurmError
+from meshd.model.ids import slot_order
 from meshd.munge.key import fingerprint
 from meshd.munge.rotation import Rotation, Stage, begin
 from meshd.munge.rotation_world import standing, waits_for
@@ -94,7 +96,7 @@ class MungeDesk:
         name, cure = "munge key", "meshctl rotate-key --munge"
         if self._rotator.active:
             text = f"is being rotated: {self._rotator.current.stage.value}"
-            return s.CheckRow(name=name, status="ok", text=text)
+            return ok(name, text)
         made_at, now = await self._rotator.head.made_at(), self._clock.now()
         days = (now - made_at).days
         age = f"of {made_at:%Y-%m-%d}, {days} day{'' if days == 1 else 's'} old"
@@ -102,13 +104,11 @@ class MungeDesk:
         others = sorted(node.slot for node in nodes if node.key not in {"", self._key()})
         if others:
             text = f"{len(others)} nodes have another one than the head: {', '.join(others[:10])}"
-            return s.CheckRow(
-                name=name, status="fail", text=text,
-                cure=f"`{cure}` gives all the same one; or, after a change by hand, `systemctl restart munge meshd`",
-            )  # fmt: skip
+            by_hand = "`systemctl restart munge meshd`"
+            return fail(name, text, f"`{cure}` gives all the same one; or, after a change by hand, {by_hand}")
         if days > OLD_AFTER_D:
-            return s.CheckRow(name=name, status="warn", text=age, cure=f"`{cure}` makes a new one, the fleet running")
-        return s.CheckRow(name=name, status="ok", text=f"{age}; the same on {sum(bool(n.key) for n in nodes)} nodes")
+            return warn(name, age, f"`{cure}` makes a new one, the fleet running")
+        return ok(name, f"{age}; the same on {sum(bool(n.key) for n in nodes)} nodes")
 
     def problem(self) -> Iterable[s.ProblemView]:
         """What people must know without asking."""
@@ -140,7 +140,7 @@ class MungeDesk:
                     machine=name, slot=node.slot, key=node.key, state=standing(rotation, node),
                     reason=waiting.get(name, "") or node.problem,
                 )
-                for name, node in sorted(world.nodes.items(), key=lambda item: item[1].slot)
+                for name, node in sorted(world.nodes.items(), key=lambda item: slot_order(item[1].slot))
             ],
         )  # fmt: skip
 
@@ -154,7 +154,7 @@ class MungeDesk:
                 machine=name, slot=node.slot, key=node.key, state=standing(would, node),
                 reason="" if node.reachable else waits_for(would, world).get(name, "it gets the key when it is back"),
             )
-            for name, node in sorted(world.nodes.items(), key=lambda item: item[1].slot)
+            for name, node in sorted(world.nodes.items(), key=lambda item: slot_order(item[1].slot))
         ]  # fmt: skip
         reached = sum(node.reachable for node in world.nodes.values())
         return s.MungeRotationView(

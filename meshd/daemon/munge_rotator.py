@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, assert_never
 
 import structlog
-from pydantic import SecretBytes
+from pydantic import SecretBytes, SecretStr
 
-from meshd.api.node_schema import PollIn, ResultIn, key_b64
+from meshd.api.node_schema import PollIn, ResultIn, Verb, key_b64
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.munge_nodes import MungeNodes
 from meshd.errors import MungeError
@@ -34,7 +34,7 @@ from meshd.munge.rotation_steps import (
 )
 from meshd.munge.rotation_world import HeadView, World
 from meshd.runtime.clock import Clock
-from meshd.store.journal import Journal
+from meshd.store.munge_rotations import MungeRotations
 
 LOOK_S = 0.5
 AGAIN_S = 2.0
@@ -75,6 +75,7 @@ class MungeRotator:
     """The newest rotation of the munge key, and the key in force.
 
     Args:
+        log_of: the journal's part.
         credential: the key that the service was started with.
         look_at_slurm: has Slurm read again.
     """
@@ -82,7 +83,7 @@ class MungeRotator:
     def __init__(
         self,
         *,
-        journal: Journal,
+        log_of: MungeRotations,
         store: MungeKeyStore,
         credential: Callable[[], SecretBytes],
         head: HeadSide,
@@ -92,7 +93,7 @@ class MungeRotator:
         clock: Clock,
         pace: Pace | None = None,
     ) -> None:
-        self._journal = journal
+        self._log = log_of
         self._store = store
         self._credential = credential
         self.head = head
@@ -108,7 +109,7 @@ class MungeRotator:
         self._awake = asyncio.Event()
         self._settled = asyncio.Event()
         self.problem = ""
-        self.rotation = journal.munge_rotation()
+        self.rotation = log_of.last()
         self._note_settled()
         self._loaded: dict[str, SecretBytes] = {}
         self._rules = True
@@ -240,7 +241,7 @@ class MungeRotator:
         before = self.rotation
         if rotation.ended:
             rotation = self._with_figures(rotation)
-        self.rotation = self._journal.put_munge_rotation(rotation, text, self._clock.now())
+        self.rotation = self._log.put(rotation, text, self._clock.now())
         self._note_settled()
         if text:
             log.info("munge_rotation", stage=rotation.stage.value, text=text)
@@ -310,7 +311,7 @@ class MungeRotator:
         new = self._store.keep(make_key())
         self._write(replace(self.current, new=new), "")
 
-    def _order(self, step: Step, machine: str, args: dict[str, Any], verb: str = "munge_key") -> Awaitable[None]:
+    def _order(self, step: Step, machine: str, args: dict[str, Any], verb: Verb = "munge_key") -> Awaitable[None]:
         """Put it into the machine's queue at once, so that it comes before what is ordered later."""
         ordered = self._agents.order(machine, verb, args, ORDER_TIMEOUT_S)
 
@@ -338,7 +339,7 @@ class MungeRotator:
             if not isinstance(step, StageHead | SwitchHead):  # the head's unit is under way and will answer
                 task.cancel()
 
-    def _b64(self, name: str) -> Any:
+    def _b64(self, name: str) -> SecretStr:
         return key_b64(self._key(name).get_secret_value())
 
     def _note_away(self, result: ResultIn) -> None:

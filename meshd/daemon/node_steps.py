@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
+from meshd.api.node_schema import Verb
 from meshd.config import TimingSettings
 from meshd.daemon.records import Records
 from meshd.errors import MeshdError, TailnetError
@@ -45,7 +46,7 @@ class SlurmControl(Protocol):
 class Agents(Protocol):
     """What is asked of the node agents."""
 
-    async def command(self, machine: str, verb: str, args: Mapping[str, object], timeout_s: float) -> str:
+    async def command(self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float) -> str:
         """Have the agent carry out a verb; returns "" or why it failed (also when it did not answer in time)."""
         ...
 

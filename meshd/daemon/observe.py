@@ -14,7 +14,7 @@ import structlog
 
 from meshd.errors import MeshdError
 from meshd.model.observed import Fresh, Observation, Unavailable
-from meshd.runtime.clock import Clock
+from meshd.runtime.clock import Clock, sleep_until
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -92,22 +92,13 @@ class Source(Generic[T]):
             while waited_s < self._wait_s() and not self._soon.is_set():
                 # The interval may shrink while we wait: somebody began to wait for news.
                 nap_s = min(self._wait_s() - waited_s, 0.25)
-                await self._nap(nap_s)
+                await sleep_until(self._soon, nap_s, self._clock)
                 waited_s += nap_s
 
     def _wait_s(self) -> float:
         """A source that failed is not left alone for long, however slow its usual pace."""
         interval_s = self._interval_s()
         return min(interval_s, RETRY_S) if isinstance(self.current, Unavailable) else interval_s
-
-    async def _nap(self, nap_s: float) -> None:
-        nap = asyncio.ensure_future(self._clock.sleep(nap_s))
-        soon = asyncio.ensure_future(self._soon.wait())
-        try:
-            await asyncio.wait({nap, soon}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            nap.cancel()
-            soon.cancel()
 
 
 def _no_answer(timeout_s: float | None) -> str:

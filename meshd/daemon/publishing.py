@@ -16,6 +16,7 @@ import structlog
 
 from meshd.api.schema import CheckRow, PublishView
 from meshd.config import PoolSettings, Settings
+from meshd.daemon.checkrow import fail, ok, warn
 from meshd.errors import SlurmError
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import SlurmView
@@ -237,13 +238,12 @@ class Publishing:
         ours = self._settings().cluster.state_dir / "slurm" / "nodes.conf"
         name, view = "slurm files", self.view()
         if view.error:
-            return CheckRow(name=name, status="fail", text=view.error, cure="see docs/troubleshooting.md, Slurm files")
+            return fail(name, view.error, "see docs/troubleshooting.md, Slurm files")
         if unused := self.unused_ranges():
-            return CheckRow(name=name, status="warn", text=unused, cure=NEWER_SLURM)
+            return warn(name, unused, NEWER_SLURM)
         if not _same(conf, ours):
-            cure = "run `meshctl init` as root"
-            return CheckRow(name=name, status="fail", text=f"{conf} is not the file that meshd writes", cure=cure)
-        return CheckRow(name=name, status="ok", text=f"{view.reconfigures} reconfigures, {view.refusals} refused")
+            return fail(name, f"{conf} is not the file that meshd writes", "run `meshctl init` as root")
+        return ok(name, f"{view.reconfigures} reconfigures, {view.refusals} refused")
 
 
 def _complaints(slurm_conf: Path) -> str:

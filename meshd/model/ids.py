@@ -24,6 +24,12 @@ def slot_index(pool: str, slot: str) -> int | None:
     return int(number) if prefix == pool and re.fullmatch(r"[1-9][0-9]*", number) else None
 
 
+def slot_order(slot: str) -> tuple[str, int]:
+    """Sorts slots by pool, and by index within it."""
+    pool, _, number = slot.rpartition("-")
+    return pool, int(number) if number.isdigit() else 0
+
+
 def machine_name(cluster: str, slot: str, unique: str) -> MachineName:
     """A machine's name: unique for ever, its idempotency token, provider name tag and tailnet hostname."""
     return MachineName(f"{cluster}-{slot}-{unique}")

@@ -38,3 +38,14 @@ class SystemClock:
     async def sleep(self, delay_s: float) -> None:
         """Wait for `delay_s` seconds."""
         await asyncio.sleep(delay_s)
+
+
+async def sleep_until(event: asyncio.Event, delay_s: float, clock: Clock) -> None:
+    """Wait for `delay_s` seconds, or less when the event is set before."""
+    nap = asyncio.ensure_future(clock.sleep(delay_s))
+    woken = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({nap, woken}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        nap.cancel()
+        woken.cancel()

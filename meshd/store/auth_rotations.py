@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from meshd.obs.log import redact
-from meshd.store.journal import Journal
+from meshd.store.journal import Journal, News
 from meshd.tailnet.rotation import AT_NODES, Rotation, RotationNode, Stage
 
 _ROTATION: Final = TypeAdapter(Rotation)
@@ -32,7 +32,11 @@ class AuthRotations:
         """Write what changed of the newest rotation, or a new one; a change of its stage is an event."""
         before = self._last if self._last is not None and self._last.id == rotation.id else None
         nodes = _changed(before.nodes if before else {}, rotation.nodes)
-        with self._journal.writing() as db:
+        news = None
+        if before is None or _is_news(before, rotation):
+            fields = {"stage": rotation.stage.value, "rotation": rotation.id}
+            news = News(at, "rotation", _told(rotation), fields=fields)
+        with self._journal.writing(news) as db:
             db.execute(
                 "INSERT INTO auth_rotations (id, record) VALUES (?,?) "
                 "ON CONFLICT (id) DO UPDATE SET record=excluded.record",
@@ -44,8 +48,6 @@ class AuthRotations:
                 [(rotation.id, machine, redact(_NODE.dump_json(node).decode())) for machine, node in nodes.items()],
             )
         self._last = rotation
-        if before is None or _is_news(before, rotation):
-            self._journal.event(at, "rotation", _told(rotation), stage=rotation.stage.value, rotation=rotation.id)
         return rotation
 
     def _read_last(self) -> Rotation | None:

@@ -10,9 +10,9 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, LiteralString
@@ -22,7 +22,6 @@ from pydantic import TypeAdapter
 from meshd.errors import StoreError
 from meshd.model.desired import Block, Cause, Target
 from meshd.model.machine import Machine, Phase
-from meshd.munge.rotation import Rotation
 from meshd.obs.log import redact
 from meshd.plan.memory import remembered
 from meshd.store.migrations import migrate
@@ -36,7 +35,17 @@ GONE_KEPT = 1000
 
 _MACHINE = TypeAdapter(Machine)
 _TARGET = TypeAdapter(Target)
-_MUNGE_ROTATION = TypeAdapter(Rotation)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """An event that is to be written; `machine` is "" when it is about none."""
+
+    at: datetime
+    kind: str
+    text: str
+    machine: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,7 @@ class Journal:
         except (sqlite3.Error, ValueError, OSError, StoreError) as error:
             self.close()
             raise _cannot_open(path, error) from error
-        self._listeners: list[Any] = []
+        self._listeners: list[Callable[[], None]] = []
         self.revision = 0
         """Grows with every change of a machine's record, so that what depends on them is made anew only then."""
 
@@ -82,16 +91,14 @@ class Journal:
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
         migrate(self._db)
-        self._live = {m.name: m for m in self._read_machines("phase <> 'gone'")}
+        self._live: dict[str, Machine] = {m.name: m for m in self._read_machines("phase <> 'gone'")}
         gone = "phase = 'gone' AND json_extract(record, '$.device_removed') = 0 ORDER BY rowid DESC LIMIT ?"
-        self._gone = {m.name: m for m in reversed(list(self._read_machines(gone, GONE_KEPT)))}
-        targets = (_TARGET.validate_json(row[0]) for row in self._rows("SELECT record FROM targets"))
+        self._gone: dict[str, Machine] = {m.name: m for m in reversed(list(self._read_machines(gone, GONE_KEPT)))}
+        targets = (_TARGET.validate_json(row[0]) for row in self.rows("SELECT record FROM targets"))
         self._targets = {target.pool: target for target in targets}
         self._blocks = {
             key: Block(key, datetime.fromisoformat(until), reason, strikes, Cause(cause))
-            for key, until, reason, strikes, cause in self._rows(
-                "SELECT key, until, reason, strikes, cause FROM blocks"
-            )
+            for key, until, reason, strikes, cause in self.rows("SELECT key, until, reason, strikes, cause FROM blocks")
         }
 
     # -- machines -------------------------------------------------------------------------------------------------
@@ -107,7 +114,7 @@ class Journal:
     def machine(self, name: str) -> Machine | None:
         """The record of a machine, gone or not; None when it was never ours."""
         if name in self._live:
-            return self._live[name]  # type: ignore[index]
+            return self._live[name]
         return next(iter(self._read_machines("name = ?", name)), None)
 
     def history(self, limit: int = 1000) -> list[Machine]:
@@ -128,13 +135,13 @@ class Journal:
 
     def knows_instance(self, provider: str, instance_id: str) -> bool:
         """Whether any record, gone or not, is of this instance."""
-        return bool(self._rows("SELECT 1 FROM machines WHERE provider = ? AND instance_id = ?", provider, instance_id))
+        return bool(self.rows("SELECT 1 FROM machines WHERE provider = ? AND instance_id = ?", provider, instance_id))
 
     def put(self, machine: Machine, kind: str, text: str, at: datetime, **fields: Any) -> Machine:
         """Write a machine's record and the event that tells why, together."""
         record = redact(_MACHINE.dump_json(machine).decode())
-        with self._transaction():
-            self._db.execute(
+        with self.writing(News(at, kind, text, machine.name, fields)) as db:
+            db.execute(
                 "INSERT INTO machines (name, pool, slot, provider, instance_id, phase, record) VALUES (?,?,?,?,?,?,?) "
                 "ON CONFLICT (name) DO UPDATE SET instance_id=excluded.instance_id, phase=excluded.phase, "
                 "record=excluded.record",
@@ -148,7 +155,6 @@ class Journal:
                     record,
                 ),
             )
-            self._event(at, machine.name, kind, text, fields)
         self._keep(machine)
         self.revision += 1
         return machine
@@ -163,17 +169,17 @@ class Journal:
 
     def bind_join(self, machine: str, device_id: str, at: datetime) -> str:
         """Bind a machine's join token to the first device that used it; returns the device that it is bound to."""
-        with self._transaction():
-            self._db.execute(
+        with self.writing() as db:
+            db.execute(
                 "INSERT INTO joins (machine, device_id, at) VALUES (?,?,?) ON CONFLICT (machine) DO NOTHING",
                 (machine, device_id, at.isoformat()),
             )
-        return str(self._rows("SELECT device_id FROM joins WHERE machine = ?", machine)[0][0])
+        return str(self.rows("SELECT device_id FROM joins WHERE machine = ?", machine)[0][0])
 
     def rebind_join(self, machine: str, device_id: str, at: datetime) -> None:
         """Bind a machine's join token to the device that it has now, for its first one was deleted."""
-        with self._transaction():
-            self._db.execute(
+        with self.writing() as db:
+            db.execute(
                 "INSERT INTO joins (machine, device_id, at) VALUES (?,?,?) "
                 "ON CONFLICT (machine) DO UPDATE SET device_id=excluded.device_id, at=excluded.at",
                 (machine, device_id, at.isoformat()),
@@ -181,7 +187,7 @@ class Journal:
 
     def bound_device(self, machine: str) -> str:
         """The device that a machine's join token is bound to, "" while it is unused."""
-        rows = self._rows("SELECT device_id FROM joins WHERE machine = ?", machine)
+        rows = self.rows("SELECT device_id FROM joins WHERE machine = ?", machine)
         return str(rows[0][0]) if rows else ""
 
     # -- targets and blocks ---------------------------------------------------------------------------------------
@@ -192,10 +198,10 @@ class Journal:
 
     def set_target(self, target: Target, text: str, at: datetime) -> Target:
         """Remember what a pool shall have; returns it with its id, which is that of its event."""
-        with self._transaction():
-            event_id = self._event(at, "", "target", text, {"pool": target.pool, "gpus": target.gpus, "by": target.by})
-            target = replace(target, id=event_id, at=at)
-            self._db.execute(
+        fields = {"pool": target.pool, "gpus": target.gpus, "by": target.by}
+        with self.writing() as db:
+            target = replace(target, id=self._event(News(at, "target", text, fields=fields)), at=at)
+            db.execute(
                 "INSERT INTO targets (pool, record) VALUES (?,?) "
                 "ON CONFLICT (pool) DO UPDATE SET record=excluded.record",
                 (target.pool, _TARGET.dump_json(target).decode()),
@@ -218,60 +224,40 @@ class Journal:
     def block(self, block: Block, at: datetime) -> None:
         """Leave something alone until a time."""
         until = block.until.isoformat()
-        with self._transaction():
-            self._db.execute(
+        fields = {"until": until, "strikes": block.strikes, "cause": block.cause.value}
+        with self.writing(News(at, "block", f"{block.key}: {block.reason}", fields=fields)) as db:
+            db.execute(
                 "INSERT INTO blocks (key, until, reason, strikes, cause) VALUES (?,?,?,?,?) "
                 "ON CONFLICT (key) DO UPDATE SET until=excluded.until, reason=excluded.reason, "
                 "strikes=excluded.strikes, cause=excluded.cause",
                 (block.key, until, redact(block.reason), block.strikes, block.cause.value),
             )
-            fields = {"until": until, "strikes": block.strikes, "cause": block.cause.value}
-            self._event(at, "", "block", f"{block.key}: {block.reason}", fields)
         self._blocks[block.key] = block
 
     def unblock(self, keys: Iterable[str]) -> None:
         """Forget these blocks; unknown keys are no error."""
         doomed = self._blocks.keys() & set(keys)
-        with self._transaction():
-            self._db.executemany("DELETE FROM blocks WHERE key = ?", [(key,) for key in doomed])
+        with self.writing() as db:
+            db.executemany("DELETE FROM blocks WHERE key = ?", [(key,) for key in doomed])
         self._blocks = {key: block for key, block in self._blocks.items() if key not in doomed}
-
-    # -- the munge key --------------------------------------------------------------------------------------------
-
-    def munge_rotation(self) -> Rotation | None:
-        """The newest rotation of the munge key; None when there never was one."""
-        rows = self._rows("SELECT record FROM munge_rotations ORDER BY rowid DESC LIMIT 1")
-        return _MUNGE_ROTATION.validate_json(rows[0][0]) if rows else None
-
-    def put_munge_rotation(self, rotation: Rotation, text: str, at: datetime) -> Rotation:
-        """Write a rotation down, with the event that tells why unless `text` is empty."""
-        with self._transaction():
-            self._db.execute(
-                "INSERT INTO munge_rotations (id, record) VALUES (?,?) "
-                "ON CONFLICT (id) DO UPDATE SET record=excluded.record",
-                (rotation.id, redact(_MUNGE_ROTATION.dump_json(rotation).decode())),
-            )
-            if text:
-                self._event(at, "", "munge_key", text, {"stage": rotation.stage.value})
-        return rotation
 
     # -- events ---------------------------------------------------------------------------------------------------
 
     def event(self, at: datetime, kind: str, text: str, machine: str = "", **fields: Any) -> None:
         """Write an event of its own."""
-        with self._transaction():
-            self._event(at, machine, kind, text, fields)
+        with self.writing(News(at, kind, text, machine, fields)):
+            pass
 
     def events(self, after_id: int = 0, limit: int = 100, machine: str = "") -> list[Event]:
         """The oldest `limit` events after an id; with `after_id` < 0 the newest ones, oldest first."""
         newest = "SELECT * FROM events WHERE ?1 IN ('', machine) ORDER BY id DESC LIMIT ?2"
         after = "SELECT * FROM events WHERE ?1 IN ('', machine) AND id > ?3 ORDER BY id LIMIT ?2"
-        rows = self._rows(newest, machine, limit)[::-1] if after_id < 0 else self._rows(after, machine, limit, after_id)
+        rows = self.rows(newest, machine, limit)[::-1] if after_id < 0 else self.rows(after, machine, limit, after_id)
         return [_event_of(row) for row in rows]
 
     def events_of_pool(self, pool: str, limit: int) -> list[Event]:
         """The newest events of a pool and of its machines, also of those that are gone; oldest first."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT * FROM events WHERE machine IN (SELECT name FROM machines WHERE pool = ?1) "
             "OR (machine = '' AND json_extract(fields, '$.pool') = ?1) ORDER BY id DESC LIMIT ?2",
             pool,
@@ -281,9 +267,9 @@ class Journal:
 
     def last_event_id(self) -> int:
         """The id of the newest event, 0 when there is none."""
-        return int(self._rows("SELECT coalesce(max(id), 0) FROM events")[0][0])
+        return int(self.rows("SELECT coalesce(max(id), 0) FROM events")[0][0])
 
-    def on_event(self, listener: Any) -> None:
+    def on_event(self, listener: Callable[[], None]) -> None:
         """Call `listener()` after each event, to wake those who follow."""
         self._listeners.append(listener)
 
@@ -291,6 +277,37 @@ class Journal:
         """Close the database and let another process have it."""
         self._db.close()
         os.close(self._lock)
+
+    # -- for the modules beside this one, which look after tables of their own ------------------------------------
+
+    def rows(self, sql: LiteralString, *args: Any) -> list[Any]:
+        """Read."""
+        try:
+            return self._db.execute(sql, args).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"the journal {self._path} cannot be read: {error}") from error
+
+    @contextmanager
+    def writing(self, news: News | None = None) -> Iterator[sqlite3.Connection]:
+        """One durable transaction, with the event that tells of it."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                if news is not None:
+                    self._event(news)
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise StoreError(f"the journal {self._path} cannot be written: {error}") from error
+        for listener in self._listeners:
+            listener()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _keep(self, machine: Machine) -> None:
         if machine.phase is not Phase.GONE:
@@ -305,54 +322,20 @@ class Journal:
             if len(self._gone) > GONE_KEPT:
                 self._gone.pop(next(iter(self._gone)))
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
-    def _event(self, at: datetime, machine: str, kind: str, text: str, fields: Mapping[str, Any]) -> int:
+    def _event(self, news: News) -> int:
+        fields = redact(json.dumps(news.fields, default=str))
         cursor = self._db.execute(
             "INSERT INTO events (at, machine, kind, text, fields) VALUES (?,?,?,?,?)",
-            (at.isoformat(), machine, kind, redact(text), redact(json.dumps(fields, default=str))),
+            (news.at.isoformat(), news.machine, news.kind, redact(news.text), fields),
         )
         event_id = int(cursor.lastrowid or 0)
         if event_id % PRUNED_EVERY == 0:
             self._db.execute("DELETE FROM events WHERE id <= ?", (event_id - EVENTS_KEPT,))
         return event_id
 
-    def _rows(self, sql: LiteralString, *args: Any) -> list[Any]:
-        try:
-            return self._db.execute(sql, args).fetchall()
-        except sqlite3.Error as error:
-            raise StoreError(f"the journal {self._path} cannot be read: {error}") from error
-
     def _read_machines(self, where: LiteralString, *args: Any) -> Iterable[Machine]:
-        for (record,) in self._rows("SELECT record FROM machines WHERE " + where, *args):
+        for (record,) in self.rows("SELECT record FROM machines WHERE " + where, *args):
             yield _MACHINE.validate_json(record)
-
-    def rows(self, sql: LiteralString, *args: Any) -> list[Any]:
-        """Read a table that a module beside this one looks after."""
-        return self._rows(sql, *args)
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One durable transaction for such a table."""
-        with self._transaction():
-            yield self._db
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise StoreError(f"the journal {self._path} cannot be written: {error}") from error
-        for listener in self._listeners:
-            listener()
 
 
 def _event_of(row: Any) -> Event:

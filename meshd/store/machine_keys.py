@@ -8,7 +8,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from meshd.obs.log import redact
-from meshd.store.journal import Journal
+from meshd.store.journal import Journal, News
 from meshd.tailnet.machine_keys import MachineKey
 
 _KEY: Final = TypeAdapter(MachineKey)
@@ -43,8 +43,8 @@ class OpenKeys:
 
     def close(self, key: MachineKey, why: str, at: datetime) -> None:
         """It opens nothing any more; the event tells why."""
-        with self._journal.writing() as db:
+        name = f"its own auth key {key.id}" if key.id else "what may have been minted for it"
+        news = News(at, "auth_key", f"{name} is over: {why}", key.machine, {"purpose": key.purpose})
+        with self._journal.writing(news) as db:
             db.execute("DELETE FROM machine_keys WHERE machine = ? AND purpose = ?", (key.machine, key.purpose))
         self._keys.pop((key.machine, key.purpose), None)
-        name = f"its own auth key {key.id}" if key.id else "what may have been minted for it"
-        self._journal.event(at, "auth_key", f"{name} is over: {why}", key.machine, purpose=key.purpose)

@@ -38,6 +38,7 @@ from meshd.runtime.clock import SystemClock
 from meshd.runtime.run import Result, run
 from meshd.slurm.client import SlurmClient
 from meshd.store.journal import Journal
+from meshd.store.munge_rotations import MungeRotations
 from tests.bench import fleet, hollow
 from tests.bench.report import Row, report
 
@@ -155,7 +156,8 @@ async def measure(count: int) -> dict[str, float]:
             view[0] = await slurm.view()
 
         rotator = MungeRotator(
-            journal=journal, store=MungeKeyStore(directory), credential=lambda: OLD, agents=queues, clock=clock,
+            log_of=MungeRotations(journal), store=MungeKeyStore(directory), credential=lambda: OLD, agents=queues,
+            clock=clock,
             head=HeadMunge(directory, munge, slurm, clock, answer=unit.answer),
             nodes=MungeNodes(journal, lambda: view[0], clock, NodeApiSettings().poll_hold_s),
             look_at_slurm=look_at_slurm,

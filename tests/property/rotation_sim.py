@@ -30,6 +30,7 @@ from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmView, Tailne
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
 from meshd.store.machine_keys import OpenKeys
+from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet.admin import AuthKey, Device
 from meshd.tailnet.canary import Proof
 from meshd.tailnet.keys import KeyFile, Minter
@@ -283,7 +284,7 @@ class Life:
 
     def under_way(self) -> UnderWay | None:
         """The rotation of either key that has not ended, by the journal."""
-        return under_way(self.engine.last, self.journal.munge_rotation())
+        return under_way(self.engine.last, MungeRotations(self.journal).last())
 
     async def look(self) -> None:
         """The tailnet is read anew with each look of the engine here."""

@@ -26,6 +26,7 @@ from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
 from meshd.munge.rotation import Stage as MungeStage
 from meshd.munge.rotation_world import HeadView
+from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.rotation import Stage, why_not_abort
 from tests.property.rotation_sim import TAGS, Life, SimTailnet, begin_tailnet, sha
@@ -73,8 +74,8 @@ class Both:
             return None
 
         self.munge = MungeRotator(
-            journal=journal, store=MungeKeyStore(self.directory), credential=lambda: at_start, head=self.head,
-            agents=AgentQueues(), nodes=MungeNodes(journal, slurm, clock, 25.0), look_at_slurm=look, clock=clock,
+            log_of=MungeRotations(journal), store=MungeKeyStore(self.directory), credential=lambda: at_start,
+            head=self.head, agents=AgentQueues(), nodes=MungeNodes(journal, slurm, clock, 25.0), look_at_slurm=look, clock=clock,
         )  # fmt: skip
         self.munge_desk = MungeDesk(self.munge, auth_type, self.life.under_way, clock)
 

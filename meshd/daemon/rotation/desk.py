@@ -10,6 +10,7 @@ from meshd.api.faults import Refused, Unknown
 from meshd.daemon.rotation.engine import RotationEngine
 from meshd.daemon.rotation.occasion import Occasion
 from meshd.daemon.under_way import UnderWay
+from meshd.model.ids import slot_order
 from meshd.runtime.clock import Clock
 from meshd.tailnet.keys import KeyFile
 from meshd.tailnet.keystore import KeptKey, KeyStore
@@ -193,7 +194,7 @@ class RotationDesk:
                 ],
                 "nodes": [
                     _node(machine, node, world, held.get(machine, ""))
-                    for machine, node in sorted(rotation.nodes.items(), key=lambda pair: _by_slot(pair[1].slot))
+                    for machine, node in sorted(rotation.nodes.items(), key=lambda pair: slot_order(pair[1].slot))
                 ],
             }
         )  # fmt: skip
@@ -201,11 +202,6 @@ class RotationDesk:
 
 def _open(node: RotationNode) -> bool:
     return node.stage not in SETTLED
-
-
-def _by_slot(slot: str) -> tuple[str, int]:
-    pool, _, number = slot.rpartition("-")
-    return pool, int(number) if number.isdigit() else 0
 
 
 def _key(ref: KeyRef | None) -> s.KeyRow | None:

@@ -15,10 +15,10 @@ import structlog
 
 from meshd.daemon.rotation.carry_out import Means, carry_out, store_on
 from meshd.errors import StoreError, TailnetError
-from meshd.runtime.clock import Clock
+from meshd.runtime.clock import Clock, sleep_until
 from meshd.store.auth_rotations import AuthRotations
 from meshd.tailnet.keystore import KeptKey
-from meshd.tailnet.rotation import NodeStage, Rotation, Source, abort, begin, waive
+from meshd.tailnet.rotation import SETTLED, NodeStage, Rotation, Source, abort, begin, waive
 from meshd.tailnet.rotation_settle import settle
 from meshd.tailnet.rotation_steps import STORE_PARALLEL, Outcome, RotationStep, Verdict, begun, finished, next_steps
 from meshd.tailnet.rotation_world import World
@@ -152,7 +152,8 @@ class RotationEngine:
         try:
             while True:
                 self.tick()
-                await self._rest(ACTIVE_S if self.active else IDLE_S)
+                await sleep_until(self._awake, ACTIVE_S if self.active else IDLE_S, self._clock)
+                self._awake.clear()
         finally:
             await self.aclose()
 
@@ -162,16 +163,6 @@ class RotationEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _rest(self, for_s: float) -> None:
-        nap = asyncio.ensure_future(self._clock.sleep(for_s))
-        awake = asyncio.ensure_future(self._awake.wait())
-        try:
-            await asyncio.wait({nap, awake}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            nap.cancel()
-            awake.cancel()
-        self._awake.clear()
 
     def tick(self) -> None:
         """Look, decide, begin. Nothing is begun that is not in the journal."""
@@ -204,8 +195,7 @@ class RotationEngine:
             self._busy[step] = asyncio.create_task(self._carry_out(step), name=f"rotation {step.action}")
         if any(node.stage is NodeStage.REAUTHENTICATED for node in rotation.nodes.values()) and not self._looking:
             self._looking = asyncio.create_task(self._look_again(), name="rotation look")
-        done = {NodeStage.CONFIRMED, NodeStage.WAIVED, NodeStage.GONE}
-        self._waited_for = frozenset(m for m, node in rotation.nodes.items() if node.stage not in done)
+        self._waited_for = frozenset(m for m, node in rotation.nodes.items() if node.stage not in SETTLED)
 
     async def _look_again(self) -> None:
         try:

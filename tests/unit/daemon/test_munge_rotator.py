@@ -31,6 +31,7 @@ from meshd.munge.rotation_world import HeadView
 from meshd.runtime.clock import SystemClock
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
+from meshd.store.munge_rotations import MungeRotations
 from tests.unit.worlds import NOW, machine, node, slurm
 
 OLD = SecretBytes(b"o" * 1024)
@@ -157,8 +158,8 @@ class Lab:
         clock = SystemClock()
         nodes = MungeNodes(self.journal, lambda: self.seen, clock, -14.5)
         self.rotator = MungeRotator(
-            journal=self.journal, store=MungeKeyStore(self.directory), credential=lambda: self.credential,
-            head=self.head, agents=self.agents, nodes=nodes, look_at_slurm=look, clock=clock, pace=PACE,
+            log_of=MungeRotations(self.journal), store=MungeKeyStore(self.directory),
+            credential=lambda: self.credential, head=self.head, agents=self.agents, nodes=nodes, look_at_slurm=look, clock=clock, pace=PACE,
         )  # fmt: skip
         self.auth_rotations = AuthRotations(self.journal)
         self.desk = MungeDesk(
