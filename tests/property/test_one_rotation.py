@@ -75,7 +75,8 @@ class Both:
 
         self.munge = MungeRotator(
             log_of=MungeRotations(journal), store=MungeKeyStore(self.directory), credential=lambda: at_start,
-            head=self.head, agents=AgentQueues(), nodes=MungeNodes(journal, slurm, clock, 25.0), look_at_slurm=look, clock=clock,
+            head=self.head, agents=AgentQueues(), nodes=MungeNodes(journal, slurm, clock, 25.0),
+            look_at_slurm=look, clock=clock,
         )  # fmt: skip
         self.munge_desk = MungeDesk(self.munge, auth_type, self.life.under_way, clock)
 

@@ -159,7 +159,8 @@ class Lab:
         nodes = MungeNodes(self.journal, lambda: self.seen, clock, -14.5)
         self.rotator = MungeRotator(
             log_of=MungeRotations(self.journal), store=MungeKeyStore(self.directory),
-            credential=lambda: self.credential, head=self.head, agents=self.agents, nodes=nodes, look_at_slurm=look, clock=clock, pace=PACE,
+            credential=lambda: self.credential, head=self.head, agents=self.agents, nodes=nodes,
+            look_at_slurm=look, clock=clock, pace=PACE,
         )  # fmt: skip
         self.auth_rotations = AuthRotations(self.journal)
         self.desk = MungeDesk(
