@@ -48,7 +48,7 @@ TIMEOUT_S = 60.0
 REFRESH_MAX_S = 600.0
 """The most that `prices.refresh_timeout_s` may be."""
 _CONNECT_TIMEOUT_S = 5.0
-_CODES = {400: Exit.USAGE, 403: Exit.DENIED, 504: Exit.TIMED_OUT}
+_CODES = {400: Exit.USAGE, 404: Exit.USAGE, 403: Exit.DENIED, 504: Exit.TIMED_OUT}
 
 
 class Head:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from meshd import __version__
 from meshd.cli.exits import EXIT_CODES_HELP, CliError
+from meshd.cli.options import option_of
 from meshd.cli.session import Session, find_socket, print_json, wants_error_document
 from meshd.config import DEFAULT_PATH
 
@@ -50,6 +52,19 @@ class CommandGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; a mistyped one is answered with those that are near."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchOption:
+            raise
+        except click.UsageError as error:
+            near = [c for c in COMMANDS if c.startswith(args[0])] or get_close_matches(args[0], COMMANDS, cutoff=0.6)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise click.UsageError(f"{error.message}{hint}", ctx) from None
+
     def invoke(self, ctx: click.Context) -> object:
         """Run it; with `-o json` an error is a document on stdout too."""
         try:
@@ -59,8 +74,14 @@ class CommandGroup(click.Group):
                 print_json(error.view())
             raise
         except ValidationError as error:  # a value that no request may have, e.g. a name of 100 characters
-            faults = (f"{e['loc'][-1]}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors())
+            faults = (f"{_option(e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors())
             raise click.UsageError("; ".join(faults)) from None
+
+
+def _option(location: tuple[int | str, ...]) -> str:
+    """The option behind a field of a request, as the user wrote it."""
+    field = next((str(part) for part in location if isinstance(part, str)), "")
+    return option_of(field)
 
 
 @click.group(

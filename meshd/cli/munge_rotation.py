@@ -11,6 +11,7 @@ from meshd.cli import render
 from meshd.cli.exits import CliError, Exit
 from meshd.cli.follow import LineProgress, follow
 from meshd.cli.session import Session, confirm, print_json
+from meshd.cli.sheet import Sheet
 
 STILL_GOING_ON = "interrupted: the rotation goes on in meshd; `meshctl rotate-key --munge --status` shows it"
 
@@ -120,4 +121,4 @@ def _shown(view: MungeRotationView) -> Iterable[RenderableType]:
             )
     if view.nodes:
         rows = [(node.slot, node.machine, node.state, node.key or "not known", node.reason) for node in view.nodes]
-        yield render.table(("SLOT", "MACHINE", "STATE", "KEY", "WHY"), rows)
+        yield Sheet(("SLOT", "MACHINE", "STATE", "KEY", "WHY"), rows, spare=("KEY", "MACHINE"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +15,7 @@ from click.shell_completion import CompletionItem
 from meshd.api.schema import OffersQuery
 from meshd.cli.exits import CliError
 from meshd.cli.session import session_of
+from meshd.model.words import counted
 
 if TYPE_CHECKING:
     from meshd.cli.client import Head
@@ -32,9 +35,49 @@ def duration(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     return float(match["number"]) * _UNITS[match["unit"]]
 
 
+def past_moment(_ctx: click.Context, _param: click.Parameter, value: str | None) -> datetime | None:
+    """Callback of an option: a moment that has been, in ISO 8601; without a zone it is UTC."""
+    if value is None:
+        return None
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no moment: say 2026-11-28 or 2026-11-28T09:30, in UTC") from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    if at > datetime.now(UTC):
+        raise click.BadParameter(f"{value} lies ahead (it is read as UTC unless it names a zone)")
+    return at
+
+
+class Usd(click.FloatRange):
+    """A limit in US dollars: more than nothing, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Refuse `nan` and `inf`, which are no prices though Python reads them as numbers."""
+        usd = float(super().convert(value, param, ctx))
+        if not math.isfinite(usd):
+            self.fail(f"{value} is no price", param, ctx)
+        return usd
+
+
+class Name(click.ParamType):
+    """A name. An empty one, say of a shell variable that is not set, is refused: it would choose everything."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse an empty one."""
+        if not str(value).strip():
+            self.fail("it is empty", param, ctx)
+        return str(value)
+
+
 def pool_option(help_text: str) -> Callable[[F], F]:
     """`--pool`, completed."""
-    return click.option("--pool", metavar="NAME", shell_complete=_complete(_pools), help=help_text)
+    return click.option("--pool", metavar="NAME", type=Name(), shell_complete=_complete(_pools), help=help_text)
 
 
 def machine_option(help_text: str) -> Callable[[F], F]:
@@ -44,19 +87,26 @@ def machine_option(help_text: str) -> Callable[[F], F]:
 
 def gpu_option(help_text: str) -> Callable[[F], F]:
     """`--gpu`, completed with the models on offer."""
-    return click.option("--gpu", metavar="MODEL", shell_complete=_complete(_gpus), help=help_text)
+    return click.option("--gpu", metavar="MODEL", type=Name(), shell_complete=_complete(_gpus), help=help_text)
 
 
 def provider_option(help_text: str, *, multiple: bool = False) -> Callable[[F], F]:
     """`--provider`, completed with those that are enabled."""
     return click.option(
-        "--provider", metavar="NAME", multiple=multiple, shell_complete=_complete(_providers), help=help_text
+        "--provider",
+        metavar="NAME",
+        type=Name(),
+        multiple=multiple,
+        shell_complete=_complete(_providers),
+        help=help_text,
     )
 
 
 def region_option(help_text: str) -> Callable[[F], F]:
     """`--region`, as often as wanted, completed."""
-    return click.option("--region", metavar="NAME", multiple=True, shell_complete=_complete(_regions), help=help_text)
+    return click.option(
+        "--region", metavar="NAME", type=Name(), multiple=True, shell_complete=_complete(_regions), help=help_text
+    )
 
 
 def subject_argument(command: F) -> F:
@@ -95,7 +145,7 @@ def _complete(
 
 
 async def _pools(head: Head) -> list[tuple[str, str]]:
-    return [(p.name, f"{p.ready_gpus} of {p.target_gpus} GPUs") for p in (await head.status()).pools]
+    return [(p.name, f"{p.ready_gpus} of {counted(p.target_gpus, p.unit)}") for p in (await head.status()).pools]
 
 
 async def _machines(head: Head) -> list[tuple[str, str]]:

@@ -12,7 +12,9 @@ from rich.live import Live
 from meshd.api.schema import NodeRow, ScaleAnswer, StatusView
 from meshd.cli import render
 from meshd.cli.session import say
+from meshd.cli.sheet import Sheet
 from meshd.cli.watch import Progress
+from meshd.model.words import counted
 
 
 def _why(node: NodeRow) -> str:
@@ -62,8 +64,9 @@ class LiveProgress:
     def update(self, nodes: Sequence[NodeRow], status: StatusView, elapsed_s: float) -> None:
         """Draw."""
         ready = sum(node.gpus or 1 for node in nodes if node.phase == "ready")
+        wanted = counted(self._answer.gpus, self._answer.unit)
         head = (
-            f"pool {self._answer.pool}: {ready} of {self._answer.gpus} GPUs ready, {render.age(elapsed_s)} elapsed, "
+            f"pool {self._answer.pool}: {ready} of {wanted} ready, {render.age(elapsed_s)} elapsed, "
             f"{render.usd(sum(node.usd_per_hour for node in nodes))} per hour"
         )
         rows = [
@@ -75,7 +78,7 @@ class LiveProgress:
             )
             for node in nodes
         ]
-        self._live.update(Group(render.text(head, "bold"), render.table(("MACHINE", "PHASE", "FOR", "WHY"), rows)))
+        self._live.update(Group(render.text(head, "bold"), Sheet(("MACHINE", "PHASE", "FOR", "WHY"), rows)))
 
     def note(self, text: str) -> None:
         """A line above the table, once in a row."""

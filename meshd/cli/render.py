@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -22,12 +23,14 @@ from meshd.api.schema import (
     WaitingFor,
 )
 from meshd.cli.exits import clean
+from meshd.cli.sheet import Sheet
 
 _PIPE_WIDTH = 10_000
 _NODE_HEADERS = (
     "MACHINE", "SLOT", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "ADDRESS", "PATH", "SLURM", "JOBS", "BEAT", "USD/H",
     "WHY",
 )  # fmt: skip
+_NODE_SPARE = ("PATH", "TYPE", "MACHINE", "ADDRESS", "BEAT", "WHERE", "FOR", "GPUS", "SLURM", "JOBS")
 _PHASE_STYLES = {"ready": "green", "draining": "yellow", "terminating": "yellow", "lost": "bold red"}
 _SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "fail": "bold red", "warn": "yellow", "ok": "green"}
 
@@ -51,16 +54,6 @@ def plain(*parts: RenderableType) -> str:
 def text(value: object, style: str = "") -> Text:
     """Foreign text, cleaned, never read as markup."""
     return Text(clean(str(value)), style=style)
-
-
-def table(headers: Sequence[str], rows: Iterable[Sequence[Text | str]]) -> Table:
-    """A borderless table."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for header in headers:
-        made.add_column(header, overflow="fold")
-    for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else text(cell) for cell in row))
-    return made
 
 
 def usd(amount: float) -> str:
@@ -102,28 +95,25 @@ def status(view: StatusView) -> list[RenderableType]:
     ]
     if view.slurm.error:
         parts.append(text(f"Slurm has not taken the last change: {view.slurm.error}", "bold red"))
-    for source in view.sources:
-        if not source.ok:
-            for_s = age((view.at - source.since).total_seconds()) if source.since else "?"
-            parts.append(text(f"{source.name} cannot be read for {for_s}: {source.reason}", "yellow"))
     parts.append("")
     if view.pools:
         parts.append(
-            table(
-                ("POOL", "PARTITION", "TARGET", "READY", "MACHINES", "RUNNING", "PENDING", "USD/H"),
+            Sheet(
+                ("POOL", "PARTITION", "TARGET", "READY", "RUNNING", "PENDING", "USD/H", "MACHINES"),
                 [
                     (
                         pool.name,
                         pool.partition,
                         f"{pool.target_gpus}",
                         f"{pool.ready_gpus}",
-                        ", ".join(f"{count} {name}" for name, count in sorted(pool.machines.items())) or "-",
                         f"{pool.queue.running}",
                         f"{pool.queue.pending}",
                         f"{pool.usd_per_hour:.2f}",
+                        ", ".join(f"{count} {name}" for name, count in sorted(pool.machines.items())) or "-",
                     )
                     for pool in view.pools
                 ],
+                spare=("PARTITION",),
             )
         )
     else:
@@ -133,13 +123,13 @@ def status(view: StatusView) -> list[RenderableType]:
         since = f" (for {age((view.at - problem.since).total_seconds())})" if problem.since else ""
         parts.append(Text.assemble("\n", severity(problem.severity), text(f": {about}{problem.text}{since}")))
         if problem.cure:
-            parts.append(text(f"  do: {problem.cure}"))
+            parts.append(Padding(text(f"do: {problem.cure}"), (0, 0, 0, 2), expand=False))
     return parts
 
 
-def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
+def nodes(rows: Sequence[NodeRow], now: datetime) -> Sheet:
     """Machines; `now` is the time of the answer."""
-    return table(
+    return Sheet(
         _NODE_HEADERS,
         [
             (
@@ -160,6 +150,7 @@ def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
             )
             for row in rows
         ],
+        spare=_NODE_SPARE,
     )
 
 
@@ -176,9 +167,9 @@ def waiting(rows: Sequence[WaitingFor]) -> list[RenderableType]:
     return [text(f"{row.slot} waits for job {', '.join(row.jobs)} to end") for row in rows]
 
 
-def machines(answers: Sequence[MachineAnswer]) -> Table:
+def machines(answers: Sequence[MachineAnswer]) -> Sheet:
     """Answers about single machines."""
-    return table(
+    return Sheet(
         ("MACHINE", "SLOT", "PHASE", "JOBS", "WHAT"),
         [(a.machine, a.slot, phase(a.phase), ",".join(a.jobs) or "-", a.text) for a in answers],
     )
@@ -186,12 +177,14 @@ def machines(answers: Sequence[MachineAnswer]) -> Table:
 
 def checks(rows: Sequence[CheckRow]) -> list[RenderableType]:
     """Checks, each with its cure below."""
-    parts: list[RenderableType] = []
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     for row in rows:
-        parts.append(Text.assemble(severity(f"{row.status:<4}"), "  ", text(f"{row.name}: {row.text}")))
+        grid.add_row(severity(f"{row.status:<4}"), text(f"{row.name}: {row.text}"))
         if row.cure and row.status != "ok":
-            parts.append(text(f"      do: {row.cure}"))
-    return parts
+            grid.add_row("", text(f"do: {row.cure}"))
+    return [grid] if rows else []
 
 
 def event(row: EventRow) -> str:
@@ -200,9 +193,9 @@ def event(row: EventRow) -> str:
     return f"{row.at.astimezone():%Y-%m-%d %H:%M:%S}  {row.kind:<12}  {about + ': ' if about else ''}{row.text}"
 
 
-def version(meshctl: str, view: VersionView) -> Table:
+def version(meshctl: str, view: VersionView) -> Sheet:
     """What runs."""
     rows = [("meshctl", meshctl), ("meshd", view.meshd), ("cluster", view.cluster), ("python", view.python)]
     rows += [("slurm", view.slurm), ("tailscale", view.tailscale)]
     rows += [(f"provider {name}", found) for name, found in sorted(view.providers.items())]
-    return table(("WHAT", "VERSION"), [(name, found or "not known") for name, found in rows])
+    return Sheet(("WHAT", "VERSION"), [(name, found or "not known") for name, found in rows])

@@ -6,8 +6,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from meshd.api.schema import ExplainView, RungRow
-from meshd.cli.render import event, phase, table, text
+from meshd.cli.render import event, phase, text
 from meshd.cli.render_offers import alternatives
+from meshd.cli.sheet import Sheet
+from meshd.model.words import counted
 
 _OUTCOMES = {
     "rented": ("rented", "green"),
@@ -20,6 +22,7 @@ _OUTCOMES = {
     "skipped": ("not asked", ""),
     "waiting": ("waits", "cyan"),
 }
+_RUNG_HEADERS = ("AT", "MACHINE", "OFFER", "USD/H", "OUTCOME", "WORDS")
 _WORKS = frozenset({"ready", "draining", "terminating", "lost", "gone"})
 
 
@@ -27,12 +30,12 @@ def explain(view: ExplainView) -> list[RenderableType]:
     """What it does and why, what was tried, what comes next, what happened."""
     parts: list[RenderableType] = [_head(view), text(view.why)]
     if view.constraints:
-        wanted = f"{view.target_gpus} GPUs are wanted" if view.target_gpus else "no GPUs are wanted"
-        parts += ["", text(f"pool {view.pool}: {wanted}", "bold")]
+        wanted = counted(view.target_gpus, view.unit) if view.target_gpus else "nothing"
+        parts += ["", text(f"pool {view.pool}: {wanted} wanted", "bold")]
         parts += [text(f"  {line}") for line in view.constraints]
     if view.rungs:
         parts += ["", text("offers tried", "bold")]
-        parts.append(table(("AT", "MACHINE", "OFFER", "USD/H", "OUTCOME", "WORDS"), [_rung(row) for row in view.rungs]))
+        parts.append(Sheet(_RUNG_HEADERS, [_rung(row) for row in view.rungs], spare=("MACHINE", "USD/H", "AT")))
     if view.next_rungs and view.phase not in _WORKS:
         parts += ["", text("offers that come next", "bold"), alternatives(view.next_rungs)]
     if view.events:

@@ -4,43 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from difflib import get_close_matches
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from meshd.api.schema import AlternativeRow, OfferRow, OffersView, SourceView
-from meshd.cli.render import age, table, text, usd
+from meshd import gpus
+from meshd.api.schema import AlternativeRow, OfferRow, OffersQuery, OffersView, SourceView
+from meshd.cli.options import option_of
+from meshd.cli.render import age, text, usd
+from meshd.cli.sheet import Sheet
+from meshd.model.words import counted
 
 _HEADERS = (
     "USD/GPU/H", "USD/H", "GPUS", "VRAM", "CPUS", "MEMORY", "PROVIDER", "WHERE", "TYPE", "KIND", "FREE", "PRICED",
     "NOTE",
 )  # fmt: skip
-_OPTIONS = {
-    "gpu": "--gpu",
-    "gpus_per_node": "--gpus-per-node",
-    "provider": "--provider",
-    "region": "--region",
-    "spot": "--spot or --on-demand",
-    "max_usd_per_gpu_hour": "--max-price",
-    "gpu_memory_min_gib": "--min-vram",
-    "arch": "--arch",
-}
+_SPARE = ("MEMORY", "VRAM", "CPUS", "USD/H", "FREE", "KIND", "PROVIDER")
 _MODELS_MAX = 12
 _LATE_S = 60.0
 """A reading older than this was not made for a refresh that was just asked for."""
 
 
-def offers(view: OffersView, *, refreshed: bool = False) -> list[RenderableType]:
-    """The catalogue, then what is not in it and why; `refreshed`: the clouds were to be read anew for it."""
+def offers(view: OffersView, query: OffersQuery) -> list[RenderableType]:
+    """The catalogue, then what is not in it and why; `query` is what was asked for."""
     parts: list[RenderableType] = []
     if view.offers:
-        parts += [table(_HEADERS, [_row(row, view.at) for row in view.offers]), ""]
+        parts += [Sheet(_HEADERS, [_row(row, view.at) for row in view.offers], spare=_SPARE), ""]
         parts.append(text(_count(view)))
     else:
-        parts += [text(line) for line in _nothing(view)]
+        parts += [text(line) for line in _nothing(view, query)]
     parts += [text(_unread(source, view.at), "yellow") for source in view.sources if not source.ok]
-    if refreshed:
+    if query.refresh:
         late = [source for source in view.sources if source.at and (view.at - source.at).total_seconds() > _LATE_S]
         parts += [text(_late(source, view.at), "yellow") for source in late]
     return parts
@@ -90,7 +85,7 @@ def _count(view: OffersView) -> str:
     left_out = sum(view.left_out.values())
     shown = sum(len(row.zones) or 1 for row in view.offers)
     more = view.matching - left_out - shown
-    words = f"{shown} of {view.matching} offers" if more or left_out else _offers(shown)
+    words = f"{shown} of {view.matching} offers" if more or left_out else counted(shown, "offer")
     if more:
         words += f"; {more} dearer ones are not shown (--limit)"
     if left_out:
@@ -102,25 +97,43 @@ def _reasons(view: OffersView) -> str:
     return ", ".join(f"{count} {why}" for why, count in view.left_out.items())
 
 
-def _offers(count: int) -> str:
-    return "1 offer" if count == 1 else f"{count} offers"
-
-
-def _nothing(view: OffersView) -> list[str]:
+def _nothing(view: OffersView, query: OffersQuery) -> list[str]:
     """Why the catalogue is empty, and what would fill it."""
     if not view.total:
         return ["no offers: no enabled provider has been read yet, or none rents anything"]
     if view.matching:
-        return [f"{_offers(view.matching)} would do, but none can be rented now: {_reasons(view)} (--all shows them)"]
+        words = f"{counted(view.matching, 'offer')} would do, but none can be rented now: {_reasons(view)}"
+        return [f"{words} (--all shows them)"]
+    if mistyped := _mistyped(view, query):
+        return mistyped
     lines = [f"none of the {view.total} offers is like that"]
+    if query.gpus_per_node == 0:
+        lines.append("  types without GPUs are offered where a provider's table names them (docs/providers.md)")
     for near in view.near:
-        option = _OPTIONS.get(near.field, near.field)
+        option = option_of(near.field)
         each = f"{usd(near.offer.usd_per_gpu_hour)} per GPU-hour" if near.offer.gpus else usd(near.offer.usd_per_hour)
-        lines.append(f"  without {option}: {_offers(near.count)}, the cheapest {near.offer.offer} at {each}")
-    if view.gpus and (not view.near or any(near.field == "gpu" for near in view.near)):
-        more = ", ..." if len(view.gpus) > _MODELS_MAX else ""
-        lines.append(f"  GPU models on offer: {', '.join(view.gpus[:_MODELS_MAX])}{more}")
+        lines.append(f"  without {option}: {counted(near.count, 'offer')}, the cheapest {near.offer.offer} at {each}")
     return lines
+
+
+def _mistyped(view: OffersView, query: OffersQuery) -> list[str]:
+    """Names that nothing bears, each with those that are near it."""
+    enabled = [_provider(source) for source in view.sources]
+    lines = [f"no provider {name} is enabled; there is {', '.join(enabled)}" for name in query.provider
+             if name not in enabled]  # fmt: skip
+    lines += [f"nothing is offered in {name}{_like(name, view.regions)}" for name in query.region
+              if name not in view.regions]  # fmt: skip
+    if query.gpu and not any(gpus.matches(query.gpu, model) for model in view.gpus):
+        models = sorted({*view.gpus, *(model.partition("-")[0] for model in view.gpus)})
+        more = ", ..." if len(view.gpus) > _MODELS_MAX else ""
+        there = f"; there is {', '.join(view.gpus[:_MODELS_MAX])}{more}"
+        lines.append(f"nobody offers the GPU {query.gpu}{_like(query.gpu, models) or there}")
+    return lines
+
+
+def _like(name: str, names: Sequence[str]) -> str:
+    near = get_close_matches(name, names, n=4, cutoff=0.6)
+    return f"; near that name: {', '.join(near)}" if near else ""
 
 
 def _unread(source: SourceView, now: datetime) -> str:
@@ -137,10 +150,10 @@ def _provider(source: SourceView) -> str:
     return source.name.removeprefix("offers:")
 
 
-def alternatives(rows: Sequence[AlternativeRow]) -> Table:
+def alternatives(rows: Sequence[AlternativeRow]) -> Sheet:
     """Offers that were not taken, and why."""
     chosen = [row.usd_per_gpu_hour for row in rows if row.chosen]
-    return table(
+    return Sheet(
         ("OFFER", "GPUS", "USD/H", "USD/GPU/H", "WHY NOT" if chosen else "NOTE"),
         [
             (
@@ -153,6 +166,7 @@ def alternatives(rows: Sequence[AlternativeRow]) -> Table:
             for row in rows
             if not row.chosen
         ],
+        spare=("USD/H",),
     )
 
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from meshd.api.schema import PlannedRow, PlanView, ScaleAnswer
-from meshd.cli.render import price, table, text, waiting
+from meshd.cli.render import price, text, waiting
 from meshd.cli.render_offers import alternatives
+from meshd.cli.sheet import Sheet
+from meshd.model.words import counted
 
 
 def plan(view: PlanView) -> list[RenderableType]:
     """The whole plan."""
     rented = {row.slot for row in view.machines}
     steps = [s for s in view.steps if not (s.action == "request_machine" and s.subject in rented)]
-    parts: list[RenderableType] = [] if view.steps else ["nothing to do"]
+    idle = "nothing can be done now, see the warnings" if view.warnings else "nothing to do"
+    parts: list[RenderableType] = [] if view.steps else [idle]
     if view.machines:
-        parts.append(table(("RENT", "OFFER", "GPUS", "USD/H", "USD/GPU/H"), [_row(row) for row in view.machines]))
+        parts.append(Sheet(("RENT", "OFFER", "GPUS", "USD/H", "USD/GPU/H"), [_row(row) for row in view.machines]))
     if steps:
-        parts.append(table(("STEP", "WHAT", "WHY"), [(s.action, s.subject, s.reason) for s in steps]))
+        parts.append(Sheet(("STEP", "WHAT", "WHY"), [(s.action, s.subject, s.reason) for s in steps]))
     parts.append(price(view))
     if view.overshoot_gpus:
-        more = "1 GPU" if view.overshoot_gpus == 1 else f"{view.overshoot_gpus} GPUs"
+        more = counted(view.overshoot_gpus, "GPU")
         parts.append(text(f"{more} more than wanted: machines are rented whole (--max-overshoot limits it)"))
     if any(not row.chosen for row in view.alternatives):
         parts += ["", text("not taken", "bold"), alternatives(view.alternatives)]
@@ -36,7 +39,7 @@ def _row(row: PlannedRow) -> tuple[str, ...]:
 
 def scale(answer: ScaleAnswer) -> list[RenderableType]:
     """What a new target means."""
-    head = text(f"pool {answer.pool}: {answer.gpus_before} -> {answer.gpus} GPUs", "bold")
+    head = text(f"pool {answer.pool}: {answer.gpus_before} -> {counted(answer.gpus, answer.unit)}", "bold")
     parts: list[RenderableType] = [head, *plan(answer.plan)]
     parts += [text(f"warning: {w}", "yellow") for w in answer.warnings if w not in answer.plan.warnings]
     return parts + waiting(answer.waiting_for_jobs)

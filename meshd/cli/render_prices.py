@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 
 from meshd.api.schema import PriceRefreshRow, PriceRow
-from meshd.cli.render import age, table, text
+from meshd.cli.render import age, text
+from meshd.cli.sheet import Sheet
 
 _HEADERS = ("PROVIDER", "SOURCE", "DATE", "AGE", "TYPES", "REGIONS", "NOTE")
 
@@ -15,7 +16,7 @@ _HEADERS = ("PROVIDER", "SOURCE", "DATE", "AGE", "TYPES", "REGIONS", "NOTE")
 def prices(rows: Sequence[PriceRow]) -> list[RenderableType]:
     """Which prices are in use."""
     return [
-        table(
+        Sheet(
             _HEADERS,
             [
                 (
@@ -29,6 +30,7 @@ def prices(rows: Sequence[PriceRow]) -> list[RenderableType]:
                 )
                 for row in rows
             ],
+            spare=("TYPES", "REGIONS", "DATE"),
         )
     ]
 

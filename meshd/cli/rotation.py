@@ -16,6 +16,8 @@ from meshd.cli import render
 from meshd.cli.exits import CliError, Exit, QuietError, interrupted
 from meshd.cli.follow import LineProgress, Progress
 from meshd.cli.session import say
+from meshd.cli.sheet import Sheet
+from meshd.model.words import counted
 
 STATUS_CURE = "see `meshctl rotate-key --status`"
 _STYLES = {"confirmed": "green", "failed": "bold red", "pending": "yellow", "waived": "yellow"}
@@ -73,7 +75,8 @@ def plan(seen: RotationView) -> list[RenderableType]:
 def newcomers(seen: RotationView) -> list[RenderableType]:
     """Devices born since the key may have been known to strangers."""
     strangers = sum(not one.machine for one in seen.newcomers)
-    head = f"{len(seen.newcomers)} devices were born since the key leaked, {strangers} of them are nobody's"
+    born = counted(len(seen.newcomers), "device")
+    head = f"born since the key leaked: {born}, {strangers} of them nobody's"
     rows = [
         (
             one.hostname,
@@ -84,7 +87,7 @@ def newcomers(seen: RotationView) -> list[RenderableType]:
         )
         for one in seen.newcomers
     ]
-    return [render.text(head, "bold"), render.table(("DEVICE", "ADDRESS", "ID", "MACHINE", "CREATED"), rows)]
+    return [render.text(head, "bold"), Sheet(("DEVICE", "ADDRESS", "ID", "MACHINE", "CREATED"), rows)]
 
 
 def _nodes(nodes: list[RotationNodeRow], at: datetime) -> RenderableType:
@@ -96,14 +99,14 @@ def _nodes(nodes: list[RotationNodeRow], at: datetime) -> RenderableType:
         )
         for node in nodes
     ]  # fmt: skip
-    return render.table(("SLOT", "MACHINE", "KEY", "FOR", "LOGIN", "WHY"), rows)
+    return Sheet(("SLOT", "MACHINE", "KEY", "FOR", "LOGIN", "WHY"), rows, spare=("LOGIN", "FOR", "MACHINE"))
 
 
 def _counts(nodes: list[RotationNodeRow]) -> str:
     counts = Counter(node.state for node in nodes)
     done = sum(counts[state] for state in _SETTLED)
     others = [f"{count} {state}" for state, count in sorted(counts.items()) if state not in _SETTLED]
-    return ", ".join([f"{done} of {len(nodes)} nodes done", *others])
+    return ", ".join([f"{done} of {counted(len(nodes), 'node')} done", *others])
 
 
 def _key(key: KeyRow | None) -> str:
@@ -177,6 +180,6 @@ def conclude(seen: RotationView, *, aborting: bool) -> None:
     if aborting:
         raise CliError("it was too late: the rotation is done", STATUS_CURE)
     in_use = "" if seen.source == "none" else f"{_key(seen.in_use)} is in use, "
-    say(f"done: {in_use}{counts['confirmed']} nodes confirmed, after {render.age(took)}")
+    say(f"done: {in_use}{counted(counts['confirmed'], 'node')} confirmed, after {render.age(took)}")
     if counts["waived"]:
-        raise QuietError(f"{counts['waived']} nodes were waived", STATUS_CURE, code=Exit.PARTLY, kind="partly")
+        raise QuietError(f"waived: {counted(counts['waived'], 'node')}", STATUS_CURE, code=Exit.PARTLY, kind="partly")

@@ -12,6 +12,7 @@ from meshd.api.schema import NodeRow, ScaleAnswer, StatusView
 from meshd.cli.client import Head
 from meshd.cli.exits import UnreachableError
 from meshd.cli.ladder import Ladder
+from meshd.model.words import counted
 from meshd.runtime.clock import Clock
 
 ON_THE_WAY = frozenset({"requested", "launching", "booting", "joining", "configuring", "testing"})
@@ -71,7 +72,8 @@ def judge(answer: ScaleAnswer, status: StatusView, nodes: Sequence[NodeRow], los
     if pool is None:
         return Verdict(Outcome.SUPERSEDED, f"pool {answer.pool} is not in meshd's settings any more")
     if answer.target_id is not None and pool.target_id is not None and pool.target_id != answer.target_id:
-        return Verdict(Outcome.SUPERSEDED, f"somebody set another target for pool {pool.name}: {pool.target_gpus} GPUs")
+        other = counted(pool.target_gpus, pool.unit)
+        return Verdict(Outcome.SUPERSEDED, f"somebody set another target for pool {pool.name}: {other}")
     lost = [n for n in nodes if n.phase == "lost" and n.machine not in lost_before]
     if lost:
         first = lost[0]
@@ -109,7 +111,7 @@ def _missing(answer: ScaleAnswer, nodes: Sequence[NodeRow]) -> str:
     if busy:
         return "; ".join(busy)
     ready = sum(_units(n) for n in nodes if n.phase == "ready")
-    return f"{ready} of {answer.gpus} GPUs are ready"
+    return f"{ready} of {counted(answer.gpus, answer.unit)} ready"
 
 
 async def watch(head: Head, answer: ScaleAnswer, progress: Progress, *, timeout_s: float, clock: Clock) -> Watched:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 
 from meshd.api.schema import ScaleRequest
-from meshd.cli.params import gpu_option, pool_option, provider_option, region_option
+from meshd.cli.params import Usd, gpu_option, pool_option, provider_option, region_option
 
 Command = Callable[..., Any]
 
@@ -50,11 +50,13 @@ class Wish:
         )  # fmt: skip
 
 
-_USD = click.FloatRange(min=0, min_open=True)
+_USD = Usd()
 _OPTIONS = (
     pool_option("Which pool; needed where there are several and --gpu does not tell."),
     gpu_option("Only this GPU model of the pool, e.g. h100-sxm; chooses the pool where none is named."),
-    click.option("--gpus-per-node", type=click.IntRange(0, 16), help="Exactly so many GPUs in each new machine."),
+    click.option(
+        "--gpus-per-node", metavar="N", type=click.IntRange(0, 16), help="Exactly so many GPUs in each new machine."
+    ),
     provider_option("Rent from this cloud only."),
     region_option("Rent in this region or zone only; may be repeated."),
     click.option(

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
-from itertools import islice
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
 from meshd.daemon import views
+from meshd.daemon.names import near_words, pool_of_slot
 from meshd.daemon.reconcile import Tick
 from meshd.model.desired import Desired, Pool, Target
-from meshd.model.ids import slot_index, slot_name
 from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, Machine, Phase
 from meshd.model.plan import RequestMachine
 from meshd.plan import story
-from meshd.plan.grow import amount
+from meshd.plan.grow import amount, unit_of
 from meshd.plan.scale import supply_gpus, units
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 
 EVENTS_MAX = 20
 RUNGS_MAX = 50
-NAMES_MAX = 3000
-"""So many names are looked through for one that is near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +73,11 @@ class _Now:
         held = self._held(pool)
         return f"{text}; {held}" if held else text
 
+    def unit(self, pool: str) -> str:
+        """What is counted in a pool."""
+        found = self.desired.pools.get(pool)
+        return unit_of(found) if found else "GPU"
+
     def constraints(self, pool: str) -> list[str]:
         """What an offer must meet."""
         found = self.desired.pools.get(pool)
@@ -119,9 +120,10 @@ class Explainer:
         if subject in now.desired.pools:
             return self._pool(now.desired.pools[subject], now)
         made = self._journal.machines_of_slot(subject, 1)
-        pool = made[0].pool if made else _pool_of_slot(subject, now.desired)
+        pool = made[0].pool if made else pool_of_slot(subject, now.desired)
         if pool is None:
-            raise self._unknown(subject, now.desired)
+            words = near_words(subject, now.desired, self._journal.machines(), pools=True)
+            raise Unknown(f"there is no machine, slot or pool {subject}", words)
         holder = next((m for m in self._journal.machines() if m.slot == subject and m.phase in HOLDS_SLOT), None)
         return self._slot(subject, subject, pool, holder, now)
 
@@ -137,7 +139,7 @@ class Explainer:
         return s.ExplainView(
             subject=subject, at=now.at, pool=pool, slot=slot, machine=newest.name if newest else "",
             phase=machine.phase.value if machine else "", why=why, rungs=[_rung(m) for m in rungs],
-            target_gpus=target.gpus if target else 0, constraints=now.constraints(pool),
+            target_gpus=target.gpus if target else 0, unit=now.unit(pool), constraints=now.constraints(pool),
             next_rungs=now.next_rungs(pool, self._of(pool)), events=self._events(newest),
         )  # fmt: skip
 
@@ -150,7 +152,8 @@ class Explainer:
         return s.ExplainView(
             subject=pool.name, at=now.at, pool=pool.name, why=now.pool_why(pool.name, self._of(pool.name)),
             rungs=[_rung(m) for m in rungs[:RUNGS_MAX]][::-1], target_gpus=target.gpus if target else 0,
-            constraints=now.constraints(pool.name), next_rungs=now.next_rungs(pool.name, self._of(pool.name)),
+            unit=unit_of(pool), constraints=now.constraints(pool.name),
+            next_rungs=now.next_rungs(pool.name, self._of(pool.name)),
             events=self._events_of_pool(pool.name),
         )  # fmt: skip
 
@@ -167,22 +170,6 @@ class Explainer:
         return [
             views.event_row(event, self._journal.machine(event.machine) if event.machine else None) for event in events
         ]
-
-    def _unknown(self, subject: str, desired: Desired) -> Unknown:
-        slots = (slot_name(name, i) for name, pool in desired.pools.items() for i in range(1, pool.max_nodes + 1))
-        live = self._journal.machines()
-        names = [*desired.pools, *islice(slots, NAMES_MAX), *(m.name for m in islice(live, NAMES_MAX))]
-        near = get_close_matches(subject, names, n=5, cutoff=0.6)
-        cure = f"there is {', '.join(near)}" if near else f"pools are: {', '.join(desired.pools) or 'none'}"
-        return Unknown(f"there is no machine, slot or pool {subject}", f"{cure}; `meshctl nodes` lists the machines")
-
-
-def _pool_of_slot(slot: str, desired: Desired) -> str | None:
-    for name, pool in desired.pools.items():
-        index = slot_index(name, slot)
-        if index is not None and index <= pool.max_nodes:
-            return name
-    return None
 
 
 def _rung(machine: Machine) -> s.RungRow:

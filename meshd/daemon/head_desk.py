@@ -29,7 +29,7 @@ from meshd.daemon.targets import asked_target, chosen_pool
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
-from meshd.plan.grow import amount
+from meshd.plan.grow import amount, unit_of
 from meshd.plan.scale import supply_gpus
 from meshd.runtime.clock import Clock
 
@@ -97,7 +97,7 @@ class Desk:
         self._explainer = Explainer(self._journal, desired, self._tick, clock)
         self._started_at = clock.now()
         self._news = News(self._journal, clock)
-        self._machines = MachineDesk(records, reconciler, slurm, clock)
+        self._machines = MachineDesk(records, reconciler, slurm, desired, clock)
 
     def _tick(self) -> Tick:
         if self._reconciler.last is None:
@@ -173,7 +173,7 @@ class Desk:
 
     async def events(self, *, after_id: int | None, limit: int, wait_s: float, machine: str = "") -> s.EventsView:
         """Events, waited for when there are none."""
-        name = self._machines.name_of(machine) if machine else ""
+        name = self._machines.name_of(machine, also_gone=True) if machine else ""
         found, last_id = await self._news.after(after_id, limit, wait_s, name)
         return s.EventsView(
             events=[views.event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id
@@ -259,8 +259,8 @@ class Desk:
         ]
         return s.ScaleAnswer(
             pool=pool.name, gpus_before=old.gpus if old else supply_gpus(machines), gpus=request.gpus,
-            target_id=target_id, at=now, last_event_id=last_event_id, plan=view, warnings=view.warnings,
-            waiting_for_jobs=waiting,
+            unit=unit_of(pool), target_id=target_id, at=now, last_event_id=last_event_id, plan=view,
+            warnings=view.warnings, waiting_for_jobs=waiting,
         )  # fmt: skip
 
     async def rotate_munge_key(self, request: s.MungeRotationRequest, actor: Actor) -> s.MungeRotationView:

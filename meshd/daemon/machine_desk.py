@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
 from meshd.daemon import views
+from meshd.daemon.names import near_words, pool_of_slot
 from meshd.daemon.node_steps import SlurmControl
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
+from meshd.model.desired import Desired
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.runtime.clock import Clock
 
@@ -16,24 +20,45 @@ from meshd.runtime.clock import Clock
 class MachineDesk:
     """See meshd.api.desk.HeadDesk for what each method promises. A machine may be named by its slot."""
 
-    def __init__(self, records: Records, reconciler: Reconciler, slurm: SlurmControl, clock: Clock) -> None:
+    def __init__(
+        self,
+        records: Records,
+        reconciler: Reconciler,
+        slurm: SlurmControl,
+        desired: Callable[[], Desired],
+        clock: Clock,
+    ) -> None:
         self._records = records
         self._reconciler = reconciler
         self._slurm = slurm
+        self._desired = desired
         self._clock = clock
 
-    def name_of(self, machine_or_slot: str) -> str:
+    def name_of(self, machine_or_slot: str, *, also_gone: bool = False) -> str:
         """The name of a machine, also of one that is gone; of a slot, its newest machine's.
 
+        Args:
+            machine_or_slot: what somebody wrote.
+            also_gone: a slot may stand for its last machine that is gone.
+
         Raises:
-            Unknown: there is none.
+            Unknown: there is none; names those that are near.
+            Refused: it is a slot, and no machine stands there.
         """
         live = [m for m in self._records.journal.machines() if machine_or_slot in {m.name, m.slot}]
         if live:
             return max(live, key=lambda m: m.created_at).name
-        if self._records.journal.machine(machine_or_slot) is None:
-            raise Unknown(f"there is no machine or slot {machine_or_slot}", "see `meshctl nodes`")
-        return machine_or_slot
+        if self._records.journal.machine(machine_or_slot) is not None:
+            return machine_or_slot
+        last = self._records.journal.machines_of_slot(machine_or_slot, 1)
+        if last and also_gone:
+            return last[0].name
+        if last or pool_of_slot(machine_or_slot, self._desired()) is not None:
+            raise Refused(
+                f"slot {machine_or_slot} has no machine now", f"`meshctl explain {machine_or_slot}` tells why"
+            )
+        words = near_words(machine_or_slot, self._desired(), self._records.journal.machines())
+        raise Unknown(f"there is no machine or slot {machine_or_slot}", words)
 
     async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
         """Let the node take no new jobs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 
 from meshd.api import schema as s
-from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
+from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.daemon.checkrow import fail, ok, warn
 from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.under_way import UnderWay
@@ -76,7 +76,7 @@ class MungeDesk:
         try:
             auth_type = await self._auth_type()
         except SlurmError as error:
-            raise NotReady(
+            raise Refused(
                 f"Slurm cannot be asked how it authenticates: {error}", "bring slurmctld back, then try again"
             ) from error
         if auth_type != SLURM_USES_MUNGE:

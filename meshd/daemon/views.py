@@ -13,6 +13,7 @@ from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot
 from meshd.model.plan import Plan, RequestMachine
 from meshd.plan.alternatives import looked_at
+from meshd.plan.grow import unit_of
 from meshd.plan.prices import is_stale
 from meshd.plan.render import overshoot_gpus
 from meshd.plan.scale import units
@@ -50,6 +51,7 @@ def pool_view(
         partition=partition,
         target_id=(target.id or None) if target else None,
         target_gpus=target.gpus if target else 0,
+        unit=unit_of(pool),
         ready_gpus=sum(units(m) for m in machines if m.phase is Phase.READY and not m.removal),
         machines=dict(Counter(m.phase.value for m in machines)),
         usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),

@@ -14,6 +14,7 @@ from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
+from meshd.model.words import counted
 from meshd.plan.arriving import DEAD_KEY_CURE
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
@@ -22,10 +23,14 @@ from meshd.plan.world import World
 from meshd.provider_api import Offer
 
 
+def unit_of(pool: Pool) -> str:
+    """What is counted in a pool: its GPUs, or its machines where they have none."""
+    return "machine" if pool.cpu_only else "GPU"
+
+
 def amount(units: int, pool: Pool) -> str:
     """So many GPUs, or machines where they have none, for people."""
-    word = "machine" if pool.cpu_only else "GPU"
-    return f"{units} {word}" if units == 1 else f"{units} {word}s"
+    return counted(units, unit_of(pool))
 
 
 @dataclass(frozen=True, slots=True)

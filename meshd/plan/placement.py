@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 
 from meshd import gpus
 from meshd.model.desired import Block, Cause, Pool, Target
@@ -152,6 +153,8 @@ def why_none(offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mappin
     offers = list(offers)
     if not offers:
         return "no provider offers anything at all right now"
+    if target.regions and not any(within(offer, target.regions) for offer in offers):
+        return f"nobody offers anything in {', '.join(target.regions)} now{_near(target.regions[0], offers)}"
     found = [(tuple(misses(offer, pool, target)), offer) for offer in offers]
     blocked = sorted(
         f"{offer.key} is left alone until {block.until:%H:%M:%S} UTC: {block.reason}"
@@ -163,13 +166,20 @@ def why_none(offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mappin
         return "; ".join(blocked[:3]) + more
     same_gpu = [(against, offer) for against, offer in found if gpus.matches(target.gpu or pool.gpu, offer.gpu)]
     if not same_gpu:
+        if pool.cpu_only:
+            return "nobody offers machines without GPUs: name such types in a provider's table (docs/providers.md)"
         models = sorted({f"{o.gpus}x {o.gpu}" for o in offers if o.gpu}) or ["no GPU at all"]
         least, most = node_gpus(pool, target)
         count = f"{least}x " if least == most else f"{least} to {most}x "
-        wanted = f"{count}{target.gpu or pool.gpu}" if pool.gpu else "CPU only"
-        return f"nobody offers {wanted}; there is {', '.join(models[:8])}"
+        return f"nobody offers {count}{target.gpu or pool.gpu}; there is {', '.join(models[:8])}"
     closest = sorted(same_gpu, key=lambda one: (len(one[0]), one[1].usd_per_gpu_hour, one[1].key))
     return "; ".join(f"{offer.key} {_against(against)}" for against, offer in closest[:3])
+
+
+def _near(place: str, offers: Iterable[Offer]) -> str:
+    """Regions and zones whose names are like a mistyped one."""
+    near = get_close_matches(place, sorted({o.region for o in offers} | {o.zone for o in offers if o.zone}), n=3)
+    return f"; near that name: {', '.join(near)} (--region)" if near else " (--region)"
 
 
 def _against(against: Iterable[Miss]) -> str:

@@ -37,6 +37,7 @@ class ExplainView(Document):
     """Why a machine, a slot or a pool is as it is.
 
     Attributes:
+        unit: what `target_gpus` counts: `GPU`, or `machine` in a pool without GPUs.
         subject: the machine, slot or pool that was asked about; for a pool `slot` and `machine` are "".
         machine: the one asked about, or the newest one of the slot, "" when it never had any.
         phase: the machine's; "" when no machine stands behind the slot now.
@@ -55,6 +56,7 @@ class ExplainView(Document):
     phase: str = ""
     why: str = ""
     target_gpus: int = 0
+    unit: str = "GPU"
     constraints: list[str] = []
     rungs: list[RungRow] = []
     next_rungs: list[AlternativeRow] = []

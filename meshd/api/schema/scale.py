@@ -55,6 +55,7 @@ class ScaleAnswer(Document):
     """What came of a ScaleRequest.
 
     Attributes:
+        unit: what is counted: `GPU`, or `machine` in a pool without GPUs.
         target_id: None for a dry run.
         at: when it was accepted, by the head's clock: a tick that began later has seen it.
         last_event_id: every event of this change has a higher id.
@@ -63,6 +64,7 @@ class ScaleAnswer(Document):
     pool: str
     gpus_before: int
     gpus: int
+    unit: str = "GPU"
     target_id: int | None = None
     at: AwareDatetime
     last_event_id: int = 0

@@ -34,6 +34,7 @@ class PoolView(Part):
     """A pool and how far it is from its target.
 
     Attributes:
+        unit: what `target_gpus` and `ready_gpus` count: `GPU`, or `machine` in a pool without GPUs.
         machines: how many machines stand in each phase; GONE ones are not counted.
     """
 
@@ -42,6 +43,7 @@ class PoolView(Part):
     target_id: int | None = None
     target_gpus: int = 0
     ready_gpus: int = 0
+    unit: str = "GPU"
     machines: dict[str, int] = {}
     usd_per_hour: float = 0.0
     queue: QueueView = QueueView()

@@ -12,6 +12,7 @@ from meshd.cli.exits import EXIT_CODES_HELP, CliError
 from meshd.cli.session import Session, output_option, print_json
 from meshd.config import Settings, load, tailnet_credentials
 from meshd.errors import ConfigError
+from meshd.model.words import counted
 
 
 @click.group("config")
@@ -32,7 +33,7 @@ def check(session: Session, *, as_json: bool) -> None:
     faults = sum(row.status == "fail" for row in rows)
     if faults:
         raise CliError(
-            f"{faults} fault{'s' if faults > 1 else ''} in {session.config}",
+            f"{counted(faults, 'fault')} in {session.config}",
             "mend them; a meshd that runs keeps the settings that it has",
             kind="config",
         )

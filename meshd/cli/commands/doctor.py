@@ -12,6 +12,7 @@ from meshd.cli.client import Head
 from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit, UnreachableError
 from meshd.cli.local_checks import run_checks
 from meshd.cli.session import Session, output_option, print_json
+from meshd.model.words import counted
 from meshd.runtime.run import run
 
 
@@ -36,7 +37,7 @@ def command(session: Session, *, as_json: bool) -> None:
         raise CliError("the daemon cannot be reached", code=Exit.UNREACHABLE, kind="unreachable")
     faults = sum(row.status == "fail" for row in view.checks)
     if faults:
-        raise CliError(f"{faults} check{'s' if faults > 1 else ''} failed", kind="unhealthy")
+        raise CliError(f"{counted(faults, 'check')} failed", kind="unhealthy")
 
 
 async def _ask(head: Head) -> DoctorView:

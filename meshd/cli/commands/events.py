@@ -20,8 +20,16 @@ RETRY_S = 2.0
 @click.command("events", epilog=EXIT_CODES_HELP)
 @click.option("-f", "--follow", is_flag=True, help="Stay and print events as they come. With json: one a line.")
 @machine_option("Only those of this machine or slot.")
-@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many past ones.")
-@click.option("--after", "after_id", type=click.IntRange(min=0), help="Only those with a higher id.")
+@click.option(
+    "-n",
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="How many past ones.",
+)
+@click.option("--after", "after_id", metavar="ID", type=click.IntRange(min=0), help="Only those with a higher id.")
 @output_option
 @click.pass_obj
 def command(session: Session, *, follow: bool, machine: str, limit: int, after_id: int | None, as_json: bool) -> None:
@@ -34,6 +42,8 @@ def command(session: Session, *, follow: bool, machine: str, limit: int, after_i
         print_json(view)
     else:
         _print(view, as_json=False)
+        if not view.events:
+            say("no events")
 
 
 async def _follow(head: Head, machine: str, limit: int, after_id: int | None, *, as_json: bool) -> None:

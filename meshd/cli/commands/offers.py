@@ -9,7 +9,7 @@ import click
 from meshd.api.schema import OffersQuery
 from meshd.cli import render
 from meshd.cli.exits import EXIT_CODES_HELP
-from meshd.cli.params import gpu_option, provider_option, region_option
+from meshd.cli.params import Usd, gpu_option, provider_option, region_option
 from meshd.cli.render_offers import offers
 from meshd.cli.session import Session, output_option, print_json
 
@@ -25,19 +25,21 @@ Examples:
 
 @click.command("offers", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
 @gpu_option("Only this GPU model, in any spelling; h100 takes h100-sxm, h100-pcie and h100-nvl.")
-@click.option("--gpus-per-node", type=click.IntRange(0, 16), help="Exactly so many GPUs in one machine; 0: CPU only.")
+@click.option(
+    "--gpus-per-node", metavar="N", type=click.IntRange(0, 16), help="Exactly so many GPUs in one machine; 0: CPU only."
+)
 @provider_option("Only this cloud's; may be repeated.", multiple=True)
 @region_option("Only in this region or zone; may be repeated.")
 @click.option("--spot/--on-demand", default=None, help="Only spot, or only on demand.")
-@click.option(
-    "--max-price", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="Per GPU and hour, at most."
-)
+@click.option("--max-price", metavar="USD", type=Usd(), help="Per GPU and hour, at most.")
 @click.option("--min-vram", metavar="GIB", type=click.IntRange(min=0), default=0, help="Memory of one GPU, at least.")
 @click.option("--arch", type=click.Choice(["x86_64", "arm64"]), help="CPU architecture.")
 @click.option("--all", "everything", is_flag=True, help="Also what cannot be rented now: no capacity, cooling down.")
 @click.option("--zones", is_flag=True, help="A row for each zone, not one for those that cost the same.")
 @click.option("--sort", type=click.Choice(["price", "provider"]), default="price", show_default=True)
-@click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=40, show_default=True, help="How many rows.")
+@click.option(
+    "-n", "--limit", metavar="N", type=click.IntRange(1, 100_000), default=40, show_default=True, help="How many rows."
+)
 @click.option("--refresh", is_flag=True, help="Have the clouds asked anew first, which takes some seconds.")
 @output_option
 @click.pass_obj
@@ -59,7 +61,7 @@ def command(
     refresh: bool,
     as_json: bool,
 ) -> None:
-    """List what all enabled clouds rent right now, the cheapest GPU first.
+    """List what the clouds rent right now, the cheapest GPU first.
 
     FREE is what the cloud says of free capacity: yes, no, or ? where it does not tell before one asks. PRICED is the
     age of the price. The zones of a region in which a type costs the same are one row; --zones and -o json show each.
@@ -74,4 +76,4 @@ def command(
     if as_json:
         print_json(view)
     else:
-        render.show(*offers(view, refreshed=refresh))
+        render.show(*offers(view, query))

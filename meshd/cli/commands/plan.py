@@ -20,7 +20,10 @@ Examples:
 
 @click.command("plan", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
 @click.option(
-    "--gpus", type=click.IntRange(min=0), help="As if the pool's target were this; the options below need it."
+    "--gpus",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="As if the pool's target were this; the options below need it.",
 )
 @wish_options
 @click.option("--exit-code", is_flag=True, help="End with 3 when there is something to do.")

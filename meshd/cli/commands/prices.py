@@ -23,7 +23,7 @@ def command() -> None:
 @output_option
 @click.pass_obj
 def show(session: Session, *, as_json: bool) -> None:
-    """List for each provider where its prices come from and how old they are.
+    """List where the prices come from and how old they are.
 
     SOURCE: api (told with the offers), refreshed (fetched), shipped (with meshd) or settings (yours). For each type and
     region the newer of the fetched and the shipped price holds, and yours before both.
@@ -42,7 +42,7 @@ def show(session: Session, *, as_json: bool) -> None:
 @output_option
 @click.pass_obj
 def refresh(session: Session, *, providers: tuple[str, ...], as_json: bool) -> None:
-    """Fetch the prices of these providers, or of all that can be asked.
+    """Fetch newer prices, of these providers or of all.
 
     It is free of charge, takes up to some minutes, and changes no machine's recorded price. Where it fails, the prices
     from before still hold.

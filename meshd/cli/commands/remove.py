@@ -9,6 +9,7 @@ from meshd.cli.exits import EXIT_CODES_HELP
 from meshd.cli.onmachines import each
 from meshd.cli.params import machines_argument
 from meshd.cli.session import Session, confirm, output_option, say
+from meshd.model.words import counted
 
 
 @click.command("remove", epilog=EXIT_CODES_HELP)
@@ -18,9 +19,10 @@ from meshd.cli.session import Session, confirm, output_option, say
 @output_option
 @click.pass_obj
 def command(session: Session, *, machines: tuple[str, ...], force: bool, yes: bool, as_json: bool) -> None:
-    """Give machines back, after their jobs have ended or with --force at once.
+    """Give machines back after their jobs have ended.
 
-    The pool's target stays: meshd rents another machine unless the target is lowered with `meshctl scale`.
+    With --force at once, which ends the jobs. The pool's target stays: meshd rents another machine unless the target is
+    lowered with `meshctl scale`.
     """
     rows = session.ask(lambda head: head.nodes()).nodes
     found = [row for row in rows if row.machine in machines or row.slot in machines]
@@ -28,7 +30,7 @@ def command(session: Session, *, machines: tuple[str, ...], force: bool, yes: bo
         say(f"{row.machine} ({row.slot}, {row.phase}, ${row.usd_per_hour:.2f} per hour){_jobs(row, force=force)}")
     jobs = sorted({job for row in found for job in row.jobs})
     if found:
-        why = f"this gives {len(found)} machine{'s' if len(found) > 1 else ''} back"
+        why = f"this gives {counted(len(found), 'machine')} back"
         if force and jobs:
             why += f" and ends job {', '.join(jobs)}"
         confirm(f"{why[0].upper()}{why[1:]}. Go on?", yes=yes, why=why)

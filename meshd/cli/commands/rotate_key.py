@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
 import click
@@ -12,14 +12,29 @@ from meshd.cli import munge_rotation, render, rotation
 from meshd.cli.client import Head
 from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit
 from meshd.cli.follow import follow
-from meshd.cli.params import duration
+from meshd.cli.params import duration, past_moment
 from meshd.cli.session import Session, confirm, output_option, print_json, say
 
+EXAMPLES = """\b
+Examples:
+  meshctl rotate-key --dry-run                       what would be done, and on which nodes
+  meshctl rotate-key                                 another auth key, without a pause for anybody
+  meshctl rotate-key --compromised --since 2026-11-28T09:30
+                                                     the old key is dead at once, and all nodes log in anew
+  meshctl rotate-key --waive h100-3                  go on without a node that is away
+  meshctl rotate-key --munge                         another munge key, while jobs run
+"""
 
-@click.command("rotate-key", epilog=EXIT_CODES_HELP)
+
+@click.command("rotate-key", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
 @click.option("--reauth", is_flag=True, help="Nodes also log in anew: one idle node first, then a few at a time.")
 @click.option("--compromised", is_flag=True, help="Strangers know the key: revoke it first, list devices born since.")
-@click.option("--since", type=click.DateTime(), help="With --compromised: when it leaked, UTC; else the key's birth.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=past_moment,
+    help="With --compromised: when it leaked, as 2026-11-28T09:30 in UTC or with a zone; else the key's birth.",
+)
 @click.option("--munge", is_flag=True, help="The munge key of head and nodes instead, the fleet running.")
 @click.option("--status", is_flag=True, help="How the rotation stands, node by node.")
 @click.option("--abort", is_flag=True, help="Take it back: launches and nodes get the old key again.")
@@ -31,7 +46,14 @@ from meshd.cli.session import Session, confirm, output_option, print_json, say
     show_default=True,
     help="Stay until it has ended. Ctrl-C ends the waiting, not the rotation.",
 )
-@click.option("--timeout", metavar="TIME", callback=duration, default="30m", show_default=True, help="For --wait.")
+@click.option(
+    "--timeout",
+    metavar="TIME",
+    callback=duration,
+    default="30m",
+    show_default=True,
+    help="How long --wait stays: 90s, 30m, 2h.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option
 @click.pass_obj
@@ -51,10 +73,11 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Rotate the tailnet auth key over launches, all nodes and the store.
+    """Rotate the tailnet auth key on all nodes, or the munge key.
 
-    The new key is proved before anything else, and the old one is revoked only when every node is confirmed or waived.
-    Jobs and registrations are not touched. Until then --abort leads back.
+    The auth key changes for new machines, on all nodes and in the store. The new one is proved before anything else,
+    and the old one is revoked only when every node is confirmed or waived; until then --abort leads back. Jobs and
+    registrations are not touched.
 
     With --munge it is the munge key: staged on the head and all nodes, switched at one moment, and proved from both
     sides. Jobs run on; Slurm's commands wait for a moment.
@@ -104,8 +127,7 @@ def _check(begins: bool, others: list[bool], *, since: datetime | None, compromi
 
 
 def _request(*, reauth: bool, compromised: bool, since: datetime | None, dry_run: bool) -> RotateKeyRequest:
-    leaked_at = since.replace(tzinfo=UTC) if since is not None else None
-    return RotateKeyRequest(reauth=reauth, compromised=compromised, leaked_at=leaked_at, dry_run=dry_run)
+    return RotateKeyRequest(reauth=reauth, compromised=compromised, leaked_at=since, dry_run=dry_run)
 
 
 def _show(view: RotationView, *, as_json: bool) -> None:

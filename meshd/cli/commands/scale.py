@@ -11,6 +11,7 @@ from meshd.cli.params import duration
 from meshd.cli.render_plan import scale
 from meshd.cli.session import Session, confirm, output_option, print_json, say
 from meshd.cli.wish import Wish, wish_options
+from meshd.model.words import counted
 
 EXAMPLES = """\b
 Examples:
@@ -24,10 +25,19 @@ Examples:
 
 
 @click.command("scale", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
-@click.option("--gpus", type=click.IntRange(min=0), required=True, help="How many GPUs the pool shall have in all.")
+@click.option(
+    "--gpus", metavar="N", type=click.IntRange(min=0), required=True, help="How many GPUs the pool shall have in all."
+)
 @wish_options
 @click.option("--wait", is_flag=True, help="Stay until the target is reached. Ctrl-C ends the waiting, not the work.")
-@click.option("--timeout", metavar="TIME", callback=duration, default="30m", show_default=True, help="For --wait.")
+@click.option(
+    "--timeout",
+    metavar="TIME",
+    callback=duration,
+    default="30m",
+    show_default=True,
+    help="How long --wait stays: 90s, 30m, 2h.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @output_option
@@ -79,7 +89,8 @@ def command(
     changes = answer.gpus != answer.gpus_before or bool(answer.plan.steps)
     if as_json:
         print_json(ScaleOutcome(outcome="accepted" if changes else "unchanged", answer=answer))
-    say(f"accepted: pool {answer.pool} shall have {answer.gpus} GPUs" if changes else "nothing to do")
+    wanted = counted(answer.gpus, answer.unit)
+    say(f"accepted: pool {answer.pool} shall have {wanted}" if changes else "nothing to do")
     if changes:
         say("  follow it with `meshctl events --follow` or `meshctl status`")
 
@@ -91,8 +102,7 @@ def _stakes(plan: PlanView) -> tuple[str, str]:
     if plan.adds or more > 0:
         stakes.append(f"costs {render.usd(max(more, 0))} more per hour")
     if plan.removes:
-        count = len(plan.removes)
-        stakes.append(f"gives {count} machine{'s' if count > 1 else ''} back")
+        stakes.append(f"gives {counted(len(plan.removes), 'machine')} back")
     if not stakes:
         return "", ""
     why = f"this {' and '.join(stakes)}"
@@ -122,7 +132,7 @@ def _wait(session: Session, answer: ScaleAnswer, timeout_s: float, *, as_json: b
         if as_json:
             print_json(ScaleOutcome(outcome="interrupted", answer=answer))
         raise interrupted(
-            f"stopped watching; meshd goes on towards {answer.gpus} GPUs in pool {answer.pool}",
+            f"stopped watching; meshd goes on towards {counted(answer.gpus, answer.unit)} in pool {answer.pool}",
             f"see `meshctl status`; take it back with `meshctl scale --pool {answer.pool} --gpus {answer.gpus_before}`",
         ) from None
     verdict = seen.verdict
@@ -138,7 +148,7 @@ def _wait(session: Session, answer: ScaleAnswer, timeout_s: float, *, as_json: b
         )
     spent = render.age(seen.elapsed_s)
     if verdict.outcome is Outcome.REACHED:
-        say(f"done: pool {answer.pool} has {answer.gpus} GPUs, after {spent}")
+        say(f"done: pool {answer.pool} has {counted(answer.gpus, answer.unit)}, after {spent}")
         return
     if verdict.outcome is Outcome.TIMED_OUT:
         raise CliError(
@@ -148,7 +158,7 @@ def _wait(session: Session, answer: ScaleAnswer, timeout_s: float, *, as_json: b
             kind="timed_out",
         )
     raise CliError(
-        f"pool {answer.pool} did not get to {answer.gpus} GPUs: {verdict.reason}",
+        f"pool {answer.pool} did not get to {counted(answer.gpus, answer.unit)}: {verdict.reason}",
         verdict.cure or "see `meshctl status` and `meshctl events`",
         code=Exit.PARTLY if seen.gained else Exit.FAILED,
         kind=verdict.outcome,

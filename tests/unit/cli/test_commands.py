@@ -102,9 +102,9 @@ def test_drain_remove_and_partly_done(still: MemoryDesk, served: Served, meshctl
     assert ran.code == 6
     assert [m["slot"] for m in ran.json()["machines"]] == ["a100-1"]
     assert ran.json()["failed"][0]["machine"] == "a100-9"
-    assert meshctl("drain", "a100-8", "a100-9").code == 1
+    assert meshctl("drain", "a100-8", "a100-9").code == 2
     ran = meshctl("remove", "a100-9", "--yes", "-o", "json")
-    assert (ran.code, ran.json()["kind"]) == (1, "unknown")
+    assert (ran.code, ran.json()["kind"]) == (2, "unknown")
     ran = meshctl("remove", "a100-1")
     assert ran.code == 2
     ran = meshctl("remove", "a100-1", "--yes")
@@ -217,6 +217,7 @@ def test_every_command_has_help_with_exit_codes(meshctl: Meshctl) -> None:
         if name not in {"config", "prices"}:
             assert "130  interrupted" in ran.out, name
     ran = meshctl("--help")
+    assert "..." not in ran.out.partition("Commands:")[2], "every summary is whole on 80 columns"
     for code in Exit:
         assert f"    {code.value:<4} " in ran.out
     assert meshctl("nonsense").code == 2
@@ -310,10 +311,36 @@ def test_config_check_asks_the_adapters(meshctl: Meshctl, tmp_path: Path, monkey
 
 
 def test_values_that_no_request_may_have(meshctl: Meshctl, served: Served) -> None:
-    for argv in (["drain", "x" * 100], ["scale", "--gpus", "10000000"], ["scale", "--gpus", "1", "--max-price", "nan"]):
+    for argv, option in (
+        (["drain", "x" * 100], "MACHINE"),
+        (["scale", "--gpus", "10000000"], "--gpus"),
+        (["scale", "--gpus", "1", "--max-price", "nan"], "--max-price"),
+        (["scale", "--gpus", "1", "--pool", ""], "--pool"),
+        (["scale", "--gpus", "1", "--gpu", ""], "--gpu"),
+        (["offers", "--region", ""], "--region"),
+        (["plan", "--gpus", "1", "--provider", " "], "--provider"),
+        (["offers", "--max-price", "inf"], "--max-price"),
+    ):
         ran = meshctl(*argv)
         assert ran.code == 2, argv
-        assert "Error: " in ran.err
+        assert "Error: " in ran.err and option in ran.err.partition("Error: ")[2], argv
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("rotate", "rotate-key"), ("offer", "offers"), ("stauts", "status"), ("evnets", "events")]
+)
+def test_a_mistyped_command_is_answered_with_those_that_are_near(meshctl: Meshctl, typed: str, meant: str) -> None:
+    ran = meshctl(typed)
+    assert ran.code == 2 and f"No such command '{typed}'. Did you mean {meant}?" in ran.err
+    assert "Did you mean" not in meshctl("xyzzy").err
+
+
+def test_an_empty_answer_is_told_from_a_mistyped_name(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    ran = meshctl("nodes", "--pool", "a10")
+    assert ran.code == 2 and "there is no pool a10" in ran.err and "pools are: a100" in ran.err
+    ran = meshctl("nodes", "--pool", "a100")
+    assert ran.code == 0 and "no machines in pool a100" in ran.err
+    assert "no events" in meshctl("events").err
 
 
 def test_local_checks(tmp_path: Path) -> None:

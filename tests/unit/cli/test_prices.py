@@ -62,7 +62,7 @@ def test_refresh_of_one_that_fails(served: Served, desk: MemoryDesk, meshctl: Me
 
 def test_refresh_of_an_unknown_provider(served: Served, meshctl: Meshctl) -> None:
     ran = meshctl("prices", "refresh", "mycloud")
-    assert ran.code == Exit.FAILED
+    assert ran.code == Exit.USAGE
     assert "mycloud is not enabled" in ran.err and "aws, gce, paperspace" in ran.err
 
 

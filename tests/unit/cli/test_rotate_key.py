@@ -43,7 +43,7 @@ def test_a_node_that_is_away(desk: MemoryDesk, served: Served, meshctl: Meshctl)
     ran = meshctl("rotate-key", "--status")
     assert "pending" in ran.out and "its agent cannot be reached" in ran.out
     assert meshctl("rotate-key").code == Exit.FAILED
-    assert meshctl("rotate-key", "--waive", "a100-9").code == Exit.FAILED
+    assert meshctl("rotate-key", "--waive", "a100-9").code == Exit.USAGE
     assert meshctl("rotate-key", "--waive", "a100-2").code == Exit.OK
 
 
@@ -66,8 +66,18 @@ def test_compromised_asks_first_and_lists_strangers(served: Served, meshctl: Mes
     ran = meshctl("rotate-key", "--compromised")
     assert ran.code == Exit.USAGE and "--yes" in ran.err
     ran = meshctl("rotate-key", "--compromised", "--yes", "--since", "2026-11-01")
-    assert ran.code == Exit.OK and "1 devices were born since the key leaked, 1 of them are nobody's" in ran.out
+    assert ran.code == Exit.OK and "born since the key leaked: 1 device, 1 of them nobody's" in ran.out
     assert "NOBODY'S" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("since", "words"),
+    [("yesterday", "is no moment: say 2026-11-28"), ("2999-01-01", "lies ahead"), ("2999-01-01T00:00+02:00", "ahead")],
+)
+def test_a_leak_has_a_moment_that_has_been(served: Served, meshctl: Meshctl, since: str, words: str) -> None:
+    ran = meshctl("rotate-key", "--compromised", "--yes", "--since", since)
+    assert ran.code == Exit.USAGE and words in ran.err
+    assert meshctl("rotate-key", "--compromised", "--yes", "--since", "2026-11-01T08:30+02:00").code == Exit.OK
 
 
 @pytest.mark.parametrize(

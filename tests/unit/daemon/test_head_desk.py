@@ -201,6 +201,27 @@ async def test_what_is_gone_or_going_is_told(world: World) -> None:
         await world.desk.drain(s.DrainRequest(machine=going.name), ROOT)
 
 
+async def test_a_slot_without_a_machine_is_no_unknown_name(world: World) -> None:
+    with pytest.raises(Refused, match="slot h100-8 has no machine now") as empty:
+        await world.desk.drain(s.DrainRequest(machine="h100-8"), ROOT)
+    assert "meshctl explain h100-8" in empty.value.cure
+    live = world.journal.put(machine(Phase.READY), "phase", "given", NOW)
+    with pytest.raises(Unknown, match="no machine or slot h10-1") as near:
+        await world.desk.remove(s.RemoveRequest(machine="h10-1"), ROOT)
+    assert live.slot in near.value.cure
+    gone = world.journal.put(machine(Phase.GONE, index=3, gone_at=NOW), "phase", "given", NOW)
+    seen = await world.desk.events(after_id=-1, limit=9, wait_s=0, machine=gone.slot)
+    assert [event.machine for event in seen.events] == [gone.name], "its last machine's story can still be read"
+
+
+async def test_machines_are_counted_where_there_are_no_gpus(world: World) -> None:
+    assert (await world.desk.scale(s.ScaleRequest(gpus=1, dry_run=True), ROOT)).unit == "GPU"
+    world.pool = replace(world.pool, gpu="", gpus_per_node=0)
+    assert (await world.desk.scale(s.ScaleRequest(gpus=1, dry_run=True), ROOT)).unit == "machine"
+    assert (await world.desk.status()).pools[0].unit == "machine"
+    assert (await world.desk.explain("h100")).unit == "machine"
+
+
 async def test_undrain_does_not_call_back_what_leaves(world: World) -> None:
     m = world.journal.put(machine(Phase.DRAINING, removal="surplus"), "phase", "given", NOW)
     with pytest.raises(Refused, match="on its way out"):

@@ -175,5 +175,11 @@ def test_what_is_left_alone_is_not_taken_and_why_is_told() -> None:
 def test_why_none_names_the_nearest() -> None:
     assert "no provider offers" in why_none([], POOL, TARGET, {}, NOW)
     assert "there is 1x a100" in why_none([replace(OFFER, gpu="a100")], POOL, TARGET, {}, NOW)
+    cpu = replace(POOL, gpu="", gpus_per_node=0)
+    assert "offers machines without GPUs: name such types" in why_none([OFFER], cpu, TARGET, {}, NOW)
+    there = [replace(OFFER, region="us-east-1", zone="us-east-1a")]
+    mistyped = replace(TARGET, regions=("us-esat-1",))
+    assert "anything in us-esat-1 now; near that name: us-east-1," in why_none(there, POOL, mistyped, {}, NOW)
+    assert "was asked for" not in why_none(there, POOL, replace(TARGET, regions=("mars",)), {}, NOW)
     tight = replace(POOL, max_usd_per_gpu_hour=1.0)
     assert "over the limit of 1.00" in why_none([OFFER], tight, TARGET, {}, NOW)
