@@ -63,7 +63,7 @@ class Usd(click.FloatRange):
         return usd
 
 
-class Name(click.ParamType):
+class Name(click.ParamType[str]):
     """A name. An empty one, say of a shell variable that is not set, is refused: it would choose everything."""
 
     name = "name"
