@@ -21,6 +21,8 @@ say() {
   :
 }
 
+up_s() { cut -d. -f1 /proc/uptime; }
+
 nap() { sleep 0.05 2>/dev/null || sleep 1; }
 
 booted() { [ -d /run/systemd/system ]; }
@@ -216,8 +218,8 @@ for head in c["heads"]:
         why = "%s: %d %s" % (head, answer.status, answer.reason)
         continue
     if hashlib.sha256(data).hexdigest() != c["sha256"]:
-        why = head + ": the agent is not the one this machine was told of (meshd was upgraded meanwhile?)"
-        continue
+        print(head + ": the agent is not the one this machine was told of", file=sys.stderr)
+        sys.exit(3)
     path = "/opt/meshd-node/meshd-node.pyz"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path + ".new", "wb") as file:
@@ -261,12 +263,15 @@ main() {
     start_agent
     return
   fi
-  try=1
-  until wait "$fetch"; do
-    say "cannot get the node agent (try $try of $TRIES): $(tail -n 1 "$ETC/fetch.log")"
-    [ "$try" -lt "$TRIES" ] || give_up "the head does not give the node agent"
+  # A head that is away, maybe for a restart, is no fault of this machine's. One that is there ends what it does not want.
+  try=1 since=$(up_s)
+  while wait "$fetch"; rc=$?; [ "$rc" != 0 ]; do
+    say "cannot get the node agent (try $try): $(tail -n 1 "$ETC/fetch.log")"
+    [ "$rc" != 3 ] || give_up "meshd was upgraded meanwhile"
+    # shellcheck disable=SC2170  # a number, once it is rendered
+    [ $(($(up_s) - since)) -lt @DEAD_MAN_S@ ] || give_up "no word from the head"
+    if [ "$try" -lt 5 ]; then sleep $((try * 2)); else sleep 10; fi
     try=$((try + 1))
-    sleep $((try * 2))
     begin_fetch
   done
   say "the node agent is started"

@@ -31,11 +31,12 @@ class Stage1:
         login_server: control server, "" for Tailscale's own.
         accept_dns: let tailscale write resolv.conf.
         keep_auth_key: leave the key file for a later restart without state; False removes it after the join.
-        dead_man_s: for the agent, until the head tells its own.
+        dead_man_s: stage 1 gives up when the head did not give it the agent for so long; then it is the agent's, until
+            the head tells its own.
         power_off: power the machine off when it cannot be joined; set it where that ends the machine
             (`Capabilities.ends_itself`), else it is only told on the console.
         packages_url: where tailscale's packages come from when the image has none, or one older than 1.90.
-        tries: attempts at the tailnet, and at the head, before giving up.
+        tries: attempts at the tailnet before giving up.
     """
 
     machine: str
@@ -84,6 +85,7 @@ def render(stage: Stage1, template: str) -> str:
         "POWER_OFF": "1" if stage.power_off else "",
         "PACKAGES": stage.packages_url.rstrip("/"),
         "TRIES": str(stage.tries),
+        "DEAD_MAN_S": f"{stage.dead_man_s:.0f}",
     }
     text = _PLACE.sub(lambda match: shlex.quote(values[match[1]]), "\n".join(_lines(template))) + "\n"
     if len(text.encode()) > SIZE_MAX_B:

@@ -185,6 +185,56 @@ main
     )
 
 
+def fetching(root: Path, *codes: int, hours: bool = False) -> subprocess.CompletedProcess[str]:
+    """Stage 1 on the tailnet, whose fetches of the agent end with these codes, and well after that.
+
+    Args:
+        root: stands for /.
+        codes: of each fetch.
+        hours: an hour passes between two looks at the clock, not a second.
+    """
+    (root / "codes").write_text("".join(f"{code}\n" for code in codes))
+    harness = f"""
+tailscale_ok() {{ :; }}
+start_tailscaled() {{ :; }}
+join_tailnet() {{ :; }}
+sleep() {{ :; }}
+systemctl() {{ echo "systemctl $*"; }}
+up_s() {{ echo x >>{root}/looks; echo $(($(wc -l <{root}/looks) * {3600 if hours else 1})); }}
+fetch_agent() {{
+  code=$(head -n 1 {root}/codes); sed -i 1d {root}/codes
+  echo "100.64.0.1: refused"
+  exit "${{code:-0}}"
+}}
+main
+"""
+    script = root / "s.sh"
+    script.write_text(alone(replace(STAGE, power_off=True), root, harness))
+    return subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_head_that_is_away_for_a_while_ends_no_machine(tmp_path: Path) -> None:
+    """It was ended after 28 s, and another one was rented for each, while meshd was only being restarted."""
+    done = fetching(tmp_path, *[1] * 40)
+    assert done.returncode == 0, done.stdout
+    assert "try 40): 100.64.0.1: refused" in done.stdout
+    assert done.stdout.endswith("the node agent is started\n")
+
+
+def test_a_head_that_stays_away_for_as_long_as_the_dead_man_waits_ends_it(tmp_path: Path) -> None:
+    done = fetching(tmp_path, *[1] * 40, hours=True)
+    assert done.returncode == 1
+    assert "no word from the head" in done.stdout
+    assert "systemctl poweroff" in done.stdout
+
+
+def test_an_agent_of_another_release_does_not_get_right_by_waiting(tmp_path: Path) -> None:
+    done = fetching(tmp_path, 1, 3)
+    assert done.returncode == 1
+    assert "(try 2)" in done.stdout
+    assert "meshd was upgraded meanwhile" in done.stdout
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
