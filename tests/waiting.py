@@ -14,10 +14,17 @@ async def until(
     look: Callable[[], Awaitable[T]],
     good: Callable[[T], bool],
     what: str,
-    within_s: float = 20.0,
+    within_s: float = 60.0,
     every_s: float = 0.05,
 ) -> T:
     """Look again and again until what is seen is good; that.
+
+    Args:
+        look: asks.
+        good: judges what was seen.
+        what: what is waited for, for people.
+        within_s: many times what it takes, for a machine that is busy with other things; a success is not later for it.
+        every_s: between two looks.
 
     Raises:
         AssertionError: it did not come in time; with what was seen last.

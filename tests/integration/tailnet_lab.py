@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -15,16 +16,32 @@ import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
+from deploy.node.meshd_node.login import online
 from deploy.sandbox import gotools
+from meshd.errors import TailnetError
+from meshd.runtime.run import Result, run
+from meshd.tailnet.localapi import BASE_URL, LocalApi, PingKind, Pong
 from tests.waiting import until
 
 ADDRESS = "10.78.0.1"
 API_PORT = 8099
 API_TOKEN = "tskey-api-test"
 CLONE_NEWNET = 0x40000000
+
+PORT_FIRST = 20001
+"""WireGuard's port of the first tailscaled: below those that the kernel hands out to whoever asks for any."""
+
+TAILSCALE_S = 60.0
+"""For one command of `tailscale`, which takes a second at most."""
+
+PONG_S = 2.0
+"""For the answer to one ping: one that was sent before there was a path is lost."""
 
 
 async def programs() -> tuple[Path, Path]:
@@ -39,7 +56,7 @@ class TailnetLab:
     """All of it. Nothing of the host's own network is touched, and `down` leaves nothing behind."""
 
     def __init__(self, folder: Path, control: Path, tailscaled: Path) -> None:
-        self.namespace = f"tg-{os.getpid()}"
+        self.namespace = f"tg-{secrets.token_hex(4)}"
         self.folder = folder
         self._control = control
         self._bin = folder / "bin"
@@ -47,7 +64,9 @@ class TailnetLab:
         for name in ("tailscale", "tailscaled"):
             (self._bin / name).symlink_to(tailscaled)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._ports: dict[str, int] = {}
         self._relay: asyncio.Server | None = None
+        self._relayed: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
         self.api_url = ""
         self.auth_key = ""
 
@@ -62,7 +81,7 @@ class TailnetLab:
             [*ip, "link", "set", "eth1", "up"],
             [*ip, "route", "add", "default", "via", "10.78.0.2"],
         ):
-            subprocess.run(words, check=True, timeout=10)
+            subprocess.run(words, check=True, timeout=30)
         resolv = Path("/etc/netns") / self.namespace
         resolv.mkdir(parents=True)
         (resolv / "resolv.conf").write_text("nameserver 127.0.0.1\n")
@@ -73,36 +92,45 @@ class TailnetLab:
         self._relay = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.api_url = f"http://127.0.0.1:{self._relay.sockets[0].getsockname()[1]}"
         create = {"reusable": True, "preauthorized": True, "tags": ["tag:gpu"]}
-        async with asyncio.timeout(30):
-            while not self.auth_key:
-                with contextlib.suppress(OSError):
-                    answer = await self.api("POST", "tailnet/-/keys", {"capabilities": {"devices": {"create": create}}})
-                    self.auth_key = answer["key"]
-                await asyncio.sleep(0.05)
+
+        async def minted() -> Any:
+            try:
+                return await self.api("POST", "tailnet/-/keys", {"capabilities": {"devices": {"create": create}}})
+            except OSError as error:  # it is just being started
+                return error
+
+        made = await until(minted, lambda seen: isinstance(seen, dict), "the control server mints an auth key")
+        self.auth_key = made["key"]
 
     async def down(self) -> None:
-        for name in list(self._processes):
-            self.kill(name)
-        if self._relay:
-            self._relay.close()
-        subprocess.run(["ip", "netns", "del", self.namespace], check=False, timeout=10)
-        shutil.rmtree(f"/etc/netns/{self.namespace}", ignore_errors=True)
+        for process in self._processes.values():
+            process.kill()
+        try:
+            for process in self._processes.values():
+                process.wait(30)
+            if self._relay:
+                self._relay.close()
+            for writers in self._relayed.values():
+                for writer in writers:
+                    writer.transport.abort()
+            await asyncio.gather(*self._relayed)
+        finally:
+            subprocess.run(["ip", "netns", "del", self.namespace], check=False, timeout=30)
+            shutil.rmtree(f"/etc/netns/{self.namespace}", ignore_errors=True)
 
     def socket_of(self, name: str) -> Path:
         return self.folder / f"{name}.sock"
 
     def start(self, name: str) -> None:
         """Start a tailscaled; with the state of an earlier one of that name it joins by itself."""
-        port = 41641 + sum(name.encode()) % 1000
+        port = self._ports.setdefault(name, PORT_FIRST + len(self._ports))
         words = [str(self._bin / "tailscaled"), "--tun=userspace-networking", f"--statedir={self.folder / name}"]
         self._start(name, [*words, f"--socket={self.socket_of(name)}", f"--port={port}"])
 
     async def join(self, name: str) -> None:
-        """Start a tailscaled and log it in."""
+        """Start a tailscaled and log it in; it is online by its own word then."""
         self.start(name)
-        async with asyncio.timeout(30):
-            while not self.socket_of(name).exists():  # noqa: ASYNC110 - a process of its own makes it
-                await asyncio.sleep(0.01)
+        await self.answers(name)
         await self.tailscale(
             name,
             "up",
@@ -110,52 +138,91 @@ class TailnetLab:
             f"--auth-key={self.auth_key}",
             f"--hostname={name}",
             "--accept-dns=false",
-            "--timeout=20s",
+            "--timeout=30s",
         )
+        await self.online(name)
 
     async def tailscale(self, name: str, *words: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            "ip",
-            "netns",
-            "exec",
-            self.namespace,
-            str(self._bin / "tailscale"),
-            f"--socket={self.socket_of(name)}",
-            *words,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        out, _ = await asyncio.wait_for(process.communicate(), 30)
-        assert process.returncode == 0, out
-        return out.decode()
+        """Run `tailscale` against a node's tailscaled; its stdout.
 
-    async def status(self, name: str, *words: str) -> dict[str, Any]:
-        """What a node's tailscaled says of itself and its peers."""
-        found: dict[str, Any] = json.loads(await self.tailscale(name, "status", "--json", *words))
+        Raises:
+            AssertionError: it ended with another code than 0; with all that it said.
+        """
+        done = await self._run(name, *words)
+        assert done.returncode == 0, _described(name, words[0], done)
+        return done.stdout
+
+    async def up_refused(self, name: str, *words: str) -> None:
+        """`tailscale up` on a node that runs, with an auth key that control refuses.
+
+        It ends with 0 all the same: it waits for Running alone, which is told before control has answered. Where that
+        comes the other way round it ends with control's refusal.
+        """
+        done = await self._run(name, "up", *words)
+        assert done.returncode == 0 or "invalid key" in done.stderr, _described(name, "up", done)
+
+    async def _run(self, name: str, *words: str) -> Result:
+        program = [str(self._bin / "tailscale"), f"--socket={self.socket_of(name)}", *words]
+        return await run(["ip", "netns", "exec", self.namespace, *program], timeout_s=TAILSCALE_S, check=False)
+
+    async def status(self, name: str, *, peers: bool = True) -> dict[str, Any]:
+        """What a node's tailscaled says of itself and its peers, as `tailscale status --json` shows it.
+
+        Raises:
+            aiohttp.ClientError: it does not run.
+        """
+        connector = aiohttp.UnixConnector(path=str(self.socket_of(name)))
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(TAILSCALE_S)) as session,
+            session.get(f"{BASE_URL}/status", params={"peers": str(peers).lower()}) as reply,
+        ):
+            reply.raise_for_status()
+            found: dict[str, Any] = await reply.json()
         return found
 
-    async def reaches(self, name: str, address: str) -> bool:
-        """Whether a packet from a node comes back from an address, directly or over the relay.
+    async def online(self, name: str) -> None:
+        """Wait until a node is online by its own word."""
+        await until(partial(self.status, name, peers=False), online, f"{name} is online")
 
-        Without the last word `tailscale ping` also fails when the answer came over the relay, as the first one after
-        a login or a change of address may.
-        """
-        return "pong" in await self.tailscale(name, "ping", "--c=1", "--until-direct=false", address)
+    async def pong(self, name: str, address: str, kind: PingKind = "disco") -> Pong:
+        """Wait until a packet from a node comes back from an address, directly or over the relay; how it came."""
+        api = LocalApi(self.socket_of(name), timeout_s=PONG_S)
+
+        async def ping() -> Pong | TailnetError:
+            try:
+                return await api.ping(address, kind)
+            except TailnetError as error:  # also: no answer in time
+                return error
+
+        try:
+            found = await until(ping, lambda seen: isinstance(seen, Pong), f"{name} reaches {address}")
+        finally:
+            await api.aclose()
+        assert isinstance(found, Pong)
+        return found
 
     async def answers(self, name: str) -> None:
         """Wait until a node that was started takes questions."""
 
-        async def there() -> bool:
-            return self.socket_of(name).exists()
+        async def connects() -> OSError | None:
+            try:
+                _, writer = await asyncio.open_unix_connection(self.socket_of(name))
+            except OSError as error:
+                return error
+            writer.close()
+            await writer.wait_closed()
+            return None
 
-        await until(there, bool, f"tailscaled of {name} has its socket")
+        await until(connects, lambda fault: fault is None, f"tailscaled of {name} takes connections")
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> float:
         """End a process; the time at which the signal was sent, by the monotonic clock."""
         process = self._processes.pop(name)
+        log = self.folder / f"{name}.log"
+        assert process.poll() is None, f"{name} had ended with {process.returncode}: {log.read_text()[-2000:]}"
         at = time.monotonic()
         process.send_signal(number)
-        process.wait(10)
+        process.wait(30)
         if number == signal.SIGKILL:
             self.socket_of(name).unlink(missing_ok=True)
         return at
@@ -180,6 +247,7 @@ class TailnetLab:
         return await asyncio.to_thread(call)
 
     def _start(self, name: str, words: list[str]) -> None:
+        assert name not in self._processes, f"{name} runs already"
         with (self.folder / f"{name}.log").open("ab") as log:
             # `ip netns exec` replaces itself, so the pid is the program's own.
             self._processes[name] = subprocess.Popen(
@@ -192,21 +260,20 @@ class TailnetLab:
             )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """From a loopback port of the host to the admin API in the namespace."""
+        """From a loopback port of the host to the admin API in the namespace, until `down` at the latest."""
+        task = asyncio.current_task()
+        assert task is not None
+        writers = self._relayed[task] = [writer]
         try:
-            inner = await asyncio.open_connection(sock=await asyncio.to_thread(self._connect))
-        except OSError:
-            writer.close()
-            return
-
-        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(OSError):
-                while data := await source.read(65536):
-                    sink.write(data)
-                    await sink.drain()
-            sink.close()
-
-        await asyncio.gather(pump(reader, inner[1]), pump(inner[0], writer))
+            inner, inner_writer = await asyncio.open_connection(sock=await asyncio.to_thread(self._connect))
+            writers.append(inner_writer)
+            await asyncio.gather(_pump(reader, inner_writer), _pump(inner, writer))
+        except OSError:  # it does not listen yet, or was killed: the caller sees an end without an answer
+            pass
+        finally:
+            for one in writers:
+                one.close()
+            del self._relayed[task]
 
     def _connect(self) -> socket.socket:
         """A socket belongs to the namespace in which its thread was when it made it."""
@@ -217,7 +284,7 @@ class TailnetLab:
                 with open(f"/run/netns/{self.namespace}", "rb") as namespace:
                     if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
                         raise OSError(ctypes.get_errno(), "setns")
-                found.append(socket.create_connection((ADDRESS, API_PORT), timeout=5))
+                found.append(socket.create_connection((ADDRESS, API_PORT), timeout=10))
             except OSError as error:
                 found.append(error)
 
@@ -228,6 +295,19 @@ class TailnetLab:
             raise found[0]
         found[0].setblocking(False)
         return found[0]
+
+
+def _described(name: str, word: str, done: Result) -> str:
+    return f"tailscale {word} on {name} ended with {done.returncode}: {done.stderr}{done.stdout}"
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """Pass on what comes, and then the end."""
+    with contextlib.suppress(OSError):
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+    sink.close()
 
 
 @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from deploy.node.meshd_node.login import asked, zombie
 from meshd.bootstrap.stage1 import Stage1
 from meshd.runtime.clock import SystemClock
 from meshd.tailnet.admin import TailscaleAdmin
@@ -66,7 +67,7 @@ class Boots:
         process = await asyncio.create_subprocess_exec(
             "sh", str(script), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             out, _ = await process.communicate()
         assert process.returncode is not None
         return process.returncode, out.decode()
@@ -80,7 +81,7 @@ class Boots:
         return lines
 
     async def status(self) -> dict[str, Any]:
-        return await self.lab.status(NAME, "--peers=false")
+        return await self.lab.status(NAME, peers=False)
 
     async def until(self, condition: Callable[[dict[str, Any]], bool]) -> None:
         """Wait for tailscaled to say something."""
@@ -114,10 +115,8 @@ class Boots:
 
     async def well(self) -> None:
         """It is online, by its own word and by control's."""
-        status = await self.status()
-        assert (status["BackendState"], status["Self"]["Online"]) == ("Running", True), status
-        assert not [line for line in status["Health"] or [] if "login error" in line]
-        assert (await self.device())[2]
+        await self.lab.online(NAME)
+        await until(self.device, lambda seen: seen[2], "control has it as connected")
 
 
 @pytest.fixture
@@ -182,7 +181,7 @@ async def test_control_is_away_at_first(boots: Boots) -> None:
     async with joined(boots) as secret:
         boots.lab.signal("control", signal.SIGSTOP)
         await boots.restart()
-        assert (await boots.status())["BackendState"] == "NoState"
+        await boots.until(lambda status: bool(status["BackendState"] == "NoState"))
         running = asyncio.create_task(boots.stage1(secret))
         await boots.looked(5)
         boots.lab.signal("control", signal.SIGCONT)
@@ -206,7 +205,7 @@ async def test_stopped(boots: Boots) -> None:
         await boots.lab.tailscale(NAME, "set", "--shields-up")  # `up` with some settings would want all of them
         await boots.lab.tailscale(NAME, "down")
         await boots.restart()
-        assert (await boots.status())["BackendState"] == "Stopped"
+        await boots.until(lambda status: bool(status["BackendState"] == "Stopped"))
         assert await boots.stage1(secret) == (0, "")
         assert boots.calls() == ["up"]
         assert json.loads(await boots.lab.tailscale(NAME, "debug", "prefs"))["ShieldsUp"] is True
@@ -215,10 +214,8 @@ async def test_stopped(boots: Boots) -> None:
 async def test_a_zombie(boots: Boots) -> None:
     """Somebody's own boot script has handed the dead key over before."""
     async with joined(boots) as secret:
-        await boots.lab.tailscale(NAME, "up", f"--auth-key={secret}", *SETTINGS.split())
-        await boots.until(lambda status: "invalid key" in str(status["Health"]))
-        status = await boots.status()
-        assert (status["BackendState"], status["Self"]["Online"]) == ("Running", False)
+        await boots.lab.up_refused(NAME, f"--auth-key={secret}", *SETTINGS.split())
+        await boots.until(lambda status: "invalid key" in zombie(status) and status["BackendState"] == "Running")
         code, said = await boots.stage1(secret)
         assert code == 0, said
         assert boots.calls() == [f"up --auth-key=file:/dev/null {SETTINGS}"]
@@ -230,8 +227,7 @@ async def test_an_expired_node_key(boots: Boots) -> None:
         device, _, _ = await boots.device()
         await boots.lab.api("POST", f"device/{device}/expire")
         await boots.restart()
-        await boots.until(lambda status: bool(status["BackendState"] == "NeedsLogin"))
-        assert (await boots.status())["HaveNodeKey"] is True
+        await boots.until(lambda status: status["BackendState"] == "NeedsLogin" and asked(status))
         _, new = await boots.mint()
         Path(boots.key).write_text(new + "\n")
         assert await boots.stage1(secret) == (0, "")
@@ -242,7 +238,7 @@ async def test_logged_out(boots: Boots) -> None:
     """NeedsLogin without a node key; the machine key is the same, so it is the same device."""
     async with joined(boots) as secret:
         await boots.lab.tailscale(NAME, "logout")
-        assert not (await boots.status()).get("HaveNodeKey")
+        await boots.until(lambda status: not status.get("HaveNodeKey"))
         _, new = await boots.mint()
         Path(boots.key).write_text(new + "\n")
         assert await boots.stage1(secret) == (0, "")

@@ -23,6 +23,7 @@ from .tools import run
 
 RECOVER_S = 20.0
 DELETED = "the control server does not know its device any more"
+EXPIRED = "its node key has expired"
 SWITCHED_OFF = "tailscale was switched off here"
 SILENT = "it is not connected to the control server, which does not say why"
 STEP_S = 0.02
@@ -70,7 +71,7 @@ def ailment(status: dict[str, Any]) -> str:
     own = status.get("Self") or {}
     if asked(status):
         expired = status.get("BackendState") == "NeedsLogin" and bool(status.get("TailscaleIPs"))
-        return "its node key has expired" if expired else DELETED
+        return EXPIRED if expired else DELETED
     if status.get("BackendState") == "Stopped" and status.get("HaveNodeKey") is True:
         return SWITCHED_OFF
     running = status.get("BackendState") == "Running" and status.get("HaveNodeKey") is True
