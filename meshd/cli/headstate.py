@@ -12,7 +12,7 @@ from meshd.runtime.run import run
 from meshd.slurm.conf import parse
 from meshd.slurm.init import CGROUP_CONF, GRES_CONF, SLURM_CONF, InitInput
 from meshd.slurm.init_apply import read_files
-from meshd.slurm.nodes import PoolLine
+from meshd.slurm.pools import pool_lines
 from meshd.tailnet.cli import TailscaleCli
 
 DEFAULT_SLURM_USER = "slurm"
@@ -51,7 +51,7 @@ def find(settings: Settings, address: str, root: Path) -> InitInput:
         cgroup_conf=texts.get(CGROUP_CONF),
         included={name: text for name, text in included.items() if text is not None},
         links=links,
-        pools=_pools(settings),
+        pools=pool_lines(settings.pools),
         slurm_user=whole.get("SlurmUser") or DEFAULT_SLURM_USER,
         conf_dir=conf_dir,
         slurm_dir=PurePosixPath(settings.cluster.state_dir) / "slurm",
@@ -64,20 +64,3 @@ def _text(conf_dir: Path, name: str, texts: dict[str, str]) -> str | None:
         return texts[name]
     path = conf_dir / name
     return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else None
-
-
-def _pools(settings: Settings) -> tuple[PoolLine, ...]:
-    return tuple(
-        PoolLine(
-            name=name,
-            partition=pool.partition or name,
-            max_nodes=pool.max_nodes,
-            gpu=pool.gpu,
-            gpus_per_node=pool.gpus_per_node,
-            cpus_min=pool.cpus_min,
-            memory_min_mib=pool.memory_min_mib,
-            features=pool.features,
-            default=pool.default,
-        )
-        for name, pool in settings.pools.items()
-    )

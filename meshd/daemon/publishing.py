@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from meshd.api.schema import CheckRow, PublishView
-from meshd.config import PoolSettings, Settings
+from meshd.config import Settings
 from meshd.daemon.checkrow import fail, ok, warn
 from meshd.errors import SlurmError
 from meshd.model.machine import IN_SLURM, Machine, Phase
@@ -26,7 +26,8 @@ from meshd.slurm.capabilities import capabilities, parse_version
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.conf import parse
 from meshd.slurm.files import SlurmFiles
-from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
+from meshd.slurm.nodes import JoinedNode, Rendered, render
+from meshd.slurm.pools import pool_lines
 from meshd.slurm.publish import Publisher
 from meshd.slurm.show import complaints
 from meshd.store.journal import Journal
@@ -91,8 +92,8 @@ class Publishing:
             # Every user's Slurm commands on the head read them through the links in Slurm's own directory.
             directory.chmod(0o755)
             self._publisher = Publisher(
-                files=SlurmFiles(directory), client=self._client, clock=self._clock, restart=self._restart, quiet_s=0.0,
-                max_wait_s=0.0, last_words=self._last_words, changed=self._wake, calm=self._calm,
+                files=SlurmFiles(directory), client=self._client, clock=self._clock, restart=self._restart,
+                last_words=self._last_words, changed=self._wake, calm=self._calm,
             )  # fmt: skip
         except OSError as error:
             raise SlurmError(f"{directory} cannot be used: {error.strerror}") from error
@@ -167,7 +168,7 @@ class Publishing:
             self.shapes_fixed = not capabilities(parse_version(view.version)).may_change_shapes
             self._fixed_by = view.version if self.shapes_fixed else ""
             wanted = render(
-                [_pool_line(name, pool) for name, pool in settings.pools.items()],
+                pool_lines(settings.pools),
                 [self._joined(m, settings) for m in joined],
                 shapes_fixed=self.shapes_fixed,
             )
@@ -187,7 +188,7 @@ class Publishing:
         offer, pool = machine.offer, settings.pools[machine.pool]
         features = [offer.provider, offer.region or machine.region, offer.gpu, "spot" if offer.spot else "ondemand"]
         return JoinedNode(
-            slot=machine.slot, address=machine.tailnet_ip, shape=facts.shape, gpu=pool.gpu,
+            slot=machine.slot, address=machine.tailnet_ip, shape=facts.shape,
             devices=facts.gpus if pool.gpus_per_node else (), features=tuple(f for f in features if f),
             memory_fraction=settings.slurm.memory_fraction, former_addresses=machine.former_ips,
         )  # fmt: skip
@@ -273,11 +274,3 @@ def _belongs(machine: Machine, settings: Settings) -> bool:
         and not machine.left_slurm
         and machine.pool in settings.pools
     )
-
-
-def _pool_line(name: str, pool: PoolSettings) -> PoolLine:
-    return PoolLine(
-        name=name, partition=pool.partition or name, max_nodes=pool.max_nodes, gpu=pool.gpu,
-        gpus_per_node=pool.gpus_per_node, cpus_min=pool.cpus_min, memory_min_mib=pool.memory_min_mib,
-        features=pool.features, default=pool.default,
-    )  # fmt: skip

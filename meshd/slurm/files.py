@@ -6,13 +6,12 @@ with a `.good` copy of what was last in force, and `written`, the digest of what
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from meshd.runtime.atomicfile import write_atomic
-from meshd.slurm.nodes import GRES, NODES
+from meshd.slurm.nodes import GRES, NODES, digest_of
 
 FILE_MODE = 0o644
 """Every user's Slurm commands on the head read them."""
@@ -27,8 +26,8 @@ class Texts:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over both, hex."""
-        return hashlib.sha256(f"{self.nodes}\0{self.gres}".encode("utf-8", "surrogateescape")).hexdigest()
+        """What they are compared by."""
+        return digest_of(self.nodes, self.gres)
 
 
 class SlurmFiles:

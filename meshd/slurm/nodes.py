@@ -72,7 +72,6 @@ class JoinedNode:
 
     Attributes:
         address: its tailnet IPv4 address.
-        gpu: the Gres type; "" takes the pool's, which is what waiting jobs asked for.
         features: those of this machine (provider, region, GPU model, spot), in addition to the pool's.
         memory_fraction: the part of `shape.memory_mib` that is promised: slurmd sees a little less after each boot.
         former_addresses: those that this very machine had before: its line may move on from them while jobs run.
@@ -81,7 +80,6 @@ class JoinedNode:
     slot: str
     address: str
     shape: NodeShape
-    gpu: str = ""
     devices: tuple[GpuFact, ...] = ()
     features: tuple[str, ...] = ()
     memory_fraction: float = 0.95
@@ -107,8 +105,12 @@ class Rendered:
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
-        text = f"{self.nodes_conf}\0{self.gres_conf}"
-        object.__setattr__(self, "digest", hashlib.sha256(text.encode()).hexdigest())
+        object.__setattr__(self, "digest", digest_of(self.nodes_conf, self.gres_conf))
+
+
+def digest_of(nodes_conf: str, gres_conf: str) -> str:
+    """SHA-256 over both texts, hex: what they are compared by. Bytes that are not UTF-8 are told apart too."""
+    return hashlib.sha256(f"{nodes_conf}\0{gres_conf}".encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def render(pools: Sequence[PoolLine], joined: Iterable[JoinedNode], *, shapes_fixed: bool) -> Rendered:
@@ -139,7 +141,7 @@ def render(pools: Sequence[PoolLine], joined: Iterable[JoinedNode], *, shapes_fi
                 body.append(_free_line(pool, run, len(slots)))
             else:
                 body.append(_joined_line(pool, first, shapes_fixed=shapes_fixed))
-                gres.extend(_gres_lines(pool, first, shapes_fixed=shapes_fixed))
+                gres.extend(_gres_lines(pool, first))
             slots.extend(slot_name(pool.name, index) for index in run)
     if by_slot:
         raise SlurmError(f"no pool has the slots {', '.join(sorted(by_slot))}: their machines must leave first")
@@ -238,13 +240,12 @@ def _joined_line(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> str
     if len(node.devices) < pool.gpus_per_node:
         raise SlurmError(f"slot {node.slot}: {len(node.devices)} GPUs, but the pool promises {pool.gpus_per_node}")
     count = pool.gpus_per_node if shapes_fixed else len(node.devices)
-    kind = _gpu_type(pool, node, shapes_fixed=shapes_fixed)
     features = _features(pool, node.features)
     return " ".join(
         [
             f"NodeName={node.slot} NodeAddr={node.address}",
             _minimal_shape(pool) if shapes_fixed else _shape(node),
-            *_gres_field(kind, count),
+            *_gres_field(pool.gpu, count),
             *([f"Feature={features}"] if features else []),
             "State=UNKNOWN",
         ]
@@ -273,10 +274,6 @@ def _gres_field(kind: str, count: int) -> list[str]:
     return [f"Gres=gpu:{_word('GPU type', kind)}:{count}" if kind else f"Gres=gpu:{count}"]
 
 
-def _gpu_type(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> str:
-    return pool.gpu if shapes_fixed else node.gpu or pool.gpu
-
-
 def _slot_range(pool: PoolLine, first: int, last: int) -> str:
     return slot_name(pool.name, first) if first == last else f"{pool.name}-[{first}-{last}]"
 
@@ -286,7 +283,7 @@ def _folded(files: tuple[str, ...]) -> str:
     return str(NodeSet.fromlist(files))
 
 
-def _gres_lines(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> list[str]:
+def _gres_lines(pool: PoolLine, node: JoinedNode) -> list[str]:
     """The device files: slurmd takes only GPUs that have a File. slurmctld needs no line, so free slots have none."""
     if not node.devices:
         return []
@@ -296,8 +293,7 @@ def _gres_lines(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> list
     files = tuple(fact.device for fact in sorted(node.devices, key=lambda fact: fact.index))
     if len(set(files)) != len(files):
         raise SlurmError(f"slot {node.slot}: two GPUs have the same device file")
-    kind = _gpu_type(pool, node, shapes_fixed=shapes_fixed)
-    typed = f" Type={_word('GPU type', kind)}" if kind else ""
+    typed = f" Type={_word('GPU type', pool.gpu)}" if pool.gpu else ""
     return [f"NodeName={node.slot} Name=gpu{typed} File={_folded(files)}"]
 
 

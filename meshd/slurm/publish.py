@@ -1,7 +1,8 @@
 """I/O: bring a rendered configuration into force in a running slurmctld, or put everything back.
 
-The only writer of nodes.conf and gres.conf. Changes are gathered, gated by content, checked against what Slurm shows,
-written whole, put in force one at a time, and verified; what Slurm does not take is undone.
+The only writer of nodes.conf and gres.conf. Changes are gated by content, checked against what Slurm shows, written
+whole, put in force one at a time, and verified; what Slurm does not take is undone. When a change is asked for, so that
+a burst is few of them, is up to the caller.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from meshd.runtime.clock import Clock
 from meshd.slurm.capabilities import Capabilities
 from meshd.slurm.checks import missing_in_force, node_set_changes, refuse_if_unsafe, shapes_differ
 from meshd.slurm.client import SlurmClient
-from meshd.slurm.debounce import Debounce
 from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.nodes import Rendered, read_joined
 
@@ -68,8 +68,6 @@ class Publisher:
         client: SlurmClient,
         clock: Clock,
         restart: Callable[[], Awaitable[None]],
-        quiet_s: float,
-        max_wait_s: float,
         last_words: Callable[[], Awaitable[str]] | None = None,
         changed: Callable[[], None] = lambda: None,
         calm: Callable[[], Awaitable[None]] | None = None,
@@ -79,13 +77,11 @@ class Publisher:
         Args:
             files: where they are.
             client: the slurmctld that reads them.
-            clock: for the windows and the polling.
+            clock: for the polling.
             restart: ends slurmctld gracefully if it runs and starts it; may raise MeshdError.
-            quiet_s: changes are gathered until this many seconds bring no further one.
-            max_wait_s: but no change waits longer than this.
             last_words: the end of slurmctld's log in short (`show.complaints`), asked for after a refusal.
             changed: called when something came into force, and after each failure.
-            calm: returns when slurmctld may be asked to read its files; what is asked for meanwhile is gathered.
+            calm: returns when slurmctld may be asked to read its files; of what is asked for meanwhile the newest wins.
 
         Raises:
             OSError: the files cannot be read.
@@ -97,7 +93,6 @@ class Publisher:
         self._last_words = last_words
         self._changed = changed
         self._calm = calm
-        self._window = Debounce(clock, quiet_s=quiet_s, max_wait_s=max_wait_s)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._wanted: Rendered | None = None
@@ -134,14 +129,12 @@ class Publisher:
         elif self._is_applied(wanted) or self._is_held_back(wanted):
             return
         self._wanted = wanted
-        self._window.touch()
         self._wake.set()
 
     async def run(self) -> None:
-        """Serve requests for ever: gather, then apply."""
+        """Serve requests for ever."""
         while True:
             await self._wake.wait()
-            await self._window.settled()
             await self._until_calm()
             self._wake.clear()
             wanted, self._wanted = self._wanted, None
@@ -153,7 +146,7 @@ class Publisher:
                 log.warning("slurm_publish_failed", error=str(error))
 
     async def apply(self, wanted: Rendered) -> bool:
-        """Put this content in force now, without gathering. One at a time.
+        """Put this content in force now. One at a time.
 
         Returns:
             False when it was in force already.

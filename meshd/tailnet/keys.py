@@ -107,7 +107,7 @@ class Minter:
 
     async def first(self) -> KeptKey:
         """A key that follows none."""
-        return await self._mint(f"meshd {self._cluster}", self.tags, ephemeral=False, preauthorized=True)
+        return await self._mint(f"meshd {self._cluster}", self.tags)
 
     async def next(self, rotation_id: str, old: AuthKey | None, tags: Sequence[str]) -> KeptKey:
         """A key for a rotation. One that was minted for it before, and whose secret was lost, is revoked first.
@@ -142,9 +142,7 @@ class Minter:
             TailnetRefused: the credential may not do this.
             TailnetError: anything else; it may have been made.
         """
-        return await self._mint(
-            description, tags, ephemeral=False, preauthorized=True, reusable=False, lifetime_s=lifetime_s
-        )
+        return await self._mint(description, tags, reusable=False, lifetime_s=lifetime_s)
 
     async def revoke_lost(self, rotation_id: str) -> None:
         """Revoke what was minted for a rotation, whoever knows its secret."""
@@ -171,8 +169,8 @@ class Minter:
         description: str,
         tags: Sequence[str],
         *,
-        ephemeral: bool,
-        preauthorized: bool,
+        ephemeral: bool = False,
+        preauthorized: bool = True,
         reusable: bool = True,
         lifetime_s: int | None = None,
     ) -> KeptKey:

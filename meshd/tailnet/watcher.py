@@ -12,6 +12,7 @@ import structlog
 from meshd.errors import TailnetError
 from meshd.model.observed import Fresh, Observation, TailnetView, Unavailable
 from meshd.runtime.clock import Clock
+from meshd.runtime.pauses import growing_pause_s
 from meshd.tailnet.deltas import Delta, apply
 from meshd.tailnet.status import TailnetTable
 
@@ -84,18 +85,18 @@ class TailnetWatcher:
         await self._poll()
 
     async def _follow_for_ever(self) -> None:
-        pause_s = RECONNECT_MIN_S
+        failures = 0
         while True:
+            failures += 1
             try:
                 if await self._follow():
-                    pause_s = RECONNECT_MIN_S
+                    failures = 1
                 log.info("tailnet_bus_closed")
             except TailnetError as error:
                 log.warning("tailnet_bus_lost", reason=str(error))
             if await self._resync():
-                pause_s = RECONNECT_MIN_S
-            await self._clock.sleep(pause_s)
-            pause_s = min(pause_s * 2, RECONNECT_MAX_S)
+                failures = 1
+            await self._clock.sleep(growing_pause_s(failures, RECONNECT_MIN_S, RECONNECT_MAX_S))
 
     async def _follow(self) -> bool:
         """Follow one connection to its end; True when it said anything."""

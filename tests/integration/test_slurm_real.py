@@ -84,7 +84,7 @@ class Cluster:
     def node(self, host: str, slot: str) -> JoinedNode:
         shape = NodeShape(**slurmd_c(self.lab.hosts[host].call("slurmd", "-C")))
         devices = GPUS if slot.startswith("h100") else ()
-        return JoinedNode(slot, self.lab.hosts[host].address, shape, "", devices, ("lab",))
+        return JoinedNode(slot, self.lab.hosts[host].address, shape, devices, ("lab",))
 
     def start_slurmd(self, host: str, slot: str) -> None:
         self.lab.hosts[host].start_slurmd("--conf-server", f"{HEAD_IP}:6817", "-N", slot)
@@ -141,8 +141,7 @@ async def cluster(lab: Lab) -> AsyncIterator[Cluster]:
         return complaints("\n".join(head.log("slurmctld").split("\n")[-20:]))
 
     publisher = Publisher(
-        files=files, client=client, clock=SystemClock(), restart=restart, quiet_s=0.05, max_wait_s=1.0,
-        last_words=last_words,
+        files=files, client=client, clock=SystemClock(), restart=restart, last_words=last_words,
     )  # fmt: skip
     made.append(Cluster(lab, publisher, client, files))
     head.start_slurmctld()
@@ -386,9 +385,9 @@ async def test_a_head_with_its_own_slurm_conf_and_gres_conf(lab: Lab) -> None:
         await asyncio.to_thread(lambda: head.start_slurmctld(wait=False))
 
     files = SlurmFiles(head.meshd_dir / "slurm")
-    publisher = Publisher(files=files, client=client, clock=SystemClock(), restart=restart, quiet_s=0, max_wait_s=0)
+    publisher = Publisher(files=files, client=client, clock=SystemClock(), restart=restart)
     shape = NodeShape(1, 1, 1, 1, 1, 600)
-    node = JoinedNode("h100-2", lab.hosts["m1"].address, shape, "", GPUS)
+    node = JoinedNode("h100-2", lab.hosts["m1"].address, shape, GPUS)
     old = lab.suite == "bookworm"
     await publisher.apply(render(POOLS, [node], shapes_fixed=old))
     head.start_slurmd()

@@ -11,7 +11,7 @@ from meshd.slurm.nodes import HEADER, JoinedNode, PoolLine, read_joined, read_sl
 H100 = PoolLine("h100", "", 6, "h100", 8, 32, 200000, ("fast",), default=True)
 CPU = PoolLine("cpu", "misc", 1, "", 0, 1, 1024)
 GPUS = tuple(GpuFact(i, "NVIDIA H100 80GB HBM3", f"GPU-{i}", 81559, f"/dev/nvidia{i}") for i in range(8))
-NODE = JoinedNode("h100-2", "100.64.0.2", NodeShape(96, 1, 2, 24, 2, 1000001), "", GPUS, ("aws", "us-east-1", "spot"))
+NODE = JoinedNode("h100-2", "100.64.0.2", NodeShape(96, 1, 2, 24, 2, 1000001), GPUS, ("aws", "us-east-1", "spot"))
 
 GOLDEN = HEADER + (
     'NodeName=cpu-1 NodeAddr=239.192.0.0 CPUs=1 RealMemory=1024 State=DOWN Reason="meshd: free slot"\n'
@@ -60,7 +60,6 @@ def test_addresses_of_a_large_pool_are_folded_by_network():
     [
         {"features": ("a b",)},
         {"features": ("x\nNodeName=evil",)},
-        {"gpu": "h100 State=UP"},
         {"address": "100.64.0.2 Port=1"},
         {"address": "239.192.0.7"},
         {"address": "fd7a::1"},
@@ -78,7 +77,13 @@ def test_what_must_not_get_into_the_file(change):
 
 
 @pytest.mark.parametrize(
-    "pool", [replace(H100, features=("ä",)), replace(H100, partition="p q"), replace(H100, max_nodes=0)]
+    "pool",
+    [
+        replace(H100, features=("ä",)),
+        replace(H100, partition="p q"),
+        replace(H100, gpu="h100 State=UP"),
+        replace(H100, max_nodes=0),
+    ],
 )
 def test_pools_that_cannot_be_written(pool):
     with pytest.raises(SlurmError):

@@ -17,7 +17,6 @@ from meshd.runtime.run import Result
 from meshd.slurm import files as files_module
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.conf import parse
-from meshd.slurm.debounce import Debounce
 from meshd.slurm.files import SlurmFiles
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, read_joined, read_slots, render
 from meshd.slurm.publish import Publisher
@@ -141,7 +140,7 @@ class World:
         """A publisher as after a start of the daemon."""
         return Publisher(
             files=self.files, client=SlurmClient(self.slurm, 5.0), clock=self.clock, restart=self.restart,
-            quiet_s=2.0, max_wait_s=10.0, last_words=self.last_words, calm=calm,
+            last_words=self.last_words, calm=calm,
         )  # fmt: skip
 
     async def restart(self) -> None:
@@ -328,7 +327,7 @@ async def running(publisher: Publisher) -> AsyncIterator[Callable[[Rendered], Aw
         await task
 
 
-async def test_a_burst_of_joins_is_one_reconfigure(world: World) -> None:
+async def test_of_what_is_asked_for_in_one_breath_the_newest_is_put_in_force(world: World) -> None:
     slots = ["a-1", "a-2", "a-3", "a-4"]
     async with running(world.publisher) as publish:
         for i in range(4):
@@ -336,32 +335,8 @@ async def test_a_burst_of_joins_is_one_reconfigure(world: World) -> None:
         await publish(wanted(*slots))
         assert set(world.publisher.published) == set(slots)
         assert world.slurm.count("scontrol reconfigure") == 1
-        assert world.clock.time_s >= 2.0
         await publish(wanted(*slots))
         assert world.slurm.count("scontrol reconfigure") == 1, "it is in force already"
-
-
-async def test_changes_that_never_end_do_not_wait_longer_than_the_bound() -> None:
-    class ChangesEverySecond(JumpingClock):
-        async def sleep(self, delay_s: float) -> None:
-            self.time_s += min(1.0, delay_s)
-            window.touch()
-
-    clock = ChangesEverySecond()
-    window = Debounce(clock, quiet_s=2.0, max_wait_s=10.0)
-    window.touch()
-    await window.settled()
-    assert clock.time_s == 10.0
-
-
-async def test_a_quiet_window_is_counted_from_the_last_change() -> None:
-    clock = JumpingClock()
-    window = Debounce(clock, quiet_s=2.0, max_wait_s=10.0)
-    window.touch()
-    clock.time_s = 1.5
-    window.touch()
-    await window.settled()
-    assert clock.time_s == 3.5
 
 
 async def test_a_refused_content_is_not_tried_again_at_once(world: World) -> None:
