@@ -78,7 +78,8 @@ class LiveProgress:
             )
             for node in nodes
         ]
-        self._live.update(Group(render.text(head, "bold"), Sheet(("MACHINE", "PHASE", "FOR", "WHY"), rows)))
+        machines = [Sheet(("MACHINE", "PHASE", "FOR", "WHY"), rows)] if rows else []
+        self._live.update(Group(render.text(head, "bold"), *machines))
 
     def note(self, text: str) -> None:
         """A line above the table, once in a row."""

@@ -22,6 +22,7 @@ _HEADERS = (
 )  # fmt: skip
 _SPARE = ("MEMORY", "VRAM", "CPUS", "USD/H", "FREE", "KIND", "PROVIDER")
 _MODELS_MAX = 12
+STALE_HELP = "stale prices may be wrong: `meshctl prices show` tells how old they are and what renews them"
 _LATE_S = 60.0
 """A reading older than this was not made for a refresh that was just asked for."""
 
@@ -32,6 +33,8 @@ def offers(view: OffersView, query: OffersQuery) -> list[RenderableType]:
     if view.offers:
         parts += [Sheet(_HEADERS, [_row(row, view.at) for row in view.offers], spare=_SPARE), ""]
         parts.append(text(_count(view)))
+        if any(row.price_stale for row in view.offers):
+            parts.append(text(STALE_HELP, "yellow"))
     else:
         parts += [text(line) for line in _nothing(view, query)]
     parts += [text(_unread(source, view.at), "yellow") for source in view.sources if not source.ok]
@@ -158,15 +161,15 @@ def alternatives(rows: Sequence[AlternativeRow]) -> Sheet:
         [
             (
                 row.offer,
-                f"{row.gpus} {row.gpu}".strip(),
+                f"{row.gpus} {row.gpu}".strip() if row.gpus else "-",
                 f"{row.usd_per_hour:.2f}",
-                f"{row.usd_per_gpu_hour:.2f}",
+                f"{row.usd_per_gpu_hour:.2f}" if row.gpus else "-",
                 row.note or _would_do(row, chosen),
             )
             for row in rows
             if not row.chosen
         ],
-        spare=("USD/H",),
+        spare=("USD/H", "GPUS") if any(row.gpus for row in rows) else ("GPUS", "USD/GPU/H"),
     )
 
 
@@ -176,4 +179,5 @@ def _would_do(row: AlternativeRow, chosen: Sequence[float]) -> str:
     if not chosen:
         return f"would do{stale}"
     dearer = row.usd_per_gpu_hour - min(chosen)
-    return (f"{usd(dearer)} dearer per GPU-hour" if dearer >= 0.005 else "would do as well") + stale
+    each = "GPU-hour" if row.gpus else "hour"
+    return (f"{usd(dearer)} dearer per {each}" if dearer >= 0.005 else "would do as well") + stale

@@ -11,7 +11,7 @@ import structlog
 from meshd.api.schema import CheckRow
 from meshd.daemon.checkrow import fail, ok, warn
 from meshd.daemon.device_checks import DeviceChecks
-from meshd.errors import AuthFailed, MeshdError
+from meshd.errors import AuthFailed, MeshdError, RateLimited, Transient, Uncertain
 from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.client import MungeClient
 from meshd.provider_api import Provider
@@ -89,9 +89,11 @@ class Doctor:
 
     async def _tailnet(self) -> CheckRow:
         snapshot = self._snapshot()
-        if snapshot is None or not isinstance(snapshot.tailnet, Fresh):
-            return fail("tailnet", "tailscaled cannot be read", "check `systemctl status tailscaled`")
-        view = snapshot.tailnet.value
+        seen = snapshot.tailnet if snapshot is not None else None
+        if not isinstance(seen, Fresh):
+            reason = seen.reason if seen is not None else "not read yet"
+            return fail("tailnet", f"cannot be read: {reason}", "check `systemctl status tailscaled`")
+        view = seen.value
         if not view.healthy:
             return fail("tailnet", "; ".join(view.problems) or "the head is not online", "run `tailscale status`")
         relayed = sorted(p.hostname for p in view.peers.values() if p.path.startswith("relay"))
@@ -107,7 +109,11 @@ class Doctor:
             try:
                 return ok(name, await provider.check())
             except AuthFailed as error:
-                return fail(name, str(error), f"docs/providers.md has what {provider.name} must let meshd do")
+                where = f"/etc/meshd/credentials/{provider.name}"
+                cure = f"a permission: docs/providers.md lists all; a credential: put another into {where}, then "
+                return fail(name, str(error), f"{cure}`systemctl restart meshd`")
+            except (Transient, Uncertain, RateLimited) as error:
+                return fail(name, str(error), f"see {provider.name}'s status page; meshd goes on asking by itself")
 
         return check
 

@@ -137,7 +137,7 @@ class Growth:
             spent += micros(offer.usd_per_hour)
             if free.usd is not None and spent > micros(free.usd):
                 return  # it waits for the money of those that leave
-            reason = f"{amount(self._target.gpus, self._pool)} are wanted, {missing} more are needed"
+            reason = f"{amount(self._target.gpus, self._pool)} wanted, {missing} more needed"
             alone = probe or self._probing(f"offer:{offer.key}")
             yield RequestMachine(
                 slot, f"{reason}; it is tried alone first" if alone else reason, self._pool.name, offer
@@ -238,7 +238,7 @@ class Growth:
     def _short(self, fit: Sequence[Offer], mine: Sequence[Offer], need: Need, cover: Cover) -> Warn:
         pool, target = self._pool, self._target
         have = self._target.gpus - self._missing + cover.units
-        wanted = f"{amount(target.gpus, pool)} are wanted, {have} can be had"
+        wanted = f"{amount(target.gpus, pool)} wanted, {have} can be had"
         if not fit:
             why = why_none(self._offers, pool, target, self._desired.blocks, self._world.now)
             return Warn(pool.name, f"{wanted}: no offer will do: {why}")

@@ -53,7 +53,7 @@ def scale_steps(
     if missing > 0:
         kept = kept_after_all(pool, target, missing, machines, world)
         for machine in kept:
-            yield KeepAfterAll(machine.name, f"{amount(target.gpus, pool)} are wanted again")
+            yield KeepAfterAll(machine.name, f"{amount(target.gpus, pool)} wanted again")
         missing -= sum(units(m) for m in kept)
         if missing > 0:
             yield from Growth(desired, pool, target, missing, machines, [*have, *kept], snapshot, world).steps()
@@ -120,4 +120,4 @@ def _shrink(surplus: int, have: list[Machine], world: World, pool: Pool, target:
             surplus -= units(machine)
             jobs = world.jobs.get(machine.slot, ()) if machine.phase is Phase.READY else ()
             wait = f"; it waits for job {', '.join(jobs)}" if jobs else ""
-            yield Remove(machine.name, f"{amount(target.gpus, pool)} are wanted{wait}")
+            yield Remove(machine.name, f"{amount(target.gpus, pool)} wanted{wait}")

@@ -72,8 +72,22 @@ def test_a_daemon_that_tells_no_machines_still_shows_its_steps() -> None:
 def test_machines_without_gpus_have_no_price_per_gpu() -> None:
     cpu = planned(1, slot="cpu-1", gpu="", gpus=0, usd_per_hour=0.4, usd_per_gpu_hour=0.4)
     text = plain(*plan(PlanView(steps=VIEW.steps[:1], machines=[cpu], overshoot_gpus=1)))
-    assert f"cpu-1  {SPOT}  -     0.40   -\n" in text
+    assert f"cpu-1  {SPOT}  -     -          0.40\n" in text
     assert "1 GPU more than wanted" in text
+
+
+def test_a_stale_price_is_marked_where_money_would_be_spent() -> None:
+    assert "stale" not in plain(*plan(VIEW))
+    stale = VIEW.model_copy(update={"alternatives": [other(SPOT, 2.15, chosen=True, price_stale=True)]})
+    text = plain(*plan(stale))
+    assert text.count("17.20 stale") == 2
+    assert "`meshctl prices show` tells how old they are and what renews them" in text
+
+
+def test_alternatives_without_gpus_are_dearer_by_the_hour() -> None:
+    cheap, dear = (other(f"aws/z/c7i.{n}", n / 10, gpu="", gpus=0, chosen=n == 3) for n in (3, 5))
+    text = plain(*plan(PlanView(steps=VIEW.steps[:1], alternatives=[cheap, dear])))
+    assert "$0.20 dearer per hour" in text and "GPU-hour" not in text
 
 
 OPTIONS = [

@@ -20,7 +20,7 @@ from meshd.daemon.observe import Refresh, Source
 from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.price_files import PriceFiles
 from meshd.daemon.prices import Prices
-from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, Uncertain
+from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, Transient, Uncertain
 from meshd.model.desired import Block, Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
@@ -418,6 +418,21 @@ class PoorCloud(Cloud):
         raise AuthFailed("user meshd may not: ec2:RunInstances", provider="aws", operation="check")
 
 
+class SickCloud(Cloud):
+    async def check(self) -> str:
+        raise Transient("HTTP 503", provider="aws", operation="check")
+
+
+async def test_a_cloud_that_is_ill_is_no_wrong_credential() -> None:
+    doctor = Doctor(
+        snapshot=snapshot, providers={"aws": SickCloud()}, munge=Munge(),  # type: ignore[dict-item, arg-type]
+        devices=device_checks(snapshot, keys=NoKey()), files=Files(),
+        munge_key=munge_key_is_fine, names=names_are_fine, config_problem=lambda: "",
+    )  # fmt: skip
+    (row,) = [row for row in await doctor() if row.name == "provider aws"]
+    assert row.status == "fail" and "status page" in row.cure and "credential" not in row.cure
+
+
 async def test_a_missing_permission_has_a_cure_of_its_own() -> None:
     doctor = Doctor(
         snapshot=snapshot, providers={"aws": PoorCloud()}, munge=Munge(),  # type: ignore[dict-item, arg-type]
@@ -426,7 +441,7 @@ async def test_a_missing_permission_has_a_cure_of_its_own() -> None:
     )  # fmt: skip
     (row,) = [row for row in await doctor() if row.name == "provider aws"]
     assert (row.status, row.text) == ("fail", "aws check: user meshd may not: ec2:RunInstances")
-    assert "docs/providers.md" in row.cure
+    assert "docs/providers.md" in row.cure and "/etc/meshd/credentials/aws" in row.cure
 
 
 async def test_every_check_has_its_row_whatever_breaks() -> None:
@@ -442,6 +457,8 @@ async def test_every_check_has_its_row_whatever_breaks() -> None:
     assert found["auth key"].status == found["provider aws"].status == "fail"
     assert "KeyError" in found["provider aws"].text
     dark = {row.name: row.status for row in await rows(snapshot(slurm=GONE_DARK, tailnet=GONE_DARK))()}
+    (tailnet,) = [row for row in await rows(snapshot(tailnet=GONE_DARK))() if row.name == "tailnet"]
+    assert GONE_DARK.reason in tailnet.text
     assert (dark["slurm"], dark["tailnet"], dark["tailnet devices"]) == ("fail", "fail", "warn")
     assert len(await rows(None)()) == len(found)
     left = around(machine(Phase.GONE))
@@ -453,7 +470,7 @@ async def test_a_limit_in_all_that_is_too_low_is_told_before_anything_is_rented(
     answer = await world.desk.scale(s.ScaleRequest(gpus=4, max_usd_per_hour=5.0, dry_run=True), ROOT)
     assert answer.plan.adds == 2
     (warning,) = answer.warnings
-    assert "4 GPUs are wanted, 2 can be had under the limit of 5.00 USD per hour in all" in warning
+    assert "4 GPUs wanted, 2 can be had under the limit of 5.00 USD per hour in all" in warning
 
 
 @pytest.mark.parametrize(("said", "reason"), [("", "drained by root"), ("meshd: x", "drained by root: meshd: x")])

@@ -68,7 +68,7 @@ def test_few_slots_make_larger_machines() -> None:
     assert rents(decided(6, pool=replace(POOL, max_nodes=2), offers=(ONE, EIGHT))) == [("h100-1", 8)]
     found = decided(40, pool=replace(POOL, max_nodes=2))
     assert rents(found) == [("h100-1", 8), ("h100-2", 8)]
-    assert found.warnings[0].reason.startswith("40 GPUs are wanted, 16 can be had: the pool has at most 2 nodes")
+    assert found.warnings[0].reason.startswith("40 GPUs wanted, 16 can be had: the pool has at most 2 nodes")
 
 
 def test_a_slot_that_is_about_to_be_free_is_waited_for() -> None:
@@ -87,7 +87,7 @@ def test_the_limit_in_all_counts_what_is_there() -> None:
     there = machine(Phase.READY, offer=EIGHT)
     found = decided(16, there, max_usd_per_hour=20.5)
     assert rents(found) == [("h100-2", 4)]
-    assert "16 GPUs are wanted, 12 can be had under the limit of 20.50 USD per hour" in found.warnings[0].reason
+    assert "16 GPUs wanted, 12 can be had under the limit of 20.50 USD per hour" in found.warnings[0].reason
     assert "--max-total" in found.warnings[0].cure
     pool = replace(POOL, max_usd_per_hour=20.5)
     assert "pools.h100.max_usd_per_hour" in decided(16, there, pool=pool).warnings[0].cure
