@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 # Tests look at what happened, not at log lines; the tests of logging set it up themselves.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+# A run judges the change and nothing else: the same examples each time, and no verdict on how busy the machine is.
+# `--hypothesis-profile=search` looks for new ones, and prints what repeats a failure.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("same", _PATIENT, derandomize=True)
+settings.register_profile("search", _PATIENT)
+settings.load_profile("same")
 
 STAGES = ("unit", "property", "contract", "integration", "e2e")
 """Folders in the order in which they run: what is quick to fail comes first."""

@@ -70,7 +70,7 @@ def test_a_slurmctld_serves_its_own_release(release: tuple[int, int], patch: int
     assert window[0] <= release == window[1]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(PRINTABLE, PRINTABLE)
 def test_stage1_is_a_script_whatever_the_secrets_are(auth_key: str, join_token: str) -> None:
     stage = Stage1("mesh-a-1-abcdef", ("100.64.0.1",), 7677, SecretStr(auth_key), SecretStr(join_token), "a" * 64)

@@ -181,7 +181,7 @@ async def live_through(both: Both, story: list[str]) -> None:
         assert sha(both.in_file) in seen, "the key that was put into the file was forgotten"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @example(["munge", "waive", "restart", "munge"])
 @given(st.lists(acts, max_size=12))
 def test_never_two_at_once(story: list[str]) -> None:

@@ -177,7 +177,7 @@ def states(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int]:
     return machines, jobs, draw(st.integers(0, SLOTS + 1))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(states(), st.integers(0, 20), st.integers(0, 4))
 def test_any_prefix_leads_to_the_same_end(
     start: tuple[dict[str, Machine], dict[str, str], int], cut: int, rounds_cut: int
@@ -195,7 +195,7 @@ def test_any_prefix_leads_to_the_same_end(
     assert waiting <= len(start[1])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(states())
 def test_a_plan_only_makes_moves_that_are_allowed(start: tuple[dict[str, Machine], dict[str, str], int]) -> None:
     world = Ideal(*start)
@@ -203,7 +203,7 @@ def test_a_plan_only_makes_moves_that_are_allowed(start: tuple[dict[str, Machine
         world.do(step)  # Machine.moved raises IllegalMove
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(states())
 def test_no_machine_with_a_job_is_told_to_leave(start: tuple[dict[str, Machine], dict[str, str], int]) -> None:
     world = Ideal(*start)
@@ -229,7 +229,7 @@ def mixed(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int, dic
     return machines, jobs, gpus * 2, how
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(mixed(), st.integers(0, 20), st.integers(0, 4))
 def test_with_shapes_places_and_refusals_too(
     start: tuple[dict[str, Machine], dict[str, str], int, dict[str, Any]], cut: int, rounds_cut: int

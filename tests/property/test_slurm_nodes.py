@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from ClusterShell.NodeSet import NodeSet
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshd.model.hardware import NodeShape
@@ -25,7 +25,6 @@ def clusters(draw: st.DrawFn) -> tuple[list[PoolLine], list[JoinedNode]]:
     return pools, joined
 
 
-@settings(deadline=None)
 @given(clusters(), st.booleans())
 def test_every_slot_stands_once_with_an_address_of_its_own(cluster, fixed):
     pools, joined = cluster
@@ -44,7 +43,6 @@ def test_every_slot_stands_once_with_an_address_of_its_own(cluster, fixed):
     assert read_joined(rendered.nodes_conf) == rendered.joined == {node.slot: node.address for node in joined}
 
 
-@settings(deadline=None)
 @given(clusters())
 def test_partitions_hold_exactly_their_pools_slots(cluster):
     pools, joined = cluster

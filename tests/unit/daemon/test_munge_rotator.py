@@ -28,10 +28,10 @@ from meshd.munge.keystore import MungeKeyStore
 from meshd.munge.rotation import Rotation, Stage
 from meshd.munge.rotation_steps import Pace
 from meshd.munge.rotation_world import HeadView
-from meshd.runtime.clock import SystemClock
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
 from meshd.store.munge_rotations import MungeRotations
+from tests.clocks import LoopClock, in_loop_time
 from tests.unit.worlds import NOW, machine, node, slurm
 
 OLD = SecretBytes(b"o" * 1024)
@@ -59,7 +59,7 @@ class Head:
 
     async def switch(self, name: str, at: datetime) -> None:
         self.view = replace(self.view, busy=True, failure="", moment=at)
-        await asyncio.sleep(max(0.0, (at - SystemClock().now()).total_seconds()))
+        await asyncio.sleep(max(0.0, (at - LoopClock().now()).total_seconds()))
         if not self.refuses and self.key != name:
             assert name in {self.staged, self.previous}
             self.key, self.previous = name, self.key
@@ -67,7 +67,7 @@ class Head:
         self.view = replace(self.view, busy=False, key=self.key, failure=self.refuses, moment=at)
 
     async def made_at(self) -> datetime:
-        return SystemClock().now() - timedelta(days=self.days)
+        return LoopClock().now() - timedelta(days=self.days)
 
     def forget(self) -> None:
         self.view, self.away = HeadView(), None
@@ -126,7 +126,7 @@ class Agent:
         if action in {"stage", "put"}:
             self.keys["staged" if action == "stage" else "key"] = base64.b64decode(args["key_b64"])
         elif action == "switch":
-            await asyncio.sleep(max(0.0, args["at_unix"] - SystemClock().now().timestamp()))
+            await asyncio.sleep(max(0.0, args["at_unix"] - LoopClock().now().timestamp()))
             found = next(name for name in ("staged", "previous", "key") if self.name_of(name) == args["fingerprint"])
             self.keys["key"], self.keys["previous"] = self.keys[found], self.keys["key"]
         elif action == "forget":
@@ -155,7 +155,7 @@ class Lab:
         async def auth() -> str:
             return self.auth
 
-        clock = SystemClock()
+        clock = LoopClock()
         nodes = MungeNodes(self.journal, lambda: self.seen, clock, -14.5)
         self.rotator = MungeRotator(
             log_of=MungeRotations(self.journal), store=MungeKeyStore(self.directory),
@@ -224,6 +224,7 @@ async def with_nodes(lab: Lab, count: int) -> list[Agent]:
     return agents
 
 
+@in_loop_time
 async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path: Path) -> None:
     agents = await with_nodes(lab, 3)
     preview = await lab.ask(dry_run=True)
@@ -257,6 +258,7 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path:
 
 
 @pytest.mark.parametrize("stage", [Stage.GENERATE, Stage.STAGE, Stage.SWITCH, Stage.VERIFY])
+@in_loop_time
 async def test_killed_in_a_stage_it_goes_on(lab: Lab, stage: Stage) -> None:
     agents = await with_nodes(lab, 2)
     if stage is Stage.STAGE:
@@ -271,6 +273,7 @@ async def test_killed_in_a_stage_it_goes_on(lab: Lab, stage: Stage) -> None:
     assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {done.new}
 
 
+@in_loop_time
 async def test_a_head_that_cannot_change_takes_all_back(lab: Lab) -> None:
     agents = await with_nodes(lab, 2)
     agents[0].deaf = ("stage",)
@@ -286,6 +289,7 @@ async def test_a_head_that_cannot_change_takes_all_back(lab: Lab) -> None:
     assert fingerprint(lab.rotator.key_for_joining()) == OLD_NAME
 
 
+@in_loop_time
 async def test_after_the_cause_is_mended_it_can_be_begun_again(lab: Lab) -> None:
     await with_nodes(lab, 1)
     lab.head.refuses = "nobody serves"
@@ -297,6 +301,7 @@ async def test_after_the_cause_is_mended_it_can_be_begun_again(lab: Lab) -> None
     await lab.until(Stage.DONE)
 
 
+@in_loop_time
 async def test_doctor_tells_the_age_and_who_has_another_key(lab: Lab) -> None:
     (agent,) = await with_nodes(lab, 1)
     row = await lab.desk.check()
@@ -311,6 +316,7 @@ async def test_doctor_tells_the_age_and_who_has_another_key(lab: Lab) -> None:
     assert "h100-1" in row.text
 
 
+@in_loop_time
 async def test_when_most_nodes_do_not_follow_all_go_back(lab: Lab) -> None:
     agents = await with_nodes(lab, 3)
     for agent in agents[:2]:
@@ -322,6 +328,7 @@ async def test_when_most_nodes_do_not_follow_all_go_back(lab: Lab) -> None:
     assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
 
 
+@in_loop_time
 async def test_one_that_does_not_follow_is_shown_and_can_be_waived(lab: Lab) -> None:
     agents = await with_nodes(lab, 3)
     agents[0].deaf = ("switch", "put")
@@ -341,6 +348,7 @@ async def test_one_that_does_not_follow_is_shown_and_can_be_waived(lab: Lab) -> 
     await lab.until(Stage.DONE)
 
 
+@in_loop_time
 async def test_a_silent_node_with_a_job_is_waited_for_and_one_that_is_down_is_not(lab: Lab) -> None:
     agents = await with_nodes(lab, 2)
     await agents[1].stop()
@@ -368,6 +376,7 @@ async def test_a_silent_node_with_a_job_is_waited_for_and_one_that_is_down_is_no
     assert view.id == done.id
 
 
+@in_loop_time
 async def test_one_that_is_slow_to_tell_is_not_changed_twice(lab: Lab) -> None:
     agents = await with_nodes(lab, 3)
     for agent in agents:
@@ -378,6 +387,7 @@ async def test_one_that_is_slow_to_tell_is_not_changed_twice(lab: Lab) -> None:
     assert "put" not in {verb for agent in agents for verb in agent.verbs}
 
 
+@in_loop_time
 async def test_who_asks_in_the_middle_of_the_change_waits_for_its_end(lab: Lab) -> None:
     await with_nodes(lab, 1)
     assert await lab.rotator.switched(0.0)
@@ -389,6 +399,7 @@ async def test_who_asks_in_the_middle_of_the_change_waits_for_its_end(lab: Lab) 
     await lab.until(Stage.DONE)
 
 
+@in_loop_time
 async def test_abort(lab: Lab) -> None:
     agents = await with_nodes(lab, 2)
     with pytest.raises(Refused, match="no rotation"):
@@ -407,6 +418,7 @@ async def test_abort(lab: Lab) -> None:
     assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
 
 
+@in_loop_time
 async def test_the_head_s_key_was_changed_by_hand(lab: Lab) -> None:
     lab.head.key = "f" * 16
     lab.start()
@@ -415,6 +427,7 @@ async def test_the_head_s_key_was_changed_by_hand(lab: Lab) -> None:
     assert "systemctl restart munge meshd" in ended.taken_back
 
 
+@in_loop_time
 async def test_without_munge_nothing_is_rotated(lab: Lab) -> None:
     lab.auth = "auth/slurm"
     for dry_run in (True, False):

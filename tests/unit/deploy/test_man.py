@@ -70,7 +70,7 @@ def test_man_takes_them_without_a_warning_and_they_tell_all(written: list[Path])
 
 
 @pytest.mark.skipif(GROFF is None, reason="needs groff")
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=8), min_size=1))
 def test_text_is_printed_as_it_is(words: list[str]) -> None:
     page = "\n".join((roff.header("x", 1, "1", "y"), ".nf", *(roff.escaped(word) for word in words))) + "\n"

@@ -8,12 +8,14 @@ from pydantic import SecretStr
 
 from meshd.api.node_commands import CommandQueue
 from meshd.api.node_schema import ResultIn
+from tests.clocks import in_loop_time
 
 
 def done(command_id: str, *, ok: bool = True) -> ResultIn:
     return ResultIn(id=command_id, ok=ok)
 
 
+@in_loop_time
 async def test_put_wakes_a_held_poll() -> None:
     queue = CommandQueue()
     poll = asyncio.create_task(queue.take(10))
@@ -23,6 +25,7 @@ async def test_put_wakes_a_held_poll() -> None:
         assert [command.verb for command in await poll] == ["roster"]
 
 
+@in_loop_time
 async def test_the_same_order_is_pending_once() -> None:
     queue = CommandQueue()
     first = queue.put("auth_key", {"key": SecretStr("a")})
@@ -33,6 +36,7 @@ async def test_the_same_order_is_pending_once() -> None:
     assert queue.put("auth_key", {"key": SecretStr("a")}) != first
 
 
+@in_loop_time
 async def test_redelivered_until_a_result_comes_but_not_in_a_storm() -> None:
     queue = CommandQueue(redeliver_s=0.05)
     command = queue.put("leave")
@@ -43,6 +47,7 @@ async def test_redelivered_until_a_result_comes_but_not_in_a_storm() -> None:
     assert await queue.take(0.1) == []
 
 
+@in_loop_time
 async def test_a_newer_poll_ends_the_older() -> None:
     queue = CommandQueue()
     older = asyncio.create_task(queue.take(10))
@@ -54,6 +59,7 @@ async def test_a_newer_poll_ends_the_older() -> None:
         assert len(await newer) == 1
 
 
+@in_loop_time
 async def test_waiting_for_a_result() -> None:
     queue = CommandQueue()
     command = queue.put("leave")
@@ -68,6 +74,7 @@ async def test_waiting_for_a_result() -> None:
     assert await queue.result(queue.put("leave"), 0.01) is None
 
 
+@in_loop_time
 async def test_a_cut_poll_loses_nothing() -> None:
     queue = CommandQueue(redeliver_s=0.05)
     poll = asyncio.create_task(queue.take(10))
