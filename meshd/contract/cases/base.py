@@ -34,7 +34,7 @@ class Cases:
             yield rig
         told = {
             "rig": rig.label or rig.name,
-            "asked": sorted(rig.asked),
+            "asked": sorted(str(kind) for kind in rig.asked),
             "missed": {str(k): why for k, why in rig.missed.items()},
         }
         request.node.user_properties.append((REPORT, told))

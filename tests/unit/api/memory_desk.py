@@ -71,6 +71,7 @@ class MemoryDesk(MemoryFleet):
         self.munge = MemoryMungeRotation(lambda: self.now(), self.actors)
         self.munge_rotation = self.munge.munge_rotation
         self.rotate_munge_key = self.munge.rotate_munge_key
+        self.waiting = 0
         self._changed = asyncio.Condition()
         self._targets = 0
         self._tick_at: datetime | None = None
@@ -258,12 +259,15 @@ class MemoryDesk(MemoryFleet):
 
         rows = found()
         if not rows and wait_s:
+            self.waiting += 1
             try:
                 async with asyncio.timeout(wait_s), self._changed:
                     while not (rows := found()):
                         await self._changed.wait()
             except TimeoutError:
                 pass
+            finally:
+                self.waiting -= 1
         return EventsView(events=rows, last_id=rows[-1].id if rows else max(after_id or 0, len(self.log)))
 
     async def offers(self, query: OffersQuery) -> OffersView:

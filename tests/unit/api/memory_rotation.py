@@ -1,4 +1,4 @@
-"""A rotation of the auth key as a desk in memory has it: a stage further with each tick, one node that may be away."""
+"""The auth key's rotation of a desk in memory: a stage further with each tick and each look, one node may be away."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ class MemoryRotation:
         self.current = self.current.model_copy(update=changed)
 
     async def rotation(self) -> RotationView:
+        self.tick()
         return self.current
 
     async def rotate_key(self, request: RotateKeyRequest, actor: Actor) -> RotationView:

@@ -27,7 +27,7 @@ class Served:
 
     def do(self, coroutine: Any) -> Any:
         future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        return future.result(5)
+        return future.result(60)
 
 
 @contextmanager
@@ -70,14 +70,14 @@ def serve(
 
     worker = threading.Thread(target=thread, daemon=True)
     worker.start()
-    assert started.wait(5)
+    assert started.wait(60)
     if "error" in state:
         raise state["error"]
     try:
         yield Served(desk, socket, state["loop"])
     finally:
         state["loop"].call_soon_threadsafe(state["stop"].set)
-        worker.join(10)
+        worker.join(60)
         assert not worker.is_alive()
         if "error" in state:
             raise state["error"]

@@ -165,19 +165,23 @@ async def test_a_write_is_audited(desk: MemoryDesk, path: Path, http: aiohttp.Cl
     assert writes[0]["request"] == {"gpus": 4}
 
 
+async def held(desk: MemoryDesk, count: int) -> None:
+    """Wait until so many requests wait for events."""
+    while desk.waiting < count:  # noqa: ASYNC110 - they are in another thread
+        await asyncio.sleep(0.01)
+
+
 async def test_events_wait(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
     with serve(desk, path) as served:
 
         async def later() -> None:
-            await asyncio.sleep(0.2)
+            await held(desk, 1)
             desk.event("note", "hello", machine="m-1")
 
-        began = time.monotonic()
         waiting = asyncio.run_coroutine_threadsafe(later(), served.loop)
-        async with http.get("/v1/events?after_id=0&wait_s=10") as answer:
+        async with http.get("/v1/events?after_id=0&wait_s=30") as answer:
             view = EventsView.model_validate_json(await answer.text())
         await asyncio.wrap_future(waiting)
-        assert 0.15 < time.monotonic() - began < 5
         assert [e.text for e in view.events] == ["hello"]
         async with http.get(f"/v1/events?after_id={view.last_id}") as answer:
             assert EventsView.model_validate_json(await answer.text()).events == []
@@ -197,10 +201,10 @@ async def test_a_stop_sends_waiters_away(desk: MemoryDesk, path: Path, http: aio
     desk.frozen = True
     with serve(desk, path):
         waiting = asyncio.create_task(http.get("/v1/events?after_id=0&wait_s=30").__aenter__())
-        await asyncio.sleep(0.2)
+        await held(desk, 1)
         began = time.monotonic()
     answer = await waiting
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     assert answer.status == 503
     assert ErrorView.model_validate_json(await answer.text()).kind == "not_ready"
     answer.release()
@@ -211,13 +215,18 @@ async def test_one_user_cannot_take_all_waits(desk: MemoryDesk, path: Path) -> N
     desk.frozen = True
     connector = aiohttp.UnixConnector(path=str(path), limit=0)
     async with aiohttp.ClientSession("http://meshd", connector=connector) as http:
-        with serve(desk, path):
+        with serve(desk, path) as served:
 
             async def poll() -> int:
-                async with http.get("/v1/events?after_id=0&wait_s=0.5") as answer:
+                async with http.get("/v1/events?after_id=0&wait_s=30") as answer:
                     return answer.status
 
-            statuses = await asyncio.gather(*(poll() for _ in range(40)))
+            polls = [asyncio.create_task(poll()) for _ in range(40)]
+            await held(desk, 32)
+            while sum(one.done() for one in polls) < 8:
+                await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED, timeout=0.05)
+            served.loop.call_soon_threadsafe(desk.event, "note", "hello")
+            statuses = await asyncio.gather(*polls)
             assert statuses.count(429) == 8
             assert await poll() == 200
 
@@ -242,7 +251,8 @@ def test_a_live_socket_is_not(desk: MemoryDesk, path: Path) -> None:
             pass
         with socket.socket(socket.AF_UNIX) as alive:
             alive.connect(str(path))
-            time.sleep(0.05)  # until it is accepted
+            alive.sendall(b"GET /v1/status HTTP/1.1\r\nHost: meshd\r\nConnection: close\r\n\r\n")
+            assert alive.recv(12) == b"HTTP/1.1 200"
 
 
 def test_a_file_is_never_removed(path: Path) -> None:
@@ -258,7 +268,7 @@ uid, gid, *extra = map(int, sys.argv[2:])
 os.setgroups(extra); os.setgid(gid); os.setuid(uid)
 class Conn(http.client.HTTPConnection):
     def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(5); self.sock.connect(sys.argv[1])
+        self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(60); self.sock.connect(sys.argv[1])
 out = []
 for method, page, body in (("GET", "/v1/status", None), ("GET", "/v1/caller", None),
                            ("POST", "/v1/scale", '{"gpus": 4}'), ("POST", "/v1/scale", '{"gpus": 4, "dry_run": true}')):
@@ -283,7 +293,7 @@ def test_roles_of_other_users(desk: MemoryDesk, path: Path, case: str) -> None:
         uid, gid = 54321, 54321
     argv = [sys.executable, "-I", "-c", AS_SOMEBODY, str(path), str(uid), str(gid), *map(str, extra)]
     with serve(desk, path, group=group, own_uid=own):
-        done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     status, caller, scale, dry_run = json.loads(done.stdout)
     may_write = case in ("primary group", "own uid")

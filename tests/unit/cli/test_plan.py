@@ -142,7 +142,7 @@ def test_both_commands_have_the_same_options() -> None:
 
 def test_the_ladder_is_shown_while_waiting(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     desk.refusals = ["aws/us-east-1a/p4d.24xlarge", "aws/us-east-1b/p4d.24xlarge"]
-    ran = meshctl("scale", "--gpus", "4", "--wait", "--yes", "--timeout", "20s")
+    ran = meshctl("scale", "--gpus", "4", "--wait", "--yes", "--timeout", "60s")
     assert ran.code == 0, ran.err
     assert "a100-1: no capacity at aws/us-east-1a/p4d.24xlarge, trying aws/us-east-1b/p4d.24xlarge" in ran.err
     assert "a100-1: no capacity at aws/us-east-1b/p4d.24xlarge, trying aws/eu-west-1/p4d.24xlarge" in ran.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshd.cli.exits import Exit
+from tests.clocks import HandClock
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
@@ -36,7 +37,10 @@ def test_json_is_one_document(served: Served, meshctl: Meshctl) -> None:
     assert ran.json()["stage"] == "done" and len(ran.json()["nodes"]) == 2
 
 
-def test_a_node_that_is_away(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_a_node_that_is_away(
+    desk: MemoryDesk, served: Served, meshctl: Meshctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshd.runtime.clock.SystemClock", HandClock)  # 500 ms are so many looks
     desk.rotating.away = True
     ran = meshctl("rotate-key", "--timeout", "500ms")
     assert ran.code == Exit.TIMED_OUT and "waits for a100-2" in ran.err and "--waive NODE" in ran.err

@@ -21,7 +21,7 @@ from tests.unit.cli.conftest import Meshctl
 
 
 def test_up_and_wait(meshctl: Meshctl, served: Served) -> None:
-    ran = meshctl("scale", "--gpus", "8", "--wait", "--yes", "--timeout", "20s")
+    ran = meshctl("scale", "--gpus", "8", "--wait", "--yes", "--timeout", "60s")
     assert ran.code == 0, ran.err
     assert ran.out == ""
     assert "pool a100: 0 -> 8 GPUs" in ran.err
@@ -47,12 +47,12 @@ def test_down_names_the_jobs_and_waits_for_them(meshctl: Meshctl, served: Served
     for index in (1, 2):
         served.desk.add_ready("a100", index)
     served.desk.jobs = {"a100-1": ["4711"], "a100-2": ["4712", "4713"]}
-    ran = meshctl("scale", "--gpus", "0", "--wait", "--yes", "--timeout", "1s")
+    ran = meshctl("scale", "--gpus", "0", "--wait", "--yes", "--timeout", "2s")
     assert ran.code == 7
     assert "a100-1 waits for job 4711 to end" in ran.err
     assert "a100-2 waits for job 4712, 4713 to end" in ran.err
     assert "draining (waits for job 4711)" in ran.err
-    assert "error: not done after 1s" in ran.err
+    assert "error: not done after 2s" in ran.err
     served.desk.jobs.clear()
     ran = meshctl("scale", "--gpus", "0", "--wait", "--yes")
     assert ran.code == 0, ran.err
@@ -84,7 +84,7 @@ def test_gives_up_early(meshctl: Meshctl, served: Served) -> None:
     served.desk.no_capacity = True
     began = time.monotonic()
     ran = meshctl("scale", "--gpus", "8", "--wait", "--yes", "--timeout", "60s", "-o", "json")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 50
     assert ran.code == 1
     assert ran.json()["outcome"] == "gave_up"
     assert "no capacity" in ran.json()["reason"]
@@ -129,7 +129,7 @@ def test_a_reader_is_told_how_to_become_a_writer(socket_path: Path, served: Serv
     socket_path.parent.chmod(0o755)
     argv = [sys.executable, "-c", AS_NOBODY, str(socket_path), "scale", "--gpus", "0", "-o", "json"]
     done = subprocess.run(
-        argv, capture_output=True, text=True, timeout=15, check=False, env={**os.environ, "PYTHONPATH": os.getcwd()}
+        argv, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": os.getcwd()}
     )
     assert done.returncode == 5, done.stderr
     assert json.loads(done.stdout.split("now as nobody")[1])["kind"] == "denied"
@@ -151,8 +151,7 @@ def test_somebody_else_sets_another_target(socket_path: Path, served: Served) ->
 def test_ctrl_c_ends_the_watching_not_the_work(socket_path: Path, served: Served) -> None:
     served.desk.frozen = True
     process = _start(socket_path, "scale", "--gpus", "8", "--wait", "--yes", "-o", "json")
-    _until(lambda: bool(served.desk.actors))
-    time.sleep(0.4)
+    _until(lambda: served.desk.waiting)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -167,14 +166,13 @@ def test_the_daemon_restarts_while_somebody_waits(desk: MemoryDesk, socket_path:
     desk.frozen = True
     with serve(desk, socket_path, own_uid=os.getuid()):
         process = _start(socket_path, "scale", "--gpus", "4", "--wait", "--yes")
-        _until(lambda: bool(desk.actors))
-        time.sleep(0.3)
+        _until(lambda: desk.waiting)
     after = MemoryDesk(pools=desk.pools)
-    time.sleep(0.2)
+    assert process.stderr is not None
+    assert any("it may be restarting" in line for line in process.stderr)
     with serve(after, socket_path, own_uid=os.getuid()):
-        _, err = process.communicate(timeout=15)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert "it may be restarting" in err
 
 
 def test_on_a_terminal_it_asks_and_draws(socket_path: Path, served: Served) -> None:
@@ -220,7 +218,7 @@ def _start(socket: Path, *argv: str) -> subprocess.Popen[str]:
     )
 
 
-def _until(true: object, timeout_s: float = 10.0) -> None:
+def _until(true: object, timeout_s: float = 60.0) -> None:
     assert callable(true)
     end = time.monotonic() + timeout_s
     while not true():
@@ -242,9 +240,10 @@ def _on_terminal(socket: Path, argv: list[str], typed: str, **env: str) -> tuple
     )
     os.close(theirs)
     shown = b""
-    end = time.monotonic() + 15
+    interrupted = False
+    end = time.monotonic() + 60
     while time.monotonic() < end:
-        if select.select([ours], [], [], 0.1)[0]:
+        if select.select([ours], [], [], 0.5)[0]:
             try:
                 chunk = os.read(ours, 65536)
             except OSError:
@@ -252,12 +251,13 @@ def _on_terminal(socket: Path, argv: list[str], typed: str, **env: str) -> tuple
             if not chunk:
                 break
             shown += chunk
+        elif interrupted:
+            os.write(ours, b"\n")  # a signal between prompt and read is seen only after the read
         if typed and b"Go on?" in shown:
-            time.sleep(0.2)  # until it reads: a signal between prompt and read is seen only after the read
             os.write(ours, typed.encode())
-            typed = ""
+            interrupted, typed = typed == "\x03", ""
     os.close(ours)
-    return process.wait(5), shown.decode()
+    return process.wait(60), shown.decode()
 
 
 def _take_terminal() -> None:

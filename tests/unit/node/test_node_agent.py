@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tests.unit.node.standins import KEY, OTHER_KEY, House, b64, program, until
+from tests.unit.node.standins import KEY, OTHER_KEY, WITHIN_S, House, b64, program, until
 
 PYTHON39 = os.environ.get("MESHD_TEST_PYTHON39", "")
 
@@ -155,7 +155,7 @@ async def test_a_command_delivered_twice_is_carried_out_once(house: House) -> No
     await house.machine.start()
     await until(lambda: ready(house))
     command = house.desk.queue.put("restart_slurmd")
-    assert (await house.desk.queue.result(command, 10)) is not None
+    assert (await house.desk.queue.result(command, WITHIN_S)) is not None
     await until(lambda: len(house.machine.slurmd_calls()) == 1)
     queue = house.desk.queue
     queue._new_id = lambda: command  # the head lost the result and orders the same id again
@@ -189,8 +189,7 @@ async def test_the_munge_key_is_staged_and_switched(house: House) -> None:
     switch = {"action": "switch", "fingerprint": staged.data["fingerprint"], "at_unix": moment, "away_s": 0.3}
     result = await house.desk.order("munge_key", switch)
     assert result.ok, result.detail
-    assert moment <= result.data["stopped_unix"] < moment + 0.5
-    assert result.data["started_unix"] >= moment + 0.3
+    assert moment <= result.data["stopped_unix"] <= result.data["started_unix"] - 0.3
     assert (house.machine.root / "etc/munge/munge.key").read_bytes() == OTHER_KEY
     again = await house.desk.order("munge_key", {**switch, "again": 1})
     assert again.ok
@@ -225,7 +224,7 @@ async def test_too_few_gpus_are_refused_with_the_reason_on_the_console(house: Ho
     house.machine.extra = ("--proc", str(house.machine.root / "proc"))
     await house.machine.start()
     assert house.machine.process is not None
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WITHIN_S):
         assert await house.machine.process.wait() == 75
     assert "8 GPUs were rented and nvidia-smi shows 1" in house.machine.text()
     assert "powering off" in house.machine.text()
@@ -245,7 +244,7 @@ async def test_a_running_job_holds_the_dead_man_back(house: House) -> None:
     assert house.machine.process is not None
     assert house.machine.process.returncode is None
     (step / "comm").unlink()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN_S):
         assert await house.machine.process.wait() == 75
 
 

@@ -178,7 +178,7 @@ async def test_a_poll_is_held_and_answered_at_once_when_there_is_something(door:
     token = await door.join()
     started = time.monotonic()
     assert await door.call("POST", "/v1/poll", {}, token) == (200, {"commands": []})
-    assert 0.2 < time.monotonic() - started < 2
+    assert 0.2 < time.monotonic() - started < 20
     queued = door.desk.queue.put("auth_key", {"key": SecretStr("tskey-x")})
     status, answer = await door.call("POST", "/v1/poll", {"hold_s": 30}, token)
     assert status == 200
@@ -242,7 +242,7 @@ async def test_a_call_on_a_dead_connection_is_cut_and_made_on_a_new_one() -> Non
     waits = asyncio.create_task(asyncio.to_thread(link.call, "GET", "/v1/time", timeout_s=60.0))
     await held.wait()
     link.cut()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await waits == {"unix": 1.0}
     assert seen[0] == seen[1] != seen[2]
     link.close()

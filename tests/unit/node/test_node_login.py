@@ -303,7 +303,7 @@ async def test_the_head_is_told_once(house: House) -> None:
     try:
         tailscaled.health, tailscaled.cures = [REFUSED], {"empty"}
         await house.machine.start()
-        await until(lambda: [report for report in house.desk.reports if report.notices], 20)
+        await until(lambda: [report for report in house.desk.reports if report.notices])
         count = len(house.desk.reports)
         await until(lambda: len(house.desk.reports) > count + 1)
         told = [notice for report in house.desk.reports for notice in report.notices]

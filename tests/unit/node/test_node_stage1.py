@@ -103,7 +103,7 @@ def test_state_of_another_machine_in_the_image_is_wiped_at_the_first_boot_only(t
     script = harmless(tmp_path)
 
     def boot() -> str:
-        return subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=20, check=True).stdout
+        return subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=60, check=True).stdout
 
     assert "another machine's tailscale or meshd state" in boot()
     assert (tmp_path / "calls").read_text().splitlines()[0] == "stop"
@@ -122,7 +122,7 @@ def test_state_of_another_machine_in_the_image_is_wiped_at_the_first_boot_only(t
 def test_an_image_without_state_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "status").write_text('  "BackendState": "NeedsLogin",\n')
     (tmp_path / "online").write_text('  "BackendState": "Running",\n "HaveNodeKey": true,\n "Online": true\n')
-    done = subprocess.run(["sh", str(harmless(tmp_path))], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(["sh", str(harmless(tmp_path))], capture_output=True, text=True, timeout=60, check=True)
     assert "wiping" not in done.stdout
     assert "stop" not in (tmp_path / "calls").read_text()
 
@@ -133,7 +133,7 @@ def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
     (tmp_path / "status").write_text('  "BackendState": "NeedsLogin",\n')
     (tmp_path / "online").write_text('  "BackendState": "Running",\n "HaveNodeKey": true,\n "Online": true\n')
     script = harmless(tmp_path)
-    done = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "etc/meshd-node/tailscale.key").read_text().strip() == STAGE.auth_key.get_secret_value()
     assert (tmp_path / "etc/meshd-node/tailscale.key").stat().st_mode & 0o777 == 0o600
@@ -146,7 +146,7 @@ def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
         "--timeout=30s --login-server=http://10.77.0.1:8080\n"
     )
     assert "quote" not in done.stdout + done.stderr
-    again = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=20, check=False)
+    again = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert again.returncode == 0
     assert len(calls.read_text().splitlines()) == 1, "a node that is online is not logged in again"
 
@@ -174,7 +174,7 @@ main
 """
     script = tmp_path / "s.sh"
     script.write_text(alone(STAGE, tmp_path, harness))
-    done = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "is the auth key expired, revoked or used up?" in done.stdout
     calls = (tmp_path / "calls").read_text().splitlines()

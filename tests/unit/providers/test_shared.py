@@ -62,13 +62,19 @@ def test_spacing_is_shared_by_key() -> None:
 
 @pytest.mark.parametrize(("changes", "kind"), [(True, Uncertain), (False, Transient)])
 async def test_late_thread(changes: bool, kind: type[Exception]) -> None:
-    workers, go = Workers("p", 1), threading.Event()
-    with pytest.raises(kind):
-        await workers.call(go.wait, operation="launch", changes=changes, timeout_s=0.05)
+    workers, begun, go = Workers("p", 1), threading.Event(), threading.Event()
+
+    def late() -> None:
+        begun.set()
+        go.wait()
+
+    asyncio.get_running_loop().call_soon(begun.wait)  # the deadline passes only when the call has begun
+    with pytest.raises(kind, match="no answer"):
+        await workers.call(late, operation="launch", changes=changes, timeout_s=0.05)
     with pytest.raises(Transient, match="busy"):
         await workers.call(lambda: 1, operation="launch", changes=True, timeout_s=0.05)
     go.set()
-    assert await workers.call(lambda: 2, operation="list", changes=False, timeout_s=5) == 2
+    assert await workers.call(lambda: 2, operation="list", changes=False, timeout_s=60) == 2
     await workers.aclose()
 
 
@@ -79,7 +85,7 @@ async def test_error_in_a_thread_comes_out() -> None:
         raise NotFound("no")
 
     with pytest.raises(NotFound):
-        await workers.call(fail, operation="get", changes=False, timeout_s=5)
+        await workers.call(fail, operation="get", changes=False, timeout_s=60)
     await workers.aclose()
 
 

@@ -233,7 +233,7 @@ sys.exit(in_background(lambda stay: run_until_stopped(lambda: asyncio.create_tas
 def test_what_stays_lets_go_of_the_terminal(tmp_path: Path) -> None:
     log = tmp_path / "log"
     done = subprocess.run(
-        [sys.executable, "-c", STAYS, str(log)], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", STAYS, str(log)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )  # waits until nobody holds the pipes any more
     assert (done.returncode, done.stdout, done.stderr) == (0, "working\n", "")
     assert log.read_text() == "to the log\n"
@@ -248,4 +248,4 @@ def test_ctrl_c_twice_waits_for_the_cleaning_up() -> None:
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         assert process.stdout.read() == "cleaned up\n"
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130

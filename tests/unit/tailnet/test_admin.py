@@ -87,7 +87,7 @@ async def server() -> AsyncIterator[tuple[Api, str]]:
 
 @pytest.fixture
 async def admin(server: tuple[Api, str], clock: Any) -> AsyncIterator[TailscaleAdmin]:
-    admin = TailscaleAdmin(AdminHttp(server[1], ApiToken(SecretStr(TOKEN)), clock, timeout_s=0.3))
+    admin = TailscaleAdmin(AdminHttp(server[1], ApiToken(SecretStr(TOKEN)), clock, timeout_s=60.0))
     yield admin
     await admin.aclose()
 
@@ -205,10 +205,13 @@ async def test_refusals_say_what_to_do(admin: TailscaleAdmin, api: Api, status: 
     assert "their words" in str(error.value) and TOKEN not in str(error.value)
 
 
-async def test_a_write_without_an_answer_may_have_been_done(admin: TailscaleAdmin, api: Api) -> None:
+async def test_a_write_without_an_answer_may_have_been_done(server: tuple[Api, str], clock: Any) -> None:
+    api, url = server
+    admin = TailscaleAdmin(AdminHttp(url, ApiToken(SecretStr(TOKEN)), clock, timeout_s=0.3))
     api.will(0)
     with pytest.raises(TailnetError, match="may have been done"):
         await admin.delete_device("n1")
+    await admin.aclose()
 
 
 async def test_no_server(clock: Any) -> None:

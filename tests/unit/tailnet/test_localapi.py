@@ -15,7 +15,7 @@ from meshd.tailnet.localapi import BUS_MASK, LocalApi
 
 @pytest.fixture
 async def api(tailscaled: Any) -> AsyncIterator[LocalApi]:
-    api = LocalApi(tailscaled.socket, timeout_s=0.5)
+    api = LocalApi(tailscaled.socket, timeout_s=60)
     yield api
     await api.aclose()
 
@@ -63,9 +63,13 @@ async def test_no_tailscaled(tmp_path: Path) -> None:
 
 
 async def test_a_silent_tailscaled(tmp_path: Path) -> None:
+    ended: asyncio.Queue[None] = asyncio.Queue()
+
     async def listen_and_say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
+        await writer.wait_closed()
+        ended.put_nowait(None)
 
     server = await asyncio.start_unix_server(listen_and_say_nothing, path=tmp_path / "s.sock")
     api = LocalApi(tmp_path / "s.sock", timeout_s=0.05)
@@ -76,11 +80,12 @@ async def test_a_silent_tailscaled(tmp_path: Path) -> None:
             pass
     await api.aclose()
     server.close()
-    await asyncio.sleep(0.05)
+    for _ in range(2):
+        await ended.get()
 
 
-async def test_the_bus_outlives_the_deadline_and_ends_with_the_connection(api: LocalApi, tailscaled: Any) -> None:
-    seen = []
+async def test_the_bus_outlives_the_deadline_and_ends_with_the_connection(tailscaled: Any) -> None:
+    api, seen = LocalApi(tailscaled.socket, timeout_s=0.5), []
     async with aclosing(api.watch()) as bus:
         async for delta in bus:
             seen.append(delta)
@@ -92,6 +97,7 @@ async def test_the_bus_outlives_the_deadline_and_ends_with_the_connection(api: L
                 tailscaled.hang_up()
     assert tailscaled.masks == [str(BUS_MASK)] == ["53378"]
     assert seen[1].removed == (2,)
+    await api.aclose()
 
 
 async def test_a_first_message_of_ten_thousand_peers(tailscaled: Any) -> None:
