@@ -22,6 +22,7 @@ from providers._gather import all_of
 from providers._offers import matches
 from providers._prices import Prices, shipped
 from providers._settings import parse
+from providers._userdata import check_user_data
 from providers.aws.catalogue import Catalogue
 from providers.aws.check import Check
 from providers.aws.client import Ec2, Row
@@ -84,10 +85,7 @@ class AwsProvider:
         A second launch with the same name returns the first machine, even if its parameters differ: EC2 refuses
         those, and the machine is then found by its tag. Returns it in state GONE when it has ended meanwhile.
         """
-        size_b = len(request.user_data.encode())
-        if size_b > USER_DATA_MAX_B:
-            text = f"user data of {size_b} bytes; EC2 takes {USER_DATA_MAX_B}"
-            raise InvalidRequest(text, provider=AWS, operation="launch")
+        check_user_data(request, USER_DATA_MAX_B, AWS)
         region = request.offer.region
         image = await self._catalogue.image(region, request.offer.arch)
         try:

@@ -24,6 +24,7 @@ from providers._gather import all_of
 from providers._offers import matches
 from providers._prices import Prices, shipped
 from providers._settings import parse
+from providers._userdata import check_user_data
 from providers.gce.body import insert_body
 from providers.gce.catalogue import Catalogue
 from providers.gce.check import Check
@@ -98,10 +99,7 @@ class GceProvider:
         A second launch with the same name returns the first machine: by the request id, and by the name, which a zone
         has only once. Returns it in state GONE when it has ended meanwhile.
         """
-        size_b = len(request.user_data.encode())
-        if size_b > USER_DATA_MAX_B:
-            text = f"user data of {size_b} bytes; Google takes {USER_DATA_MAX_B}"
-            raise InvalidRequest(text, provider=GCE, operation="launch")
+        check_user_data(request, USER_DATA_MAX_B, GCE)
         zone, name = request.offer.zone, request.token
         try:
             operation = await self._gce.insert(zone, insert_body(request, self._settings), request_id(name))

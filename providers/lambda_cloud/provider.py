@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshd.errors import InvalidRequest, NotFound, Transient
+from meshd.errors import NotFound, Transient
 from meshd.provider_api import (
     Capabilities,
     Instance,
@@ -20,6 +20,7 @@ from meshd.provider_api import (
 from providers._fresh import Freshness
 from providers._offers import matches
 from providers._settings import parse
+from providers._userdata import check_user_data
 from providers.lambda_cloud.client import LambdaApi
 from providers.lambda_cloud.mapping import (
     LAMBDA,
@@ -75,10 +76,7 @@ class LambdaProvider:
 
         Lambda takes no idempotency token: after Uncertain, list and look for the name before launching again.
         """
-        size_b = len(request.user_data.encode())
-        if size_b > USER_DATA_MAX_B:
-            text = f"user data of {size_b} bytes; Lambda takes {USER_DATA_MAX_B}"
-            raise InvalidRequest(text, provider=LAMBDA, operation="launch")
+        check_user_data(request, USER_DATA_MAX_B, LAMBDA)
         ssh_key_name = self._ssh_key_name or only_key(await self._api.ssh_keys())
         instance_id = await self._api.launch(launch_body(request, self._settings, ssh_key_name))
         self._ssh_key_name = ssh_key_name

@@ -22,6 +22,7 @@ from meshd.provider_api import (
 from providers._fresh import Freshness
 from providers._gather import all_of
 from providers._settings import parse
+from providers._userdata import check_user_data
 from providers.paperspace.catalogue import Catalogue, shipped
 from providers.paperspace.client import PaperspaceApi
 from providers.paperspace.errors import PAPERSPACE, NotNow, by_words
@@ -88,10 +89,7 @@ class PaperspaceProvider:
         Paperspace takes no idempotency token: after Uncertain, list and look for the name before launching again.
         The script is deleted at once when no machine was made, and by `list` once a machine has run it.
         """
-        size_b = len(request.user_data.encode())
-        if size_b > USER_DATA_MAX_B:
-            text = f"user data of {size_b} bytes; at most {USER_DATA_MAX_B} are given to Paperspace"
-            raise InvalidRequest(text, provider=PAPERSPACE, operation="launch")
+        check_user_data(request, USER_DATA_MAX_B, PAPERSPACE)
         template = wanted_template(request.offer, await self._os_templates("launch"), self._settings)
         script_id = await self._scripts.make(request.token, request.user_data)
         try:

@@ -23,6 +23,7 @@ from providers._gather import all_of
 from providers._offers import matches
 from providers._permissions import Probe, lacking, must_lack_nothing
 from providers._settings import parse
+from providers._userdata import check_user_data
 from providers.runpod.catalogue import cpu_offers, cpu_questions, gpu_offers, gpu_questions
 from providers.runpod.client import RunpodApi
 from providers.runpod.endings import Endings
@@ -98,11 +99,10 @@ class RunpodProvider:
 
         RunPod takes no idempotency token: after Uncertain, list and look for the name before launching again.
         """
-        size_b = len(request.user_data.encode())
+        check_user_data(request, USER_DATA_MAX_B, RUNPOD)
         kind = parse_type(request.offer.instance_type)
-        if size_b > USER_DATA_MAX_B or kind is None:
-            over = f"user data of {size_b} bytes; {USER_DATA_MAX_B} fit"
-            text = over if kind else f"{request.offer.instance_type!r} is no type that this adapter offers"
+        if kind is None:
+            text = f"{request.offer.instance_type!r} is no type that this adapter offers"
             raise InvalidRequest(text, provider=RUNPOD, operation="launch")
         if request.offer.spot:
             made = await self._rent_spot(request, kind)
