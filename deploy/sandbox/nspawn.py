@@ -18,8 +18,8 @@ from deploy.sandbox.network import Network, Port
 from deploy.sandbox.processes import PidFolder, ProcessId, children, innermost_pid, program_of, wait_gone
 
 _LAUNCHER = Path(__file__).resolve().parent / "launch.sh"
-_KILL_TIMEOUT_S = 10.0
-_LAUNCH_TIMEOUT_S = 30.0
+_KILL_TIMEOUT_S = 30.0
+_LAUNCH_TIMEOUT_S = 60.0
 _POLL_S = 0.02
 _EXCERPT = 500
 _ENVIRONMENT = {

@@ -84,7 +84,20 @@ async def wait_gone(process: ProcessId, timeout_s: float) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The pids whose parent is `pid`."""
+    """The pids whose parent is `pid`; none if it is gone.
+
+    The kernel's own list may lack one while another one ends (proc(5)): who waits for a child looks again.
+    """
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return sorted(int(word) for task in tasks for word in (task / "children").read_text().split())
+    except FileNotFoundError:
+        # It or one of its threads has just ended; or this kernel keeps no such lists (CONFIG_PROC_CHILDREN).
+        return children_by_parent(pid)
+
+
+def children_by_parent(pid: int) -> list[int]:
+    """The same without the kernel's list: all processes of the host are looked at, a hundred times as slow."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

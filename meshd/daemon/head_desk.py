@@ -73,6 +73,7 @@ class Desk:
         config_problem: Callable[[], str],
         tailscale_version: Callable[[], str],
         look_at_slurm: Callable[[], Awaitable[object]],
+        look_at_key: Callable[[], Awaitable[object]],
         read_offers: Callable[[], Awaitable[None]],
         prices: PriceDesk,
         munge: MungeDesk,
@@ -91,6 +92,7 @@ class Desk:
         self._config_problem = config_problem
         self._tailscale_version = tailscale_version
         self._look_at_slurm = look_at_slurm
+        self._look_at_key = look_at_key
         self._read_offers = read_offers
         self._prices = prices
         self._munge = munge
@@ -227,7 +229,7 @@ class Desk:
 
     async def scale(self, request: s.ScaleRequest, actor: Actor) -> s.ScaleAnswer:
         """Set a pool's target."""
-        await self._see_who_works()
+        await self._look_anew()
         desired, tick, now = self._desired(), self._tick(), self._clock.now()
         pool = chosen_pool(desired, request)
         old = desired.target(pool)
@@ -307,13 +309,20 @@ class Desk:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    async def _see_who_works(self) -> None:
-        """Look at Slurm before machines are chosen: a job may have begun since it was read last."""
+    async def _look_anew(self) -> None:
+        """Look before machines are chosen: a job may have begun, or the auth key have died, since that was read last.
+
+        Raises:
+            NotReady: meshd has not looked around at all yet.
+        """
+        self._tick()
+        looks = [self._look_at_key()]
         if any(m.phase in IN_SLURM for m in self._journal.machines()):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_TIMEOUT_S):
-                    await self._look_at_slurm()
-            self._reconciler.tick()
+            looks.append(self._look_at_slurm())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                await asyncio.gather(*looks)
+        self._reconciler.tick()
 
     def _target(self, pool: Pool, request: s.ScaleRequest, by: str) -> Target:
         return asked_target(pool, request, self._tick().snapshot.known_offers, by=by, at=self._clock.now())

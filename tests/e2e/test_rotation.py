@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest
 
 NODES = int(os.environ.get("MESHD_E2E_NODES", "4"))
 
-LOST_INITIATION_S = 6.5
-"""No connection may pause for longer than one lost handshake initiation costs.
+REKEY_TIMEOUT_S = 5.0
+"""After this, and up to 0.333 s of jitter, WireGuard repeats a handshake initiation that was lost.
 
-One that meets a side which does not know the new node key yet is lost, and WireGuard repeats it after 5 s
-(REKEY_TIMEOUT) and up to 0.333 s of jitter; then come the way and the login itself, on a busy machine. A second one
-that is lost, or a session that is not made, takes 10 s or more.
+One that meets a side which does not know the new node key yet is lost; by the next that side knows it. So no connection
+may pause for as long as two of them cost, or as a session that is not made: what one costs, and the rest up to there
+for the login and the way on a busy host.
 """
 
 ECHO = """
@@ -47,24 +47,36 @@ while True:
 
 PULSE = """
 import json, os, socket, sys, threading, time
-gaps = {}
+gaps, cut = {}, {}
+def connected(ip):
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return socket.create_connection((ip, 7070), timeout=30)
+        except ConnectionRefusedError:  # who answers there only just starts
+            assert time.monotonic() < end
+            time.sleep(0.05)
 def pulse(ip, pause_s):
     name = "%s %s" % (ip, pause_s)
-    c = socket.create_connection((ip, 7070), timeout=30)
-    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    gaps[name] = 0.0
-    while not os.path.exists("/run/pulse.stop"):
-        at = time.monotonic()
-        c.sendall(b"x")
-        assert c.recv(64), "the connection was cut"
-        gaps[name] = max(gaps[name], time.monotonic() - at)
-        time.sleep(pause_s)
+    try:
+        c = connected(ip)
+        c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        gaps[name] = 0.0
+        while not os.path.exists("/run/pulse.stop"):
+            at = time.monotonic()
+            c.sendall(b"x")
+            assert c.recv(64), "the other side has closed it"
+            gaps[name] = max(gaps[name], time.monotonic() - at)
+            time.sleep(pause_s)
+    except (OSError, AssertionError) as error:
+        cut[name] = repr(error)
 threads = [threading.Thread(target=pulse, args=(ip, pause_s)) for ip in sys.argv[1:] for pause_s in (0.01, 0.3)]
 [t.start() for t in threads]
-while len(gaps) < len(threads): time.sleep(0.01)
+while len(gaps) < len(threads) and not cut: time.sleep(0.01)
 open("/run/pulse.on", "w").close()
 [t.join() for t in threads]
-json.dump(gaps, open("/run/pulse.json", "w"))
+with open("/run/pulse.new", "w") as file: json.dump([gaps, cut], file)
+os.rename("/run/pulse.new", "/run/pulse.json")
 """
 """On the head: two connections to each node that are never opened anew; the longest time that an answer took.
 
@@ -128,18 +140,18 @@ class Work:
             if result.returncode != 0:
                 self.failed.append(result.stderr.decode(errors="replace"))
 
-    async def end(self) -> dict[str, float]:
-        """The longest gap by connection."""
+    async def end(self) -> tuple[dict[str, float], dict[str, str]]:
+        """By connection: the longest gap; and what became of those that broke."""
         assert self._loop
         await asyncio.sleep(1.0)
         self._over = True
         await self._loop  # a step that is killed half way would hold its node for minutes
         lab = self.lab
-        await lab.head.shell("touch /run/pulse.stop; until [ -s /run/pulse.json ]; do sleep 0.1; done", timeout_s=40)
-        gaps: dict[str, float] = json.loads(await lab.head.shell("cat /run/pulse.json"))
+        await lab.head.shell("touch /run/pulse.stop; until [ -s /run/pulse.json ]; do sleep 0.1; done")
+        gaps, cut = json.loads(await lab.head.shell("cat /run/pulse.json"))
         for machine in self.machines.values():
             await lab.inside(machine, "touch", f"/tmp/end-{self.job}")
-        return gaps
+        return gaps, cut
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -147,6 +159,11 @@ async def nodes(booted: Lab) -> AsyncIterator[Lab]:
     await booted.scale(NODES)
     yield booted
     await booted.reset()
+
+
+async def boot_of(lab: Lab, machine: str) -> str:
+    """Which boot of a machine this is: when its first process began."""
+    return await lab.inside(machine, "cut", "-d ", "-f22", "/proc/1/stat")
 
 
 async def rotation(lab: Lab) -> Any:
@@ -170,7 +187,7 @@ async def test_it_rotates_under_work(nodes: Lab, figure: Callable[[str], None]) 
     figure(said)
     assert ran.returncode == 0, f"{said}\n{await lab.evidence()}"
     job = await lab.job(work.job)
-    gaps = await work.end()
+    gaps, cut = await work.end()
 
     seen = await rotation(lab)
     events = [e for e in await lab.events(event) if e["kind"] in {"rotation", "auth_key"}]
@@ -186,7 +203,7 @@ async def test_it_rotates_under_work(nodes: Lab, figure: Callable[[str], None]) 
         if gap_s > 1:
             figure(f"waited for a lost initiation: {connection} s between packets, {gap_s:.2f} s")
     assert work.failed == [] and work.steps > 2
-    assert took < 60
+    assert cut == {} and len(gaps) == 2 * NODES
     assert (job["JobState"], job["Restarts"]) == ("RUNNING", "0")
     after = await lab.by_slot()
     assert {slot: row["address"] for slot, row in after.items()} == addresses, "no address changed"
@@ -195,10 +212,14 @@ async def test_it_rotates_under_work(nodes: Lab, figure: Callable[[str], None]) 
     assert {row["state"] for row in seen["nodes"]} == {"confirmed"} and len(seen["nodes"]) == NODES
     assert min(logins) > 0
     assert seen["stage"] == "done" and seen["in_use"]["id"] not in ("", old)
-    assert max(gaps.values()) < LOST_INITIATION_S
+    assert max(gaps.values()) < 2 * REKEY_TIMEOUT_S
     kinds = {e["kind"] for e in await lab.events(event)}
     assert not kinds & {"drained", "left", "failure", "remove"}, kinds
-    assert not await lab.problems()
+
+    async def well() -> bool:
+        return not await lab.problems()
+
+    await lab.until(well, "nothing is wrong")
     text = await lab.head.shell("cat /var/lib/meshd/journal.db* | grep -c tskey-auth || true")
     assert text == "0", "no secret is in the journal"
 
@@ -225,30 +246,30 @@ async def test_with_the_old_key_dead_every_node_comes_back_from_a_reboot_but_the
 
         rows = await lab.by_slot()
         machines = [row["machine"] for row in rows.values()]
-        pids = {m: await lab.inside(m, "cat", "/proc/1/stat") for m in machines}
+        boots = {m: await boot_of(lab, m) for m in machines}
         began = time.monotonic()
         await asyncio.gather(*(lab.inside(m, "systemctl", "reboot", check=False) for m in machines))
         await world.hypervisor.run("byhand", ["systemctl", "reboot"], check=False)
 
         async def again(machine: str) -> bool:
             try:
-                return await lab.inside(machine, "cat", "/proc/1/stat") != pids[machine]
-            except (RuntimeError, OSError):
+                return await boot_of(lab, machine) != boots[machine]
+            except (RuntimeError, OSError):  # between two boots nothing can be run on it
                 return False
 
         async def rebooted() -> bool:
             return all([await again(m) for m in machines])
 
-        await lab.until(rebooted, "all are rebooted", 60)
+        await lab.until(rebooted, "all are rebooted")
 
         async def all_back() -> bool:
-            slots, now = await lab.slots(), await lab.by_slot()
+            asked, slots, now = time.monotonic(), await lab.slots(), await lab.by_slot()
             beats = [row["heartbeat_age_s"] for row in now.values()]
-            fresh = all(beat is not None and beat < time.monotonic() - began for beat in beats)
+            fresh = all(beat is not None and beat < asked - began for beat in beats)
             idle = all(slots[slot].states == {"IDLE"} for slot in rows)
             return fresh and idle and {row["machine"] for row in now.values()} == set(machines)
 
-        await lab.until(all_back, "all nodes are back", 180)
+        await lab.until(all_back, "all nodes are back")
         took = time.monotonic() - began
         assert {slot: row["address"] for slot, row in (await lab.by_slot()).items()} == {
             slot: row["address"] for slot, row in rows.items()
@@ -261,7 +282,7 @@ async def test_with_the_old_key_dead_every_node_comes_back_from_a_reboot_but_the
             text = result.text
             return text if "invalid key" in text else ""
 
-        said = await lab.until(by_hand_says, "the machine by hand is refused", 60)
+        said = await lab.until(by_hand_says, "the machine by hand is refused")
         assert not await online("byhand")
         state = json.loads(said)
         figure(
@@ -287,7 +308,7 @@ async def test_a_new_key_in_the_file_needs_no_command(nodes: Lab, figure: Callab
         text = await lab.problems()
         return text if "the new auth key of the file is not used" in text else ""
 
-    figure((await lab.until(refused, "the bad key is told", 90)).splitlines()[0])
+    figure((await lab.until(refused, "the bad key is told")).splitlines()[0])
     assert (await rotation(lab))["in_use"] == before
     _, secret = await lab.cluster.world.tailnet.mint_key(description="put there by hand")
     await lab.head.write(path, secret, "0600")
@@ -298,7 +319,7 @@ async def test_a_new_key_in_the_file_needs_no_command(nodes: Lab, figure: Callab
         seen = await rotation(lab)
         return seen if seen["stage"] == "done" and seen["source"] == "file" else None
 
-    seen = await lab.until(done, "the new key is everywhere", 60)
+    seen = await lab.until(done, "the new key is everywhere")
     figure(f"a new key in the file, {NODES} nodes: everywhere {time.monotonic() - began:.1f} s after the restart")
     assert {row["state"] for row in seen["nodes"]} == {"confirmed"}
     rows = await lab.by_slot()
@@ -332,7 +353,7 @@ async def test_a_stolen_key_is_dead_first_and_who_joined_with_it_is_listed(
     await lab.head.write("/run/thief.key", secret, "0600")
     await lab.inside(machines[off], "systemctl", "stop", "meshd-node", "tailscaled")
     try:
-        await lab.head.shell(THIEF.format(control=CONTROL_URL), timeout_s=40)
+        await lab.head.shell(THIEF.format(control=CONTROL_URL))
         event = await lab.last_event()
         begun = await lab.ask("rotate-key", "--compromised", "--yes", "--no-wait")
         assert begun["reauth"] and begun["compromised"]
@@ -340,9 +361,10 @@ async def test_a_stolen_key_is_dead_first_and_who_joined_with_it_is_listed(
         async def others_have_it() -> Any:
             seen = await rotation(lab)
             holding = {row["slot"] for row in seen["nodes"] if row["state"] == "stored"}
-            return seen if holding == set(rows) - {off} else None
+            told = any(row["slot"] == off and row["reason"] for row in seen["nodes"])
+            return seen if holding == set(rows) - {off} and told else None
 
-        seen = await lab.until(others_have_it, "all that are here have the new key", 25)
+        seen = await lab.until(others_have_it, "all that are here have the new key, and it is told why one has not")
         others_s = time.monotonic() - began
         assert [one["hostname"] for one in seen["newcomers"] if not one["machine"]] == ["thief"]
         (told,) = (row for row in seen["nodes"] if row["slot"] == off)
@@ -360,7 +382,7 @@ async def test_a_stolen_key_is_dead_first_and_who_joined_with_it_is_listed(
             now = await rotation(lab)
             return now if now["stage"] == "done" else None
 
-        seen = await lab.until(done, "the one that was off has it too", 60)
+        seen = await lab.until(done, "the one that was off has it too")
     finally:
         await lab.head.shell("kill $(cat /run/thief/pid); rm -rf /run/thief /run/thief.key")
         for device in await tailnet.devices():

@@ -58,6 +58,7 @@ class World(Small):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.next: Snapshot | None = None
+        self.dead_key = ""
         files = PriceFiles(directory / "prices")
         prices = Prices({}, files, self.clock, settings=PriceSettings, read_offers=nothing, tell=lambda _: None)
         rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").desk
@@ -65,7 +66,8 @@ class World(Small):
             records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
             clock=self.clock, cluster="lab", config_problem=lambda: "", tailscale_version=lambda: "1.102",
-            look_at_slurm=self.look_at_slurm, problems_of_others=lambda: [], read_offers=self.read_offers,
+            look_at_slurm=self.look_at_slurm, look_at_key=self.look_at_key, read_offers=self.read_offers,
+            problems_of_others=lambda: [],
             prices=PriceDesk(prices, lambda: self.seen.offers, self.desired, self.clock),
             munge=MungeLab(directory / "munge").desk,
             rotation=rotation,
@@ -73,6 +75,9 @@ class World(Small):
 
     async def look_at_slurm(self) -> None:
         self.seen = self.next or self.seen
+
+    async def look_at_key(self) -> None:
+        self.seen = replace(self.seen, dead_key=self.dead_key)
 
     async def read_offers(self) -> None:
         self.seen = self.next or self.seen
@@ -87,6 +92,15 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     made.journal.close()
+
+
+async def test_scale_knows_of_a_key_that_has_just_died(world: World) -> None:
+    """Nothing is rented with it, and who asks is told at once."""
+    world.dead_key = "the auth key k1 is expired or revoked"
+    answer = await world.desk.scale(s.ScaleRequest(gpus=2), ROOT)
+    assert answer.plan.steps == []
+    assert any("k1 is expired or revoked" in warning for warning in answer.warnings)
+    assert world.journal.machines() == []
 
 
 async def test_scale_journals_the_target_and_lifts_what_held_the_pool_back(world: World) -> None:
