@@ -168,7 +168,6 @@ class Instance:
     region: str = ""
     instance_type: str = ""
     public_ip: str = ""
-    private_ip: str = ""
     spot: bool = False
     launched_at: datetime | None = None
     usd_per_hour: float | None = None

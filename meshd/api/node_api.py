@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ from meshd.bootstrap import tokens
 from meshd.bootstrap.assets import agent_zipapp
 from meshd.errors import JoinRefused, MeshdError, MungeError
 from meshd.model.observed import TailnetPeer
-from meshd.runtime.clock import Clock, SystemClock
+from meshd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -38,9 +37,7 @@ class NodeApi:
     Args:
         desk: the daemon's side.
         poll_hold_s: a poll is held this long at most.
-        clock: time of day for tickets and for GET /v1/time.
-        agent: gives the node agent's bytes.
-        throttle: limits wrong tokens by address.
+        clock: for tickets, for GET /v1/time, and for callers with wrong tokens.
     """
 
     def __init__(
@@ -48,15 +45,12 @@ class NodeApi:
         desk: NodeDesk,
         *,
         poll_hold_s: float,
-        clock: Clock | None = None,
-        agent: Callable[[], bytes] = agent_zipapp,
-        throttle: Throttle | None = None,
+        clock: Clock,
     ) -> None:
         self._desk = desk
         self._hold_s = poll_hold_s
-        self._clock = clock or SystemClock()
-        self._agent = agent
-        self._throttle = throttle or Throttle()
+        self._clock = clock
+        self._throttle = Throttle()
         self._runner: web.AppRunner | None = None
 
     def app(self) -> web.Application:
@@ -107,7 +101,7 @@ class NodeApi:
         else:
             await self._node(request)
         self._throttle.right(_address(request))
-        return web.Response(body=self._agent(), content_type="application/zip")
+        return web.Response(body=agent_zipapp(), content_type="application/zip")
 
     async def _needs(self, request: web.Request) -> web.Response:
         machine, _ = await self._joining(request)
@@ -171,7 +165,7 @@ class NodeApi:
         return peer
 
     def _bearer(self, request: web.Request) -> str:
-        wait_s = self._throttle.wait_s(_address(request), time.monotonic())
+        wait_s = self._throttle.wait_s(_address(request), self._clock.monotonic_s())
         if wait_s > 0:
             raise _NodeCallError(429, "too many wrong tokens from this address", f"wait {math.ceil(wait_s)} s")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -180,7 +174,7 @@ class NodeApi:
         return token
 
     def _wrong_token(self, request: web.Request) -> _NodeCallError:
-        self._throttle.wrong(_address(request), time.monotonic())
+        self._throttle.wrong(_address(request), self._clock.monotonic_s())
         log.warning("node_token_refused", address=_address(request), path=request.path)
         return _NodeCallError(
             401, "the token is not known here", "it is used up, of another cluster, or the machine is gone"

@@ -23,7 +23,7 @@ class NodeFront:
         settings: of the node API; an address that is set there holds against the tailnet's.
         own_ipv4: the head's tailnet address, "" when not known.
         desk: what answers, made for the address under which nodes reach the head.
-        clock: for the pause between two looks at the address.
+        clock: time.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class NodeFront:
                 if address and address != serving:
                     if api is not None:
                         await api.stop()
-                    api = NodeApi(self._desk(own or address), poll_hold_s=self._settings.poll_hold_s)
+                    hold_s = self._settings.poll_hold_s
+                    api = NodeApi(self._desk(own or address), poll_hold_s=hold_s, clock=self._clock)
                     await api.start(address, self._settings.port)
                     serving = address
                 await self._clock.sleep(LOOK_INTERVAL_S)

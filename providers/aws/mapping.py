@@ -220,7 +220,6 @@ def to_instance(raw: Mapping[str, Any], region: str, usd_per_hour: float | None 
         region=region,
         instance_type=str(raw.get("InstanceType", "")),
         public_ip=str(raw.get("PublicIpAddress") or ""),
-        private_ip=str(raw.get("PrivateIpAddress") or ""),
         spot=raw.get("InstanceLifecycle") == "spot",
         launched_at=launched_at.astimezone(UTC) if launched_at else None,
         usd_per_hour=usd_per_hour,

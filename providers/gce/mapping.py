@@ -137,7 +137,6 @@ def to_instance(raw: Mapping[str, Any], usd_per_hour: float | None = None) -> In
         region=region_of(zone),
         instance_type=type_of(raw),
         public_ip=str(access.get("natIP") or ""),
-        private_ip=str(nic.get("networkIP") or ""),
         spot=is_spot(raw),
         launched_at=to_time(raw.get("creationTimestamp")),
         usd_per_hour=usd_per_hour,

@@ -114,7 +114,6 @@ def to_instance(raw: Mapping[str, Any]) -> Instance:
         region=str((raw.get("region") or {}).get("name", "")),
         instance_type=str(kind.get("name", "")),
         public_ip=str(raw.get("ip") or ""),
-        private_ip=str(raw.get("private_ip") or ""),
         usd_per_hour=None if cents is None else cents / 100,
         reason=_reason(raw, status),
         vendor_state=status,

@@ -73,7 +73,6 @@ def to_instance(raw: Mapping[str, Any]) -> Instance:
         region=region_code(str(raw.get("region") or "")),
         instance_type=str(raw.get("machineType") or ""),
         public_ip=str(raw.get("publicIp") or ""),
-        private_ip=str(raw.get("privateIp") or ""),
         launched_at=to_time(raw.get("dtCreated")),
         usd_per_hour=float(rate) if rate else None,
         reason="deleted" if deleted else "" if to_state(state) is not InstanceState.STOPPED else state,

@@ -130,7 +130,6 @@ def to_instance(pod: Mapping[str, Any]) -> Instance:
     status, state, kind = str(pod.get("status", "")), to_state(pod), kind_of(pod)
     elsewhere = ANYWHERE if kind and kind.community else ""
     cost = pod.get("cost")
-    network = pod.get("globalNetworking")
     return Instance(
         provider=RUNPOD,
         id=InstanceId(str(pod["id"])),
@@ -139,7 +138,6 @@ def to_instance(pod: Mapping[str, Any]) -> Instance:
         region=str(pod.get("dataCenterId") or elsewhere),
         instance_type=kind.type_name if kind else "",
         public_ip=_public_ip(pod),
-        private_ip=str(network.get("ip") or "") if isinstance(network, dict) else "",
         spot=is_spot(pod),
         launched_at=_time(pod.get("createdAt")),
         usd_per_hour=float(cost) if isinstance(cost, int | float) else None,

@@ -25,6 +25,7 @@ from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.errors import TailnetError
 from meshd.model.machine import Phase
 from meshd.model.observed import TailnetPeer
+from meshd.runtime.clock import SystemClock
 from meshd.runtime.run import Result
 from meshd.slurm.conf import parse
 from meshd.slurm.show import hostlist
@@ -134,7 +135,7 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
             timing=lambda: daemon.settings.timing, nodes=daemon._nodes, slurm_version=lambda: "24.11.5",
             ends_itself=lambda name: True,
         )  # fmt: skip
-        api = NodeApi(desk, poll_hold_s=25.0)
+        api = NodeApi(desk, poll_hold_s=25.0, clock=SystemClock())
         port = await api.start("127.0.0.1", 0)
         tasks = [
             asyncio.create_task(body())

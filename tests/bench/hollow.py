@@ -24,6 +24,7 @@ from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.records import Records
 from meshd.daemon.tokens import MachineTokens
 from meshd.model.observed import TailnetPeer
+from meshd.runtime.clock import SystemClock
 from tests.bench import fleet
 
 Post = Callable[[str, dict[str, Any]], Awaitable[Any]]
@@ -91,7 +92,7 @@ async def serving(head: Head, count: int, make: Callable[[int], Node]) -> AsyncI
         head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), api.poll_hold_s), timing=TimingSettings,
         slurm_version=lambda: "24.11.5", nodes=cast("Any", None), ends_itself=lambda _: True, heard=head.heard,
     )  # fmt: skip
-    server = NodeApi(desk, poll_hold_s=api.poll_hold_s)
+    server = NodeApi(desk, poll_hold_s=api.poll_hold_s, clock=SystemClock())
     port = await server.start("127.0.0.1", 0)
     words = [tokens.node_token(fleet.name(i)).get_secret_value() for i in range(1, count + 1)]
     process = multiprocessing.get_context("spawn").Process(target=_agents, args=(port, words, make))

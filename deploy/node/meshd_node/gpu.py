@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,16 +40,11 @@ class LoadWatch:
         self._seen: list[dict[str, Any]] = []
         self._fault = ""
         self._lock = threading.Lock()
-        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gpu load", daemon=True)
 
     def start(self) -> None:
-        """Begin; once."""
+        """Begin; once. It ends with the process, or where there is no nvidia-smi."""
         self._thread.start()
-
-    def stop(self) -> None:
-        """End after the present look."""
-        self._stop.set()
 
     def last(self) -> tuple[list[dict[str, Any]], str]:
         """The last load of each GPU, and why it could not be read ("" when it could)."""
@@ -57,7 +53,7 @@ class LoadWatch:
 
     def _watch(self) -> None:
         argv = ["nvidia-smi", f"--query-gpu={parse.LOAD_QUERY}", "--format=csv,noheader,nounits"]
-        while not self._stop.is_set():
+        while True:
             seen: list[dict[str, Any]] = []
             fault = ""
             try:
@@ -68,4 +64,4 @@ class LoadWatch:
                 fault = str(error)
             with self._lock:
                 self._seen, self._fault = seen, fault
-            self._stop.wait(LOAD_INTERVAL_S)
+            time.sleep(LOAD_INTERVAL_S)

@@ -48,6 +48,7 @@ Examples:
 )
 @click.option(
     "--timeout",
+    "timeout_s",
     metavar="TIME",
     callback=duration,
     default="30m",
@@ -69,7 +70,7 @@ def command(
     waive: tuple[str, ...],
     dry_run: bool,
     wait: bool,
-    timeout: float,
+    timeout_s: float,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -87,7 +88,7 @@ def command(
         if reauth or compromised:
             raise click.UsageError("--munge does not go with --reauth or --compromised: they are for the auth key")
         munge_rotation.command(
-            session, status=status, abort=abort, waive=waive, dry_run=dry_run, wait=wait, timeout_s=timeout, yes=yes,
+            session, status=status, abort=abort, waive=waive, dry_run=dry_run, wait=wait, timeout_s=timeout_s, yes=yes,
             as_json=as_json,
         )  # fmt: skip
         return
@@ -116,7 +117,7 @@ def command(
     if not wait:
         _show(view, as_json=as_json)
         return
-    _wait(session, view, timeout, aborting=abort, as_json=as_json)
+    _wait(session, view, timeout_s, aborting=abort, as_json=as_json)
 
 
 def _check(begins: bool, others: list[bool], *, since: datetime | None, compromised: bool) -> None:

@@ -32,6 +32,7 @@ Examples:
 @click.option("--wait", is_flag=True, help="Stay until the target is reached. Ctrl-C ends the waiting, not the work.")
 @click.option(
     "--timeout",
+    "timeout_s",
     metavar="TIME",
     callback=duration,
     default="30m",
@@ -48,7 +49,7 @@ def command(
     gpus: int,
     wish: Wish,
     wait: bool,
-    timeout: float,
+    timeout_s: float,
     yes: bool,
     dry_run: bool,
     as_json: bool,
@@ -84,7 +85,7 @@ def command(
     )
     _tell_changes(preview, answer)
     if wait:
-        _wait(session, answer, timeout, as_json=as_json)
+        _wait(session, answer, timeout_s, as_json=as_json)
         return
     changes = answer.gpus != answer.gpus_before or bool(answer.plan.steps)
     if as_json:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshd.api.node_api import NodeApi
+from meshd.runtime.clock import SystemClock
 from tests.unit.node.standins import House, Machine, TestDesk, new_token
 
 
@@ -15,7 +16,7 @@ from tests.unit.node.standins import House, Machine, TestDesk, new_token
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     token = new_token()
     desk = TestDesk(token)
-    api = NodeApi(desk, poll_hold_s=1.0)
+    api = NodeApi(desk, poll_hold_s=1.0, clock=SystemClock())
     port = await api.start("127.0.0.1", 0)
     machine = Machine(tmp_path / "m", port, token)
     yield House(desk, api, port, machine)

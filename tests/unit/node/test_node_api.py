@@ -19,6 +19,7 @@ from deploy.node.meshd_node.headlink import HeadLink
 from meshd.api.node_api import NodeApi
 from meshd.bootstrap.assets import agent_zipapp
 from meshd.errors import TailnetError
+from meshd.runtime.clock import SystemClock
 from tests.unit.node.standins import KEY, OTHER_KEY, TestDesk, credential, new_token
 
 FACTS: dict[str, Any] = {
@@ -66,7 +67,7 @@ class Door:
 async def door() -> AsyncIterator[Door]:
     token = new_token()
     desk = TestDesk(token)
-    api = NodeApi(desk, poll_hold_s=0.3)
+    api = NodeApi(desk, poll_hold_s=0.3, clock=SystemClock())
     port = await api.start("127.0.0.1", 0)
     async with aiohttp.ClientSession() as session:
         yield Door(desk, Client(session, f"http://127.0.0.1:{port}", token.get_secret_value()), token)

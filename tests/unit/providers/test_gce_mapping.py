@@ -86,7 +86,7 @@ def machine(**more: Any) -> dict[str, Any]:
 def test_instance() -> None:
     found = to_instance(machine(), 1.5)
     assert (found.id, found.token, found.region) == (f"{ZONE}/lab-h100-1-abc", "lab-h100-1-abc", "us-central1")
-    assert (found.public_ip, found.private_ip, found.spot) == ("192.0.2.1", "10.0.0.2", True)
+    assert (found.public_ip, found.spot) == ("192.0.2.1", True)
     assert found.launched_at == datetime(2026, 3, 1, 12, tzinfo=UTC)
     assert (found.instance_type, found.usd_per_hour, found.reason) == ("a3-highgpu-1g", 1.5, "")
     assert split_id(found.id, "get") == (ZONE, "lab-h100-1-abc")

@@ -146,7 +146,7 @@ def test_instance() -> None:
     found = to_instance(pod())
     assert found == Instance(
         ProviderName("runpod"), InstanceId("7h9k2m4n6p"), "lab-h100-1-abcdef", InstanceState.RUNNING,
-        region="US-KS-2", instance_type=H100.type_name, public_ip="195.26.233.3", private_ip="10.65.1.42",
+        region="US-KS-2", instance_type=H100.type_name, public_ip="195.26.233.3",
         launched_at=AT, usd_per_hour=23.92, vendor_state="RUNNING",
     )  # fmt: skip
 
