@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from rich.console import Console, RenderableType
@@ -42,6 +43,16 @@ def show(*parts: RenderableType, err: bool = False) -> None:
         Console(file=stream).print(*parts, sep="\n")
         return
     stream.write(plain(*parts))
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Say on stderr, where it is a terminal, what is waited for; gone once it is there."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(file=sys.stderr).status(what):
+        yield
 
 
 def plain(*parts: RenderableType) -> str:

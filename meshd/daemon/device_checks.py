@@ -136,7 +136,8 @@ class DeviceChecks:
         found = devices.untagged(self._machines(), view)
         if not found:
             return ok("device tags", "every machine's device is tagged")
-        text = f"{len(found)} machines belong to a user, whose leaving ends them: {_some(found)}"
+        some = "1 machine belongs" if len(found) == 1 else f"{len(found)} machines belong"
+        text = f"{some} to a user, whose leaving ends them: {_some(found)}"
         cure = "use a tagged auth key for new machines; these keep their owner (docs/tailnet.md)"
         return warn("device tags", text, cure)
 

@@ -13,6 +13,7 @@ from meshd.daemon.checkrow import fail, ok, warn
 from meshd.daemon.device_checks import DeviceChecks
 from meshd.errors import AuthFailed, MeshdError, RateLimited, Transient, Uncertain
 from meshd.model.observed import Fresh, Snapshot
+from meshd.model.words import counted
 from meshd.munge.client import MungeClient
 from meshd.provider_api import Provider
 
@@ -85,7 +86,7 @@ class Doctor:
             reason = seen.reason if seen is not None else "not read yet"
             return fail("slurm", f"cannot be read: {reason}", "check `scontrol ping` and `systemctl status slurmctld`")
         view = seen.value
-        return ok("slurm", f"{view.version} answers, {len(view.nodes)} nodes")
+        return ok("slurm", f"{view.version} answers, {counted(len(view.nodes), 'node')}")
 
     async def _tailnet(self) -> CheckRow:
         snapshot = self._snapshot()
@@ -98,10 +99,10 @@ class Doctor:
             return fail("tailnet", "; ".join(view.problems) or "the head is not online", "run `tailscale status`")
         relayed = sorted(p.hostname for p in view.peers.values() if p.path.startswith("relay"))
         if relayed:
-            text = f"{len(relayed)} machines are reached over a relay, which is slow: {', '.join(relayed[:5])}"
+            text = f"reached over a relay, which is slow: {counted(len(relayed), 'machine')}: {', '.join(relayed[:5])}"
             cure = "let UDP out at both ends, and 41641 in at one of them; `tailscale netcheck` tells more"
             return warn("tailnet", text, cure)
-        return ok("tailnet", f"the head is {view.self_ipv4}, {len(view.peers)} peers")
+        return ok("tailnet", f"the head is {view.self_ipv4}, {counted(len(view.peers), 'peer')}")
 
     def _provider(self, provider: Provider) -> Callable[[], Awaitable[CheckRow]]:
         async def check() -> CheckRow:

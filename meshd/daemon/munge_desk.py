@@ -11,6 +11,7 @@ from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.under_way import UnderWay
 from meshd.errors import MungeError, SlurmError
 from meshd.model.ids import slot_order
+from meshd.model.words import counted
 from meshd.munge.key import fingerprint
 from meshd.munge.rotation import Rotation, Stage, begin
 from meshd.munge.rotation_world import standing, waits_for
@@ -103,7 +104,7 @@ class MungeDesk:
         nodes = self._rotator.world().nodes.values()
         others = sorted(node.slot for node in nodes if node.key not in {"", self._key()})
         if others:
-            text = f"{len(others)} nodes have another one than the head: {', '.join(others[:10])}"
+            text = f"another one than the head's is on {counted(len(others), 'node')}: {', '.join(others[:10])}"
             by_hand = "`systemctl restart munge meshd`"
             return fail(name, text, f"`{cure}` gives all the same one; or, after a change by hand, {by_hand}")
         if days > OLD_AFTER_D:

@@ -209,7 +209,7 @@ def of_plan(
         coming = [m for m in machines if pool and m.pool == pool.name and m.phase is not Phase.READY and not m.removal]
         yield _problem(
             "error" if pool else "warning",
-            f"{warn.subject}: {warn.reason}",
+            warn.reason if pool else f"{warn.subject}: {warn.reason}",
             warn.cure or "allow another provider, region or price, or wait: meshd tries again",
             pool=warn.subject if pool else "",
             blocking=bool(pool) and offers_known and not coming,
@@ -219,7 +219,7 @@ def of_plan(
         target = desired.target(pool)
         short = target is not None and supply_gpus([m for m in machines if m.pool == pool.name]) < target.gpus
         if block is not None and not short:
-            yield _problem("warning", f"{pool.name}: {block.reason}", "see `meshctl events`", pool=pool.name)
+            yield _problem("warning", block.reason, "see `meshctl events`", pool=pool.name)
 
 
 def of_prices(desired: Desired, machines: Iterable[Machine]) -> Iterable[ProblemView]:

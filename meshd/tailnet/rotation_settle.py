@@ -74,7 +74,7 @@ def _dead_key(node: RotationNode, seen: SeenNode | None) -> str:
 
 
 def _turn_back(rotation: Rotation, world: World, now: datetime) -> Rotation:
-    why = rotation.taken_back or f"taken back by {rotation.aborted_by}"
+    why = rotation.taken_back or f"asked for by {rotation.aborted_by}"
     if why_not_abort(rotation):
         return replace(rotation, aborted_by="", taken_back="")
     if not rotation.switched:

@@ -23,7 +23,8 @@ def command(session: Session, *, as_json: bool) -> None:
     """Check everything that meshd depends on. When the daemon is down, check what can be checked without it."""
     unreachable: UnreachableError | None = None
     try:
-        view = session.ask(_ask)
+        with render.busy("asking Slurm, the tailnet and the clouds ..."):
+            view = session.ask(_ask)
     except UnreachableError as error:
         unreachable = error
         first = CheckRow(name="daemon", status="fail", text=error.message, cure=error.cure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Literal
 
 import click
@@ -72,7 +73,8 @@ def command(
         max_usd_per_gpu_hour=max_price, gpu_memory_min_gib=min_vram, arch=arch, all=everything, sort=sort,
         limit=limit, fold=not (zones or as_json), refresh=refresh,
     )  # fmt: skip
-    view = session.ask(lambda head: head.offers(query))
+    with render.busy("having the clouds asked ...") if refresh else nullcontext():
+        view = session.ask(lambda head: head.offers(query))
     if as_json:
         print_json(view)
     else:

@@ -11,6 +11,7 @@ from meshd.daemon.rotation.engine import RotationEngine
 from meshd.daemon.rotation.occasion import Occasion
 from meshd.daemon.under_way import UnderWay
 from meshd.model.ids import slot_order
+from meshd.model.words import counted
 from meshd.runtime.clock import Clock
 from meshd.tailnet.keys import KeyFile
 from meshd.tailnet.keystore import KeptKey, KeyStore
@@ -156,9 +157,9 @@ class RotationDesk:
             f"mint a key like {old}" if source is Source.MINTED else f"take the new key from {self._file.name}"
         )
         lines += ["prove it: a throw-away device joins with it", "give it to machines that are launched from now on"]
-        lines.append(
-            f"give it to {len(keep)} nodes, verified by its sha256" + (f"; pending: {', '.join(away)}" * bool(away))
-        )
+        if keep:
+            pending = f"; pending: {', '.join(away)}" if away else ""
+            lines.append(f"give it to {counted(len(keep), 'node')}, verified by its sha256{pending}")
         if request.reauth or request.compromised:
             lines.append(anew)
         elif own:

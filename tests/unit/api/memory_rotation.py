@@ -84,7 +84,7 @@ class MemoryRotation:
     async def abort_rotation(self, request: AbortRotationRequest, actor: Actor) -> RotationView:
         if not self.current.active:
             raise Refused("no rotation is under way", "`meshctl rotate-key` begins one")
-        self._to("rollback", taken_back=f"taken back by {actor.user}")
+        self._to("rollback", taken_back=f"asked for by {actor.user}")
         return self.current
 
     async def waive(self, request: WaiveRequest, actor: Actor) -> RotationView:

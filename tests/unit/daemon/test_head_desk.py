@@ -236,6 +236,13 @@ async def test_machines_are_counted_where_there_are_no_gpus(world: World) -> Non
     assert (await world.desk.explain("h100")).unit == "machine"
 
 
+async def test_a_problem_names_its_pool_once(world: World) -> None:
+    await world.desk.scale(s.ScaleRequest(gpus=2, max_usd_per_gpu_hour=0.01), ROOT)
+    world.reconciler.tick()
+    (found,) = [problem for problem in world.desk.problems() if problem.pool == "h100"]
+    assert found.text.startswith("2 GPUs wanted, 0 can be had") and "h100:" not in found.text
+
+
 async def test_undrain_does_not_call_back_what_leaves(world: World) -> None:
     m = world.journal.put(machine(Phase.DRAINING, removal="surplus"), "phase", "given", NOW)
     with pytest.raises(Refused, match="on its way out"):

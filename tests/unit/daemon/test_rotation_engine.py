@@ -301,7 +301,7 @@ class OwnLab(Lab):
 async def test_a_rotation_asks_nothing_of_nodes_that_keep_no_key(tmp_path: Path) -> None:
     lab = OwnLab(tmp_path, own_nodes(tmp_path, 2, shared=1), shared_key_wanted=True)
     view = await lab.life.desk.rotate_key(RotateKeyRequest(dry_run=True), ROOT)
-    assert "give it to 1 nodes, verified by its sha256" in view.steps
+    assert "give it to 1 node, verified by its sha256" in view.steps
     assert any("nothing on h100-1, h100-2" in step for step in view.steps)
     await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
     await lab.rounds()

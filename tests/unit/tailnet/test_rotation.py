@@ -282,7 +282,7 @@ def test_taken_back(stage: Stage) -> None:
     drive.until(Stage.ABORTED)
     assert drive.world.in_use == OLD.sha256
     assert {seen.sha256 for seen in drive.world.nodes.values()} == {OLD.sha256}
-    assert drive.rotation.taken_back == "taken back by root"
+    assert drive.rotation.taken_back == "asked for by root"
 
 
 def test_the_way_back_waits_for_what_is_under_way_and_for_machines_born_with_the_new_key() -> None:
