@@ -30,6 +30,10 @@ VERIFY_TIMEOUT_S = 20.0
 DEAD_AFTER_S = 3.0
 """slurmctld that answers no ping for this long is taken for dead."""
 
+START_S = 10.0
+"""But one that was just restarted may take this long until it answers: 0.4 s with few nodes on a quiet head, more with
+many nodes or on a busy one."""
+
 POLL_S = 0.1
 JOB_SETTLE_S = 6
 """A job start is in slurmctld's saved state after this; a restart before that can lose it."""
@@ -251,20 +255,21 @@ class Publisher:
                 # After a timeout it may have happened: the verification tells. Any other answer is a refusal.
                 if not isinstance(error.__cause__, CommandTimeout):
                     return str(error)
-        return await self._not_in_force(wanted, alive=answered)
+        return await self._not_in_force(wanted, alive=answered, silent_s=START_S if restart else DEAD_AFTER_S)
 
-    async def _not_in_force(self, wanted: Rendered, *, alive: bool) -> str:
+    async def _not_in_force(self, wanted: Rendered, *, alive: bool, silent_s: float) -> str:
         """Why the new addresses are not what slurmctld shows; "" once they are.
 
         Args:
             wanted: what was published.
             alive: slurmctld has just answered: it need not be pinged before it is asked.
+            silent_s: it may be silent for so long until it answers first; DEAD_AFTER_S from then on.
         """
         start = answered = self._clock.monotonic_s()
         while True:
             try:
                 if alive or await self._client.ping():
-                    answered = self._clock.monotonic_s()
+                    answered, silent_s = self._clock.monotonic_s(), DEAD_AFTER_S
                     why = missing_in_force(wanted, await self._client.nodes())
                     if not why:
                         return ""
@@ -274,7 +279,7 @@ class Publisher:
                 why = str(error)
             alive = False
             now = self._clock.monotonic_s()
-            if now - answered > DEAD_AFTER_S or now - start > VERIFY_TIMEOUT_S:
+            if now - answered > silent_s or now - start > VERIFY_TIMEOUT_S:
                 return why
             await self._clock.sleep(POLL_S)
 

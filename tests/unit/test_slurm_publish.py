@@ -210,6 +210,40 @@ async def test_a_changed_node_set_restarts_an_old_slurmctld_after_the_last_job_s
     assert "a-6" in world.slurm.addresses
 
 
+async def test_a_restarted_slurmctld_that_takes_its_time_until_it_answers_is_not_dead(tmp_path: Path) -> None:
+    world = World(tmp_path, "22.05.8")
+    await world.publisher.apply(wanted("a-2"))
+
+    async def restart() -> None:
+        world.restarts += 1
+        world.slurm.running = False
+        answers_s = world.clock.time_s + 8
+        world.clock.on_sleep = lambda: world.slurm.start() if world.clock.time_s > answers_s else None
+
+    slow = Publisher(files=world.files, client=SlurmClient(world.slurm, 5.0), clock=world.clock, restart=restart)
+    assert await slow.apply(wanted("a-2", size=6))
+    assert world.restarts == 1
+    assert "a-6" in world.slurm.addresses
+
+
+async def test_a_restarted_slurmctld_that_never_answers_is_put_back(tmp_path: Path) -> None:
+    world = World(tmp_path, "22.05.8")
+    await world.publisher.apply(wanted("a-2"))
+
+    async def restart() -> None:
+        world.restarts += 1
+        world.slurm.running = False
+        if world.restarts > 1:
+            world.slurm.start()
+
+    dying = Publisher(files=world.files, client=SlurmClient(world.slurm, 5.0), clock=world.clock, restart=restart)
+    with pytest.raises(SlurmRefused, match="slurmctld ended; the last good configuration is back"):
+        await dying.apply(wanted("a-2", size=6))
+    assert 10 < world.clock.time_s < 12
+    assert world.restarts == 2
+    assert "a-6" not in world.slurm.addresses
+
+
 async def test_a_changed_node_set_is_a_reconfigure_on_a_new_slurmctld(world: World) -> None:
     await world.publisher.apply(wanted(size=6))
     assert world.restarts == 0
