@@ -6,69 +6,27 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any, Protocol, assert_never
 
 import structlog
-from pydantic import SecretBytes, SecretStr
+from pydantic import SecretBytes
 
-from meshd.api.node_schema import PollIn, ResultIn, Verb, key_b64
+from meshd.api.node_schema import PollIn, ResultIn
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.munge_nodes import MungeNodes
+from meshd.daemon.munge_steps import HeadSide, MungeSteps
 from meshd.errors import MungeError
 from meshd.munge.key import fingerprint, make_key
 from meshd.munge.keystore import MungeKeyStore
 from meshd.munge.rotation import AT_ONE_MOMENT, Rotation, Stage, begin, key_in_force
-from meshd.munge.rotation_steps import (
-    MakeKeys,
-    Pace,
-    PutNode,
-    RestartSlurmd,
-    StageHead,
-    StageNode,
-    Step,
-    SwitchHead,
-    SwitchNode,
-    abort,
-    decide,
-)
-from meshd.munge.rotation_world import HeadView, World
+from meshd.munge.rotation_steps import MakeKeys, Pace, abort, decide
+from meshd.munge.rotation_world import World
 from meshd.runtime.clock import Clock
 from meshd.store.munge_rotations import MungeRotations
 
 LOOK_S = 0.5
-AGAIN_S = 2.0
-ORDER_TIMEOUT_S = 60.0
 TURNS_MAX = 12
 
 log = structlog.get_logger(__name__)
-
-
-class HeadSide(Protocol):
-    """The head's own munge; see HeadMunge."""
-
-    view: HeadView
-    away: tuple[float, float] | None
-
-    async def stage(self, key: SecretBytes) -> None:
-        """Lay a key beside the present one."""
-        ...
-
-    async def switch(self, name: str, at: datetime) -> None:
-        """Change at a moment."""
-        ...
-
-    async def look(self) -> None:
-        """See whether munge and slurmctld work."""
-        ...
-
-    async def made_at(self) -> datetime:
-        """When the key in place was made. Raises MungeError."""
-        ...
-
-    def forget(self) -> None:
-        """Forget what came of an earlier rotation."""
-        ...
 
 
 class MungeRotator:
@@ -97,16 +55,13 @@ class MungeRotator:
         self._store = store
         self._credential = credential
         self.head = head
-        self._agents = agents
         self._nodes = nodes
         self._look_at_slurm = look_at_slurm
         self._clock = clock
         self.pace = pace or Pace()
-        self._failures: dict[str, str] = {}
-        self._not_before: dict[Step, datetime] = {}
-        self._at_work: dict[Step, asyncio.Task[None]] = {}
         self._away: list[tuple[float, float]] = []
         self._awake = asyncio.Event()
+        self._steps = MungeSteps(head, agents, self._key, self.pace.away_s, clock, self._awake.set)
         self._settled = asyncio.Event()
         self.problem = ""
         self.rotation = log_of.last()
@@ -161,7 +116,8 @@ class MungeRotator:
         """
         now = self._clock.now()
         old = fingerprint(self.key_for_joining())
-        self._failures, self._away, self._rules = {}, [], True
+        self._steps.failures.clear()
+        self._away, self._rules = [], True
         self.head.forget()
         self._write(begin(secrets.token_hex(4), old, now, by, waived), f"the munge key is being rotated, said {by}")
         self._awake.set()
@@ -170,7 +126,7 @@ class MungeRotator:
     def abort(self, by: str) -> Rotation:
         """Take the way back. Raises IllegalMove when none is under way, StoreError."""
         self._write(abort(self.current, self._clock.now(), self.pace, by), f"everybody keeps the old key, said {by}")
-        self._cancel()
+        self._steps.cancel()
         self._awake.set()
         return self.current
 
@@ -190,8 +146,8 @@ class MungeRotator:
 
     def world(self) -> World:
         """As it is known just now."""
-        switching = {step.machine for step in self._at_work if isinstance(step, SwitchNode)}
-        return World(self.head.view, self._nodes.views(self._failures, switching), self._store.fingerprints())
+        nodes = self._nodes.views(self._steps.failures, self._steps.switching)
+        return World(self.head.view, nodes, self._store.fingerprints())
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -210,7 +166,7 @@ class MungeRotator:
                     continue
                 self._awake.clear()
         finally:
-            self._cancel()
+            self._steps.cancel()
 
     def turn(self) -> None:
         """Decide until nothing changes any more; each decision is written down before its steps begin.
@@ -225,7 +181,10 @@ class MungeRotator:
                 if decision.rotation != before:
                     self._write(decision.rotation, _told(before, decision.rotation))
                 for step in decision.steps:
-                    self._begin(step)
+                    if isinstance(step, MakeKeys):
+                        self._make_keys()
+                    else:
+                        self._steps.begin(step)
                 self.problem = ""
             except MungeError as error:
                 if self.problem != str(error):
@@ -246,9 +205,9 @@ class MungeRotator:
         if text:
             log.info("munge_rotation", stage=rotation.stage.value, text=text)
         if before is not None and before.stage is not rotation.stage:
-            self._not_before.clear()
+            self._steps.rest_no_more()
             if rotation.stage is Stage.RETURN:
-                self._cancel()
+                self._steps.cancel()
             elif rotation.ended:
                 self._end(rotation)
 
@@ -259,11 +218,11 @@ class MungeRotator:
             self._settled.set()
 
     def _end(self, rotation: Rotation) -> None:
-        self._cancel()
+        self._steps.cancel()
         self._loaded = {rotation.target: self._key(rotation.target)}
         self._store.erase_but(rotation.target)
         for machine in self._nodes.joined():
-            self._agents.of(machine.name).put("munge_key", {"action": "forget"})
+            self._steps.forget_on(machine.name)
 
     def _key(self, name: str) -> SecretBytes:
         if name in self._loaded:
@@ -275,33 +234,6 @@ class MungeRotator:
             raise MungeError(f"the munge key {name} is no more: restart meshd, and rotate again")
         return key
 
-    def _begin(self, step: Step) -> None:
-        if isinstance(step, MakeKeys):
-            self._make_keys()
-            return
-        not_before = self._not_before.get(step)
-        if step in self._at_work or (not_before is not None and self._clock.now() < not_before):
-            return
-        match step:
-            case StageHead(name):
-                work: Awaitable[None] = self.head.stage(self._key(name))
-            case SwitchHead(name, at):
-                work = self.head.switch(name, at)
-            case StageNode(machine, name):
-                work = self._order(step, machine, {"action": "stage", "key_b64": self._b64(name)})
-            case PutNode(machine, name):
-                work = self._order(step, machine, {"action": "put", "key_b64": self._b64(name)})
-            case SwitchNode(machine, name, at):
-                args = {"action": "switch", "fingerprint": name, "at_unix": at.timestamp(), "away_s": self.pace.away_s}
-                work = self._order(step, machine, args)
-            case RestartSlurmd(machine):
-                work = self._order(step, machine, {}, "restart_slurmd")
-            case _:
-                assert_never(step)
-        task = asyncio.ensure_future(work)
-        self._at_work[step] = task
-        task.add_done_callback(lambda done: self._ended(step, done))
-
     def _make_keys(self) -> None:
         old = self.key_for_joining()
         if fingerprint(old) != self.current.old:
@@ -310,37 +242,6 @@ class MungeRotator:
         self._store.keep(old)
         new = self._store.keep(make_key())
         self._write(replace(self.current, new=new), "")
-
-    def _order(self, step: Step, machine: str, args: dict[str, Any], verb: Verb = "munge_key") -> Awaitable[None]:
-        """Put it into the machine's queue at once, so that it comes before what is ordered later."""
-        ordered = self._agents.order(machine, verb, args, ORDER_TIMEOUT_S)
-
-        async def wait() -> None:
-            why = await ordered
-            if why:
-                log.warning("munge_step_failed", step=type(step).__name__, machine=machine, reason=why)
-                self._failures[machine] = why
-                self._not_before[step] = self._clock.now() + timedelta(seconds=AGAIN_S)
-            else:
-                self._failures.pop(machine, None)
-
-        return wait()
-
-    def _ended(self, step: Step, task: asyncio.Future[None]) -> None:
-        self._at_work.pop(step, None)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("munge_step_broke", step=type(step).__name__, exc_info=task.exception())
-        # Asked again only when the agent has told how it stands now.
-        self._not_before.setdefault(step, self._clock.now() + timedelta(seconds=AGAIN_S))
-        self._awake.set()
-
-    def _cancel(self) -> None:
-        for step, task in list(self._at_work.items()):
-            if not isinstance(step, StageHead | SwitchHead):  # the head's unit is under way and will answer
-                task.cancel()
-
-    def _b64(self, name: str) -> SecretStr:
-        return key_b64(self._key(name).get_secret_value())
 
     def _note_away(self, result: ResultIn) -> None:
         stopped, started = result.data.get("stopped_unix"), result.data.get("started_unix")

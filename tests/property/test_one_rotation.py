@@ -81,7 +81,7 @@ class Both:
         self.munge_desk = MungeDesk(self.munge, auth_type, self.life.under_way, clock)
 
     async def restart(self) -> None:
-        self.munge._cancel()
+        self.munge._steps.cancel()
         await self.life.kill()
         self.head.view = HeadView()
         self._live()
@@ -190,7 +190,7 @@ def test_never_two_at_once(story: list[str]) -> None:
         try:
             await live_through(both, story)
         finally:
-            both.munge._cancel()
+            both.munge._steps.cancel()
             await both.life.kill()
 
     with tempfile.TemporaryDirectory() as directory:

@@ -1,0 +1,157 @@
+"""Has the steps of the munge key's rotation done, on the head and on the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import Any, Protocol, assert_never
+
+import structlog
+from pydantic import SecretBytes, SecretStr
+
+from meshd.api.node_schema import Verb, key_b64
+from meshd.daemon.agents import AgentQueues
+from meshd.munge.rotation_steps import PutNode, RestartSlurmd, StageHead, StageNode, SwitchHead, SwitchNode
+from meshd.munge.rotation_world import HeadView
+from meshd.runtime.clock import Clock
+
+AGAIN_S = 2.0
+ORDER_TIMEOUT_S = 60.0
+
+Work = StageHead | StageNode | SwitchHead | SwitchNode | PutNode | RestartSlurmd
+"""The steps that somebody else has to do."""
+
+log = structlog.get_logger(__name__)
+
+
+class HeadSide(Protocol):
+    """The head's own munge; see HeadMunge."""
+
+    view: HeadView
+    away: tuple[float, float] | None
+
+    async def stage(self, key: SecretBytes) -> None:
+        """Lay a key beside the present one."""
+        ...
+
+    async def switch(self, name: str, at: datetime) -> None:
+        """Change at a moment."""
+        ...
+
+    async def look(self) -> None:
+        """See whether munge and slurmctld work."""
+        ...
+
+    async def made_at(self) -> datetime:
+        """When the key in place was made. Raises MungeError."""
+        ...
+
+    def forget(self) -> None:
+        """Forget what came of an earlier rotation."""
+        ...
+
+
+class MungeSteps:
+    """Each step is under way once at a time, and comes again only when there was time to hear what became of it.
+
+    Args:
+        head: the head's own munge.
+        agents: the nodes' agents.
+        key: reads a key by its fingerprint; raises MungeError.
+        away_s: how long munged stays away in a switch.
+        clock: time.
+        ended: called after each.
+    """
+
+    def __init__(
+        self,
+        head: HeadSide,
+        agents: AgentQueues,
+        key: Callable[[str], SecretBytes],
+        away_s: float,
+        clock: Clock,
+        ended: Callable[[], None],
+    ) -> None:
+        self._head = head
+        self._agents = agents
+        self._key = key
+        self._away_s = away_s
+        self._clock = clock
+        self._when_ended = ended
+        self._at_work: dict[Work, asyncio.Future[None]] = {}
+        self._not_before: dict[Work, datetime] = {}
+        self.failures: dict[str, str] = {}
+        """By machine: why it did not do what it was told last."""
+
+    @property
+    def switching(self) -> set[str]:
+        """The machines that were told to switch and have not answered."""
+        return {step.machine for step in self._at_work if isinstance(step, SwitchNode)}
+
+    def begin(self, step: Work) -> None:
+        """Begin a step, unless it is at work or rests. Raises MungeError when its key cannot be read."""
+        not_before = self._not_before.get(step)
+        if step in self._at_work or (not_before is not None and self._clock.now() < not_before):
+            return
+        task = asyncio.ensure_future(self._work(step))
+        self._at_work[step] = task
+        task.add_done_callback(lambda done: self._ended(step, done))
+
+    def rest_no_more(self) -> None:
+        """What was tried before counts no more: another stage has begun."""
+        self._not_before.clear()
+
+    def cancel(self) -> None:
+        """Wait no longer for nodes. The head's unit is under way and will answer."""
+        for step, task in list(self._at_work.items()):
+            if not isinstance(step, StageHead | SwitchHead):
+                task.cancel()
+
+    def forget_on(self, machine: str) -> None:
+        """Have a node remove the keys that are not in use; nobody waits for it."""
+        self._agents.of(machine).put("munge_key", {"action": "forget"})
+
+    def _work(self, step: Work) -> Awaitable[None]:
+        match step:
+            case StageHead(name):
+                return self._head.stage(self._key(name))
+            case SwitchHead(name, at):
+                return self._head.switch(name, at)
+            case StageNode(machine, name):
+                return self._order(step, machine, {"action": "stage", "key_b64": self._b64(name)})
+            case PutNode(machine, name):
+                return self._order(step, machine, {"action": "put", "key_b64": self._b64(name)})
+            case SwitchNode(machine, name, at):
+                args = {"action": "switch", "fingerprint": name, "at_unix": at.timestamp(), "away_s": self._away_s}
+                return self._order(step, machine, args)
+            case RestartSlurmd(machine):
+                return self._order(step, machine, {}, "restart_slurmd")
+            case _:
+                assert_never(step)
+
+    def _order(self, step: Work, machine: str, args: dict[str, Any], verb: Verb = "munge_key") -> Awaitable[None]:
+        """Put it into the machine's queue at once, so that it comes before what is ordered later."""
+        ordered = self._agents.order(machine, verb, args, ORDER_TIMEOUT_S)
+
+        async def wait() -> None:
+            why = await ordered
+            if why:
+                log.warning("munge_step_failed", step=type(step).__name__, machine=machine, reason=why)
+                self.failures[machine] = why
+                self._not_before[step] = self._clock.now() + timedelta(seconds=AGAIN_S)
+            else:
+                self.failures.pop(machine, None)
+
+        return wait()
+
+    def _ended(self, step: Work, task: asyncio.Future[None]) -> None:
+        self._at_work.pop(step, None)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("munge_step_broke", step=type(step).__name__, exc_info=task.exception())
+        # Asked again only when the agent has told how it stands now.
+        self._not_before.setdefault(step, self._clock.now() + timedelta(seconds=AGAIN_S))
+        self._when_ended()
+
+    def _b64(self, name: str) -> SecretStr:
+        return key_b64(self._key(name).get_secret_value())
