@@ -19,6 +19,7 @@ Verb = Literal[
     "munge_key",
     "auth_key",
     "reauth",
+    "greet",
     "start_slurmd",
     "restart_slurmd",
     "stop_slurmd",

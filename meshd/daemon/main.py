@@ -109,7 +109,9 @@ class Daemon:
             for name, provider in load_providers(settings, clock.now, price_files.find).items()
         }
         self._local = LocalApi(settings.tailnet.socket)
-        self._watcher = TailnetWatcher(self._local, clock, self._wake, poll_interval_s=settings.tailnet.poll_interval_s)
+        self._watcher = TailnetWatcher(
+            self._local, clock, self._tailnet_changed, poll_interval_s=settings.tailnet.poll_interval_s
+        )
         self._munge = MungeClient(run)
         self._agents = AgentQueues()
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
@@ -119,7 +121,7 @@ class Daemon:
             settings, clock, records, self._agents, Canary(run, clock, settings.tailnet.login_server),
             Sights(
                 lambda: self._watcher.current, lambda: self._sources.slurm.current, lambda: self._sources.key_record(),
-                self._watcher.look,
+                self._watcher.look, self._local.greet,
             ),
             self._under_way,
             {name: provider.capabilities.user_data_private for name, provider in self._providers.items()},
@@ -291,6 +293,10 @@ class Daemon:
 
     def _wake(self) -> None:
         self._awake.set()
+
+    def _tailnet_changed(self) -> None:
+        self._wake()
+        self._auth.engine.tailnet_changed()
 
     def _after_tick(self, tick: Tick) -> None:
         self._metrics.tick_seconds.observe(tick.took_s)

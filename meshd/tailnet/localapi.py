@@ -26,6 +26,9 @@ BUS_MASK: Final = 2 | 128 | 4096 | 16384 | 32768
 ANSWER_MAX_B: Final = 64 * 1024 * 1024
 """10,000 peers are about 15 MB."""
 
+GREET_S: Final = 0.5
+"""For each of the two answers to a greeting."""
+
 PingKind = Literal["disco", "TSMP", "ICMP"]
 
 
@@ -75,13 +78,21 @@ class LocalApi:
         """The device behind `IP` or `IP:port`."""
         return parse_whois(await self._call("GET", "whois", {"addr": address}))
 
-    async def ping(self, ip: str, kind: PingKind = "disco") -> Pong:
+    async def ping(self, ip: str, kind: PingKind = "disco", *, timeout_s: float | None = None) -> Pong:
         """Ask a peer for a sign of life; a disco ping also wakes the path and tells it.
+
+        Every local user may: tailscaled asks for no right here.
+
+        Args:
+            ip: the peer's.
+            kind: what is sent.
+            timeout_s: for the answer; that of all calls when left out.
 
         Raises:
             TailnetError: no answer within the deadline, or no such peer.
         """
-        answer = load_object(await self._call("POST", "ping", {"ip": ip, "type": kind}), "tailscaled's ping")
+        words = {"ip": ip, "type": kind}
+        answer = load_object(await self._call("POST", "ping", words, timeout_s), "tailscaled's ping")
         if fault := text(answer, "Err"):
             raise TailnetError(f"ping {ip}: {fault}")
         latency = answer.get("LatencySeconds")
@@ -91,6 +102,17 @@ class LocalApi:
             latency_s=float(latency) if isinstance(latency, int | float) else 0.0,
             path=_pong_path(answer),
         )
+
+    async def greet(self, ip: str) -> None:
+        """Wake the path to a peer, then send it one packet through WireGuard: that makes a session if there is none.
+
+        In this order: a handshake that is sent where no path is yet is lost, and is not repeated for 5 s.
+
+        Raises:
+            TailnetError: the peer did not answer, 1 s at most.
+        """
+        await self.ping(ip, "disco", timeout_s=GREET_S)
+        await self.ping(ip, "TSMP", timeout_s=GREET_S)
 
     async def prefs(self) -> Json:
         """The preferences as tailscaled tells them (ControlURL, Hostname, CorpDNS, OperatorUser); it blanks keys."""
@@ -116,18 +138,21 @@ class LocalApi:
                     async for line in lines:
                         yield parse_delta(line)
         except TimeoutError as error:
-            raise self._silent("watch-ipn-bus") from error
+            raise self._silent("watch-ipn-bus", self._timeout_s) from error
         except aiohttp.ClientError as error:
             raise self._broken("watch-ipn-bus", error) from error
 
-    async def _call(self, method: str, path: str, params: Mapping[str, str] | None = None) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+    async def _call(
+        self, method: str, path: str, params: Mapping[str, str] | None = None, timeout_s: float | None = None
+    ) -> bytes:
+        within_s = self._timeout_s if timeout_s is None else timeout_s
+        timeout = aiohttp.ClientTimeout(total=within_s)
         try:
             async with self._session().request(method, f"{BASE_URL}/{path}", params=params, timeout=timeout) as reply:
                 await _check(reply, path)
                 return await _body(reply.content, path)
         except TimeoutError as error:
-            raise self._silent(path) from error
+            raise self._silent(path, within_s) from error
         except aiohttp.ClientError as error:
             raise self._broken(path, error) from error
 
@@ -136,8 +161,8 @@ class LocalApi:
             self._open = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=str(self._socket)))
         return self._open
 
-    def _silent(self, path: str) -> TailnetError:
-        return TailnetError(f"tailscaled did not answer {path} within {self._timeout_s:g} s")
+    def _silent(self, path: str, within_s: float) -> TailnetError:
+        return TailnetError(f"tailscaled did not answer {path} within {within_s:g} s")
 
     def _broken(self, path: str, error: aiohttp.ClientError) -> TailnetError:
         if isinstance(error, aiohttp.ClientConnectorError):

@@ -23,6 +23,7 @@ from meshd.daemon.agents import AgentQueues
 from meshd.daemon.records import Records
 from meshd.daemon.rotation.carry_out import Means
 from meshd.daemon.rotation.engine import RotationEngine
+from meshd.daemon.rotation.greeting import Greetings
 from meshd.daemon.rotation.world import world_of
 from meshd.model.observed import Fresh, SlurmView, TailnetView
 from meshd.runtime.clock import SystemClock
@@ -126,10 +127,16 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
                 if node.node_key:
                     new_keys[records.get(machine).tailnet_id] = node.node_key
 
+        async def greet(address: str) -> None:
+            """The nodes here have no WireGuard."""
+
         api = cast("Any", control)
         minter = Minter(api, tags=TAGS, cluster="lab", clock=clock)
         means = Means("lab", store, api, minter, control, queues, records, (), lambda: TAGS, cast("Any", Quiet()))
-        engine = RotationEngine(AuthRotations(journal), means, world, clock, occasion=lambda: None, look=look)
+        engine = RotationEngine(
+            AuthRotations(journal), means, world, clock, occasion=lambda: None, look=look,
+            greetings=Greetings(greet, queues, clock),
+        )  # fmt: skip
         head = hollow.Head(records, queues, directory, rotator=Quiet(), munge=None, heard=engine.heard)
         async with hollow.serving(head, count, KeyNode):
             loop, meter = asyncio.create_task(engine.run()), hollow.Meter()

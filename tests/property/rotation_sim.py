@@ -21,6 +21,7 @@ from meshd.daemon.records import Records
 from meshd.daemon.rotation.carry_out import Means
 from meshd.daemon.rotation.desk import RotationDesk
 from meshd.daemon.rotation.engine import RotationEngine
+from meshd.daemon.rotation.greeting import Greetings
 from meshd.daemon.rotation.occasion import Occasion
 from meshd.daemon.rotation.world import world_of
 from meshd.daemon.under_way import UnderWay, under_way
@@ -87,6 +88,8 @@ class SimTailnet:
     compromised: bool = False
     violations: list[str] = field(default_factory=list)
     made: int = 0
+    greeted: list[tuple[str, str]] = field(default_factory=list)
+    """By whom, and which address."""
 
     def chance(self, p: float) -> bool:
         return self.faults and self.rng.random() < p
@@ -182,6 +185,9 @@ class SimTailnet:
         node = self.nodes.get(machine)
         if node is None or not node.here or not node.joined or self.chance(0.05):
             return None
+        if verb == "greet":
+            self.greeted.append((node.name, args["address"]))
+            return ResultIn(id="x", ok=True, data={"answered": not self.chance(0.1)})
         data: dict[str, Any] = {}
         if node.own and (verb == "auth_key" or "key" not in args):
             self.violations.append(f"{node.name} is not given a key of its own")
@@ -201,6 +207,12 @@ class SimTailnet:
         if data.get("failed"):
             return ResultIn(id="x", ok=False, detail="the login was not taken: invalid key")
         return ResultIn(id="x", ok=True, data=data)
+
+    async def greet(self, address: str) -> None:
+        """From the head."""
+        if self.chance(0.1):
+            raise TailnetError("no answer")
+        self.greeted.append(("head", address))
 
     def _begin_login(self, node: SimNode, attempt: str, secret: str) -> None:
         for other in self.nodes.values():
@@ -274,8 +286,9 @@ class Life:
             engine=lambda: self.engine, under_way=self.under_way, clock=net.clock,
         )  # fmt: skip
         self.engine = RotationEngine(
-            AuthRotations(self.journal), means, self.world, net.clock, occasion=self.occasion, look=self.look
-        )
+            AuthRotations(self.journal), means, self.world, net.clock, occasion=self.occasion, look=self.look,
+            greetings=Greetings(net.greet, net, net.clock),
+        )  # fmt: skip
         self.desk = RotationDesk(
             self.engine, self.occasion, self.store, self.file, mints=False, can_mint=True,
             shared_key_wanted=shared_key_wanted, world=self.world, under_way=self.under_way, clock=net.clock,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Any
 
 from . import munge, reauth
 from .console import say
 from .errors import NodeError, NotPossible, ToolMissing
 from .files import sha256_of, write_atomic
+from .greeting import greet_newcomer
 from .node import Node
+from .tailscale import Tailscale
 from .tools import run
 
 LOG_LINES_MAX = 2000
@@ -102,6 +105,12 @@ def _reauth(node: Node, args: Args) -> Data:
     return reauth.reauth(node, str(args["attempt"]), _key(args) if "key" in args else b"")
 
 
+def _greet(node: Node, args: Args) -> Data:
+    """A node of a job of this one has logged in anew."""
+    address, node_key = str(ip_address(str(args["address"]))), str(args["node_key"])
+    return {"answered": greet_newcomer(Tailscale(node.paths.tailscaled_socket), address, node_key)}
+
+
 def _key(args: Args) -> bytes:
     key = str(args["key"]).strip()
     if not key or any(not 33 <= ord(char) <= 126 for char in key):
@@ -169,6 +178,7 @@ VERBS: dict[str, Callable[[Node, Args], Data]] = {
     "munge_key": _munge_key,
     "auth_key": _auth_key,
     "reauth": _reauth,
+    "greet": _greet,
     "start_slurmd": _start_slurmd,
     "restart_slurmd": _restart_slurmd,
     "stop_slurmd": _stop_slurmd,

@@ -8,9 +8,7 @@ Facts, measured with tailscale 1.102: 0.06 to 0.11 s, open connections survive. 
 plane goes on, control is lost. The old node key is on disk until the new one is accepted, so a restart, or a login with
 an empty key, brings it back.
 
-The peers are greeted afterwards. A quiet connection to a node whose control is 30 ms further away paused for 5 s after
-11 of 20 logins without that, and after 0 of 20 with it. One on which the node sends to a peer whose control is 100 ms
-further away still does: after 7 of 15 logins without, after 4 of 14 with it.
+The peers are greeted afterwards (greeting.py).
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ import json
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from .console import say
 from .errors import NodeError, NotPossible
 from .files import locked, read_json, write_atomic
+from .greeting import greet_peers
 from .login import STEP_S, complaints, device, recover, until_online
 from .node import Node
 from .parse import version
@@ -35,10 +33,6 @@ from .tools import find, run, search_path
 UP_S = 60
 ONLINE_S = 20.0
 WAIT_S = 130.0
-GREET_AFTER_S = 0.25
-GREETERS = 32
-GREETINGS = 3
-GREET_S = 0.5
 MIN_VERSION = (1, 90)
 
 
@@ -106,30 +100,11 @@ def login(node: Node) -> dict[str, Any]:
     gap_s = time.monotonic() - began
     after = until_online(tailscale, before["key"], ONLINE_S if not said else 1.0)
     if after is not None:
-        if peers:
-            _greet(tailscale, peers)
+        greet_peers(tailscale, peers)
         return {"node_key": after["key"], "address": after["address"], "gap_s": round(gap_s, 3)}
     why = said or "; ".join(complaints(tailscale.status())) or "it is not online with a new node key"
     how = recover(node, tailscale)
     raise TailscaleFault(f"the login was not taken: {why}; {how}")
-
-
-def _greet(tailscale: Tailscale, peers: list[str]) -> None:
-    """Begin the sessions with the new node key from this side.
-
-    Most peers learn the new key from control before this machine has put it to use, so what they send first is lost, and
-    WireGuard repeats that only after 5 s (wireguard-go, REKEY_TIMEOUT). A packet from here makes the session at once.
-    Not too early: to a peer that does not know the key yet it would be lost as well, and be repeated as late.
-    One that does not answer is away, or makes the session itself with its next packet: nothing depends on it.
-    """
-    time.sleep(GREET_AFTER_S)
-
-    def greet(address: str) -> bool:
-        # the first may still go out with the old key: tailscaled tells of the new one before WireGuard has it
-        return any(tailscale.greet(address, GREET_S) for _ in range(GREETINGS))
-
-    with ThreadPoolExecutor(GREETERS) as pool:
-        list(pool.map(greet, peers))
 
 
 def _key_file(node: Node) -> Path:

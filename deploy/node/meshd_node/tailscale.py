@@ -51,21 +51,33 @@ class Tailscale:
         found = [peer for peer in peers.values() if peer.get("Active") is True]
         return [str(address) for peer in found for address in peer.get("TailscaleIPs") or [] if "." in str(address)]
 
+    def key_of(self, address: str) -> str:
+        """A peer's node key by what is known here; "" while nobody has that address, or tailscaled does not answer."""
+        try:
+            node = self._get(f"whois?addr={address}").get("Node")
+        except TailscaleFault:
+            return ""
+        return str(node.get("Key") or "") if isinstance(node, dict) else ""
+
     def greet(self, address: str, within_s: float = ASK_S) -> bool:
-        """Send a peer one packet through WireGuard (a TSMP ping), which makes a session if there is none.
+        """Wake the path to a peer (a disco ping), then send it one packet through WireGuard (a TSMP ping).
+
+        That makes a session if there is none. In this order: a handshake that is sent where no path is yet is lost, and
+        is not repeated for 5 s.
 
         Args:
             address: the peer's.
-            within_s: for its answer.
+            within_s: for each of the two answers.
 
         Returns:
-            Whether it answered.
+            Whether it answered both.
         """
         try:
-            answer = self._ask("POST", f"ping?ip={address}&type=TSMP", within_s)
+            return all(
+                not self._ask("POST", f"ping?ip={address}&type={kind}", within_s).get("Err") for kind in ("disco", "TSMP")
+            )
         except TailscaleFault:
             return False
-        return not answer.get("Err")
 
     def prefs(self) -> dict[str, Any]:
         """ipn.Prefs. Raises TailscaleFault."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
 from pydantic import SecretStr
 
-from meshd.api.node_schema import ResultIn, Verb
 from meshd.daemon.records import Records
+from meshd.daemon.rotation.greeting import Asks
 from meshd.errors import StoreError, TailnetError, TailnetRefused
 from meshd.tailnet.admin import AuthKey, Device, KeyApi
 from meshd.tailnet.canary import Proof
@@ -31,16 +31,6 @@ class Prover(Protocol):
 
     async def prove(self, key: SecretStr, hostname: str) -> Proof:
         """See Canary."""
-        ...
-
-
-class Asks(Protocol):
-    """Asks node agents."""
-
-    async def ask(
-        self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float, *, first: bool = False
-    ) -> ResultIn | None:
-        """See AgentQueues."""
         ...
 
 

@@ -14,13 +14,23 @@ from secrets import token_hex
 import structlog
 
 from meshd.daemon.rotation.carry_out import Means, carry_out, store_on
+from meshd.daemon.rotation.greeting import Greetings
 from meshd.errors import StoreError, TailnetError
 from meshd.runtime.clock import Clock, sleep_until
 from meshd.store.auth_rotations import AuthRotations
 from meshd.tailnet.keystore import KeptKey
 from meshd.tailnet.rotation import SETTLED, NodeStage, Rotation, Source, abort, begin, waive
 from meshd.tailnet.rotation_settle import settle
-from meshd.tailnet.rotation_steps import STORE_PARALLEL, Outcome, RotationStep, Verdict, begun, finished, next_steps
+from meshd.tailnet.rotation_steps import (
+    STORE_PARALLEL,
+    Action,
+    Outcome,
+    RotationStep,
+    Verdict,
+    begun,
+    finished,
+    next_steps,
+)
 from meshd.tailnet.rotation_world import World
 
 ACTIVE_S = 1.0
@@ -41,6 +51,7 @@ class RotationEngine:
         clock: time.
         occasion: called when no rotation is under way: may begin one.
         look: reads the tailnet anew: a node's new key is waited for.
+        greetings: greets who has logged in anew.
     """
 
     def __init__(
@@ -52,6 +63,7 @@ class RotationEngine:
         *,
         occasion: Callable[[], None],
         look: Callable[[], Awaitable[None]],
+        greetings: Greetings,
     ) -> None:
         self._log = log_of
         self._means = means
@@ -59,6 +71,7 @@ class RotationEngine:
         self._clock = clock
         self._occasion = occasion
         self._look = look
+        self._greetings = greetings
         self._looking: asyncio.Task[None] | None = None
         self._busy: dict[RotationStep, asyncio.Task[None]] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
@@ -85,6 +98,11 @@ class RotationEngine:
     def heard(self, machine: str) -> None:
         """An agent spoke. One that is waited for is served at once."""
         if machine in self._waited_for:
+            self._awake.set()
+
+    def tailnet_changed(self) -> None:
+        """A new node key that is waited for is looked for at once."""
+        if self._greetings.expected:
             self._awake.set()
 
     # -- what people, files and calendars ask for -----------------------------------------------------------------
@@ -163,6 +181,7 @@ class RotationEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._greetings.aclose()
 
     def tick(self) -> None:
         """Look, decide, begin. Nothing is begun that is not in the journal."""
@@ -184,14 +203,18 @@ class RotationEngine:
         if self.last is None or self.last.id == self._tidied:
             return
         self._means.store.forget(self.last.id)
+        self._greetings.forget()
         self._tidied, self._waited_for = self.last.id, frozenset()
         log.info("rotation_ended", rotation=self.last.id, stage=self.last.stage.value, why=self.last.taken_back)
 
     def _go_on(self, rotation: Rotation) -> None:
         world, now = self._world(), self._clock.now()
+        self._greetings.look(world)
         rotation = self._put(settle(rotation, world, now, self._busy), now)
         for step in next_steps(rotation, world, now, self._busy):
             rotation = self._put(begun(rotation, step, world, now), now)
+            if step.action is Action.REAUTH:
+                self._greetings.expect(step.machine, world.nodes[step.machine].node_key)
             self._busy[step] = asyncio.create_task(self._carry_out(step), name=f"rotation {step.action}")
         if any(node.stage is NodeStage.REAUTHENTICATED for node in rotation.nodes.values()) and not self._looking:
             self._looking = asyncio.create_task(self._look_again(), name="rotation look")

@@ -16,6 +16,7 @@ from meshd.daemon.records import Records
 from meshd.daemon.rotation.carry_out import Means, Prover
 from meshd.daemon.rotation.desk import RotationDesk
 from meshd.daemon.rotation.engine import RotationEngine
+from meshd.daemon.rotation.greeting import Greetings
 from meshd.daemon.rotation.occasion import Occasion
 from meshd.daemon.rotation.world import world_of
 from meshd.daemon.under_way import UnderWay
@@ -42,17 +43,19 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sights:
-    """What is seen of the world, asked anew each time.
+    """What is seen of the world, asked anew each time, and how to make oneself seen.
 
     Attributes:
         key_record: what the API tells of the key in use; None when it does not.
         look: reads the tailnet anew.
+        greet: see LocalApi.greet.
     """
 
     tailnet: Callable[[], Observation[TailnetView]]
     slurm: Callable[[], Observation[SlurmView]]
     key_record: Callable[[], AuthKey | None]
     look: Callable[[], Awaitable[None]]
+    greet: Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +172,10 @@ def build(
         store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,
         engine=lambda: engine, under_way=under_way, clock=clock,
     )  # fmt: skip
-    engine = RotationEngine(AuthRotations(records.journal), means, world, clock, occasion=occasion, look=sights.look)
+    engine = RotationEngine(
+        AuthRotations(records.journal), means, world, clock, occasion=occasion, look=sights.look,
+        greetings=Greetings(sights.greet, agents, clock),
+    )  # fmt: skip
     desk = RotationDesk(
         engine, occasion, store, file, mints=mints, can_mint=minter is not None,
         shared_key_wanted=modes.shared_key_wanted, world=world, under_way=under_way, clock=clock,

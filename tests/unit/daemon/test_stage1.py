@@ -76,10 +76,13 @@ class Birth:
         async def look() -> None:
             return None
 
+        async def greet(_: str) -> None:
+            raise AssertionError("nobody logs in anew here")
+
         nothing: Any = SimpleNamespace()
         self.auth: AuthKeyParts = build(
             settings, self.clock, self.records, AgentQueues(), nothing,
-            Sights(lambda: dark, lambda: dark, lambda: None, look), lambda: None, {"aws": False, "closed": True},
+            Sights(lambda: dark, lambda: dark, lambda: None, look, greet), lambda: None, {"aws": False, "closed": True},
         )  # fmt: skip
         providers: Any = {"aws": self.cloud}
         self.stage1 = Stage1Maker(

@@ -31,8 +31,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        owner = self.server.owner
+        owner, asked = self.server.owner, urlsplit(self.path)
+        if asked.path.endswith("/whois"):
+            self._whois(dict(parse_qsl(asked.query))["addr"])
+            return
         self._answer(owner.prefs if self.path.endswith("/prefs") else owner.status())
+
+    def _whois(self, address: str) -> None:
+        owner = self.server.owner
+        owner.whois.append(address)
+        if address not in owner.peers:
+            self.send_error(404, "no match for IP:port")
+            return
+        key = f"nodekey:{address}" if len(owner.whois) >= owner.knows_new_key_at else "nodekey:old"
+        self._answer({"Node": {"Key": key}})
 
     def do_POST(self) -> None:
         asked = dict(parse_qsl(urlsplit(self.path).query))
@@ -58,6 +70,8 @@ class Tailscaled:
         away: the control server does not answer.
         peers: those that it talks to, by address, and whether they answer a ping.
         pinged: the pings that it was asked for.
+        whois: the addresses that it was asked about.
+        knows_new_key_at: the number of the question about a peer from which on it knows its new node key.
     """
 
     def __init__(self, root: Path) -> None:
@@ -71,6 +85,8 @@ class Tailscaled:
         self.address = "100.64.0.7"
         self.peers: dict[str, bool] = {}
         self.pinged: list[str] = []
+        self.whois: list[str] = []
+        self.knows_new_key_at = 1
         self._logins = 1
         for name in ("bin", "run/tailscale"):
             (root / name).mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from deploy.node.meshd_node import login, reauth
+from deploy.node.meshd_node import greeting, login, reauth
+from deploy.node.meshd_node.commands import carry_out
 from deploy.node.meshd_node.login_watch import (
     LOOK_S,
     NOTICES_MAX,
@@ -271,7 +272,39 @@ def test_after_a_new_login_the_peers_that_are_talked_to_are_greeted(watched: Wat
     watched.node.paths.auth_key.parent.mkdir(parents=True)
     watched.node.paths.auth_key.write_text("tskey-auth-secret\n")
     assert reauth.login(watched.node)["node_key"] == "nodekey:2"
-    assert sorted(watched.tailscaled.pinged) == ["TSMP 100.64.0.1", *["TSMP 100.64.0.8"] * reauth.GREETINGS]
+    pinged = watched.tailscaled.pinged
+    assert [one for one in pinged if one.endswith(".1")] == ["disco 100.64.0.1", "TSMP 100.64.0.1"]
+    assert [one for one in pinged if one.endswith(".8")] == ["disco 100.64.0.8"] * greeting.GREETINGS
+
+
+def greet(watched: Watched, address: str = "100.64.0.8") -> dict[str, Any]:
+    args = {"address": address, "node_key": "nodekey:100.64.0.8"}
+    return carry_out(watched.node, {"id": "g1", "verb": "greet", "args": args})
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_node_of_the_same_job_is_greeted_once_its_new_key_is_known(watched: Watched, *, answers: bool) -> None:
+    """The head may know it sooner: until then a greeting would go over the old session."""
+    watched.tailscaled.peers = {"100.64.0.8": answers}
+    watched.tailscaled.knows_new_key_at = 4
+    result = greet(watched)
+    assert (result["ok"], result["data"]) == (True, {"answered": answers})
+    once = ["disco 100.64.0.8", "TSMP 100.64.0.8"]
+    assert watched.tailscaled.pinged == (once if answers else ["disco 100.64.0.8"] * greeting.GREETINGS)
+    assert len(watched.tailscaled.whois) == 4
+
+
+def test_who_stays_unknown_is_not_waited_for_long(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greeting, "KNOWN_S", 0.12)
+    result = greet(watched)
+    assert (result["ok"], result["data"], watched.tailscaled.pinged) == (True, {"answered": False}, [])
+    assert len(watched.tailscaled.whois) > 1
+
+
+def test_nothing_but_an_address_is_greeted(watched: Watched) -> None:
+    result = greet(watched, "100.64.0.8&type=x")
+    assert not result["ok"] and "the arguments of greet cannot be used" in result["detail"]
+    assert watched.tailscaled.pinged == watched.tailscaled.whois == []
 
 
 def test_a_login_that_is_refused_greets_nobody(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

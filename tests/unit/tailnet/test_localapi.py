@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshd.errors import TailnetError
-from meshd.tailnet.localapi import BUS_MASK, LocalApi
+from meshd.tailnet.localapi import BUS_MASK, GREET_S, LocalApi
 
 
 @pytest.fixture
@@ -62,26 +62,41 @@ async def test_no_tailscaled(tmp_path: Path) -> None:
     await api.aclose()
 
 
-async def test_a_silent_tailscaled(tmp_path: Path) -> None:
-    ended: asyncio.Queue[None] = asyncio.Queue()
+@pytest.fixture
+async def silent(tmp_path: Path) -> AsyncIterator[Path]:
+    """The socket of a tailscaled that takes questions and answers none."""
+    open_now: set[asyncio.Event] = set()
 
     async def listen_and_say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_now.add(ended := asyncio.Event())
         await reader.read()
         writer.close()
         await writer.wait_closed()
-        ended.put_nowait(None)
+        ended.set()
 
     server = await asyncio.start_unix_server(listen_and_say_nothing, path=tmp_path / "s.sock")
-    api = LocalApi(tmp_path / "s.sock", timeout_s=0.05)
+    yield tmp_path / "s.sock"
+    server.close()
+    for ended in open_now:
+        await ended.wait()
+
+
+async def test_a_silent_tailscaled(silent: Path) -> None:
+    api = LocalApi(silent, timeout_s=0.05)
     with pytest.raises(TailnetError, match="did not answer"):
         await api.status()
     with pytest.raises(TailnetError, match="did not answer"):
         async for _ in api.watch():
             pass
     await api.aclose()
-    server.close()
-    for _ in range(2):
-        await ended.get()
+
+
+async def test_a_greeting_is_over_soon(silent: Path) -> None:
+    """A node that is away must not hold up who greets it."""
+    api = LocalApi(silent, timeout_s=60)
+    with pytest.raises(TailnetError, match=f"did not answer ping within {GREET_S:g} s"):
+        await api.greet("100.64.0.2")
+    await api.aclose()
 
 
 async def test_the_bus_outlives_the_deadline_and_ends_with_the_connection(tailscaled: Any) -> None:
