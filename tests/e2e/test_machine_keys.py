@@ -52,13 +52,13 @@ async def none_lives(lab: Lab) -> None:
         kept = await lab.head.shell("ls /var/lib/meshd/ | grep -c own.json || true")
         return kept == "0" and not [key for key in (await keys(lab)).values() if not key.get("invalid")]
 
-    await lab.until(look, "no key is left", 15)
+    await lab.until(look, "no key is left")
 
 
 async def test_from_launch_to_the_end(mine: Lab, figure: Callable[[str], None]) -> None:
     lab = mine
     lab.room(**dict.fromkeys(CLOUDS, 1))
-    up = await lab.scale(2, "--spread", timeout_s=150)
+    up = await lab.scale(2, "--spread")
     figure(f"2 machines with keys of their own, on {' and '.join(CLOUDS)}: READY in {up['elapsed_s']:.1f} s")
     machines = lab.all_alive()
     sent = {machine.token: A_KEY.search(machine.user_data) for machine in machines}
@@ -106,9 +106,9 @@ async def test_what_faults_leave_behind_is_dead_too(mine: Lab) -> None:
     async def one_boots() -> bool:
         return bool(lab.alive("aws"))
 
-    await lab.until(one_boots, "a machine was made", 30)
+    await lab.until(one_boots, "a machine was made")
     await lab.kill_meshd()
-    await lab.ready(2, 120)
+    await lab.ready(2)
     await lab.scale(0)
     await lab.nothing_left()
     await none_lives(lab)
@@ -124,5 +124,5 @@ async def test_an_order_that_is_refused_for_good_leaves_no_key(mine: Lab) -> Non
         found = [e for e in await lab.events(event) if e["kind"] == "auth_key"]
         return any("is over: its machine is gone" in e["text"] for e in found)
 
-    await lab.until(ended, "its key was ended", 30)
+    await lab.until(ended, "its key was ended")
     await none_lives(lab)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.lab import USER, Lab
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 
 async def test_a_reload_with_wrong_settings_keeps_the_old_ones(lab: Lab) -> None:

@@ -28,6 +28,9 @@ SWITCHED_OFF = "tailscale was switched off here"
 SILENT = "it is not connected to the control server, which does not say why"
 STEP_S = 0.02
 EMPTY_KEY = "file:/dev/null"
+EMPTY_UP_S = 2
+"""`tailscale up` itself waits no longer. Where control wants a login it would wait in vain; what comes of it otherwise
+goes on in tailscaled, and is seen in its status."""
 _UNREACHED = (
     "fetch control key", "dial tcp", "connection refused", "connection reset", "no such host", "timeout",
     "deadline exceeded", "unreachable", "unexpected eof", "tls:", "x509:",
@@ -128,7 +131,7 @@ def recover(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> st
     if online(status):
         return "the old login is unharmed"
     refused = zombie(status)
-    tailscale.up(f"--auth-key={EMPTY_KEY}", "--accept-risk=lose-ssh", "--timeout=20s", timeout_s=30.0)
+    tailscale.up(f"--auth-key={EMPTY_KEY}", "--accept-risk=lose-ssh", f"--timeout={EMPTY_UP_S}s", timeout_s=30.0)
     if until_online(tailscale, "", within_s, or_asked=True) is not None:
         return "the old login is back"
     if asked(tailscale.status()):

@@ -29,7 +29,7 @@ from tests.unit.node.tailscaled import REFUSED, UNREACHED, Tailscaled
 
 RECORDINGS = Path(__file__).parent.parent / "tailnet/recordings"
 SETTINGS = "--accept-dns=false --login-server=https://control --hostname=mesh-h100-1-k7q2mz"
-EMPTY = f"tailscale up {SETTINGS} --auth-key=file:/dev/null --accept-risk=lose-ssh --timeout=20s"
+EMPTY = f"tailscale up {SETTINGS} --auth-key=file:/dev/null --accept-risk=lose-ssh --timeout=2s"
 
 
 def recorded(name: str) -> dict[str, Any]:
