@@ -133,13 +133,12 @@ class Cluster:
         """Take everything down."""
         await self._stack.aclose()
 
-    async def head_options(self, *, minted: bool = False) -> HeadOptions:
-        """How the head is set up; with `minted`, nodes join with a key that was just minted through the API."""
-        node_key = (await self.world.tailnet.mint_key())[1] if minted else self.auth_key
+    def head_options(self) -> HeadOptions:
+        """How the head is set up."""
         return HeadOptions(
             settings=self.options.settings(),
             credentials={
-                "tailscale/auth_key": node_key,
+                "tailscale/auth_key": self.auth_key,
                 "tailscale/api_token": API_TOKEN,
                 **credentials(self.options.providers),
             },
@@ -147,7 +146,7 @@ class Cluster:
             auth_key=self.auth_key,
         )
 
-    async def bring_up_head(self, options: HeadOptions | None = None) -> Head:
+    async def bring_up_head(self) -> Head:
         """Boot the head and have meshd running on it."""
-        await self.head.bring_up(options or await self.head_options())
+        await self.head.bring_up(self.head_options())
         return self.head

@@ -87,9 +87,9 @@ class Head:
         await self.run("sh", "-ec", f'umask 077; mkdir -p "$(dirname "{path}")"; cat >"{path}"; chmod {mode} "{path}"',
                        stdin=text.encode())  # fmt: skip
 
-    async def json(self, *argv: str, timeout_s: float = 60.0) -> Any:
+    async def json(self, *argv: str) -> Any:
         """The JSON that a program prints, e.g. `meshctl -o json status`."""
-        return json.loads((await self.run(*argv, timeout_s=timeout_s)).stdout)
+        return json.loads((await self.run(*argv)).stdout)
 
     async def boot(self) -> None:
         """Boot the machine and wait until systemd is through. Raises TimeoutError."""

@@ -131,17 +131,16 @@ class Network:
         """The same command, run in the bridge's namespace."""
         return ["nsenter", f"--net={self.namespace}", "--", *(str(word) for word in argv)]
 
-    def listen(self, port: int, host: str = GATEWAY) -> socket.socket:
+    def listen(self, port: int) -> socket.socket:
         """A TCP socket that listens inside the sandbox while its owner stays outside.
 
         Args:
             port: TCP port; 0 takes a free one.
-            host: an address of the bridge's namespace.
         """
         made = self.open_socket()
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind((host, port))
+            made.bind((GATEWAY, port))
             made.listen(128)
         except OSError:
             made.close()

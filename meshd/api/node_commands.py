@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,14 +43,10 @@ class CommandQueue:
     A command is delivered again with each poll until a result with its id arrives. The agent carries out an id once.
 
     Args:
-        new_id: makes command ids.
         redeliver_s: a delivered command without a result is not given again sooner than this.
     """
 
-    def __init__(
-        self, new_id: Callable[[], str] = lambda: secrets.token_hex(8), redeliver_s: float = REDELIVER_S
-    ) -> None:
-        self._new_id = new_id
+    def __init__(self, redeliver_s: float = REDELIVER_S) -> None:
         self._redeliver_s = redeliver_s
         self._pending: dict[str, _Pending] = {}
         self._outcomes: deque[tuple[Command, ResultIn]] = deque(maxlen=KEPT_OUTCOMES)
@@ -73,7 +69,7 @@ class CommandQueue:
         for pending in self._pending.values():
             if pending.command.verb == verb and pending.command.args == args:
                 return pending.command.id
-        command = Command(self._new_id(), verb, args)
+        command = Command(secrets.token_hex(8), verb, args)
         mine = {command.id: _Pending(command)}
         self._pending = {**mine, **self._pending} if first else {**self._pending, **mine}
         self._wake.set()

@@ -19,7 +19,6 @@ from meshd.errors import MungeError, SlurmError
 from meshd.munge.client import MungeClient
 from meshd.munge.headkey import ANSWER, REQUEST
 from meshd.munge.key import fingerprint
-from meshd.munge.rotation_steps import Pace
 from meshd.munge.rotation_world import HeadView
 from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
@@ -37,7 +36,6 @@ class HeadMunge:
     Args:
         directory: meshd's runtime directory, where the request goes.
         answer: where the answer comes.
-        away_s: how long munged stays away in a switch.
     """
 
     def __init__(
@@ -47,9 +45,7 @@ class HeadMunge:
         slurm: SlurmClient,
         clock: Clock,
         answer: Path = ANSWER,
-        away_s: float = Pace().away_s,
     ) -> None:
-        self._away_s = away_s
         self._request = directory / REQUEST
         self._answer = answer
         self._munge = munge
@@ -67,10 +63,10 @@ class HeadMunge:
         body = {"action": "stage", "key_b64": base64.b64encode(key.get_secret_value()).decode()}
         await self._ask({**body, "fingerprint": fingerprint(key)}, None, ANSWER_TIMEOUT_S)
 
-    async def switch(self, name: str, at: datetime) -> None:
-        """Have munged work with the staged or previous key of this fingerprint from a moment on."""
+    async def switch(self, name: str, at: datetime, away_s: float) -> None:
+        """Have munged work with the staged or previous key of this fingerprint from a moment on, `away_s` later."""
         ahead_s = max((at - self._clock.now()).total_seconds(), 0.0)
-        body = {"action": "switch", "fingerprint": name, "at_unix": at.timestamp(), "away_s": self._away_s}
+        body = {"action": "switch", "fingerprint": name, "at_unix": at.timestamp(), "away_s": away_s}
         await self._ask(body, at, ahead_s + ANSWER_TIMEOUT_S)
 
     async def look(self) -> None:

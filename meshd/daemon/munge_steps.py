@@ -35,8 +35,8 @@ class HeadSide(Protocol):
         """Lay a key beside the present one."""
         ...
 
-    async def switch(self, name: str, at: datetime) -> None:
-        """Change at a moment."""
+    async def switch(self, name: str, at: datetime, away_s: float) -> None:
+        """Change at a moment; munged stays away for `away_s` seconds."""
         ...
 
     async def look(self) -> None:
@@ -117,7 +117,7 @@ class MungeSteps:
             case StageHead(name):
                 return self._head.stage(self._key(name))
             case SwitchHead(name, at):
-                return self._head.switch(name, at)
+                return self._head.switch(name, at, self._away_s)
             case StageNode(machine, name):
                 return self._order(step, machine, {"action": "stage", "key_b64": self._b64(name)})
             case PutNode(machine, name):

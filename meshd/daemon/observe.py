@@ -20,6 +20,8 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 RETRY_S = 10.0
+REFRESH_SPACING_S = 10.0
+"""A round of reading that was asked for less long ago will do."""
 
 
 class Source(Generic[T]):
@@ -111,23 +113,19 @@ class Refresh:
     Args:
         sources: what is read.
         timeout_s: nobody waits longer; the round goes on, and its word is there for the next one who asks.
-        spacing_s: a round that began less long ago will do.
     """
 
-    def __init__(
-        self, sources: Iterable[Source[Any]], clock: Clock, *, timeout_s: float = 20.0, spacing_s: float = 10.0
-    ) -> None:
+    def __init__(self, sources: Iterable[Source[Any]], clock: Clock, *, timeout_s: float = 20.0) -> None:
         self._sources = list(sources)
         self._clock = clock
         self._timeout_s = timeout_s
-        self._spacing_s = spacing_s
         self._began_s = 0.0
         self._round: asyncio.Future[list[Any]] | None = None
 
     async def __call__(self) -> None:
         """Read, and return when all is read or time is up. A source that fails says so itself."""
         now_s = self._clock.monotonic_s()
-        if self._round is None or (self._round.done() and now_s - self._began_s >= self._spacing_s):
+        if self._round is None or (self._round.done() and now_s - self._began_s >= REFRESH_SPACING_S):
             self._began_s = now_s
             self._round = asyncio.gather(*(source.read_once() for source in self._sources), return_exceptions=True)
         await asyncio.wait({self._round}, timeout=self._timeout_s)

@@ -45,6 +45,7 @@ STATE_WORDS = {
     "NO_RESPOND": ("NOT_RESPONDING",),
 }
 
+COMPLAINTS_MAX = 3
 _NO_NODES = "No nodes in the system"
 _ONE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _REASON_STAMP = re.compile(r"\s*\[[^\[\]\s]+@[^\[\]\s]+\]")
@@ -209,11 +210,11 @@ def auth_type(text: str) -> str:
     return match[1] if match else ""
 
 
-def complaints(log: str, most: int = 3) -> str:
+def complaints(log: str) -> str:
     """The last errors of slurmctld's log, for a person: its commands often say no more than "Unspecified error"."""
     lines = re.findall(r"^(?:\[[^\]\n]*\] )?((?:fatal|error): .*)$", log, re.MULTILINE)
     fatal = [line for line in lines if line.startswith("fatal")]
-    return "; ".join(dict.fromkeys([*lines[-most:], *fatal[-1:]]))
+    return "; ".join(dict.fromkeys([*lines[-COMPLAINTS_MAX:], *fatal[-1:]]))
 
 
 def ping_says_up(text: str) -> bool:

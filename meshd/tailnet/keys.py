@@ -21,6 +21,7 @@ from meshd.tailnet.keystore import KeptKey, KeyStore, key_id_of
 
 CREDENTIAL: Final = "tailscale_auth_key"
 LIFETIME_S: Final = 90 * 86400
+"""Of a reusable key: the most that Tailscale's API allows."""
 
 log = structlog.get_logger(__name__)
 
@@ -93,17 +94,13 @@ class Minter:
         tags: of a key that follows none.
         cluster: for the description of reusable keys.
         clock: for the end of a key whose end is not told.
-        lifetime_s: of a new reusable key; Tailscale's API allows 90 days.
     """
 
-    def __init__(
-        self, api: KeyApi, *, tags: Sequence[str], cluster: str, clock: Clock, lifetime_s: int = LIFETIME_S
-    ) -> None:
+    def __init__(self, api: KeyApi, *, tags: Sequence[str], cluster: str, clock: Clock) -> None:
         self._api = api
         self.tags = tuple(tags)
         self._cluster = cluster
         self._clock = clock
-        self._lifetime_s = lifetime_s
 
     async def first(self) -> KeptKey:
         """A key that follows none."""
@@ -172,17 +169,16 @@ class Minter:
         ephemeral: bool = False,
         preauthorized: bool = True,
         reusable: bool = True,
-        lifetime_s: int | None = None,
+        lifetime_s: int = LIFETIME_S,
     ) -> KeptKey:
-        lives_s = lifetime_s or self._lifetime_s
         made = await self._api.mint_key(
-            tags=tags, lifetime_s=lives_s, description=description, reusable=reusable, ephemeral=ephemeral,
+            tags=tags, lifetime_s=lifetime_s, description=description, reusable=reusable, ephemeral=ephemeral,
             preauthorized=preauthorized,
         )  # fmt: skip
         if made.secret is None:
             raise TailnetError("the minted key has no secret")
         register_secret(made.secret.get_secret_value())
-        expires = made.expires or self._clock.now() + timedelta(seconds=lives_s)
+        expires = made.expires or self._clock.now() + timedelta(seconds=lifetime_s)
         log.info("auth_key_minted", key_id=made.id, expires=expires.isoformat(), tags=tuple(tags))
         return KeptKey(made.secret, made.id, expires, tuple(tags), minted=True)
 

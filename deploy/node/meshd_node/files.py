@@ -48,12 +48,12 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, i
         os.close(directory)
 
 
-def write_if_changed(path: Path, data: bytes, mode: int = 0o644) -> bool:
-    """Write only when the content differs; True when it was written."""
+def write_if_changed(path: Path, data: bytes) -> bool:
+    """Write only when the content differs, for everybody to read; True when it was written."""
     with suppress(FileNotFoundError):
         if path.read_bytes() == data:
             return False
-    write_atomic(path, data, mode)
+    write_atomic(path, data, 0o644)
     return True
 
 

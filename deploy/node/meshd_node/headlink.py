@@ -13,16 +13,16 @@ from typing import Any
 from .errors import HeadRefused, HeadUnreachable
 
 ANSWER_MAX = 8 * 1024 * 1024
+CONNECT_TIMEOUT_S = 10.0
 _AGAIN = (429, 500, 502, 503, 504)
 
 
 class HeadLink:
     """Calls to the head. Every call may be repeated without harm; that is part of the protocol."""
 
-    def __init__(self, heads: Sequence[str], port: int, connect_timeout_s: float = 10.0) -> None:
+    def __init__(self, heads: Sequence[str], port: int) -> None:
         self._heads = list(heads)
         self._port = port
-        self._connect_timeout_s = connect_timeout_s
         self._connection: http.client.HTTPConnection | None = None
 
     def call(self, method: str, path: str, token: str = "", body: Any = None, timeout_s: float = 15.0) -> Any:
@@ -98,7 +98,7 @@ class HeadLink:
     def _open(self) -> http.client.HTTPConnection:
         failure: OSError = OSError("no address of the head is known")
         for head in self._heads:
-            connection = http.client.HTTPConnection(head, self._port, timeout=self._connect_timeout_s)
+            connection = http.client.HTTPConnection(head, self._port, timeout=CONNECT_TIMEOUT_S)
             try:
                 connection.connect()
             except OSError as error:

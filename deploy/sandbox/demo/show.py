@@ -145,7 +145,7 @@ class Show:
     async def _story(self, cluster: Cluster) -> None:
         screen, head = self.screen, cluster.head
         async with screen.stage("head: systemd, slurmctld, munge, tailscale, meshd"):
-            await head.bring_up(await cluster.head_options(), screen.note)
+            await head.bring_up(cluster.head_options(), screen.note)
             await head.run("systemctl", "is-active", *UNITS)
         self._reconfigures[0] = (await self._meshctl(cluster, "status"))["slurm"]["reconfigures"]
         await self._scale(cluster, self.options.gpus, *(["--spread"] if len(self.options.providers) > 1 else []))

@@ -57,7 +57,7 @@ class Head:
         self.staged = fingerprint(key)
         self.view = replace(self.view, key=self.key, staged=self.staged, failure="", moment=None)
 
-    async def switch(self, name: str, at: datetime) -> None:
+    async def switch(self, name: str, at: datetime, away_s: float) -> None:
         self.view = replace(self.view, busy=True, failure="", moment=at)
         await asyncio.sleep(max(0.0, (at - LoopClock().now()).total_seconds()))
         if not self.refuses and self.key != name:
