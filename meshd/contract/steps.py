@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from meshd.contract.rig import Rented, Rig
 from meshd.errors import Transient
 from meshd.provider_api import Instance, LaunchRequest, Offer, Provider
@@ -9,6 +12,8 @@ from meshd.provider_api import Instance, LaunchRequest, Offer, Provider
 CLUSTER = "lab"
 TOKEN = "lab-h100-1-k7q2mz"  # noqa: S105  a machine's name
 WARM_UP = 20
+EFFECT_S = 20.0
+LOOK_S = 0.02
 USER_DATA_SECRET = "join-token-that-must-never-show"  # noqa: S105  what is looked for
 USER_DATA = f"#!/bin/sh\n# {USER_DATA_SECRET}\necho 'grüß dich' > /run/meshd\n"
 
@@ -49,6 +54,15 @@ async def warmed(provider: Provider) -> Provider:
             continue
         return provider
     raise AssertionError(f"{WARM_UP} calls of list() in a row have not ended within the deadline")
+
+
+async def takes_effect(look: Callable[[], bool]) -> None:
+    """Wait, in real time, for the effect of a call whose answer nobody waits for any more: it may not have arrived."""
+    for _ in range(round(EFFECT_S / LOOK_S)):
+        if look():
+            return
+        await asyncio.sleep(LOOK_S)
+    raise AssertionError(f"a call whose answer is late has had no effect within {EFFECT_S:g} s")
 
 
 def only_machine(rig: Rig) -> Rented:

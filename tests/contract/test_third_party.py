@@ -20,7 +20,7 @@ def run_suite(tmp_path: Path, name: str, *options: str) -> tuple[dict[str, str],
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     shutil.copy(TINY / f"suite_{name}.py", tmp_path / f"test_{name}.py")
     command = [sys.executable, "-m", "pytest", "-p", "meshd.contract.plugin", "--junitxml=out.xml", *options]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=110)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250)
     assert (tmp_path / "out.xml").exists(), done.stdout + done.stderr
     outcomes = {}
     for case in ElementTree.parse(tmp_path / "out.xml").getroot().iter("testcase"):

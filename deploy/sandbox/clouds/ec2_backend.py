@@ -49,7 +49,9 @@ class Reply:
 
 #: Accounts that nobody uses now. To set one up takes longer than most tests, so they are used again.
 _IDLE_ACCOUNTS: list[str] = []
-_COUNT = itertools.count(100_000_000_000)
+_NOBODY = "100000000000"
+"""The account whose view of types and zones stands for all."""
+_COUNT = itertools.count(100_000_000_001)
 
 
 #: What moto said of types and public images, the same in all accounts. To say it takes longer than most tests.
@@ -60,6 +62,21 @@ _CATALOGUE: dict[tuple[str, tuple[tuple[str, str], ...]], Reply] = {}
 def _moto(service: str) -> Any:
     """The application of one service. moto's dispatcher would search its folder of services for each request."""
     return create_backend_app(cast("Any", service))
+
+
+@lru_cache
+def _types(region: str) -> Mapping[str, Mapping[str, Any]]:
+    """A region's types by name, the same in all accounts; of thousands, most calls ask for one."""
+    return {str(row["InstanceType"]): row for row in ec2_backends[_NOBODY][region].instance_types}
+
+
+@lru_cache
+def _zones(region: str) -> Mapping[str, list[str]]:
+    """The zones that have a type, in order, for each type of a region."""
+    found: dict[str, list[str]] = {}
+    for row in ec2_backends[_NOBODY][region].describe_instance_type_offerings(location_type="availability-zone"):
+        found.setdefault(str(row["InstanceType"]), []).append(str(row["Location"]))
+    return {name: sorted(zones) for name, zones in found.items()}
 
 
 class Backend:
@@ -131,12 +148,10 @@ class Backend:
 
     def zones_of(self, region: str, instance_type: str) -> list[str]:
         """The zones that have a type, in order."""
-        offered = self._region(region).describe_instance_type_offerings(location_type="availability-zone")
-        return sorted(str(row["Location"]) for row in offered if row["InstanceType"] == instance_type)
+        return list(_zones(region).get(instance_type, ()))
 
     def _type(self, region: str, instance_type: str) -> Mapping[str, Any] | None:
-        rows = self._region(region).instance_types
-        return next((row for row in rows if row.get("InstanceType") == instance_type), None)
+        return _types(region).get(instance_type)
 
     def zone_of(self, region: str, instance_id: str) -> str:
         """The zone that moto put an instance in."""

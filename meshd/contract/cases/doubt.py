@@ -9,7 +9,7 @@ import pytest
 from meshd.contract.cases.base import Cases, kinds
 from meshd.contract.faults import Kind, When
 from meshd.contract.rig import Rig, does_not_apply
-from meshd.contract.steps import TOKEN, ended, launched, only_machine, request, running, warmed
+from meshd.contract.steps import TOKEN, ended, launched, only_machine, request, running, takes_effect, warmed
 from meshd.errors import Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, Offer, Provider
 
@@ -53,6 +53,7 @@ class LaunchDoubtCases(Cases):
         provider = await warmed(rig.make(**{rig.launch_timeout: 0.5}))
         with pytest.raises(Uncertain):
             await provider.launch(request(offer))
+        await takes_effect(lambda: bool(rig.machines()))
         assert [found.token for found in await provider.list()] == [TOKEN]
 
     async def test_unclear_launch_that_lists_miss_at_first_is_found_later(
@@ -166,5 +167,9 @@ class TerminateDoubtCases(Cases):
         rig.strike(Kind.SLOW, "terminate", seconds=SLOW_S)
         with pytest.raises(Uncertain):
             await hasty.terminate(instance)
-        rig.advance(rig.end_s + 1)
-        assert not only_machine(rig).alive
+
+        def has_ended() -> bool:
+            rig.advance(rig.end_s + 1)
+            return not only_machine(rig).alive
+
+        await takes_effect(has_ended)
