@@ -201,7 +201,7 @@ def checks(rows: Sequence[CheckRow]) -> list[RenderableType]:
 def event(row: EventRow) -> str:
     """One line."""
     about = row.machine or row.pool
-    return f"{row.at.astimezone():%Y-%m-%d %H:%M:%S}  {row.kind:<12}  {about + ': ' if about else ''}{row.text}"
+    return f"{row.at.astimezone():%Y-%m-%d %H:%M:%S}  {row.kind:<16}  {about + ': ' if about else ''}{row.text}"
 
 
 def version(meshctl: str, view: VersionView) -> Sheet:

@@ -53,6 +53,8 @@ class _Now:
         for step in self.tick.plan.steps:
             if isinstance(step, RequestMachine) and step.subject == slot:
                 return f"a machine is about to be rented for it: {step.offer.key}"
+        if not target.gpus:
+            return f"nothing is rented for it: pool {pool} is scaled to 0"
         missing = target.gpus - supply_gpus(machines)
         if missing <= 0:
             wanted = amount(target.gpus, self.desired.pools[pool])

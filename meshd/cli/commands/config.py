@@ -13,6 +13,9 @@ from meshd.cli.session import Session, output_option, print_json
 from meshd.config import Settings, load, tailnet_credentials
 from meshd.errors import ConfigError
 from meshd.model.words import counted
+from meshd.runtime.secretfile import read_secret
+
+AUTH_KEY_CREDENTIAL = "tailscale_auth_key"
 
 
 @click.group("config")
@@ -68,8 +71,14 @@ def _check(session: Session) -> list[CheckRow]:
 
 
 def _tailnet(settings: Settings) -> list[CheckRow]:
+    """Whether new machines can have an auth key: one from a file, or a credential that mints them."""
+    tailnet = settings.tailnet
     try:
-        tailnet_credentials(settings.tailnet)
+        minting = any(tailnet_credentials(tailnet))
+        shared = None if tailnet.mint_auth_key else read_secret(tailnet.auth_key_file, AUTH_KEY_CREDENTIAL)
     except ConfigError as error:
         return [CheckRow(name=error.source, status="fail", text=problem) for problem in error.problems]
+    if shared is None and not minting:
+        cure = "put one into credentials/tailscale/auth_key, or let meshd mint it (docs/tailnet.md)"
+        return [CheckRow(name="auth key", status="warn", text="there is none: nothing can be rented", cure=cure)]
     return []

@@ -262,7 +262,8 @@ def test_config_check(meshctl: Meshctl, tmp_path: Path) -> None:
     path.write_text('[cluster]\nname = "lab"\n[pools.a100]\ngpu = "a100"\n[providers.nimbus]\n')
     ran = meshctl("config", "check", "-o", "json", config=str(path))
     assert ran.code == 1
-    assert [(c["status"], c["name"]) for c in ran.json()["checks"]] == [("ok", str(path)), ("fail", "providers.nimbus")]
+    found = [(c["status"], c["name"]) for c in ran.json()["checks"]]
+    assert found == [("ok", str(path)), ("warn", "auth key"), ("fail", "providers.nimbus")]
     path.write_text('[cluster]\nname = "lab"\n[pools.a100]\ngpu = "a100"\n')
     assert meshctl("config", "check", config=str(path)).code == 0
     assert meshctl("config", "check", config=str(tmp_path / "none")).code == 1
@@ -270,6 +271,24 @@ def test_config_check(meshctl: Meshctl, tmp_path: Path) -> None:
     ran = meshctl("config", "check", "-o", "json", config=str(path))
     (fault,) = [row for row in ran.json()["checks"] if row["status"] == "fail"]
     assert fault["name"] == "tailnet.key_mode" and "docs/tailnet.md" in fault["text"]
+
+
+def test_config_check_looks_for_the_auth_key(meshctl: Meshctl, tmp_path: Path) -> None:
+    path, key = tmp_path / "meshd.toml", tmp_path / "key"
+
+    def check(tailnet: str = "") -> list[tuple[str, str, str]]:
+        path.write_text(f'[cluster]\nname = "lab"\n[tailnet]\n{tailnet}\n[pools.a100]\ngpu = "a100"\n')
+        ran = meshctl("config", "check", "-o", "json", config=str(path))
+        rows = [(row["name"], row["status"], row["text"]) for row in ran.json()["checks"][1:]]
+        return [row for row in rows if row[0] != "providers"]
+
+    assert check() == [("auth key", "warn", "there is none: nothing can be rented")]
+    assert check(f'auth_key_file = "{key}"') == [(str(key), "fail", "cannot be read: No such file or directory")]
+    key.write_text("tskey-auth-k1-x")
+    assert check(f'auth_key_file = "{key}"') == []
+    (tmp_path / "credentials" / "tailscale").mkdir(parents=True)
+    (tmp_path / "credentials" / "tailscale" / "api_token").write_text("tskey-api-x")
+    assert check() == [], "keys of their own can be minted"
 
 
 ADAPTER = """
@@ -301,7 +320,7 @@ def test_config_check_asks_the_adapters(meshctl: Meshctl, tmp_path: Path, monkey
     def check(provider: str) -> list[tuple[str, str]]:
         path.write_text(f'[cluster]\nname = "lab"\n[pools.a100]\ngpu = "a100"\n{provider}\n')
         ran = meshctl("config", "check", "-o", "json", config=str(path))
-        return [(row["status"], row["text"]) for row in ran.json()["checks"][1:]]
+        return [(row["status"], row["text"]) for row in ran.json()["checks"][1:] if row["name"] != "auth key"]
 
     assert check("[providers.nimbus]\nregoin = 1") == [("fail", "providers.nimbus: regoin: unknown key")]
     assert check("[providers.nimbus]") == [("fail", "providers.nimbus: no api key")]
