@@ -363,4 +363,6 @@ def _line(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"]) or "settings"
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown key"
+    if error["type"] == "path_type":
+        return f"{where}: this is no path"
     return f"{where}: {error['msg'].removeprefix('Value error, ')}"

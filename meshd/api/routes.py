@@ -76,7 +76,7 @@ class Routes:
         app.router.add_post("/v1/plan", self._plan)
         app.router.add_get("/v1/events", self._events)
         app.router.add_get("/v1/caller", self._caller)
-        app.router.add_post("/v1/scale", self._scale)
+        app.router.add_post("/v1/scale", self._write("scale", ScaleRequest, self._desk.scale))
         app.router.add_post("/v1/drain", self._write("drain", DrainRequest, self._desk.drain))
         app.router.add_post("/v1/undrain", self._write("undrain", DrainRequest, self._desk.undrain))
         app.router.add_get("/v1/munge-rotation", self._read(lambda: self._desk.munge_rotation()))
@@ -120,6 +120,9 @@ class Routes:
         async def handler(request: web.Request) -> web.Response:
             actor = await self._actor(request)
             body = await _body(request, kind)
+            if body.only_looks():
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    return _json(await do(body, actor))
             return _json(await self._audited(action, body, actor, do(body, actor)))
 
         return handler
@@ -128,14 +131,6 @@ class Routes:
         body = await _body(request, ScaleRequest)
         async with asyncio.timeout(READ_TIMEOUT_S):
             return _json(await self._desk.plan(body))
-
-    async def _scale(self, request: web.Request) -> web.Response:
-        body = await _body(request, ScaleRequest)
-        actor = await self._actor(request)
-        if body.dry_run:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                return _json(await self._desk.scale(body, actor))
-        return _json(await self._audited("scale", body, actor, self._desk.scale(body, actor)))
 
     async def _events(self, request: web.Request) -> web.Response:
         query = _query(request, EventsQuery)

@@ -31,7 +31,7 @@ _NODE_HEADERS = (
     "MACHINE", "SLOT", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "ADDRESS", "PATH", "SLURM", "JOBS", "BEAT", "USD/H",
     "WHY",
 )  # fmt: skip
-_NODE_SPARE = ("PATH", "TYPE", "MACHINE", "ADDRESS", "BEAT", "WHERE", "FOR", "GPUS", "SLURM", "JOBS")
+_NODE_SPARE = ("PATH", "TYPE", "BEAT", "ADDRESS", "MACHINE", "WHERE", "FOR", "GPUS", "SLURM", "JOBS")
 _PHASE_STYLES = {"ready": "green", "draining": "yellow", "terminating": "yellow", "lost": "bold red"}
 _SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "fail": "bold red", "warn": "yellow", "ok": "green"}
 

@@ -11,6 +11,7 @@ from meshd.daemon.checkrow import fail, ok, warn
 from meshd.daemon.keycheck import current_key
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot, TailnetView
+from meshd.model.words import counted
 from meshd.plan import devices
 from meshd.tailnet.admin import KeyApi
 from meshd.tailnet.keys import AuthKeySource
@@ -108,8 +109,8 @@ class DeviceChecks:
         if not own:
             return ok("key mode", "one reusable key for all machines")
         count = self._own_keys_open()
-        some = f"{count} {'key is' if count == 1 else 'keys are'} not used yet"
-        return ok("key mode", f"a key for each machine, for one use, on {', '.join(own)}; {some}")
+        waiting = f"; {counted(count, 'key')} for machines that have not joined yet" if count else ""
+        return ok("key mode", f"a key for each machine, for one use, on {', '.join(own)}{waiting}")
 
     async def node_keys(self) -> CheckRow:
         """Keys of our own devices that expire. The head's end stops everything, a machine's end that machine."""

@@ -141,7 +141,8 @@ class LambdaProvider:
         machines = await self._api.instances("check")
         if not self._settings.ssh_key_name:
             only_key(await self._api.ssh_keys("check"), "check")
-        return f"an API key that sees {len(machines)} machines; it may do what its account may"
+        seen = f"{len(machines)} machine{'' if len(machines) == 1 else 's'}"
+        return f"an API key that sees {seen}; it may do what its account may"
 
     async def aclose(self) -> None:
         """Close the connections."""

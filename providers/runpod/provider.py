@@ -181,7 +181,8 @@ class RunpodProvider:
             cloud = self._settings.clouds[0]
             reads.append(Probe("POST /graphql", lambda: spot.bids(cloud, 1, [ANYWHERE], "check")))
         must_lack_nothing(RUNPOD, await lacking(reads, _named), "the API key")
-        return f"an API key that sees {len(seen)} pods; whether it may make some is told by the first one"
+        pods_seen = f"{len(seen)} pod{'' if len(seen) == 1 else 's'}"
+        return f"an API key that sees {pods_seen}; whether it may make some is told by the first one"
 
     async def aclose(self) -> None:
         """Close the connections and the threads."""

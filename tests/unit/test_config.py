@@ -55,6 +55,7 @@ def test_a_gpu_in_any_spelling(tmp_path: Path) -> None:
     [
         ("[cluster]\nnmae = 'x'\n", "cluster.nmae: unknown key"),
         ("[clutser]\n", "clutser: unknown key"),
+        ("[tailnet]\nauth_key_file = 3\n", "tailnet.auth_key_file: this is no path"),
         ("[timing]\ntick_interval_s = 'soon'\n", "timing.tick_interval_s: "),
         ("[timing]\ntick_interval_s = 0\n", "timing.tick_interval_s: "),
         ("[pools.A100]\n", "pool name 'A100'"),

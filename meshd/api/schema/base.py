@@ -43,3 +43,7 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     schema_version: Literal[1] = 1
+
+    def only_looks(self) -> bool:
+        """Whether it changes nothing, so that everybody may ask it."""
+        return False

@@ -112,6 +112,10 @@ class RotateKeyRequest(Request):
     leaked_at: AwareDatetime | None = None
     dry_run: bool = False
 
+    def only_looks(self) -> bool:
+        """A dry run."""
+        return self.dry_run
+
 
 class AbortRotationRequest(Request):
     """Take the rotation back that is under way."""

@@ -72,3 +72,7 @@ class MungeRotationRequest(Request):
     action: Literal["begin", "abort", "waive"] = "begin"
     machines: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
     dry_run: bool = False
+
+    def only_looks(self) -> bool:
+        """A dry run of the beginning; taking back and waiving have none."""
+        return self.dry_run and self.action == "begin"

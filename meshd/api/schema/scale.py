@@ -42,6 +42,10 @@ class ScaleRequest(Request):
     overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = None
     dry_run: bool = False
 
+    def only_looks(self) -> bool:
+        """A dry run."""
+        return self.dry_run
+
 
 class WaitingFor(Part):
     """A node that is given back only when its jobs have ended."""

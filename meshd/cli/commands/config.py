@@ -52,7 +52,8 @@ def _check(session: Session) -> list[CheckRow]:
         CheckRow(
             name=str(session.config),
             status="ok",
-            text=f"cluster {settings.cluster.name}, {len(settings.pools)} pools, {len(enabled)} providers",
+            text=f"cluster {settings.cluster.name}, {counted(len(settings.pools), 'pool')}, "
+            f"{counted(len(enabled), 'provider')}",
         )
     ]
     if not settings.pools:

@@ -144,8 +144,9 @@ class RotationDesk:
 
     def _steps(self, request: s.RotateKeyRequest, source: Source, in_use: KeptKey | None) -> list[str]:
         world, old = self._world(), (in_use.id or in_use.sha256[:12]) if in_use else "none"
-        own = [node.slot for node in world.nodes.values() if node.own_key]
-        keep = [node for node in world.nodes.values() if not node.own_key]
+        nodes = sorted(world.nodes.values(), key=lambda node: slot_order(node.slot))
+        own = [node.slot for node in nodes if node.own_key]
+        keep = [node for node in nodes if not node.own_key]
         away = [node.slot for node in keep if not node.reachable]
         anew = "have the nodes log in anew: one idle node first, then a few at a time, never two of one job"
         if own:
@@ -173,7 +174,7 @@ class RotationDesk:
         world = self._world()
         base = s.RotationView(
             at=self._clock.now(), in_use=_key(in_use.ref()) if in_use else None,
-            own_key_nodes=[node.slot for node in world.nodes.values() if node.own_key],
+            own_key_nodes=sorted((node.slot for node in world.nodes.values() if node.own_key), key=slot_order),
         )  # fmt: skip
         if rotation is None:
             return base

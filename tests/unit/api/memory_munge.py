@@ -28,9 +28,9 @@ class MemoryMungeRotation:
         return self.view
 
     async def rotate_munge_key(self, request: MungeRotationRequest, actor: Actor) -> MungeRotationView:
-        self._actors.append(actor)
-        if request.dry_run:
+        if request.only_looks():
             return MungeRotationView(at=self._now(), key="aaaa", old="aaaa", steps=["make a key"])
+        self._actors.append(actor)
         if request.action == "begin" and self.view.active:
             raise Refused("a rotation of the munge key is under way", "--status shows it, --abort takes it back")
         if request.action != "begin" and not self.view.active:

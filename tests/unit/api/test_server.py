@@ -271,7 +271,10 @@ class Conn(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(60); self.sock.connect(sys.argv[1])
 out = []
 for method, page, body in (("GET", "/v1/status", None), ("GET", "/v1/caller", None),
-                           ("POST", "/v1/scale", '{"gpus": 4}'), ("POST", "/v1/scale", '{"gpus": 4, "dry_run": true}')):
+                           ("POST", "/v1/scale", '{"gpus": 4}'), ("POST", "/v1/scale", '{"gpus": 4, "dry_run": true}'),
+                           ("POST", "/v1/rotate-key", '{"dry_run": true}'), ("POST", "/v1/rotation/abort", "{}"),
+                           ("POST", "/v1/munge-rotation", '{"dry_run": true}'),
+                           ("POST", "/v1/munge-rotation", '{"action": "abort", "dry_run": true}')):
     c = Conn("meshd"); c.request(method, page, body, {"Content-Type": "application/json"} if body else {})
     r = c.getresponse(); out.append([r.status, json.loads(r.read())]); c.close()
 print(json.dumps(out))
@@ -295,14 +298,18 @@ def test_roles_of_other_users(desk: MemoryDesk, path: Path, case: str) -> None:
     with serve(desk, path, group=group, own_uid=own):
         done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    status, caller, scale, dry_run = json.loads(done.stdout)
+    status, caller, scale, dry_run, key_dry, key_abort, munge_dry, munge_abort = json.loads(done.stdout)
     may_write = case in ("primary group", "own uid")
     assert status[0] == 200
     assert caller[1]["uid"] == uid
     assert caller[1]["may_write"] is may_write
-    assert dry_run[0] == 200
+    assert [answer[0] for answer in (dry_run, key_dry, munge_dry)] == [200] * 3, (
+        "whoever may look may ask what would be"
+    )
+    if not may_write:
+        assert [answer[0] for answer in (key_abort, munge_abort)] == [403] * 2, "an abort is no dry run"
     assert scale[0] == (200 if may_write else 403)
-    assert [actor.uid for actor in desk.actors] == ([uid] if may_write else [])
+    assert [actor.uid for actor in desk.actors] == ([uid, uid] if may_write else [])
     if not may_write:
         assert scale[1]["kind"] == "denied"
         assert group in scale[1]["cure"]

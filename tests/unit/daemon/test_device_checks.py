@@ -170,7 +170,7 @@ async def test_a_tailnet_that_cannot_be_read_is_not_well(seen: Snapshot | None) 
     ("wanted", "can_mint", "status", "words"),
     [
         (KeyMode.REUSABLE, True, "ok", "one reusable key for all"),
-        (None, True, "ok", "for one use, on aws; 2 keys are not used yet"),
+        (None, True, "ok", "for one use, on aws; 2 keys for machines that have not joined yet"),
         (None, False, "warn", "others can read the reusable key in the user data of machines of aws"),
     ],
 )
