@@ -102,7 +102,7 @@ class TimingSettings(_Table):
         120.0, description="for a create call, the wait for its turn included; its outcome is unclear afterwards"
     )
     launch_settle_s: Annotated[float, Field(ge=0)] = Field(
-        60.0, description="after an unclear create, list by name for this long before creating again"
+        60.0, description="so long after an unclear create call it may still make a machine"
     )
     boot_timeout_s: Annotated[float, Field(gt=0)] = 900.0
     join_timeout_s: Annotated[float, Field(gt=0)] = 600.0

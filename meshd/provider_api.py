@@ -58,7 +58,8 @@ class Capabilities:
     """What a provider's machines can do and what its API promises.
 
     Attributes:
-        idempotent_launch: the API itself takes a token; else meshd finds a lost create by its name.
+        idempotent_launch: the API itself takes a token: a create call with the same one, whenever it is repeated, makes
+            no second machine. Else meshd finds a lost create by its name.
         user_data_max_b: the most bytes of user data that the API takes.
         launch_spacing_s: the least seconds between two launches; 0 for none.
         ends_itself: a machine that powers itself off stops costing money.

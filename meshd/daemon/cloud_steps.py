@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from secrets import choice
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -14,7 +14,6 @@ from meshd.daemon.records import Records
 from meshd.errors import (
     AuthFailed,
     ConfigError,
-    InvalidRequest,
     NoCapacity,
     NotFound,
     ProviderError,
@@ -24,7 +23,7 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
-from meshd.model.desired import Cause
+from meshd.model.desired import Block, Cause
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, Launch, RequestMachine, Terminate, TerminateOrphan
@@ -110,77 +109,122 @@ class CloudSteps:
         )  # fmt: skip
 
     async def launch(self, step: Launch) -> None:
-        """Rent the machine. The journal says LAUNCHING before the call goes out."""
+        """Rent the machine. The journal says LAUNCHING before the call goes out.
+
+        A machine that is LAUNCHING already has a call in doubt, which this one repeats.
+
+        Raises:
+            TailnetError: there is no auth key for a call that is repeated.
+            ConfigError: its file cannot be read.
+        """
         machine = self._records.get(step.subject)
+        in_doubt = machine.phase is Phase.LAUNCHING
         provider = self._providers.get(machine.provider)
         why = self._not_now(machine)
         if why or provider is None:
-            self._records.move(machine.name, Phase.GONE, f"nothing was rented: {why}")
+            if not in_doubt:
+                self._records.move(machine.name, Phase.GONE, f"nothing was rented: {why}")
             return
         try:
             user_data = await self._stage1.user_data(machine)
         except (TailnetError, ConfigError) as error:
+            if in_doubt:
+                raise
             words = f"no auth key for new machines: {error}"
             self._records.paused(f"pool:{machine.pool}", RETRY_TRANSIENT_S, words, fault=False)
             self._records.move(machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error))
             return
-        machine = self._records.move(
-            machine.name, Phase.LAUNCHING, f"asking {machine.provider} for {machine.offer.instance_type}",
-            launch_attempts=machine.launch_attempts + 1, launch_called_at=self._records.now(),
-            auth_key=user_data.auth_key_sha256, own_key=user_data.own_key,
-        )  # fmt: skip
+        asked = self._asked(machine, user_data)
         request = LaunchRequest(
-            token=machine.name, cluster=self._cluster, offer=machine.offer, user_data=user_data.text,
-            tags={"meshd-cluster": self._cluster, "meshd-machine": machine.name, "meshd-slot": machine.slot},
+            token=asked.name, cluster=self._cluster, offer=asked.offer, user_data=user_data.text,
+            tags={"meshd-cluster": self._cluster, "meshd-machine": asked.name, "meshd-slot": asked.slot},
         )  # fmt: skip
         try:
             instance = await provider.launch(request)
         except ProviderError as error:
-            self._launch_failed(machine, error)
+            if in_doubt:
+                self._repeat_failed(machine, error)
+            else:
+                self._launch_failed(asked, error)
             return
         finally:
             self._list_again(machine.provider)
-        self._launched(machine, instance, f"{machine.provider} accepted it")
+        self._launched(asked, instance, f"{machine.provider} accepted it")
+
+    def _asked(self, machine: Machine, user_data: UserData) -> Machine:
+        """Write down that the call goes out now."""
+        now = self._records.now()
+        news: dict[str, Any] = {
+            "launch_attempts": machine.launch_attempts + 1, "launch_called_at": now,
+            "auth_key": user_data.auth_key_sha256, "own_key": user_data.own_key,
+        }  # fmt: skip
+        text = f"asking {machine.provider} for {machine.offer.instance_type}"
+        if machine.phase is Phase.LAUNCHING:
+            return self._records.mark(machine.name, "asked", f"{text} with the same name again", **news)
+        return self._records.move(machine.name, Phase.LAUNCHING, text, **news)
 
     def _launched(self, machine: Machine, instance: Instance, reason: str) -> None:
         self._records.move(
             machine.name, Phase.BOOTING, reason, instance_id=instance.id, region=instance.region or machine.region,
-            public_ip=instance.public_ip, launched_at=instance.launched_at or machine.launch_called_at,
+            public_ip=instance.public_ip, launched_at=instance.launched_at or machine.launch_called_at, refusal="",
         )  # fmt: skip
         offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
         self._records.proved(offer, provider, causes={Cause.REFUSED, Cause.PAUSE})
 
     def _launch_failed(self, machine: Machine, error: ProviderError) -> None:
         """One way out for each kind of refusal."""
-        records, timing, words = self._records, self._timing(), error.vendor_text
-        offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
-        capacity_s, most_s = timing.no_capacity_cooldown_s, timing.no_capacity_cooldown_max_s
-        match error:
-            case Uncertain():
-                records.mark(
-                    machine.name, "unclear", f"the create call's outcome is unclear: {words}", vendor_words=words
-                )
-                return
-            case RateLimited() | Transient():
-                wait_s = error.retry_after_s or RETRY_TRANSIENT_S
-                block = records.paused(provider, wait_s, words, fault=isinstance(error, Transient))
-                if block.cause is Cause.PAUSE:
-                    # Nothing happened and nothing is wrong: it keeps its place and its name.
-                    attempts, reason = machine.launch_attempts - 1, f"asked again in {wait_s:g} s: {words}"
-                    records.move(machine.name, Phase.REQUESTED, reason, launch_attempts=attempts)
-                    return
-            case NoCapacity() | NotFound():
-                records.refused(offer, capacity_s, most_s, words)
-            case QuotaExceeded():
-                records.refused(offer, BLOCK_QUOTA_S, most_s, words)
-            case AuthFailed():
-                records.refused(provider, BLOCK_AUTH_S, BLOCK_AUTH_S, words)
-            case InvalidRequest() | _:
-                records.refused(offer, timing.breaker_cooldown_s, most_s, words)
-        records.move(
+        words = error.vendor_text
+        if isinstance(error, Uncertain):
+            self._unclear(machine, words)
+            return
+        block = self._leave_alone(machine, error)
+        if block.cause is Cause.PAUSE:
+            # Nothing happened and nothing is wrong: it keeps its place and its name.
+            wait_s = (block.until - self._records.now()).total_seconds()
+            self._records.move(
+                machine.name, Phase.REQUESTED, f"asked again in {wait_s:.0f} s: {words}",
+                launch_attempts=machine.launch_attempts - 1,
+            )  # fmt: skip
+            return
+        self._records.move(
             machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error), refusal=error.kind,
             vendor_words=words,
         )  # fmt: skip
+
+    def _repeat_failed(self, before: Machine, error: ProviderError) -> None:
+        """A clear no to the repeated call tells nothing of the earlier one: that stays in doubt, as it was before."""
+        words = error.vendor_text
+        if isinstance(error, Uncertain):
+            self._unclear(before, words)
+            return
+        block = self._leave_alone(before, error)
+        refusal = "" if block.cause is Cause.PAUSE else error.kind
+        self._records.change(
+            before.name, "refused", f"refused, and whether the call before made it is unclear: {words}",
+            launch_attempts=before.launch_attempts, launch_called_at=before.launch_called_at, refusal=refusal,
+            vendor_words=words,
+        )  # fmt: skip
+
+    def _unclear(self, machine: Machine, words: str) -> None:
+        text = f"the create call's outcome is unclear: {words}"
+        self._records.mark(machine.name, "unclear", text, vendor_words=words)
+
+    def _leave_alone(self, machine: Machine, error: ProviderError) -> Block:
+        """What is not asked again for a while, since it said no."""
+        records, timing, words = self._records, self._timing(), error.vendor_text
+        offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
+        most_s = timing.no_capacity_cooldown_max_s
+        match error:
+            case RateLimited() | Transient():
+                wait_s = error.retry_after_s or RETRY_TRANSIENT_S
+                return records.paused(provider, wait_s, words, fault=isinstance(error, Transient))
+            case NoCapacity() | NotFound():
+                return records.refused(offer, timing.no_capacity_cooldown_s, most_s, words)
+            case QuotaExceeded():
+                return records.refused(offer, BLOCK_QUOTA_S, most_s, words)
+            case AuthFailed():
+                return records.refused(provider, BLOCK_AUTH_S, BLOCK_AUTH_S, words)
+        return records.refused(offer, timing.breaker_cooldown_s, most_s, words)
 
     async def adopt(self, step: Adopt) -> None:
         """The instance is what our unclear create call made."""

@@ -228,7 +228,10 @@ class Daemon:
             pools=wanted.pools(self.settings, self._providers, now, shapes_fixed=self._publishing.shapes_fixed),
             targets=self._journal.targets(),
             policy=wanted.policy(
-                self.settings.timing, self.settings.prices, may_change_devices=self._auth.api is not None
+                self.settings.timing,
+                self.settings.prices,
+                may_change_devices=self._auth.api is not None,
+                providers=self._providers,
             ),
             blocks=self._journal.blocks(now),
             cooled=self._journal.cooled(now),

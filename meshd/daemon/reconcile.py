@@ -135,13 +135,15 @@ class Reconciler:
         """The plan from this snapshot, for `meshctl plan` as for the tick."""
         desired = desired or self._desired()
         machines = self._machines(desired)
+        ended, late = self._strangers(machines, snapshot, now)
         return plan(
             desired,
             machines,
             snapshot,
             now,
             busy=self._executor.busy,
-            ended_ids=self._ended(machines, snapshot, now),
+            ended_ids=ended,
+            late_ids=late,
             first_seen=self._first_seen,
         )
 
@@ -151,17 +153,26 @@ class Reconciler:
             machines += self._records.journal.gone_with_device()
         return machines
 
-    def _ended(self, machines: list[Machine], snapshot: Snapshot, now: datetime) -> set[tuple[str, str]]:
-        """Of the listed instances that no live machine claims: those that the journal holds to be GONE."""
+    def _strangers(
+        self, machines: list[Machine], snapshot: Snapshot, now: datetime
+    ) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+        """Of the listed instances that no live machine claims.
+
+        Returns:
+            Those that the journal holds to be GONE; and those that it never had, but whose name it knows.
+        """
         claimed = {(m.provider, m.instance_id) for m in machines if m.phase is not Phase.GONE}
-        strangers: set[tuple[str, str]] = {
-            (provider, instance.id)
+        strangers: dict[tuple[str, str], str] = {
+            (provider, instance.id): instance.token
             for provider, listing in snapshot.instances.items()
             if isinstance(listing, Fresh)
             for instance in listing.value
             if (provider, instance.id) not in claimed and instance.state is not InstanceState.GONE
         }
         unread = {provider for provider, listing in snapshot.instances.items() if not isinstance(listing, Fresh)}
-        strangers |= {key for key in self._first_seen if key[0] in unread}
-        self._first_seen = {key: self._first_seen.get(key, now) for key in strangers}
-        return {key for key in strangers if self._records.journal.knows_instance(*key)}
+        kept = {key for key in self._first_seen if key[0] in unread}
+        self._first_seen = {key: self._first_seen.get(key, now) for key in (*strangers, *kept)}
+        journal = self._records.journal
+        ended = {key for key in (*strangers, *kept) if journal.knows_instance(*key)}
+        named = {key for key, token in strangers.items() if token and key not in ended and journal.machine(token)}
+        return ended, named

@@ -11,6 +11,7 @@ from meshd.errors import ConfigError
 from meshd.model.desired import Policy, Pool
 from meshd.model.ids import slot_index
 from meshd.model.machine import Machine, Phase
+from meshd.provider_api import Provider
 
 DAY_S = 86400.0
 
@@ -76,9 +77,13 @@ def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...], prices_since:
     )
 
 
-def policy(timing: TimingSettings, prices: PriceSettings, *, may_change_devices: bool) -> Policy:
+def policy(
+    timing: TimingSettings, prices: PriceSettings, *, may_change_devices: bool, providers: Mapping[str, Provider]
+) -> Policy:
     """The deadlines and limits as the planner knows them."""
     return Policy(
+        idempotent_launch=frozenset(n for n, provider in providers.items() if provider.capabilities.idempotent_launch),
+        launch_timeout_s=timing.launch_timeout_s,
         launch_settle_s=timing.launch_settle_s,
         boot_timeout_s=timing.boot_timeout_s,
         join_timeout_s=timing.join_timeout_s,

@@ -93,6 +93,7 @@ class Target:
 class Policy:
     """Deadlines and limits, in seconds; the settings' `timing` table says what each is for."""
 
+    launch_timeout_s: float = 120.0
     launch_settle_s: float = 60.0
     launch_attempts_max: int = 5
     boot_timeout_s: float = 900.0
@@ -111,6 +112,8 @@ class Policy:
     """The tailnet's API can be asked to delete devices and to change them."""
     key_expiry_again_s: float = 3600.0
     """After asking the API to disable a node key's expiry: it takes a while to show, or was refused."""
+    idempotent_launch: frozenset[str] = frozenset()
+    """The providers of which a create call may be repeated: the same name never makes two machines there."""
     price_stale_after_s: float = 30 * 86400.0
     """A price that is older than this is stale: under a budget it is told, or not used at all."""
 

@@ -80,6 +80,7 @@ class Machine:
         reason: why it is in this phase, for people.
         failure: why it was given up, "" while all is well; kept to the end.
         refusal: what kind of error its cloud refused the create call with, e.g. "no_capacity"; "" when it did not.
+            While it is LAUNCHING an earlier call is in doubt all the same.
         vendor_words: the cloud's own words in that refusal, or on why the call's outcome was unclear.
         instance_id: the cloud's id, "" until known.
         launch_attempts: create calls made so far; the settle time counts from `launch_called_at`.

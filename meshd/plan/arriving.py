@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from meshd.model.desired import Cause
 from meshd.model.machine import Machine, Phase
-from meshd.model.plan import Accept, Adopt, Launch, Move, NotePeer, NotePublished, StartSlurmd, Step
+from meshd.model.plan import Accept, Launch, Move, NotePeer, NotePublished, StartSlurmd, Step
 from meshd.plan.leaving import fail, way_out
 from meshd.plan.signs import age_s, both_since, ended_by_cloud, may_have_jobs
 from meshd.plan.world import World
@@ -26,26 +26,6 @@ def requested(machine: Machine, world: World) -> Step | None:
     if block is not None and block.until > world.now and block.cause is Cause.PAUSE:
         return None  # it said when to come again
     return Launch(machine.name, machine.reason)
-
-
-def launching(machine: Machine, world: World) -> Step | None:
-    """Only reached when no create call is in flight: its outcome was unclear, or meshd died meanwhile."""
-    called, at = machine.launch_called_at, world.listed_at.get(machine.provider)
-    if age_s(machine, world) > world.policy.boot_timeout_s:
-        within = f"within {world.policy.boot_timeout_s:g} s"
-        return fail(machine, f"{machine.provider} has not told {within} what became of it")
-    if called is None or at is None or at <= called:
-        return None
-    found = world.by_token.get((machine.provider, machine.name), ())
-    if found:
-        oldest = min(found, key=lambda i: (i.launched_at is None, i.launched_at, i.id))
-        return Adopt(machine.name, "an unclear create call did make it", oldest)
-    if (at - called).total_seconds() < world.policy.launch_settle_s:
-        return None
-    if machine.launch_attempts >= world.policy.launch_attempts_max:
-        failure = f"{machine.provider} gave no clear answer to {machine.launch_attempts} create calls"
-        return Move(machine.name, failure, Phase.GONE, failure)
-    return Move(machine.name, "the create call had no effect", Phase.REQUESTED)
 
 
 def booting(machine: Machine, world: World) -> Step | None:

@@ -218,8 +218,11 @@ class Growth:
 
     def _move(self, fit: Sequence[Offer], free: Room) -> Iterator[Step]:
         """The gang goes elsewhere as a whole, as long as none of it is READY and another place has room for all."""
-        # One that is kept after all has its step in this tick already.
-        held = any(m.phase is Phase.READY or m.removal or self._world.jobs.get(m.slot) for m in self._have)
+        # One that is kept after all has its step in this tick already, and one whose create call is not settled yet
+        # might come into being beside the machine that is rented in its place.
+        held = any(
+            m.phase in {Phase.READY, Phase.LAUNCHING} or m.removal or self._world.jobs.get(m.slot) for m in self._have
+        )
         if len(self._here) != 1 or held:
             return
         elsewhere = [offer for offer in fit if group_of(offer) not in self._here]
@@ -278,7 +281,12 @@ class Growth:
         there = [offer for offer in self._offers if group_of(offer) == group]
         why = why_none(there, self._pool, self._target, self._desired.blocks, self._world.now)
         ready = sum(m.phase is Phase.READY for m in self._have)
-        state = f"{ready} machines are READY there" if ready else "no other place has all of it"
+        unsettled = [m.slot for m in self._have if m.phase is Phase.LAUNCHING]
+        state = "no other place has all of it"
+        if ready:
+            state = f"{ready} machines are READY there"
+        elif unsettled:
+            state = f"the gang stays until the create calls of {', '.join(unsettled)} are settled"
         return Warn(
             self._pool.name,
             f"{self._missing} of {self._target.gpus} GPUs are missing in {place(group)}, and {state}: {why}",

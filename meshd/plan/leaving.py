@@ -6,6 +6,7 @@ from datetime import datetime
 
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.plan import Adopt, Drain, Leave, Move, RemoveDevice, Step, Terminate
+from meshd.plan.doubt import made, surely_not_made
 from meshd.plan.signs import age_s, dead, surely_ended
 from meshd.plan.world import World
 from meshd.provider_api import Instance, InstanceState
@@ -56,7 +57,7 @@ def terminating(machine: Machine, world: World) -> Step | None:
     instance = world.instance(machine)
     asked = machine.marks.get("terminate_called")
     if not machine.instance_id:
-        return _terminating_without_id(machine, world, at)
+        return _terminating_without_id(machine, world)
     if at is not None and asked is not None and at > asked and _gone_from(instance, machine, world, at):
         return Move(machine.name, f"{machine.provider} says it is gone", Phase.GONE)
     waiting_for_slurm = (
@@ -98,13 +99,12 @@ def _lost(machine: Machine, world: World) -> Step:
     return Move(machine.name, reason, Phase.LOST)
 
 
-def _terminating_without_id(machine: Machine, world: World, at: datetime | None) -> Step | None:
+def _terminating_without_id(machine: Machine, world: World) -> Step | None:
     """A machine whose create call stayed unclear: whatever bears its name is it."""
-    found = world.by_token.get((machine.provider, machine.name), ())
-    if found:
-        return Adopt(machine.name, "found by its name", found[0])
-    called = machine.launch_called_at or machine.created_at
-    if at is not None and (at - called).total_seconds() > world.policy.launch_settle_s:
+    found = made(machine, world)
+    if found is not None:
+        return Adopt(machine.name, "found by its name", found)
+    if surely_not_made(machine, world):
         return Move(machine.name, f"{machine.provider} never had it", Phase.GONE)
     return _lost(machine, world) if _overdue(machine, world) else None
 

@@ -1,8 +1,8 @@
 """What the next step of one machine is. PURE.
 
-One function for each phase: those before READY are in `arriving`, those after it in `leaving`. Each phase has a
-deadline and says which way out there is. At most one step a machine and tick: whatever was done, the next tick looks
-again.
+One function for each phase: those before READY are in `arriving`, a create call in doubt in `doubt`, those after READY
+in `leaving`. Each phase has a deadline and says which way out there is. At most one step a machine and tick: whatever
+was done, the next tick looks again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from meshd.model.machine import DEVICE_GONE, IN_SLURM, Machine, Phase
 from meshd.model.plan import DisableKeyExpiry, Move, NoteDevice, NotePeer, Step
-from meshd.plan import arriving, leaving
+from meshd.plan import arriving, doubt, leaving
 from meshd.plan.leaving import fail
 from meshd.plan.signs import dead, ended_by_cloud
 from meshd.plan.world import World
@@ -68,7 +68,7 @@ def _lasting_key(machine: Machine, world: World) -> Step | None:
 
 _BY_PHASE: dict[Phase, Callable[[Machine, World], Step | None]] = {
     Phase.REQUESTED: arriving.requested,
-    Phase.LAUNCHING: arriving.launching,
+    Phase.LAUNCHING: doubt.launching,
     Phase.BOOTING: arriving.booting,
     Phase.JOINING: arriving.joining,
     Phase.CONFIGURING: arriving.configuring,

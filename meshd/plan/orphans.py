@@ -24,6 +24,28 @@ _COSTS_NOTHING = (ENDED | {InstanceState.TERMINATING}) - {InstanceState.STOPPED}
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What the journal knows of machines and of listed instances.
+
+    Attributes:
+        ids: (provider, instance id) of all its machines.
+        names: of those machines.
+        slots: that hold a machine.
+        ended_ids: of listed instances that it holds to be GONE: still listed after the grace period, they are asked to
+            end anew, and never adopted.
+        late_ids: of listed instances that bear the name of a machine of its own which is GONE, or is another instance:
+            a create call that was given up had its effect after all, or had it twice. No grace period: no call of
+            theirs is under way, and each is one too many.
+    """
+
+    ids: Collection[tuple[str, str]] = frozenset()
+    names: Collection[str] = frozenset()
+    slots: Collection[str] = frozenset()
+    ended_ids: Collection[tuple[str, str]] = frozenset()
+    late_ids: Collection[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class _Orphan:
     """An unknown instance.
 
@@ -31,6 +53,7 @@ class _Orphan:
         slot: that it was made for; None when its name is none of ours, or no pool has such a slot.
         address: its own on the tailnet, "" when it is not there; None when that is not known.
         line: the address of the joined line of its slot, "" for a free slot.
+        late: see `Known.late_ids`.
     """
 
     instance: Instance
@@ -38,6 +61,7 @@ class _Orphan:
     slot: SlotName | None
     address: str | None
     line: str
+    late: bool
 
     @property
     def off(self) -> bool:
@@ -49,13 +73,21 @@ class _Orphan:
         """Its slot's line is its own."""
         return bool(self.line) and self.address == self.line and not self.off
 
+    @property
+    def name(self) -> str:
+        """Ours, or else its cloud's."""
+        return self.instance.token or self.instance.id
+
+    @property
+    def why(self) -> str:
+        """What it is, for people."""
+        return "a create call that had been given up has made it" if self.late else "the journal does not know it"
+
 
 def orphan_steps(
     desired: Desired,
     snapshot: Snapshot,
-    known_ids: Collection[tuple[str, str]],
-    ended_ids: Collection[tuple[str, str]],
-    taken_slots: Collection[str],
+    known: Known,
     first_seen: Mapping[tuple[str, str], datetime],
     world: World,
 ) -> Iterator[AdoptOrphan | TerminateOrphan]:
@@ -64,21 +96,19 @@ def orphan_steps(
     Args:
         desired: pools, targets and the grace period.
         snapshot: what was observed; only listings that are fresh are looked at.
-        known_ids: (provider, instance id) of all machines that the journal has.
-        ended_ids: of those that it holds to be GONE: still listed after the grace period, they are asked to end anew,
-            and never adopted.
-        taken_slots: slots that hold a machine.
+        known: what the journal knows.
         first_seen: when meshd first saw each unknown instance: its age when the cloud tells none.
         world: the snapshot's index. When Slurm cannot say which slots are busy, nothing is terminated that could be
             behind a slot.
     """
-    taken = set(taken_slots)
-    unknown = _unknown(desired, snapshot, known_ids, ended_ids, first_seen, world)
-    orphans = [_orphan(desired, instance, world) for instance in unknown]
+    taken = set(known.slots)
+    unknown = _unknown(desired, snapshot, known, first_seen, world)
+    orphans = [_orphan(desired, instance, known, world) for instance in unknown]
     # Of two machines that were made for one slot, the one behind it comes first.
     for orphan in sorted(orphans, key=lambda orphan: not orphan.in_force):
-        ended = (orphan.instance.provider, orphan.instance.id) in ended_ids or orphan.off
-        step = _end(orphan, world) if ended else _step(desired, snapshot, orphan, taken, world)
+        ended = (orphan.instance.provider, orphan.instance.id) in known.ended_ids or orphan.off
+        doubled = orphan.instance.token in known.names
+        step = _end(orphan, world) if ended or doubled else _step(desired, snapshot, orphan, taken, world)
         if isinstance(step, AdoptOrphan):
             taken.add(step.slot)
         if step is not None:
@@ -88,28 +118,30 @@ def orphan_steps(
 def _unknown(
     desired: Desired,
     snapshot: Snapshot,
-    known_ids: Collection[tuple[str, str]],
-    ended_ids: Collection[tuple[str, str]],
+    known: Known,
     first_seen: Mapping[tuple[str, str], datetime],
     world: World,
 ) -> Iterator[Instance]:
     for provider, listing in snapshot.instances.items():
         for instance in listing.value if believed(listing, desired.policy, world.now) else ():
             key = (provider, instance.id)
-            if key in known_ids or instance.state in _COSTS_NOTHING:
+            if key in known.ids or instance.state in _COSTS_NOTHING:
                 continue
             seen = first_seen.get(key, world.now)
-            born = seen if key in ended_ids else instance.launched_at or seen
-            if (world.now - born).total_seconds() >= desired.policy.orphan_grace_s:
+            born = seen if key in known.ended_ids else instance.launched_at or seen
+            old = (world.now - born).total_seconds() >= desired.policy.orphan_grace_s
+            if old or key in known.late_ids:
                 yield instance
 
 
-def _orphan(desired: Desired, instance: Instance, world: World) -> _Orphan:
+def _orphan(desired: Desired, instance: Instance, known: Known, world: World) -> _Orphan:
     slot = parse_machine_name(desired.cluster, instance.token)
     pool = _pool_of(desired, slot) if slot else ""
     peer = world.peers.get(instance.token) if world.peers is not None else None
     address = None if world.peers is None else peer.ipv4 if peer else ""
-    return _Orphan(instance, pool, slot if pool else None, address, world.published.get(slot, "") if slot else "")
+    line = world.published.get(slot, "") if slot else ""
+    late = (instance.provider, instance.id) in known.late_ids
+    return _Orphan(instance, pool, slot if pool else None, address, line, late)
 
 
 def _end(orphan: _Orphan, world: World) -> TerminateOrphan | None:
@@ -117,25 +149,26 @@ def _end(orphan: _Orphan, world: World) -> TerminateOrphan | None:
     behind = orphan.in_force or (orphan.address is None and not orphan.off)
     if orphan.slot is not None and behind and _may_be_busy(orphan.slot, world):
         return None
-    return TerminateOrphan(orphan.instance.id, "it bears our tag, and nobody wants it", orphan.instance)
+    why = orphan.why if orphan.late else "it bears our tag"
+    return TerminateOrphan(orphan.instance.id, f"{why}, and nobody wants it", orphan.instance)
 
 
 def _step(
     desired: Desired, snapshot: Snapshot, orphan: _Orphan, taken: set[str], world: World
 ) -> AdoptOrphan | TerminateOrphan | None:
     instance, slot, pool = orphan.instance, orphan.slot, orphan.pool
-    name = instance.token or instance.id
+    name = orphan.name
     if slot is None or slot in taken:
         return _end(orphan, world)
     offer = _offer_of(snapshot, instance, desired.pools[pool])
     if orphan.in_force:
-        reason = "it bears our name, the journal does not know it, and Slurm has it as its slot"
+        reason = f"it bears our name, {orphan.why}, and Slurm has it as its slot"
         return AdoptOrphan(name, reason, instance, offer, pool, slot, orphan.line)
     if orphan.line:
         return None  # who is behind the slot is decided first
     target = desired.targets.get(pool)
     if target is None or target.gpus > 0:
-        reason = "it bears our name, the journal does not know it, and its slot is free"
+        reason = f"it bears our name, {orphan.why}, and its slot is free"
         return AdoptOrphan(name, reason, instance, offer, pool, slot)
     return None if _may_be_busy(slot, world) else _end(orphan, world)
 

@@ -15,7 +15,7 @@ from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Plan, Step, Warn
 from meshd.plan.lifecycle import next_step
-from meshd.plan.orphans import orphan_steps
+from meshd.plan.orphans import Known, orphan_steps
 from meshd.plan.prices import stale_warnings
 from meshd.plan.scale import scale_steps
 from meshd.plan.world import World
@@ -29,6 +29,7 @@ def plan(
     *,
     busy: Collection[str] = (),
     ended_ids: Collection[tuple[str, str]] = (),
+    late_ids: Collection[tuple[str, str]] = (),
     first_seen: Mapping[tuple[str, str], datetime] | None = None,
 ) -> Plan:
     """What to do now.
@@ -40,6 +41,7 @@ def plan(
         now: UTC.
         busy: machines with a step in flight: they are left alone.
         ended_ids: (provider, instance id) of listed instances that the journal holds to be GONE.
+        late_ids: the same of those whose name the journal knows and which it does not have as an instance.
         first_seen: when each unknown instance was first seen.
     """
     world = World.of(snapshot, desired.policy, now, desired.blocks)
@@ -61,19 +63,17 @@ def plan(
             if step is not None:
                 steps.append(step)
     alive = [m for m in machines if m.phase is not Phase.GONE]
-    known = {(m.provider, m.instance_id) for m in alive if m.instance_id}
+    known = Known(
+        ids={(m.provider, m.instance_id) for m in alive if m.instance_id},
+        names={m.name for m in alive},
+        slots={m.slot for m in alive if m.phase in HOLDS_SLOT},
+        ended_ids=ended_ids,
+        late_ids=late_ids,
+    )
     unsure = {m.name for m in alive if not m.instance_id}.union(busy)
     steps += [
         step
-        for step in orphan_steps(
-            desired,
-            snapshot,
-            known,
-            ended_ids,
-            {m.slot for m in alive if m.phase in HOLDS_SLOT},
-            first_seen or {},
-            world,
-        )
+        for step in orphan_steps(desired, snapshot, known, first_seen or {}, world)
         if step.subject not in busy and step.instance.token not in unsure
     ]
     return Plan(

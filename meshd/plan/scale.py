@@ -23,7 +23,6 @@ _EARLIEST_FIRST = (
     Phase.TESTING,
     Phase.READY,
 )
-_RENTED = COUNTS_AS_SUPPLY - {Phase.REQUESTED, Phase.LAUNCHING}
 
 
 def supply(machines: Sequence[Machine]) -> list[Machine]:
@@ -85,7 +84,7 @@ def kept_after_all(
 def _can_stay(machine: Machine) -> bool:
     if machine.phase is Phase.DRAINING:
         return machine.slurmd_started and not machine.left_slurm
-    return machine.phase in _RENTED
+    return machine.phase in COUNTS_AS_SUPPLY
 
 
 class _Kept:
@@ -110,11 +109,18 @@ class _Kept:
 
 
 def _shrink(surplus: int, have: list[Machine], world: World, pool: Pool, target: Target) -> Iterator[Step]:
-    """Machines that do not work yet go first, then idle ones, then those with jobs, which are waited for."""
+    """Machines that do not work yet go first, then idle ones, then those with jobs, which are waited for.
+
+    Of those that are alike in that the dearest goes first, and then the newest.
+    """
     if world.slurm is None:
         have = [m for m in have if m.phase is not Phase.READY]  # who is idle is not known
     order = {phase: index for index, phase in enumerate(_EARLIEST_FIRST)}
-    have.sort(key=lambda m: (order[m.phase], not world.idle(m), -m.created_at.timestamp(), m.name))
+    have.sort(
+        key=lambda m: (
+            order[m.phase], not world.idle(m), -m.usd_per_hour, -m.created_at.timestamp(), m.name
+        )
+    )  # fmt: skip
     for machine in have:
         if units(machine) <= surplus:
             surplus -= units(machine)

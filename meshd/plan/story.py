@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from meshd.model.desired import Block, Policy, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, DEVICE_GONE, Machine, Phase
 from meshd.model.observed import SlurmView
+from meshd.plan.doubt import settled_at, was_unclear
 from meshd.plan.gang import is_gang
 from meshd.plan.placement import node_gpus, overshoot_most, price_limit, spot_policy, total_limit
 from meshd.plan.prices import has_budget
@@ -25,12 +26,12 @@ def outcome(machine: Machine) -> str:
     if machine.instance_id:
         if machine.failure:
             return "failed"
-        return "adopted" if _was_unclear(machine) or machine.launch_attempts == 0 else "rented"
+        return "adopted" if was_unclear(machine) or machine.launch_attempts == 0 else "rented"
     if machine.phase in COUNTS_AS_SUPPLY or machine.phase is Phase.TERMINATING:
-        return "unclear" if _was_unclear(machine) else "waiting"
+        return "unclear" if was_unclear(machine) else "waiting"
     if not machine.failure:
         return "skipped"
-    return "unclear" if _was_unclear(machine) else "refused"
+    return "unclear" if was_unclear(machine) else "refused"
 
 
 def words(machine: Machine) -> str:
@@ -43,12 +44,6 @@ def words(machine: Machine) -> str:
         case "rented":
             return f"{machine.instance_id}; {machine.reason}" if machine.removal else machine.instance_id
     return machine.vendor_words or machine.failure or machine.reason
-
-
-def _was_unclear(machine: Machine) -> bool:
-    """Its last create call had no clear answer."""
-    unclear, called = machine.marks.get("unclear"), machine.launch_called_at
-    return unclear is not None and called is not None and unclear >= called
 
 
 def ladder(machines: Sequence[Machine], subject: str, since: datetime | None) -> list[Machine]:
@@ -103,13 +98,18 @@ def _requested(m: Machine, seen: Scene) -> str:
 
 
 def _launching(m: Machine, seen: Scene) -> str:
-    if not _was_unclear(m):
+    if not was_unclear(m):
         return f"{m.provider} was asked for {m.offer.key} and has not answered yet"
-    settled = (m.launch_called_at or m.phase_since) + timedelta(seconds=seen.policy.launch_settle_s)
-    return (
-        f"whether {m.provider} made it is not clear ({m.vendor_words}): it is looked for by its name; {m.provider} is "
-        f"asked again when it is not listed by {settled:%H:%M:%S} UTC"
-    )
+    known_at = f"{settled_at(m, seen.policy):%H:%M:%S} UTC"
+    unclear = f"whether {m.provider} made it is not clear ({m.vendor_words}): it is looked for by its name"
+    if m.refusal:
+        return (
+            f"{m.provider} says no now ({m.vendor_words}), and whether an earlier create call made it is not clear: it "
+            f"is looked for by its name, and given up when it is not listed by {known_at}"
+        )
+    if m.provider in seen.policy.idempotent_launch and m.launch_attempts < seen.policy.launch_attempts_max:
+        return f"{unclear}, and {m.provider} is asked the same again, which makes no second one"
+    return f"{unclear}; nothing else is rented in its place before it is surely not listed, at {known_at}"
 
 
 def _booting(m: Machine, seen: Scene) -> str:

@@ -322,7 +322,7 @@ class Engine:
     def desired(self) -> Desired:
         """What is wanted now, as the daemon puts it together."""
         now, settings = self.world.clock.now(), self._settings
-        policy = wanted.policy(settings.timing, settings.prices, may_change_devices=False)
+        policy = wanted.policy(settings.timing, settings.prices, may_change_devices=False, providers=self.providers)
         # The settings' deadline is in real seconds here, and the clock moves by rounds.
         policy = replace(policy, configure_timeout_s=300.0, launch_settle_s=LAG_S + 15, listing_lag_s=LAG_S + 15)
         pools = wanted.pools(settings, self.providers, now, shapes_fixed=False)

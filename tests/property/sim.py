@@ -6,6 +6,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -22,7 +23,7 @@ from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.hardware import NodeFacts, NodeShape
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
-from meshd.provider_api import Capabilities, Instance, InstanceId, InstanceState, Offer, ProviderName
+from meshd.provider_api import Capabilities, Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
 from meshd.store.journal import Journal
 from tests.clocks import SimClock
 
@@ -42,6 +43,11 @@ LADDER = tuple(
 FACTS = NodeFacts(NodeShape(8, 1, 1, 8, 1, 65536), (), "24.11.5", "1.102.5", "0.1.0", "debian 13", "x86_64", 0.0)
 SMALL = Pool("h100", "h100", 1, 6, ("cloud",))
 LAG_MAX_S = 50.0
+"""A listing may be so old."""
+LAUNCH_TIMEOUT_S = 30.0
+"""meshd waits so long for the answer to a create call."""
+EFFECT_MAX_S = 25.0
+"""A create call may have its effect so long after meshd has given it up."""
 
 
 class Crash(BaseException):
@@ -58,8 +64,36 @@ class Violation(AssertionError):
         self.seen.append(text)
 
 
+class Answer(StrEnum):
+    """What meshd is told of a create call."""
+
+    MADE = "made"
+    SOLD_OUT = "sold out"
+    BUSY = "busy"
+    CUT = "cut"
+    KILLED = "kill -9 before it comes"
+
+
+@dataclass(frozen=True)
+class Called:
+    """What becomes of a create call.
+
+    Attributes:
+        answered_after_s: then the answer comes; from LAUNCH_TIMEOUT_S on meshd has given up by then.
+        made_after_s: then there is a machine; None for never.
+        lag_s: and so long after that it is listed.
+    """
+
+    answer: Answer
+    made_after_s: float | None = None
+    answered_after_s: float = 0.0
+    lag_s: float = 0.0
+
+
 @dataclass
 class SimMachine:
+    """A machine of the cloud; until `born_s` it is a create call that is yet to have its effect."""
+
     id: str
     token: str
     offer: Offer
@@ -80,6 +114,8 @@ class World:
 
     rng: random.Random
     clock: SimClock
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    keeps_its_word: bool = True  # else two machines of one name are its own fault
     faults: bool = True
     fails: float = 0.1  # so many machines never boot
     machines: dict[str, SimMachine] = field(default_factory=dict)
@@ -105,34 +141,58 @@ class World:
     # -- the cloud (Provider) -------------------------------------------------------------------------------------
 
     name = CLOUD
-    capabilities = Capabilities()
 
-    async def launch(self, request: object) -> Instance:
-        token: str = request.token  # type: ignore[attr-defined]
-        offer: Offer = request.offer  # type: ignore[attr-defined]
-        self.maybe_crash()
-        if self.chance(0.1) or offer.key in self.sold_out:
+    async def launch(self, request: LaunchRequest) -> Instance:
+        called = self.fate(request.offer)
+        made = self._make(request, called) if called.made_after_s is not None else None
+        began_s = self.clock.t_s
+        while self.clock.t_s < began_s + min(called.answered_after_s, LAUNCH_TIMEOUT_S):  # noqa: ASYNC110
+            await asyncio.sleep(0)  # whoever moves the clock knows nothing of this call
+        if called.answer is Answer.KILLED:
+            self.crashed = True
+            raise Crash
+        if called.answered_after_s >= LAUNCH_TIMEOUT_S or called.answer is Answer.CUT:
+            raise Uncertain("cut, or no answer in time")
+        if called.answer is Answer.SOLD_OUT:
             raise NoCapacity("sold out")
-        if self.chance(0.05):
+        if called.answer is Answer.BUSY or made is None:
             raise Transient("try again")
+        return self._instance(made)
+
+    def fate(self, offer: Offer) -> Called:
+        """What becomes of this create call, by chance."""
+        if self.chance(0.02):
+            return Called(Answer.KILLED)
+        if self.chance(0.1) or offer.key in self.sold_out:
+            return Called(Answer.SOLD_OUT)
         if self.chance(0.05):
-            raise Uncertain("cut before the effect")
-        alive = [m for m in self.machines.values() if m.token == token and m.ended_s is None]
-        if alive:
-            raise Violation(f"{token} was rented twice")
+            return Called(Answer.BUSY)
+        if self.chance(0.05):
+            return Called(Answer.CUT)
+        lag_s = self.rng.uniform(0, LAG_MAX_S) if self.faults else 0.0
+        late_s = self.rng.uniform(0, EFFECT_MAX_S) if self.chance(0.1) else 0.0
+        if self.chance(0.02):
+            return Called(Answer.KILLED, late_s, lag_s=lag_s)
+        if late_s and self.chance(0.5):
+            return Called(Answer.MADE, LAUNCH_TIMEOUT_S + late_s, LAUNCH_TIMEOUT_S, lag_s)
+        return Called(Answer.CUT if late_s or self.chance(0.1) else Answer.MADE, late_s, lag_s=lag_s)
+
+    def _make(self, request: LaunchRequest, called: Called) -> SimMachine:
+        twin = next((m for m in self.machines.values() if m.token == request.token), None)
+        if twin is not None and self.capabilities.idempotent_launch:
+            twin.born_s = min(twin.born_s, self.clock.t_s)
+            return twin
+        if twin is not None and twin.ended_s is None and self.keeps_its_word:
+            raise Violation(f"{request.token} was rented twice")
         self.creates += 1
-        t = self.clock.t_s
+        born_s = self.clock.t_s + (called.made_after_s or 0.0)
         machine = SimMachine(
-            id=f"i-{self.creates}", token=token, offer=offer, born_s=t,
-            lag_s=self.rng.uniform(0, LAG_MAX_S) if self.faults else 0,
+            id=f"i-{self.creates}", token=request.token, offer=request.offer, born_s=born_s, lag_s=called.lag_s,
             boots=not self.chance(self.fails), boot_s=self.rng.uniform(5, 90),
-            dies_s=t + (self.rng.uniform(60, 600) if self.chance(0.1) else 1e9),
+            dies_s=born_s + (self.rng.uniform(60, 600) if self.chance(0.1) else 1e9),
         )  # fmt: skip
         self.machines[machine.id] = machine
-        self.maybe_crash()
-        if self.chance(0.1):
-            raise Uncertain("cut after the effect")
-        return self._instance(machine)
+        return machine
 
     def _instance(self, m: SimMachine) -> Instance:
         state = InstanceState.RUNNING if m.ended_s is None else InstanceState.GONE
@@ -270,9 +330,12 @@ class Daemon:
         self.journal = Journal(path)
         self.records = Records(self.journal, world.clock, lambda: None)
         timing = TimingSettings(
-            no_capacity_cooldown_s=30, no_capacity_cooldown_max_s=120, breaker_cooldown_s=20, breaker_failures=2
-        )
+            no_capacity_cooldown_s=30, no_capacity_cooldown_max_s=120, breaker_cooldown_s=20, breaker_failures=2,
+            launch_timeout_s=LAUNCH_TIMEOUT_S,
+        )  # fmt: skip
         boots = BootBreaker(self.records, lambda: timing)
+        repeatable = frozenset({"cloud"} if world.capabilities.idempotent_launch else ())
+        policy = replace(policy, launch_timeout_s=LAUNCH_TIMEOUT_S, idempotent_launch=repeatable)
         nodes = NodeSteps(self.records, world, world, world, lambda: timing)
         clouds = {"cloud": world}
         cloud = CloudSteps("lab", self.records, clouds, world, lambda: timing, lambda _: None, nodes.at_work)  # type: ignore[arg-type]
@@ -413,7 +476,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
     world = World(rng, SimClock(START), fails=about.fails)
     policy = Policy(
         boot_timeout_s=about.boot_timeout_s, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
-        listing_lag_s=LAG_MAX_S + 5, launch_settle_s=LAG_MAX_S + 5, orphan_grace_s=120,
+        listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120,
     )  # fmt: skip
     path = directory / f"{seed}.db"
     daemon = Daemon(world, path, about.pool, policy, about.offers)

@@ -189,6 +189,55 @@ async def test_each_refusal_has_one_way_out(small: Small, error: ProviderError, 
     assert ("unclear" in small.get(m.name).marks) is isinstance(error, Uncertain)
 
 
+IN_DOUBT = machine(Phase.LAUNCHING, launch_called_at=ago(30), marks={"unclear": ago(20)})
+
+
+async def test_a_call_that_is_repeated_is_journaled_first_and_its_answer_tells(small: Small) -> None:
+    m = small.journal.put(replace(IN_DOUBT, refusal="transient"), "phase", "given", NOW)
+    await do(small, p.Launch(m.name, "again"))
+    found = small.get(m.name)
+    assert (found.phase, found.instance_id, found.refusal) == (Phase.BOOTING, "i-1", "")
+    assert (found.launch_attempts, found.launch_called_at, found.marks["asked"]) == (2, NOW, NOW)
+    assert [request.token for request in small.cloud.launched] == [m.name]
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (NoCapacity("sold out"), "no_capacity"), (QuotaExceeded("quota"), "quota_exceeded"),
+        (InvalidRequest("no such type"), "invalid_request"), (AuthFailed("bad key"), "auth_failed"),
+        (RateLimited("slow down"), ""), (Transient("busy"), ""),
+    ],
+)  # fmt: skip
+async def test_a_clear_no_to_a_repeated_call_leaves_the_earlier_one_in_doubt(
+    small: Small, error: ProviderError, refusal: str
+) -> None:
+    m = small.journal.put(IN_DOUBT, "phase", "given", NOW)
+    small.cloud.errors.append(error)
+    await do(small, p.Launch(m.name, "again"))
+    found = small.get(m.name)
+    assert (found.phase, found.refusal, found.failure) == (Phase.LAUNCHING, refusal, "")
+    assert (found.launch_attempts, found.launch_called_at) == (1, m.launch_called_at)
+    assert found.marks["unclear"] == m.marks["unclear"], "its doubt does not grow with each no"
+    assert small.journal.blocks(NOW)
+
+
+async def test_an_unclear_answer_to_a_repeated_call_is_one_more_in_doubt(small: Small) -> None:
+    m = small.journal.put(IN_DOUBT, "phase", "given", NOW)
+    small.cloud.errors.append(Uncertain("cut again"))
+    await do(small, p.Launch(m.name, "again"))
+    found = small.get(m.name)
+    assert (found.phase, found.launch_attempts, found.marks["unclear"]) == (Phase.LAUNCHING, 2, NOW)
+
+
+async def test_what_keeps_a_call_from_being_repeated_gives_nothing_up(small: Small) -> None:
+    m = small.journal.put(IN_DOUBT, "phase", "given", NOW)
+    small.journal.block(Block(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
+    await do(small, p.Launch(m.name, "again"))
+    assert small.get(m.name) == m
+    assert small.cloud.launched == []
+
+
 async def test_launching_is_in_the_journal_before_the_call(small: Small) -> None:
     m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
     small.cloud.errors.append(KeyError("a fault in an adapter"))

@@ -138,3 +138,14 @@ def test_machines_without_gpus_are_no_gang() -> None:
     offer = replace(THERE, gpu="", gpus=0, gpu_memory_gib=0, usd_per_hour=0.1)
     there = machine(Phase.READY, offer=replace(HERE, gpu="", gpus=0))
     assert rents(decided(3, there, offers=(offer,), pool=pool)) == [("h100-2", offer.key), ("h100-3", offer.key)]
+
+
+def test_it_stays_until_no_create_call_of_it_is_in_doubt() -> None:
+    """Else one that comes into being late is one more than was ever wanted."""
+    calling = machine(Phase.LAUNCHING, launch_called_at=ago(5))
+    found = decided(2, calling, blocked=[HERE])
+    assert not removed(found)
+    assert not rents(found)
+    assert "stays until the create calls of h100-1 are settled" in found.warnings[0].reason
+    booting = replace(calling, phase=Phase.BOOTING, instance_id="i-1")
+    assert removed(decided(2, booting, blocked=[HERE])) == {booting.name}

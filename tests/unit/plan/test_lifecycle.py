@@ -220,17 +220,6 @@ def test_requested() -> None:
     assert to(step(replace(m, created_at=ago(LONG)), snapshot(), blocks=block)) is Phase.GONE
 
 
-def test_launching_is_found_by_name_or_asked_for_again() -> None:
-    m = machine(Phase.LAUNCHING, launch_called_at=ago(100), age_s=100)
-    found = step(m, snapshot(instances={"aws": Fresh((instance(m),), NOW)}))
-    assert isinstance(found, p.Adopt)
-    assert to(step(m, snapshot())) is Phase.REQUESTED
-    assert to(step(replace(m, launch_attempts=5), snapshot())) is Phase.GONE
-    assert step(m, snapshot(instances={"aws": Fresh((), ago(100))})) is None, "that listing is older than the call"
-    soon = replace(m, launch_called_at=ago(10))
-    assert step(soon, snapshot()) is None, "it may still turn up"
-
-
 def test_launching_has_a_way_out_when_its_cloud_never_answers() -> None:
     m = machine(Phase.LAUNCHING, launch_called_at=ago(LONG), age_s=LONG)
     assert to(step(m, snapshot(instances={"aws": GONE_DARK}))) is Phase.TERMINATING
@@ -240,13 +229,6 @@ def test_launching_has_a_way_out_when_its_cloud_never_answers() -> None:
     found = step(lost, snapshot(instances={"aws": Fresh((instance(lost),), NOW)}))
     assert isinstance(found, p.Adopt), "it is ended when its cloud shows it again"
     assert to(step(lost, snapshot())) is Phase.GONE
-
-
-def test_removal_while_launching_waits_for_the_outcome() -> None:
-    m = machine(Phase.LAUNCHING, launch_called_at=ago(5), age_s=5, removal="wanted")
-    assert step(m, snapshot(instances={"aws": GONE_DARK})) is None
-    booting = machine(Phase.BOOTING, removal="wanted")
-    assert to(step(booting, around(booting))) is Phase.TERMINATING
 
 
 def test_booting_is_seen_or_given_up() -> None:

@@ -112,3 +112,27 @@ def test_a_machine_whose_call_is_unclear_is_not_its_own_orphan() -> None:
 def test_nor_one_with_a_step_in_flight() -> None:
     assert steps(busy={LOST.name}) == []
     assert steps(busy={STRAY.id}, gpus=0) == []
+
+
+LATE = {("aws", STRAY.id)}
+YOUNG = replace(STRAY, launched_at=ago(5))
+
+
+def test_one_whose_create_call_was_given_up_is_dealt_with_at_once() -> None:
+    assert steps(stray=YOUNG) == []
+    (found,) = steps(stray=YOUNG, late_ids=LATE)
+    assert isinstance(found, p.AdoptOrphan), "its slot is free, and the pool is wanted"
+    assert "a create call that had been given up has made it" in found.reason
+    other = machine(Phase.BOOTING, index=3, name="lab-h100-3-zzzzzz", instance_id="i-9")
+    (found,) = steps(other, stray=YOUNG, late_ids=LATE)
+    assert isinstance(found, p.TerminateOrphan), "another one was rented in its place"
+    (found,) = steps(stray=YOUNG, late_ids=LATE, gpus=0)
+    assert isinstance(found, p.TerminateOrphan), "nobody wants it any more"
+
+
+def test_a_second_one_of_the_same_name_is_ended_whatever_the_first_is_doing() -> None:
+    for phase in (Phase.BOOTING, Phase.READY, Phase.TERMINATING):
+        first = machine(phase, index=3, instance_id="i-9")
+        (found,) = steps(first, stray=YOUNG, late_ids=LATE)
+        assert isinstance(found, p.TerminateOrphan), "adopted, it would take the first one's place in the journal"
+        assert found.instance.id == STRAY.id

@@ -98,6 +98,20 @@ def test_a_surplus_machine_is_kept_after_all() -> None:
     assert steps(1, m, kind=p.RequestMachine) == []
 
 
+def test_so_is_one_that_is_only_on_order() -> None:
+    """Else a target that goes down and up again has its machines twice for a while."""
+    for phase in (Phase.REQUESTED, Phase.LAUNCHING, Phase.BOOTING):
+        m = machine(phase, removal="surplus", launch_called_at=ago(5))
+        assert subjects(steps(1, m, kind=p.KeepAfterAll)) == [m.name], phase
+        assert steps(1, m, kind=p.RequestMachine) == []
+
+
+def test_of_machines_that_are_alike_the_dearest_goes_first() -> None:
+    cheap = machine(Phase.BOOTING, created_at=ago(10))
+    dear = machine(Phase.BOOTING, index=2, created_at=ago(500), offer=replace(OFFER, usd_per_hour=3.0))
+    assert subjects(steps(1, cheap, dear, kind=p.Remove)) == [dear.name]
+
+
 def test_what_a_person_removed_is_not_kept() -> None:
     for removal in ("wanted", "forced"):
         m = machine(Phase.DRAINING, removal=removal)

@@ -48,7 +48,10 @@ def test_what_came_of_it(made: Machine, outcome: str, words: str) -> None:
     [
         (machine(Phase.REQUESTED), ["about to be asked for aws/r1a/g.1"]),
         (machine(Phase.LAUNCHING), ["has not answered yet"]),
-        (machine(Phase.LAUNCHING, marks=UNCLEAR, vendor_words="cut"), ["not clear (cut)", "by 11:01:00 UTC"]),
+        (
+            machine(Phase.LAUNCHING, marks=UNCLEAR, vendor_words="cut"),
+            ["not clear (cut)", "surely not listed, at 11:03:10 UTC"],
+        ),
         (machine(Phase.BOOTING), ["aws has it as i-1", "until 12:14:50 UTC"]),
         (machine(Phase.JOINING, problem="apt fails"), ["100.64.0.2", "What keeps it: apt fails"]),
         (machine(Phase.CONFIGURING), ["waits for munge to be proved"]),

@@ -1,0 +1,95 @@
+"""A create call without a clear answer: until when it may still make a machine, and what is done meanwhile. PURE.
+
+While that is not settled the machine stays LAUNCHING, counts as one that is on its way, and nothing is rented in its
+place. It is settled by a listing that shows it, or by one that is so late that it would.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from meshd.model.desired import Cause, Policy
+from meshd.model.machine import Machine, Phase
+from meshd.model.plan import Adopt, Launch, Move, Step
+from meshd.plan.placement import blocked_by
+from meshd.plan.world import World
+from meshd.provider_api import Instance
+from meshd.runtime.pauses import growing_pause_s
+
+REPEAT_AFTER_S = 5.0
+REPEAT_AFTER_MAX_S = 60.0
+"""Before a create call is repeated: longer after each time."""
+
+
+def was_unclear(machine: Machine) -> bool:
+    """Whether the last create call had no clear answer."""
+    unclear, called = machine.marks.get("unclear"), machine.launch_called_at
+    return unclear is not None and called is not None and unclear >= called
+
+
+def settled_at(machine: Machine, policy: Policy) -> datetime:
+    """A listing that was begun after this time, and does not show the machine, proves that no create call made it.
+
+    The call itself is over when it had its unclear answer. One that meshd died under counts until its deadline. From
+    then on it may have its effect for `launch_settle_s`, and a machine may be missing from a listing for
+    `listing_lag_s`.
+    """
+    called = machine.launch_called_at or machine.created_at
+    over = machine.marks["unclear"] if was_unclear(machine) else called + timedelta(seconds=policy.launch_timeout_s)
+    return over + timedelta(seconds=policy.launch_settle_s + policy.listing_lag_s)
+
+
+def made(machine: Machine, world: World) -> Instance | None:
+    """What bears the machine's name in its cloud's listing: the oldest, should there be several."""
+    found = world.by_token.get((machine.provider, machine.name), ())
+    return min(found, key=lambda i: (i.launched_at is None, i.launched_at, i.id), default=None)
+
+
+def surely_not_made(machine: Machine, world: World) -> bool:
+    """Whether no create call made it, and none will."""
+    at = world.listed_at.get(machine.provider)
+    return at is not None and at > settled_at(machine, world.policy) and made(machine, world) is None
+
+
+def launching(machine: Machine, world: World) -> Step | None:
+    """What is next for a machine with a create call in doubt, and none under way in this life of meshd."""
+    found = made(machine, world)
+    if found is not None:
+        return Adopt(machine.name, "an unclear create call did make it", found)
+    if surely_not_made(machine, world):
+        return _settled(machine, world.policy)
+    age_s = (world.now - machine.phase_since).total_seconds()
+    if age_s > world.policy.boot_timeout_s and world.now > settled_at(machine, world.policy):
+        failure = f"{machine.provider} has not told within {world.policy.boot_timeout_s:g} s what became of it"
+        return Move(machine.name, failure, Phase.TERMINATING, failure)
+    if _may_be_repeated(machine, world):
+        reason = f"{machine.provider} makes no second machine of the same name, and its answer tells what became of it"
+        return Launch(machine.name, reason)
+    return None
+
+
+def _settled(machine: Machine, policy: Policy) -> Step:
+    if machine.removal:
+        return Move(machine.name, "not wanted any more; nothing was rented", Phase.GONE)
+    if machine.refusal:
+        failure = f"nothing was rented: {machine.vendor_words}"
+        return Move(machine.name, failure, Phase.GONE, failure)
+    if machine.launch_attempts >= policy.launch_attempts_max:
+        failure = f"{machine.provider} gave no clear answer to {machine.launch_attempts} create calls"
+        return Move(machine.name, failure, Phase.GONE, failure)
+    return Move(machine.name, "the create call had no effect", Phase.REQUESTED)
+
+
+def _may_be_repeated(machine: Machine, world: World) -> bool:
+    """Whether the same call may be made once more now: only where that makes no second machine."""
+    if machine.provider not in world.policy.idempotent_launch or machine.removal or machine.refusal:
+        return False
+    if machine.launch_attempts >= world.policy.launch_attempts_max:
+        return False
+    pause = world.blocks.get(f"provider:{machine.provider}")
+    paused = pause is not None and pause.until > world.now and pause.cause is Cause.PAUSE
+    if paused or blocked_by(machine.offer, world.blocks, world.now) is not None:
+        return False
+    asked = max(at for at in (machine.marks.get("asked"), machine.launch_called_at, machine.created_at) if at)
+    pause_s = growing_pause_s(machine.launch_attempts, REPEAT_AFTER_S, REPEAT_AFTER_MAX_S)
+    return world.now >= asked + timedelta(seconds=pause_s)

@@ -1,0 +1,119 @@
+"""A create call without a clear answer: what is done while its machine may still come into being, and until when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshd.model import plan as p
+from meshd.model.desired import Block, Cause, Policy
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Fresh
+from meshd.plan.doubt import settled_at
+from meshd.plan.lifecycle import next_step
+from meshd.plan.world import World
+from meshd.provider_api import Instance
+from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, snapshot
+
+POLICY = Policy(launch_timeout_s=100, launch_settle_s=10, listing_lag_s=50)
+REPEATS = replace(POLICY, idempotent_launch=frozenset({"aws"}))
+
+
+def in_doubt(called_s: float, unclear_s: float | None = None, **changes: Any) -> Machine:
+    """Its create call went out so long ago, and had an unclear answer so long ago."""
+    marks = {} if unclear_s is None else {"unclear": ago(unclear_s)}
+    return machine(Phase.LAUNCHING, launch_called_at=ago(called_s), age_s=called_s, marks=marks, **changes)
+
+
+def step(
+    m: Machine,
+    *listed: Instance,
+    policy: Policy = POLICY,
+    read_s: float | None = 0,
+    blocks: dict[str, Block] | None = None,
+) -> p.Step | None:
+    """The next step, with a listing that was read so long ago; None: it cannot be read."""
+    seen = GONE_DARK if read_s is None else Fresh(listed, ago(read_s))
+    return next_step(m, World.of(snapshot(instances={"aws": seen}), policy, NOW, blocks or {}))
+
+
+def to(found: p.Step | None) -> Phase | None:
+    assert found is None or isinstance(found, p.Move), found
+    return found.to if found else None
+
+
+def test_one_that_is_listed_is_the_machines() -> None:
+    for m in (in_doubt(5), in_doubt(1000, 1000), in_doubt(5, removal="wanted"), in_doubt(5, refusal="no_capacity")):
+        found = step(m, instance(m))
+        assert isinstance(found, p.Adopt), m
+
+
+def test_of_two_the_oldest_is() -> None:
+    m = in_doubt(100)
+    found = step(
+        m, replace(instance(m), id="i-2", launched_at=ago(5)), replace(instance(m), id="i-1", launched_at=ago(9))
+    )
+    assert isinstance(found, p.Adopt)
+    assert found.instance.id == "i-1"
+
+
+@pytest.mark.parametrize("m", [in_doubt(170, 60), in_doubt(160)])
+def test_it_is_settled_by_a_listing_that_is_so_late_that_it_would_show_it(m: Machine) -> None:
+    """60 s after an unclear answer; after one that never came, 60 s after the call's own deadline."""
+    assert settled_at(m, POLICY) == NOW
+    assert step(m) is None, "this very moment may be too early"
+    later = replace(m, launch_called_at=ago(161), marks={k: ago(61) for k in m.marks})
+    assert to(step(later)) is Phase.REQUESTED
+    assert step(later, read_s=1) is None, "that listing is older"
+    assert step(later, read_s=None) is None, "who cannot look has not seen that it is missing"
+    assert to(step(replace(later, removal="wanted"))) is Phase.GONE
+    assert to(step(replace(later, refusal="no_capacity", vendor_words="none left"))) is Phase.GONE
+    assert to(step(replace(later, launch_attempts=5))) is Phase.GONE
+
+
+def test_nothing_is_repeated_where_that_could_make_two() -> None:
+    for age_s in (1, 50, 100, 150):
+        assert step(in_doubt(age_s)) is None
+        assert step(in_doubt(age_s, min(age_s, 50))) is None
+
+
+def test_where_it_cannot_the_same_call_goes_out_again_at_once_and_less_often_each_time() -> None:
+    assert step(in_doubt(4, 4), policy=REPEATS) is None
+    assert isinstance(step(in_doubt(5, 4), policy=REPEATS), p.Launch)
+    assert isinstance(step(in_doubt(5), policy=REPEATS), p.Launch), "meshd was killed meanwhile"
+    assert step(in_doubt(5, 5, launch_attempts=3), policy=REPEATS) is None
+    assert isinstance(step(in_doubt(20, 20, launch_attempts=3), policy=REPEATS), p.Launch)
+    assert step(in_doubt(55, 55, launch_attempts=5), policy=REPEATS) is None, "it is only looked for from here on"
+    asked = in_doubt(50, 50)
+    assert step(replace(asked, marks={**asked.marks, "asked": ago(3)}), policy=REPEATS) is None
+
+
+def test_what_is_not_wanted_was_refused_or_is_left_alone_is_not_asked_for_again() -> None:
+    assert step(in_doubt(50, 50, removal="surplus"), policy=REPEATS) is None
+    assert step(in_doubt(50, 50, refusal="no_capacity"), policy=REPEATS) is None
+    for key, cause in (
+        ("provider:aws", Cause.PAUSE),
+        ("provider:aws", Cause.REFUSED),
+        (f"offer:{OFFER.key}", Cause.REFUSED),
+    ):
+        assert step(in_doubt(50, 50), policy=REPEATS, blocks={key: Block(key, ago(-60), "no", cause=cause)}) is None
+
+
+def test_a_cloud_that_never_tells_is_given_up_only_when_nothing_new_can_come() -> None:
+    long = replace(POLICY, boot_timeout_s=50)
+    assert step(in_doubt(159), policy=long, read_s=None) is None, "over its deadline, but not settled"
+    assert to(step(in_doubt(161), policy=long, read_s=None)) is Phase.TERMINATING
+
+
+def test_one_that_was_given_up_is_looked_for_until_it_surely_is_not_there() -> None:
+    m = machine(Phase.TERMINATING, instance_id="", launch_called_at=ago(160))
+    assert step(m) is None
+    assert to(step(replace(m, launch_called_at=ago(161)))) is Phase.GONE
+    assert isinstance(step(m, instance(m)), p.Adopt)
+
+
+def test_a_machine_that_shows_is_ended_when_it_is_not_wanted_any_more() -> None:
+    booting = machine(Phase.BOOTING, removal="wanted")
+    assert to(next_step(booting, World.of(around(booting), POLICY, NOW, {}))) is Phase.TERMINATING
