@@ -18,6 +18,7 @@ Verb = Literal[
     "roster",
     "munge_key",
     "auth_key",
+    "spare_key",
     "reauth",
     "greet",
     "start_slurmd",
@@ -30,6 +31,7 @@ Verb = Literal[
 _Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 _Text = Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")]
 _Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")]
+_Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 _Version = Annotated[str, Field(max_length=40, pattern=r"^[0-9A-Za-z.+~-]*$")]
 
 
@@ -142,6 +144,7 @@ class PollIn(_FromAgent):
         problem: why it does not get on, for people; "" when all is well.
         notices: what happened on the machine by itself, oldest first; one may come twice when an answer was lost.
         auth_key_sha256: of the tailnet auth key that it keeps for a login without state; "" when it keeps none.
+        spare_key_sha256: of the key for one use that it keeps for the case that its device is deleted; "" for none.
         hold_s: the agent wants an answer within this many seconds; None: the head's own.
     """
 
@@ -150,7 +153,8 @@ class PollIn(_FromAgent):
     problem: Annotated[str, Field(max_length=1000)] = ""
     notices: Annotated[tuple[Annotated[str, Field(max_length=500)], ...], Field(max_length=16)] = ()
     roster_version: int = 0
-    auth_key_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    auth_key_sha256: _Sha256 = ""
+    spare_key_sha256: _Sha256 = ""
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None
     heartbeat: HeartbeatIn = HeartbeatIn()
     results: Annotated[tuple[ResultIn, ...], Field(max_length=256)] = ()

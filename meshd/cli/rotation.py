@@ -44,14 +44,16 @@ def view(seen: RotationView) -> list[RenderableType]:
 
 
 def _change(seen: RotationView) -> str:
-    return "nodes log in anew" if seen.source == "none" else f"{_key(seen.old)} -> {_key(seen.new)}"
+    if seen.source == "none":
+        return "new spare keys, and nodes log in anew" if seen.reauth else "new spare keys"
+    return f"{_key(seen.old)} -> {_key(seen.new)}"
 
 
 def _own_keys(seen: RotationView) -> list[RenderableType]:
     if not seen.own_key_nodes:
         return []
-    text = f"joined with keys of their own and keep none: {', '.join(seen.own_key_nodes)}"
-    return [render.text(f"  {text}; a rotation concerns them only with --reauth")]
+    text = f"joined with keys of their own: {', '.join(seen.own_key_nodes)}"
+    return [render.text(f"  {text}; a rotation exchanges the spare that each holds")]
 
 
 def headline(seen: RotationView) -> str:

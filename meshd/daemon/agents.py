@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from meshd.api.node_commands import Command, CommandQueue
 from meshd.api.node_schema import ResultIn, Verb
+
+
+class Asks(Protocol):
+    """Asks node agents."""
+
+    async def ask(
+        self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float, *, first: bool = False
+    ) -> ResultIn | None:
+        """See AgentQueues."""
+        ...
 
 
 class AgentQueues:

@@ -31,7 +31,8 @@ class DeviceChecks:
         keys: the auth key for new machines.
         api: the tailnet's API; None without a credential.
         modes: what the machines of each provider join with.
-        own_keys_open: how many keys for one machine each may open something now.
+        own_keys_unused: how many keys for one machine each wait for their use, spares left out.
+        spares: how many machines hold a spare, of how many that may.
         key_file: what to call the user's key.
         machines: those that are not GONE.
         gone: GONE machines whose device was not deleted yet.
@@ -47,7 +48,8 @@ class DeviceChecks:
         keys: AuthKeySource,
         api: KeyApi | None,
         modes: KeyModes,
-        own_keys_open: Callable[[], int],
+        own_keys_unused: Callable[[], int],
+        spares: Callable[[], tuple[int, int]],
         key_file: str,
         machines: Callable[[], Iterable[Machine]],
         gone: Callable[[], Iterable[Machine]],
@@ -59,7 +61,8 @@ class DeviceChecks:
         self._keys = keys
         self._api = api
         self._modes = modes
-        self._own_keys_open = own_keys_open
+        self._own_keys_unused = own_keys_unused
+        self._spares = spares
         self._key_file = key_file
         self._machines = machines
         self._gone = gone
@@ -108,9 +111,10 @@ class DeviceChecks:
             return warn("key mode", text, EXPOSED_CURE)
         if not own:
             return ok("key mode", "one reusable key for all machines")
-        count = self._own_keys_open()
+        count, (kept, may) = self._own_keys_unused(), self._spares()
         waiting = f"; {counted(count, 'key')} for machines that have not joined yet" if count else ""
-        return ok("key mode", f"a key for each machine, for one use, on {', '.join(own)}{waiting}")
+        spares = f"; {kept} of {counted(may, 'node')} hold a spare" if may else ""
+        return ok("key mode", f"a key for each machine, for one use, on {', '.join(own)}{waiting}{spares}")
 
     async def node_keys(self) -> CheckRow:
         """Keys of our own devices that expire. The head's end stops everything, a machine's end that machine."""

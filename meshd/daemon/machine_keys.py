@@ -1,7 +1,8 @@
-"""Gives machines keys of their own, and ends each as soon as it is not needed any more.
+"""Mints keys for one machine and one use, and ends each as soon as it is not needed any more.
 
 The order is what makes it safe: the record is journaled, the key is minted, its secret is kept (0600), its id is
-journaled, and only then is the machine launched with it. A create call that has to be repeated finds the same key.
+journaled, and only then is it given to the machine, at its launch or over the tailnet. Who has to repeat a call, to
+a cloud or to a node, finds the same key.
 What a crash or a lost answer leaves behind is found by its description and revoked; what cannot be revoked now is tried
 again.
 """
@@ -9,7 +10,8 @@ again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
@@ -21,6 +23,7 @@ from meshd.model.machine import Machine
 from meshd.runtime.clock import Clock
 from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet import machine_keys as m
+from meshd.tailnet import spare_keys as s
 from meshd.tailnet.admin import KeyApi
 from meshd.tailnet.keys import Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
@@ -66,12 +69,21 @@ class MachineKeys:
         self._logging_in = logging_in
         self._records = records
         self._clock = clock
+        self._forgotten: set[str] = set()
         self.problem = ""
 
     @property
-    def open(self) -> int:
-        """How many keys may open something now."""
-        return len(self._open.all())
+    def unused(self) -> int:
+        """How many keys that are no spares may open something now."""
+        return sum(not s.is_spare(key) for key in self._open.all())
+
+    def spares_of(self, machine: str) -> list[m.MachineKey]:
+        """The records of a machine's spares."""
+        return [key for purpose in s.PURPOSES if (key := self._open.find(machine, purpose)) is not None]
+
+    def at_hand(self, key: m.MachineKey) -> bool:
+        """Its secret is kept. Raises TailnetError when its file cannot be read."""
+        return self._store.kept(key.name, "own") is not None
 
     async def for_launch(self, machine: Machine, join_token_ttl_s: float) -> KeptKey:
         """The key for a machine's user data: the same one each time.
@@ -92,21 +104,52 @@ class MachineKeys:
         """The key for one attempt of a node to log in anew: the same one each time. Raises as `for_launch`."""
         return await self._key(machine, attempt, m.LOGIN_LIFETIME_S)
 
-    async def _key(self, machine: str, purpose: str, lifetime_s: float) -> KeptKey:
+    async def for_spare(self, machine: Machine, want: s.Want) -> KeptKey:
+        """The spare that a machine is to be given: the same one until another is wanted. Raises as `for_launch`."""
+        if want.anew and (before := self._open.find(machine.name, want.purpose)) is not None:
+            self._store.forget(before.name)  # what is kept under this name is another key
+        if machine.spare_key and not self.spares_of(machine.name):
+            # The journal was lost: what it had minted is found by the descriptions.
+            for purpose in s.PURPOSES:
+                lost = m.ask(machine.name, purpose, self._clock.now(), s.LIFETIME_S, device=machine.tailnet_id)
+                self._open.put(replace(lost, lost=True))
+        return await self._key(machine.name, want.purpose, s.LIFETIME_S, machine.tailnet_id)
+
+    def handed_over(self, machine: str, purpose: str) -> None:
+        """The machine holds its spare: the head keeps the secret no longer. Raises TailnetError."""
+        if (key := self._open.find(machine, purpose)) is not None:
+            self._store.forget(key.name)
+
+    async def revoke_spares(self, before: datetime) -> datetime | None:
+        """End all spares that were asked for before a moment, wherever they are, and keep their records.
+
+        Returns:
+            When the first of them was asked for.
+
+        Raises:
+            TailnetError: the API cannot be asked, or refuses.
+        """
+        spares = [key for key in self._open.all() if s.is_spare(key) and key.asked_at < before]
+        for key in spares:
+            await self._revoke(key)
+        return min((key.asked_at for key in spares), default=None)
+
+    async def _key(self, machine: str, purpose: str, lifetime_s: float, device: str = "") -> KeptKey:
         before = self._open.find(machine, purpose)
         if before is not None and (kept := self._store.kept(before.name, "own")) is not None:
             if not before.id:  # a crash came between
-                self._open.put(m.minted(before, kept.id, kept.expires))
+                self._open.put(m.minted(before, kept.id, kept.expires, kept.sha256))
             return kept
         if self._minter is None:
             raise TailnetError("there is no credential for the tailnet's API any more: no key can be minted")
         tags = await self._tags()
-        key = self._open.put(m.ask(machine, purpose, self._clock.now(), lifetime_s, before))
+        key = self._open.put(m.ask(machine, purpose, self._clock.now(), lifetime_s, before, device=device))
+        self._forgotten.discard(key.name)
         if before is not None:
             await self._revoke(before)
         kept = await self._minter.single(key.description, tags, int(lifetime_s))
         self._store.keep(key.name, "own", kept)
-        self._open.put(m.minted(key, kept.id, kept.expires))
+        self._open.put(m.minted(key, kept.id, kept.expires, kept.sha256))
         return kept
 
     # -- their end ------------------------------------------------------------------------------------------------
@@ -131,25 +174,38 @@ class MachineKeys:
             self.problem = str(error)
 
     async def _look_at(self, key: m.MachineKey) -> None:
-        machine = self._records.journal.machine(key.machine)
+        machine, now = self._records.journal.machine(key.machine), self._clock.now()
         phase = machine.phase if machine is not None else None
-        logging_in, now = self._logging_in(key.machine, key.purpose), self._clock.now()
-        if not m.secret_needed(key, phase, logging_in=logging_in):
+        if s.is_spare(key):
+            spares = self.spares_of(key.machine)
+            needed, why = s.secret_needed(key, machine, spares), s.why_end(key, machine, spares)
+        else:
+            logging_in = self._logging_in(key.machine, key.purpose)
+            needed = m.secret_needed(key, phase, logging_in=logging_in)
+            why = m.why_end(key, phase, logging_in=logging_in)
+        if not needed and key.name not in self._forgotten:
             self._store.forget(key.name)
-        why = m.why_end(key, phase, logging_in=logging_in)
+            self._forgotten.add(key.name)
         if not why or not m.due(key, now):
             return
-        if not m.over(key, now):
-            try:
-                await self._revoke(key)
-            except TailnetError as error:
-                log.warning("machine_key_not_ended", machine=key.machine, key_id=key.id, reason=str(error))
-                self._open.put(m.not_ended(key, str(error), now))
-                return
-            if not m.settled(key, now):
-                self._open.put(m.look_again(key))
-                return
+        after = None if m.over(key, now) else await self._ended(key)
+        if self._open.find(key.machine, key.purpose) is not key:
+            return  # another one was asked for under its name meanwhile, and its record says so
+        if after is not None:
+            self._open.put(after)
+            return
         self._open.close(key, why, now)
+        self._forgotten.discard(key.name)
+
+    async def _ended(self, key: m.MachineKey) -> m.MachineKey | None:
+        """End what was minted for a record; the record while that is not sure."""
+        now = self._clock.now()
+        try:
+            await self._revoke(key)
+        except TailnetError as error:
+            log.warning("machine_key_not_ended", machine=key.machine, key_id=key.id, reason=str(error))
+            return m.not_ended(key, str(error), now)
+        return None if m.settled(key, now) else m.look_again(key)
 
     async def _revoke(self, key: m.MachineKey) -> None:
         """End all that was minted for a record. Raises TailnetError."""

@@ -186,7 +186,8 @@ class Daemon:
             snapshot=self._snapshot, providers=self._providers, munge=self._munge,
             devices=DeviceChecks(
                 cluster=settings.cluster.name, snapshot=self._snapshot, keys=self._auth.keys, api=self._auth.api,
-                modes=self._auth.modes, own_keys_open=lambda: self._auth.own_keys.open, key_file=self._auth.file.name,
+                modes=self._auth.modes, own_keys_unused=lambda: self._auth.own_keys.unused,
+                spares=self._auth.spares.count, key_file=self._auth.file.name,
                 machines=self._journal.machines, gone=self._journal.gone_with_device,
                 ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
             ),
@@ -274,6 +275,7 @@ class Daemon:
             *problems.of_devices(self._journal.machines(), now),
             *self._auth.occasion.problems(),
             *self._auth.own_keys.problems(),
+            *self._auth.spares.problems(),
             *problems.of_node_keys(
                 self._journal.machines(),
                 self._snapshot(),
@@ -336,6 +338,7 @@ class Daemon:
                 "munge_rotation": self._rotator.run,
                 "auth_key_rotation": self._auth.engine.run,
                 "machine_keys": self._auth.own_keys.run,
+                "spare_keys": self._auth.spares.run,
                 **self._sources.bodies(),
             }
             tasks += [

@@ -22,7 +22,7 @@ from meshd.daemon.records import Records
 from meshd.daemon.tokens import MachineTokens
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
-from meshd.model.machine import IN_SLURM, Phase
+from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import TailnetPeer
 from meshd.munge.client import MungeClient
 from meshd.plan.admission import check_facts
@@ -189,6 +189,13 @@ class NodeDeskOfDaemon:
                 self._records.change(machine, "munge", f"munge is not proved: {error}", problem=str(error))
             raise
 
+    def _keeps_spare(self, record: Machine, report: PollIn) -> Machine:
+        """What the agent tells of its spare. One that has such, and no other, was born with a key of its own."""
+        sha256, own = report.spare_key_sha256, record.own_key
+        text = f"keeps the spare auth key {sha256[:12]}" if sha256 else "keeps no spare auth key any more"
+        own = own or bool(sha256 and not report.auth_key_sha256)
+        return self._records.change(record.name, "auth_key", text, spare_key=sha256, own_key=own)
+
     async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
         """Take the agent's report; hand it what it shall do."""
         record = self._records.get(machine)
@@ -205,6 +212,8 @@ class NodeDeskOfDaemon:
             record = self._records.change(
                 machine, "auth_key", text, auth_key=report.auth_key_sha256, own_key=False
             )  # one that keeps a key was not born with one of its own
+        if report.spare_key_sha256 != record.spare_key:
+            record = self._keeps_spare(record, report)
         self._records.journal.note(replace(record, heartbeat_at=self._records.now()))
         self._rotator.heard(machine, report)
         self._heard(machine)

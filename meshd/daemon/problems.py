@@ -144,16 +144,21 @@ def of_devices(machines: Iterable[Machine], now: datetime) -> Iterable[ProblemVi
         if since is None:
             continue
         text = f"the tailnet device of {machine.name} was deleted while it runs: neither meshd nor Slurm reaches it"
+        keyless = machine.own_key and not machine.spare_key
         cure = "its agent logs in again with the auth key that it keeps, mostly within a minute"
-        if now - since >= DEVICE_BACK:
+        if keyless:
+            text += ", and it holds no spare auth key to come back with"
+        late = now - since >= DEVICE_BACK
+        if late and not keyless:
             minutes = (now - since).total_seconds() / 60
             text += f", and it did not come back within {minutes:.0f} min: its auth key is dead, or it keeps none"
+        if late or keyless:
             place = f" (`ssh {machine.public_ip}` or the cloud's console)" if machine.public_ip else ""
             cure = (
                 f"on the machine{place}: `tailscale up --auth-key=KEY --hostname={machine.name}`; or `meshctl remove "
                 f"{machine.name}`. Slurm gives up its jobs SlurmdTimeout after it lost the node; meshd ends none"
             )
-        severity = "error" if now - since >= DEVICE_BACK else "warning"
+        severity = "error" if late or keyless else "warning"
         yield _problem(severity, text, cure, since=since, machine=machine.name, pool=machine.pool)
     for names in same_machine_id(machines):
         yield _problem(

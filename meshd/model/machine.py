@@ -95,7 +95,8 @@ class Machine:
         former_ips: its tailnet addresses before the present one: a device that was deleted and made anew has another.
         path: how the head reaches it on the tailnet: "direct 1.2.3.4:41641", "relay fra", "".
         auth_key: sha256 of the tailnet auth key that it was born with or that it last told to hold; "" when not known.
-        own_key: it was born with a key of its own for one use, and keeps none.
+        own_key: it was born with a key of its own for one use, and keeps none but a spare.
+        spare_key: sha256 of the spare auth key that it last told to hold; "" for none.
         usd_per_hour: of the whole machine.
     """
 
@@ -133,6 +134,7 @@ class Machine:
     problem: str = ""
     auth_key: str = ""
     own_key: bool = False
+    spare_key: str = ""
     refusal: str = ""
     vendor_words: str = ""
     marks: dict[str, datetime] = field(default_factory=dict)

@@ -139,9 +139,10 @@ def _testing(m: Machine, seen: Scene) -> str:
 def _ready(m: Machine, seen: Scene) -> str:
     gone = m.marks.get(DEVICE_GONE)
     if gone is not None:
+        how = "it holds no auth key to come back with" if m.own_key and not m.spare_key else "its agent logs in anew"
         return (
-            f"its tailnet device was deleted at {gone:%H:%M:%S} UTC, so nobody reaches it: its agent logs in anew, and "
-            "nothing is ended for that"
+            f"its tailnet device was deleted at {gone:%H:%M:%S} UTC, so nobody reaches it: {how}, and nothing is ended "
+            "for that"
         )
     if seen.slurm is None:
         return "it works, as far as is known: Slurm cannot be read"

@@ -19,7 +19,7 @@ from meshd.runtime.pauses import growing_pause_s
 from meshd.tailnet.fields import KEY_DESCRIPTION_MAX
 
 LAUNCH: Final = "launch"
-"""The purpose of the key in a machine's user data; any other is an attempt to log in anew."""
+"""The purpose of the key in a machine's user data. Any other is an attempt to log in anew, or a spare's."""
 
 MARGIN_S: Final = 600.0
 """A key lives this much longer than its machine may take to join."""
@@ -43,7 +43,7 @@ class KeyMode(StrEnum):
     REUSABLE = "reusable"
     """All with one key, which nodes keep."""
     PER_MACHINE = "per_machine"
-    """Each with a key of its own for one use, which none keeps."""
+    """Each with a key of its own for one use, which none keeps, and a spare afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class MachineKey:
 
     Attributes:
         machine: the one that it is for.
-        purpose: LAUNCH, or the attempt to log in anew.
+        purpose: LAUNCH, the attempt to log in anew, or a spare's.
         asked_at: when it was asked for last; whether it was made is not known while `id` is "".
         expires: all that was minted for it is over by itself then.
         id: the control server's.
@@ -100,6 +100,8 @@ class MachineKey:
         attempts: how often its end was tried in vain.
         failure: why the last try failed; "" while all is well.
         retry_at: no try before then.
+        sha256: of its secret; "" when it was not minted, or by a meshd that did not write it down.
+        device: of a spare: the tailnet device that its machine had when it was asked for.
     """
 
     machine: str
@@ -111,6 +113,8 @@ class MachineKey:
     attempts: int = 0
     failure: str = ""
     retry_at: datetime | None = None
+    sha256: str = ""
+    device: str = ""
 
     @property
     def name(self) -> str:
@@ -129,46 +133,60 @@ class MachineKey:
         return self.lost or not self.id
 
 
-def ask(machine: str, purpose: str, now: datetime, lifetime_s: float, before: MachineKey | None = None) -> MachineKey:
+def ask(
+    machine: str,
+    purpose: str,
+    now: datetime,
+    lifetime_s: float,
+    before: MachineKey | None = None,
+    *,
+    device: str = "",
+) -> MachineKey:
     """The record to be journaled before a key is minted.
 
     Args:
         machine: that it is for.
-        purpose: LAUNCH, or the attempt to log in anew.
+        purpose: LAUNCH, the attempt to log in anew, or a spare's.
         now: UTC.
         lifetime_s: of the key.
         before: the record of an earlier call whose key is not at hand any more.
+        device: of a spare: its machine's.
     """
     expires = now + timedelta(seconds=lifetime_s)
     if before is not None:
         expires = max(expires, before.expires)
-    return MachineKey(machine, purpose, now, expires, lost=before is not None)
+    return MachineKey(machine, purpose, now, expires, lost=before is not None, device=device)
 
 
-def minted(key: MachineKey, key_id: str, expires: datetime | None) -> MachineKey:
+def minted(key: MachineKey, key_id: str, expires: datetime | None, sha256: str = "") -> MachineKey:
     """The record once it was made and its secret is kept."""
-    return replace(key, id=key_id, expires=max(key.expires, expires) if expires else key.expires)
+    return replace(key, id=key_id, expires=max(key.expires, expires) if expires else key.expires, sha256=sha256)
+
+
+def given_up(phase: Phase | None) -> str:
+    """Why no key is needed in a phase whatever it is for; "" when one may be. None: the journal has no such machine."""
+    if phase is None or phase is Phase.GONE:
+        return "its machine is gone"
+    return "its machine is given up" if phase in {Phase.TERMINATING, Phase.LOST} else ""
 
 
 def why_end(key: MachineKey, phase: Phase | None, *, logging_in: bool) -> str:
-    """Why a key shall be ended now; "" while it is needed.
+    """Why a key that is no spare shall be ended now; "" while it is needed.
 
     Args:
         key: its record.
         phase: of its machine; None when the journal has no such machine.
         logging_in: its machine is told to log in anew with it just now.
     """
-    if phase is None or phase is Phase.GONE:
-        return "its machine is gone"
-    if phase in {Phase.TERMINATING, Phase.LOST}:
-        return "its machine is given up"
+    if why := given_up(phase):
+        return why
     if key.purpose != LAUNCH:
         return "" if logging_in else "the login has come to its end"
     return "its machine has joined" if phase in IN_SLURM else ""
 
 
 def secret_needed(key: MachineKey, phase: Phase | None, *, logging_in: bool) -> bool:
-    """Its secret may be asked for once more: a create call may have to be repeated with the same user data."""
+    """The secret may be asked for once more: a create call may have to be repeated with the same user data."""
     return logging_in if key.purpose != LAUNCH else phase in {Phase.REQUESTED, Phase.LAUNCHING}
 
 

@@ -22,14 +22,14 @@ class Stage(StrEnum):
     """Where a rotation stands."""
 
     REVOKE_FIRST = "revoke_first"
-    """The old key is known to strangers: it is revoked before anything else."""
+    """The old key, or a spare, is known to strangers: it is revoked before anything else, and so are all spares."""
     MINT = "mint"
     PROVE = "prove"
     """A throw-away device joins with the new key."""
     SWITCH = "switch"
     """Machines that are launched from now on get the new key."""
     DISTRIBUTE = "distribute"
-    """Nodes that can be reached are given the new key."""
+    """Nodes that can be reached are given the new key, and those that had keys of their own a new spare."""
     REAUTH = "reauth"
     """Nodes log in anew with it, a few at a time."""
     CONFIRM = "confirm"
@@ -50,7 +50,7 @@ AT_NODES = frozenset({Stage.DISTRIBUTE, Stage.REAUTH, Stage.CONFIRM, Stage.HOLD}
 ENDED = frozenset({Stage.DONE, Stage.ABORTED})
 
 MOVES: dict[Stage, frozenset[Stage]] = {
-    Stage.REVOKE_FIRST: frozenset({Stage.MINT, Stage.PROVE, Stage.DISCARD}),
+    Stage.REVOKE_FIRST: frozenset({Stage.MINT, Stage.PROVE, Stage.DISTRIBUTE, Stage.DISCARD}),
     Stage.MINT: frozenset({Stage.PROVE, Stage.DISCARD}),
     Stage.PROVE: frozenset({Stage.SWITCH, Stage.DISCARD}),
     Stage.SWITCH: frozenset({Stage.DISTRIBUTE, Stage.ROLLBACK}),
@@ -92,7 +92,7 @@ class Source(StrEnum):
     MINTED = "minted"
     FILE = "file"
     NONE = "none"
-    """There is none: no machine shares a key with another. Nodes log in anew, each with a key of its own."""
+    """There is none: no machine shares a key. Nodes get new spares, and may log in, each with a key of its own."""
 
 
 FIRST_STAGE = {Source.MINTED: Stage.MINT, Source.FILE: Stage.PROVE, Source.NONE: Stage.DISTRIBUTE}

@@ -101,17 +101,24 @@ def _remember(rotation: Rotation, world: World, now: datetime) -> Rotation:
 
 
 def _concerned(rotation: Rotation, seen: SeenNode) -> bool:
-    """One that keeps no key takes part when it shall log in anew, unless it was born after that was said."""
+    """One that had a key of its own takes part when it shall log in anew, unless it was born after that was said."""
+    if not _holds(rotation, seen):
+        return True
     if not seen.own_key:
-        return not _holds(rotation, seen)
+        return False
     born_before = seen.born_at is None or seen.born_at < rotation.started_at
     return rotation.reauth and not rotation.taken_back and born_before
 
 
 def _holds(rotation: Rotation, seen: SeenNode) -> bool:
-    """It has what it shall keep. Where there is no key for all, there is nothing to be kept."""
+    """It has what it shall keep: the key for all where there is one, or a spare that is no older than the rotation.
+
+    On the way back a spare is as good as any other. One that has none is given one by and by, rotation or not.
+    """
+    if seen.own_key:
+        return bool(rotation.taken_back) or seen.spare_at is None or seen.spare_at >= rotation.started_at
     target = rotation.target
-    return seen.own_key or target is None or seen.sha256 == target.sha256
+    return target is None or seen.sha256 == target.sha256
 
 
 def _watch_nodes(rotation: Rotation, world: World, now: datetime) -> Rotation:

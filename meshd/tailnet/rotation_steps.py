@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from meshd.runtime.pauses import growing_pause_s
-from meshd.tailnet.rotation import LOGGING_IN, KeyRef, Newcomer, NodeStage, Rotation, RotationNode, Source, Stage
+from meshd.tailnet.rotation import FIRST_STAGE, LOGGING_IN, KeyRef, Newcomer, NodeStage, Rotation, RotationNode, Stage
 from meshd.tailnet.rotation_world import SeenNode, World
 
 STORE_PARALLEL: Final = 16
@@ -208,7 +208,7 @@ def _onward(rotation: Rotation, step: RotationStep, now: datetime) -> Rotation:
     """The stage after one whose step is done."""
     match rotation.stage, step.action:
         case Stage.REVOKE_FIRST, Action.REVOKE_OLD:
-            return rotation.moved(Stage.MINT if rotation.source is Source.MINTED else Stage.PROVE, now)
+            return rotation.moved(FIRST_STAGE[rotation.source], now)
         case Stage.MINT, Action.MINT:
             return rotation.moved(Stage.PROVE, now)
         case Stage.PROVE, Action.PROVE:

@@ -18,7 +18,8 @@ class SeenNode:
         node_key: its public key as the head's tailscaled sees it.
         online: the head's tailscaled sees it online.
         reauth_problem: why it cannot log in anew; "" when it can.
-        own_key: it was born with a key of its own and keeps none: it is given one when it logs in anew.
+        own_key: it was born with a key of its own and keeps none but a spare: it is given one when it logs in anew.
+        spare_at: when the spare that it holds was asked for; None when it holds none.
         born_at: when its create call was made; None when not known.
     """
 
@@ -31,6 +32,7 @@ class SeenNode:
     online: bool = False
     reauth_problem: str = ""
     own_key: bool = False
+    spare_at: datetime | None = None
     born_at: datetime | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest_asyncio
 
 from meshd.contract.faults import Fault, Kind, When
 from tests.e2e.lab import Lab
+from tests.e2e.test_devices import completed, device_events, nothing_wrong, told
+from tests.e2e.test_jobs import WAIT_FOR_WORD
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -55,6 +57,26 @@ async def none_lives(lab: Lab) -> None:
     await lab.until(look, "no key is left")
 
 
+async def only_spares_live(lab: Lab, machines: Collection[str]) -> dict[str, str]:
+    """Each machine holds a spare and no other key, and no other one for one use opens anything: the ids by machine."""
+
+    async def look() -> dict[str, str] | None:
+        living = {key_id: key for key_id, key in (await keys(lab)).items() if not key.get("invalid")}
+        found = {}
+        for key_id, key in living.items():
+            purpose, _, tail = key["description"].removeprefix("meshd ").partition(" ")
+            (name,) = [name for name in machines if tail and name.endswith(tail)] or [""]
+            found[name if purpose.startswith("spare") else ""] = key_id
+        kept = await lab.head.shell("ls /var/lib/meshd/ | grep -c own.json || true")
+        return found if kept == "0" and len(living) == len(found) and set(found) == set(machines) else None
+
+    spares = await lab.until(look, "each machine has a spare, and no other key is left", 20)
+    for name in machines:
+        there = await lab.inside(name, "sh", "-c", "stat -c '%a %U %n' /etc/meshd-node/*.key")
+        assert there == "600 root /etc/meshd-node/tailscale.spare.key"
+    return spares
+
+
 async def test_from_launch_to_the_end(mine: Lab, figure: Callable[[str], None]) -> None:
     lab = mine
     lab.room(**dict.fromkeys(CLOUDS, 1))
@@ -68,12 +90,10 @@ async def test_from_launch_to_the_end(mine: Lab, figure: Callable[[str], None]) 
     joined_by = {device["hostname"]: device["authKeyId"] for device in devices}
     assert {name: found[1] for name, found in sent.items() if found}.items() <= joined_by.items()
     began = time.monotonic()
-    await none_lives(lab)
-    figure(f"both keys dead {time.monotonic() - began:.1f} s after READY")
-    for token in sent:
-        assert await lab.inside(token, "sh", "-c", "ls /etc/meshd-node/*.key 2>/dev/null | wc -l") == "0"
+    spares = await only_spares_live(lab, sent)
+    figure(f"both keys dead, and spares held, {time.monotonic() - began:.1f} s after READY")
     rows = {row["name"]: row for row in (await lab.ask("doctor"))["checks"]}
-    assert "for one use, on aws, runpod" in rows["key mode"]["text"]
+    assert "for one use, on aws, runpod; 2 of 2 nodes hold a spare" in rows["key mode"]["text"]
 
     before = await lab.by_slot()
     ran = await lab.meshctl("rotate-key", "--reauth", "--timeout", "120s", timeout_s=140)
@@ -84,9 +104,8 @@ async def test_from_launch_to_the_end(mine: Lab, figure: Callable[[str], None]) 
     assert sorted(seen["own_key_nodes"]) == sorted(before)
     after = await lab.by_slot()
     assert {slot: row["address"] for slot, row in after.items()} == {s: r["address"] for s, r in before.items()}
-    await none_lives(lab)
-    for token in sent:
-        assert await lab.inside(token, "sh", "-c", "ls /etc/meshd-node/*.key 2>/dev/null | wc -l") == "0"
+    exchanged = await only_spares_live(lab, sent)
+    assert not set(spares.values()) & set(exchanged.values()), "a rotation exchanges them"
     assert len(await lab.joined_slots()) == 2
 
     await lab.scale(0)
@@ -94,6 +113,41 @@ async def test_from_launch_to_the_end(mine: Lab, figure: Callable[[str], None]) 
     await none_lives(lab)
     text = await lab.head.shell("cat /var/lib/meshd/journal.db* | grep -c tskey-auth || true")
     assert text == "0", "no secret is in the journal"
+
+
+async def test_a_device_deleted_under_a_job(mine: Lab, figure: Callable[[str], None]) -> None:
+    """The machine comes back with its spare, gets its old address and the next spare; so it does a second time."""
+    lab = mine
+    await lab.scale(1, "--provider", "aws")
+    ((slot, row),) = (await lab.by_slot()).items()
+    machine, address = row["machine"], row["address"]
+    job = await lab.sbatch(WAIT_FOR_WORD)
+    assert await lab.running(job) == slot
+    slurmd, reconfigures = await lab.inside(machine, "pgrep", "-x", "slurmd"), await lab.reconfigures()
+    spares = []
+    for _ in range(2):
+        spares.append((await only_spares_live(lab, {machine}))[machine])
+        event = await lab.last_event()
+        await lab.delete_device(machine)
+        began = time.monotonic()
+        await told(lab, machine, began, figure)
+
+        async def back(after: int = event) -> bool:
+            return f"with its address {address}" in " ".join(await device_events(lab, machine, after))
+
+        await lab.until(back, "it is back with its address")
+        figure(f"with its spare it was back with its old address after {time.monotonic() - began:.1f} s")
+        await nothing_wrong(lab, machine)
+    spares.append((await only_spares_live(lab, {machine}))[machine])
+    assert len(set(spares)) == 3
+    assert (await lab.job(job))["JobState"] == "RUNNING"
+    assert await lab.inside(machine, "pgrep", "-x", "slurmd") == slurmd, "slurmd was not touched"
+    await lab.inside(machine, "touch", f"/tmp/end-{job}")
+    await completed(lab, job)
+    assert await lab.reconfigures() == reconfigures, "nothing has changed for Slurm"
+    await lab.scale(0)
+    await lab.nothing_left()
+    await none_lives(lab)
 
 
 async def test_what_faults_leave_behind_is_dead_too(mine: Lab) -> None:

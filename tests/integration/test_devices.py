@@ -8,7 +8,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,14 +18,28 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from deploy.node.meshd_node.commands import carry_out
+from deploy.node.meshd_node.files import sha256_of
 from deploy.node.meshd_node.login import DELETED, SILENT, ailment, online
 from deploy.node.meshd_node.login_watch import LOOK_S, PAUSE_MAX_S, SILENT_S, LoginWatch
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
+from meshd.api.node_commands import Command
+from meshd.api.node_schema import ResultIn, Verb
+from meshd.daemon.machine_keys import MachineKeys
+from meshd.daemon.records import Records
+from meshd.daemon.spare_keys import SpareKeys
+from meshd.model.machine import Machine as Record
+from meshd.model.machine import Phase
 from meshd.runtime.clock import SystemClock
+from meshd.store.journal import Journal
+from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet.admin import TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken
+from meshd.tailnet.keys import Minter
+from meshd.tailnet.keystore import KeyStore
 from tests.integration.tailnet_lab import API_TOKEN, TailnetLab, tailnet_lab
+from tests.unit.worlds import machine
 from tests.waiting import until
 
 pytestmark = [
@@ -144,6 +159,83 @@ async def test_a_deleted_device_comes_back_with_the_stored_key(lab: TailnetLab) 
     await node.looks(LOOK_S)
     await lab.online("node")
     assert (await node.device())[1] not in (old[1], new[1])
+
+
+class Head:
+    """What gives the machine its spares, with the real API; orders reach the agent at once."""
+
+    def __init__(self, node: Machine, directory: Path, device: str) -> None:
+        self.node = node
+        self.clock = SystemClock()
+        self.admin = TailscaleAdmin(AdminHttp(node.lab.api_url, ApiToken(SecretStr(API_TOKEN)), self.clock))
+        self.journal = Journal(directory / "j.db")
+        self.records = Records(self.journal, self.clock, lambda: None)
+        self.name = self.put(machine(Phase.READY, own_key=True, tailnet_id=device)).name
+
+        async def tags() -> tuple[str, ...]:
+            return ("tag:gpu",)
+
+        self.keys = MachineKeys(
+            OpenKeys(self.journal), KeyStore(directory), self.admin,
+            Minter(self.admin, tags=("tag:gpu",), cluster="lab", clock=self.clock), tags=tags,
+            logging_in=lambda *_: False, records=self.records, clock=self.clock,
+        )  # fmt: skip
+        self.spares = SpareKeys(
+            self.keys, self, self.records, self.clock, reachable=lambda _: True, rotated_at=lambda: None
+        )
+
+    def put(self, one: Record) -> Record:
+        return self.journal.put(one, "x", "as the agent tells", self.clock.now())
+
+    async def ask(
+        self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float, *, first: bool = False
+    ) -> ResultIn:
+        command = Command("1", verb, args)
+        self.node.node.state.done.clear()
+        return ResultIn(**await asyncio.to_thread(carry_out, self.node.node, command.to_wire()))
+
+    async def hears(self) -> None:
+        """The agent's next poll: the spare that it holds, and its device."""
+        held, (device, _) = sha256_of(self.node.node.paths.spare_key), await self.node.device()
+        self.put(replace(self.records.get(self.name), spare_key=held, tailnet_id=device))
+        await self.keys.tick()
+        await self.spares.tick()
+        await self.keys.tick()
+
+    async def living(self) -> set[str]:
+        return {key.id for key in await self.admin.list_keys() if key.valid and not key.reusable}
+
+
+async def test_a_machine_with_a_key_of_its_own_comes_back_with_its_spare_and_gets_the_next(
+    lab: TailnetLab, tmp_path: Path
+) -> None:
+    node = Machine(lab, "node")
+    node.node.paths.auth_key.unlink()
+    await node.looks(LOOK_S)
+    old, spare = await node.device(), node.node.paths.spare_key
+    head, used = Head(node, tmp_path, old[0]), set()
+    for _ in range(2):
+        await head.hears()
+        assert spare.stat().st_mode & 0o777 == 0o600
+        (key_id,) = await head.living()  # the one before is revoked
+        assert key_id in spare.read_text() and key_id not in used
+        used.add(key_id)
+        await delete(lab, "node")
+        await node.until(SILENT)
+        began = time.monotonic()
+        await node.looks(SILENT_S + LOOK_S)
+        new = await node.device()
+        assert online(await node.status()) and new[0] != old[0] and not spare.exists()
+        sys.stderr.write(f"logged in with its spare in {time.monotonic() - began:.1f} s\n")
+        await head.admin.set_address(new[0], old[1])
+        await until(node.device, lambda own, new=new: own == (new[0], old[1]), "the node has its old address", 5)
+    await head.hears()
+    assert len(await head.living()) == 1
+    head.put(replace(head.records.get(head.name), phase=Phase.TERMINATING))
+    await head.keys.tick()
+    assert not await head.living(), "it ends with its machine"
+    await head.admin.aclose()
+    head.journal.close()
 
 
 async def test_with_a_dead_key_it_stays_away_and_says_so_until_there_is_a_good_one(lab: TailnetLab) -> None:

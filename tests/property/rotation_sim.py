@@ -23,7 +23,8 @@ from meshd.daemon.rotation.desk import RotationDesk
 from meshd.daemon.rotation.engine import RotationEngine
 from meshd.daemon.rotation.greeting import Greetings
 from meshd.daemon.rotation.occasion import Occasion
-from meshd.daemon.rotation.world import world_of
+from meshd.daemon.rotation.world import reachable, world_of
+from meshd.daemon.spare_keys import SpareKeys
 from meshd.daemon.under_way import UnderWay, under_way
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.model.machine import Machine, Phase
@@ -43,6 +44,7 @@ from tests.unit.worlds import NOW, machine
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TAGS = ("tag:gpu",)
 ROUND_S = 3.0
+SILENT_S = 60.0
 
 
 class Crash(BaseException):
@@ -69,7 +71,8 @@ class SimNode:
     logins: int = 0
     attempts: dict[str, dict[str, Any]] = field(default_factory=dict)
     own: bool = False
-    """It was born with a key of its own and keeps none."""
+    """It was born with a key of its own and keeps none but a spare."""
+    spare: str = ""
 
 
 @dataclass
@@ -149,6 +152,8 @@ class SimTailnet:
         if self.compromised and key_id == "k1":
             return
         for node in self.nodes.values():
+            if key_id_of(SecretStr(node.spare)) == key_id and not self.compromised:
+                self.violations.append(f"{key_id} was revoked while {node.name} holds it as its spare")
             if key_id_of(SecretStr(node.key)) == key_id and node.name not in self.waived:
                 self.violations.append(f"{key_id} was revoked while {node.name} holds it")
         if self.in_use and key_id_of(SecretStr(self.in_use)) == key_id:
@@ -189,11 +194,15 @@ class SimTailnet:
             self.greeted.append((node.name, args["address"]))
             return ResultIn(id="x", ok=True, data={"answered": not self.chance(0.1)})
         data: dict[str, Any] = {}
-        if node.own and (verb == "auth_key" or "key" not in args):
+        wrong = verb == "auth_key" or "key" not in args if node.own else verb == "spare_key"
+        if wrong:
             self.violations.append(f"{node.name} is not given a key of its own")
         if verb == "auth_key":
             node.key = args["key"].get_secret_value()
             data = {"sha256": sha(node.key)}
+        elif verb == "spare_key":
+            node.spare = args["key"].get_secret_value()
+            data = {"sha256": sha(node.spare)}
         elif args["attempt"] not in node.attempts:
             self._begin_login(node, args["attempt"], args["key"].get_secret_value() if "key" in args else node.key)
         if verb == "reauth":
@@ -278,8 +287,12 @@ class Life:
             OpenKeys(self.journal), self.store, net, minter, tags=tags, logging_in=self.logging_in,  # type: ignore[arg-type]
             records=self.records, clock=net.clock,
         )  # fmt: skip
+        self.spares = SpareKeys(
+            self.own_keys, net, self.records, net.clock, rotated_at=self.rotated_at,
+            reachable=lambda machine: reachable(machine, net.clock.now(), SILENT_S),
+        )  # fmt: skip
         means = Means(
-            "lab", self.store, net, minter, net, net, self.records, (), lambda: TAGS, self.own_keys,  # type: ignore[arg-type]
+            "lab", self.store, net, minter, net, net, self.records, (), lambda: TAGS, self.own_keys, self.spares,  # type: ignore[arg-type]
         )  # fmt: skip
         self.occasion = Occasion(
             self.store, self.file, minter, mints=False, ahead=timedelta(days=14), expires=lambda: None,
@@ -294,6 +307,11 @@ class Life:
             shared_key_wanted=shared_key_wanted, world=self.world, under_way=self.under_way, clock=net.clock,
         )  # fmt: skip
         self.agents_speak()
+
+    def rotated_at(self) -> datetime | None:
+        """As the daemon's wiring has it."""
+        last = self.engine.last
+        return last.started_at if last is not None and last.stage is Stage.DONE else None
 
     def under_way(self) -> UnderWay | None:
         """The rotation of either key that has not ended, by the journal."""
@@ -322,8 +340,9 @@ class Life:
             tailnet = Unavailable("fault", now)
         in_use = self.store.in_use()
         return world_of(
-            self.journal.machines(), tailnet, slurm, in_use=in_use.sha256 if in_use else "", now=now, silent_s=60
-        )
+            self.journal.machines(), tailnet, slurm, in_use=in_use.sha256 if in_use else "", now=now,
+            silent_s=SILENT_S, spare_at=self.spares.held_since,
+        )  # fmt: skip
 
     def agents_speak(self) -> None:
         """Machines come, go, join, and those that are here tell the key that they keep."""
@@ -340,6 +359,8 @@ class Life:
             if node.joined and node.here:
                 if not node.own and record.auth_key != sha(node.key):
                     record = self.records.change(node.name, "auth_key", "told", auth_key=sha(node.key))
+                if node.spare and record.spare_key != sha(node.spare):
+                    record = self.records.change(node.name, "auth_key", "told", spare_key=sha(node.spare))
                 self.journal.note(replace(record, heartbeat_at=now))
 
     def _record(self, node: SimNode) -> Machine:
@@ -377,6 +398,7 @@ class Life:
     async def _end_keys(self) -> None:
         with suppress(Crash):
             await self.own_keys.tick()
+            await self.spares.tick()
 
     async def kill(self) -> None:
         """kill -9."""
@@ -435,8 +457,13 @@ def _check_end(seed: int, net: SimTailnet, life: Life, directory: Path, rotation
     elif last.ended:
         assert in_use.id == "k1", details
     if last.ended:
+        spares = {key_id_of(SecretStr(node.spare)) for node in net.nodes.values() if node.joined and node.own}
         living = {key.id for key in net.keys.values() if key.valid}
-        assert living <= {in_use.id}, f"keys nobody uses live on: {living}, {details}"
+        assert spares <= living, f"a node holds no good spare: {details}"
+        assert living <= {in_use.id, *spares}, f"keys nobody uses live on: {living}, {details}"
+        if last.stage is Stage.DONE:
+            born = [created for key_id in spares if (created := net.keys[key_id].created) is not None]
+            assert len(born) == len(spares) and all(at >= last.started_at for at in born), f"an old spare: {details}"
         held = {sha(node.key) for node in net.nodes.values() if node.joined and not node.own}
         assert held <= {in_use.sha256}, f"a node keeps another key: {details}"
         assert {path.name for path in directory.glob("tailscale-auth-key*")} == {"tailscale-auth-key.json"}

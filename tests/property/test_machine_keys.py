@@ -6,23 +6,29 @@ import random
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
+from meshd.api.node_schema import ResultIn
 from meshd.daemon.machine_keys import MachineKeys
 from meshd.daemon.records import Records
+from meshd.daemon.spare_keys import SpareKeys
 from meshd.errors import TailnetError
 from meshd.model.machine import MOVES, Machine, Phase
 from meshd.store.journal import Journal
 from meshd.store.machine_keys import OpenKeys
+from meshd.tailnet import spare_keys as s
 from meshd.tailnet.keys import Minter
-from meshd.tailnet.keystore import KeyStore
+from meshd.tailnet.keystore import KeyStore, key_id_of
 from meshd.tailnet.machine_keys import (
     LAUNCH,
     SETTLE_S,
     KeyMode,
+    MachineKey,
     ask,
     due,
     minted,
@@ -32,10 +38,11 @@ from meshd.tailnet.machine_keys import (
     settled,
     why_end,
 )
-from tests.property.rotation_sim import TAGS, Crash, SimTailnet
-from tests.unit.worlds import NOW, machine
+from tests.property.rotation_sim import TAGS, Crash, SimTailnet, sha
+from tests.unit.worlds import FACTS, NOW, machine
 
 TTL_S = 3600.0
+ONWARD = (Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING, Phase.TESTING, Phase.READY)
 MAY_NEED_IT = frozenset({Phase.REQUESTED, Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING})
 
 
@@ -104,13 +111,111 @@ def test_the_mode_follows_the_settings_and_else_who_can_read_it(
     assert modes_of(None, {}, can_mint=True).shared_key_wanted
 
 
+# -- what is decided about spares -------------------------------------------------------------------------------------
+
+PLAIN = machine(Phase.READY, own_key=True, tailnet_id="n-1")
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[Machine, list[MachineKey]]:
+    """A machine that may hold a spare, and any two records of spares."""
+    keys = []
+    for purpose in draw(st.sets(st.sampled_from(s.PURPOSES))):
+        asked_at = NOW + timedelta(days=draw(st.integers(-40, 0)), seconds=draw(st.integers(0, 9)))
+        key = ask(PLAIN.name, purpose, asked_at, s.LIFETIME_S, device=draw(st.sampled_from(["n-1", "n-0"])))
+        if draw(st.booleans()):
+            key = minted(key, f"k-{purpose}", None, sha(purpose))
+        keys.append(key)
+    spare = draw(st.sampled_from(["", "unknown", *(key.sha256 for key in keys)]))
+    return replace(PLAIN, spare_key=spare), keys
+
+
+@given(scenes(), st.none() | st.integers(-40, 0), st.booleans())
+def test_a_machine_is_left_alone_only_with_the_right_spare(
+    scene: tuple[Machine, list[MachineKey]], days: int | None, at_hand: bool
+) -> None:
+    one, keys = scene
+    since = None if days is None else NOW + timedelta(days=days)
+    wanted, last, has = s.want(one, keys, NOW, since=since, at_hand=at_hand), s.newest(keys), s.held(one, keys)
+    if wanted is None:
+        assert last is not None and last is has and last.device == one.tailnet_id
+        assert last.expires > NOW + s.EXCHANGE_AHEAD and (since is None or last.asked_at >= since)
+        return
+    assert wanted.purpose in s.PURPOSES and wanted.why
+    if wanted.anew:
+        assert has is None or wanted.purpose != has.purpose, "what it holds is not ended for another one"
+    else:
+        assert at_hand and last is not None and wanted.purpose == last.purpose and last is not has
+
+
+@given(scenes())
+def test_a_spare_is_ended_only_when_a_newer_one_is_held(scene: tuple[Machine, list[MachineKey]]) -> None:
+    one, keys = scene
+    has = s.held(one, keys)
+    for key in keys:
+        if s.why_end(key, one, keys):
+            assert has is not None and key is not has and key.asked_at <= has.asked_at
+        for phase in (Phase.TERMINATING, Phase.LOST, Phase.GONE):
+            assert s.why_end(key, replace(one, phase=phase), keys)
+            assert not s.secret_needed(key, replace(one, phase=phase), keys)
+        assert s.why_end(key, None, keys) and s.why_end(key, replace(one, own_key=False), keys)
+
+
+@given(st.sampled_from([*Phase]), st.booleans(), st.booleans())
+def test_who_may_hold_a_spare(phase: Phase, own: bool, left: bool) -> None:
+    one = replace(PLAIN, phase=phase, own_key=own, left_slurm=left)
+    assert s.may_hold(one) is (own and not left and phase in {Phase.READY, Phase.DRAINING})
+    assert not s.may_hold(replace(one, marks={"device_gone": NOW})), "it cannot be reached"
+
+
 # -- any history ------------------------------------------------------------------------------------------------------
+
+
+class Agents:
+    """The machines' agents and their devices, which somebody deletes now and then."""
+
+    def __init__(self, net: SimTailnet) -> None:
+        self.net = net
+        self.spare: dict[str, str] = {}
+        self.used: set[str] = set()
+        self.devices: dict[str, int] = {}
+        self.lost: set[str] = set()
+        self.came_back = 0
+
+    async def ask(
+        self, machine: str, verb: str, args: Any, timeout_s: float, *, first: bool = False
+    ) -> ResultIn | None:
+        """The verb spare_key; orders and answers may be lost."""
+        assert verb == "spare_key" and machine not in self.lost
+        self.net.maybe_crash()
+        if self.net.chance(0.1):
+            return None
+        self.spare[machine] = args["key"].get_secret_value()
+        self.net.maybe_crash()
+        if self.net.chance(0.1):
+            return None
+        return ResultIn(id="x", ok=True, data={"sha256": sha(self.spare[machine])})
+
+    def device_deleted(self, machine: str) -> None:
+        """It comes back with its spare, if that is good, and mostly takes the used one away; else it is lost."""
+        secret = self.spare.get(machine, "")
+        if not secret or not self.net.alive(secret):
+            self.lost.add(machine)
+            return
+        key = self.net.keys[key_id_of(SecretStr(secret))]
+        assert not key.reusable
+        self.net.keys[key.id] = replace(key, valid=False)
+        self.used.add(secret)
+        self.devices[machine] = self.devices.get(machine, 0) + 1
+        self.came_back += 1
+        if self.net.rng.random() < 0.8:
+            self.spare[machine] = ""
 
 
 class Life:
     """One life of the daemon, as far as these keys go."""
 
-    def __init__(self, net: SimTailnet, directory: Path) -> None:
+    def __init__(self, net: SimTailnet, directory: Path, agents: Agents) -> None:
         self.net = net
         self.journal = Journal(directory / "j.db")
         self.records = Records(self.journal, net.clock, lambda: None)
@@ -123,15 +228,29 @@ class Life:
             OpenKeys(self.journal), self.store, net, Minter(net, tags=TAGS, cluster="lab", clock=net.clock),  # type: ignore[arg-type]
             tags=tags, logging_in=lambda *_: False, records=self.records, clock=net.clock,
         )  # fmt: skip
+        self.agents = agents
+        self.spares = SpareKeys(
+            self.keys, agents, self.records, net.clock, reachable=lambda one: one.name not in agents.lost,
+            rotated_at=lambda: None,
+        )  # fmt: skip
 
     def put(self, one: Machine) -> Machine:
         return self.journal.put(one, "phase", "as the cloud has it", self.net.clock.now())
+
+    def agents_speak(self) -> None:
+        """They tell the spare that they hold, from the device that they have."""
+        for one in self.journal.machines():
+            if one.facts is not None and one.name not in self.agents.lost:
+                spare = self.agents.spare.get(one.name, "")
+                device = f"n-{one.name}-{self.agents.devices.get(one.name, 0)}"
+                self.put(replace(one, spare_key=sha(spare) if spare else "", tailnet_id=device))
 
 
 def _next(rng: random.Random, one: Machine) -> Phase:
     if one.phase is Phase.REQUESTED:
         return Phase.GONE
-    return rng.choice(sorted(MOVES[one.phase]))
+    onward = [phase for phase in (*ONWARD, Phase.GONE) if phase in MOVES[one.phase]]
+    return onward[0] if onward and rng.random() < 0.7 else rng.choice(sorted(MOVES[one.phase]))
 
 
 class History:
@@ -141,7 +260,8 @@ class History:
         self.rng = random.Random(seed)
         self.net = SimTailnet(self.rng)
         self.directory = directory
-        self.life = Life(self.net, directory)
+        self.agents = Agents(self.net)
+        self.life = Life(self.net, directory, self.agents)
         self.given: dict[str, str] = {}
         """The secret in each machine's user data as it was sent."""
 
@@ -166,12 +286,19 @@ class History:
         for one in self.life.journal.machines():
             if one.phase is Phase.REQUESTED and self.rng.random() < 0.7:
                 await self.launch(one)
-            elif self.rng.random() < 0.3 or not self.net.faults:
+            elif self.rng.random() < (0.05 if one.phase is Phase.READY else 0.3 if self.net.faults else 1.0):
                 moved = one.moved(_next(self.rng, one), self.net.clock.now(), "goes on")
                 if moved.phase is Phase.JOINING:  # its key is used
                     self._use(moved.name)
+                if moved.phase is Phase.CONFIGURING:
+                    moved = replace(moved, facts=FACTS)
                 self.life.put(moved)
+            elif one.phase is Phase.READY and self.rng.random() < 0.1:
+                self.agents.device_deleted(one.name)
+        self.life.agents_speak()
         await self.life.keys.tick()
+        await self.life.spares.tick()
+        self._check_spares()
         for one in self.life.journal.machines():
             young = (self.net.clock.now() - one.created_at).total_seconds() < TTL_S
             if one.phase in {Phase.LAUNCHING, Phase.BOOTING} and young:
@@ -182,15 +309,36 @@ class History:
             if f"tskey-auth-{key.id}-" in self.given[name]:
                 self.net.keys[key.id] = replace(key, valid=False)
 
+    def _check_spares(self) -> None:
+        """What a living machine holds is good, unless it was used: nothing is taken from it for another one."""
+        for one in self.life.journal.machines():
+            spare = self.agents.spare.get(one.name, "")
+            if s.may_hold(one) and spare not in {"", *self.agents.used}:
+                assert self.net.keys[key_id_of(SecretStr(spare))].valid, f"{one.name} holds a dead spare"
+
     def die(self) -> None:
         self.life.journal.close()
         self.net.crashed = False
-        self.life = Life(self.net, self.directory)
+        self.life = Life(self.net, self.directory, self.agents)
+
+    async def calm(self) -> None:
+        """Every machine that is well has one good spare, and there are no others."""
+        ready = [one for one in self.life.journal.machines() if s.may_hold(one) and one.name not in self.agents.lost]
+        for _ in range(4):
+            self.net.clock.t_s += 700.0
+            self.life.agents_speak()
+            await self.life.keys.tick()
+            await self.life.spares.tick()
+        held = {self.agents.spare[one.name] for one in ready}
+        assert len(held) == len(ready) and all(self.net.alive(secret) for secret in held)
+        living = {key.id for key in self.net.keys.values() if key.valid and key.description.startswith("meshd spare")}
+        lost = {key_id_of(SecretStr(self.agents.spare.get(name) or "-")) for name in self.agents.lost}
+        assert living - lost == {key_id_of(SecretStr(secret)) for secret in held}
 
 
 async def test_no_history_leaks_a_key_or_ends_one_that_is_needed(tmp_path: Path) -> None:
-    minted_in_all = 0
-    for seed in range(25):
+    minted_in_all = came_back = 0
+    for seed in range(12):
         directory = tmp_path / str(seed)
         directory.mkdir()
         history = History(seed, directory)
@@ -200,19 +348,21 @@ async def test_no_history_leaks_a_key_or_ends_one_that_is_needed(tmp_path: Path)
                 await history.step(index)
             except Crash:
                 history.die()
+        await history.calm()
+        came_back += history.agents.came_back
         for one in history.life.journal.machines():
             history.life.put(replace(one, phase=Phase.GONE))
         for _ in range(4):
             history.net.clock.t_s += 700.0
             await history.life.keys.tick()
         living = [key.id for key in history.net.keys.values() if key.valid]
-        assert living == [] and history.life.keys.open == 0, (seed, living)
+        assert living == [] and history.life.keys.unused == 0, (seed, living)
         assert all(not key.reusable for key in history.net.keys.values())
         assert not list(history.directory.glob("tailscale-auth-key*")), seed
         history.life.journal.close()
         assert b"tskey-auth-" not in (history.directory / "j.db").read_bytes(), "a secret is in the journal"
         minted_in_all += len(history.net.keys)
-    assert minted_in_all > 200
+    assert minted_in_all > 200 and came_back > 20
 
 
 async def test_a_mint_call_that_has_its_effect_late_leaks_nothing(tmp_path: Path) -> None:
@@ -226,7 +376,7 @@ async def test_a_mint_call_that_has_its_effect_late_leaks_nothing(tmp_path: Path
     history.net.control_down = False
     history.life.put(replace(one, phase=Phase.GONE))
     await history.life.keys.tick()
-    assert history.life.keys.open == 1, "it may still come"
+    assert history.life.keys.unused == 1, "it may still come"
     await history.net.mint_key(
         tags=TAGS, lifetime_s=3600, description=f"meshd launch {one.name}", reusable=False
     )  # fmt: skip
@@ -234,7 +384,7 @@ async def test_a_mint_call_that_has_its_effect_late_leaks_nothing(tmp_path: Path
     history.net.clock.t_s += SETTLE_S
     await history.life.keys.tick()
     assert [key.id for key in history.net.keys.values() if key.valid] == [other.id]
-    assert history.life.keys.open == 0
+    assert history.life.keys.unused == 0
 
 
 async def test_a_key_that_cannot_be_ended_is_told_and_tried_until_it_has_ended_by_itself(tmp_path: Path) -> None:
@@ -252,4 +402,4 @@ async def test_a_key_that_cannot_be_ended_is_told_and_tried_until_it_has_ended_b
     assert kept.secret.get_secret_value() not in problem.model_dump_json()
     history.net.clock.t_s += TTL_S + 1000
     await history.life.keys.tick()
-    assert history.life.keys.open == 0 and not list(history.life.keys.problems())
+    assert history.life.keys.unused == 0 and not list(history.life.keys.problems())

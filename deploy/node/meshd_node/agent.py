@@ -108,6 +108,7 @@ class Agent:
             "notices": notices,
             "roster_version": node.state.roster_version,
             "auth_key_sha256": sha256_of(node.paths.auth_key),
+            "spare_key_sha256": sha256_of(node.paths.spare_key),
             "hold_s": hold_s,
             "heartbeat": heartbeat.take(node.paths, node.load),
             "results": self._results,

@@ -101,6 +101,11 @@ def _auth_key(node: Node, args: Args) -> Data:
     return {"sha256": sha256_of(node.paths.auth_key)}
 
 
+def _spare_key(node: Node, args: Args) -> Data:
+    write_atomic(node.paths.spare_key, _key(args), 0o600)
+    return {"sha256": sha256_of(node.paths.spare_key)}
+
+
 def _reauth(node: Node, args: Args) -> Data:
     return reauth.reauth(node, str(args["attempt"]), _key(args) if "key" in args else b"")
 
@@ -177,6 +182,7 @@ VERBS: dict[str, Callable[[Node, Args], Data]] = {
     "roster": _roster,
     "munge_key": _munge_key,
     "auth_key": _auth_key,
+    "spare_key": _spare_key,
     "reauth": _reauth,
     "greet": _greet,
     "start_slurmd": _start_slurmd,

@@ -9,7 +9,8 @@ A device that is deleted while its machine runs is offline at once, and so is on
 Self.Online false, not a word in Health for hours. Only a login with an empty key tells them apart. It does no harm to a
 good login (same device, no packet lost, also while control is away); a control server that has deleted the device
 answers it with an AuthURL. The stored key then makes a new device with a new address, in 0.3 to 2.6 s. After a restart
-of tailscaled the deleted device is NeedsLogin.
+of tailscaled the deleted device is NeedsLogin. A machine that joined with a key of its own has a spare for this, for one
+use: it is removed when it was used, and the head sends another.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def switch_on(tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
 
 
 def renew(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
-    """Log in with the stored auth key where control wants a login; what came of it, for people.
+    """Log in with the stored auth key, else with the spare, where control wants a login; what came of it, for people.
 
     With a node key that had expired the device and its address stay the same. A device that was deleted comes back as
     another one, with another address.
@@ -169,14 +170,17 @@ def renew(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
     Raises:
         TailscaleFault, ToolMissing, ToolTimeout: tailscaled does not answer, or does not end.
     """
-    if not node.paths.auth_key.exists():
+    paths = node.paths
+    key = paths.auth_key if paths.auth_key.exists() else paths.spare_key
+    if not key.exists():
         return (
-            "no auth key is kept here (a machine with a key of its own keeps none), and the head cannot be reached for one: "
-            "the head gives the machine back, or `tailscale up` by hand with a new key"
+            "no auth key is kept here, nor a spare one, and the head cannot be reached for one: the head gives the machine "
+            "back, or `tailscale up` by hand with a new key"
         )
-    words = (f"--auth-key=file:{node.paths.auth_key}", "--accept-risk=lose-ssh", "--timeout=20s")
-    said = tailscale.up(*words, timeout_s=30.0)
+    said = tailscale.up(f"--auth-key=file:{key}", "--accept-risk=lose-ssh", "--timeout=20s", timeout_s=30.0)
     own = until_online(tailscale, "", 1.0 if said else within_s)
     if own is not None:
+        if key == paths.spare_key:
+            key.unlink(missing_ok=True)
         return f"it is logged in again, with the address {own['address']}"
     return said or "control does not show it online"

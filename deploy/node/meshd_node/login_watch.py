@@ -1,7 +1,7 @@
 """Looks after this machine's own login on the tailnet, beside the agent's loop, and mends it without the head.
 
 A refused login leaves a zombie that stays for ever (see login.py); an expired node key, and a device that was deleted
-by hand, want a login with the stored auth key; a tailscale that was switched off, by hand or by a recovery that did not
+by hand, want a login with the stored auth key or the spare; a tailscale that was switched off, by hand or by a recovery that did not
 come to its end, is switched on. A good login is never touched. Where control only seems to be away it is
 asked, with growing pauses, whether it still knows this device; the key is not shown to it before it wants one.
 """

@@ -13,6 +13,7 @@ class Paths:
         self.proc = proc
         self.join_file = root / "etc/meshd-node/join.json"
         self.auth_key = root / "etc/meshd-node/tailscale.key"
+        self.spare_key = root / "etc/meshd-node/tailscale.spare.key"
         self.auth_key_once = root / "etc/meshd-node/tailscale.once.key"
         self.tailscaled_socket = root / "run/tailscale/tailscaled.sock"
         self.reauth_file = root / "var/lib/meshd-node/reauth.json"

@@ -62,13 +62,13 @@ class RotationView(Document):
         stage: revoke_first, mint, prove, switch, distribute, reauth, confirm, hold, revoke, done, rollback, discard
             or aborted.
         active: it is under way.
-        source: `minted`, `file`, or `none` where no key is shared and nodes only log in anew.
+        source: `minted`, `file`, or `none` where no key is shared: nodes get new spare keys, or log in anew.
         failure: why the last attempt of the stage failed; "" while all is well.
         taken_back: why the old key stays or comes back; "" while it does not.
         no_way_back: why it cannot be aborted; "" when it can.
         steps: what would be done, of a dry run.
-        own_key_nodes: the slots whose machines joined with a key of their own: they keep none, so a rotation concerns
-            them only when they log in anew.
+        own_key_nodes: the slots whose machines joined with a key of their own: they keep no key but a spare, which a
+            rotation exchanges.
     """
 
     at: AwareDatetime

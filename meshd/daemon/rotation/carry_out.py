@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Protocol
 
 import structlog
 from pydantic import SecretStr
 
+from meshd.daemon.agents import Asks
 from meshd.daemon.records import Records
-from meshd.daemon.rotation.greeting import Asks
 from meshd.errors import StoreError, TailnetError, TailnetRefused
 from meshd.tailnet.admin import AuthKey, Device, KeyApi
 from meshd.tailnet.canary import Proof
@@ -42,6 +43,18 @@ class OwnKeys(Protocol):
         ...
 
 
+class Spares(Protocol):
+    """Looks after the spares of machines that had keys of their own."""
+
+    async def provide(self, name: str, since: datetime | None) -> str:
+        """See SpareKeys."""
+        ...
+
+    async def revoke(self, before: datetime) -> datetime | None:
+        """See SpareKeys."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
     """What the steps work with.
@@ -52,6 +65,7 @@ class Means:
         chosen_tags: the settings' tags where meshd is told to mint the keys: they may have changed; else ().
         fleet_tags: of the devices that joined; () when there are none or they differ.
         own_keys: keys for one machine each.
+        spares: the spares of such machines.
         head_address: the head's on the tailnet; "" when not known.
     """
 
@@ -65,6 +79,7 @@ class Means:
     chosen_tags: tuple[str, ...]
     fleet_tags: Callable[[], tuple[str, ...]]
     own_keys: OwnKeys
+    spares: Spares
     head_address: Callable[[], str] = lambda: ""
 
 
@@ -188,6 +203,9 @@ async def _switch_back(means: Means, rotation: Rotation) -> Outcome:
 
 
 async def _store(means: Means, rotation: Rotation, machine: str) -> Outcome:
+    if means.records.get(machine).own_key:
+        why = await means.spares.provide(machine, rotation.started_at)
+        return Outcome(Verdict.AGAIN, why) if why else Outcome(Verdict.DONE)
     kept = means.store.kept(rotation.id, "old" if rotation.taken_back else "new")
     if kept is None:
         raise TailnetError("the key is not kept in meshd's state directory any more")
@@ -229,8 +247,12 @@ async def _reauth(means: Means, rotation: Rotation, machine: str) -> Outcome:
 async def _revoke_old(means: Means, rotation: Rotation) -> Outcome:
     old = rotation.old
     first = rotation.stage is Stage.REVOKE_FIRST
+    spares_since = await means.spares.revoke(rotation.started_at) if first else None
+    if old is None and first and means.api is None:
+        return Outcome(Verdict.REFUSED, "there is no credential for the tailnet's API any more: nothing can be revoked")
     if old is None:
-        return Outcome(Verdict.DONE)
+        born = rotation.leaked_at or spares_since or rotation.started_at
+        return Outcome(Verdict.DONE, newcomers=await _newcomers(means, born) if first else ())
     by_hand = f"meshd cannot revoke the old key {old.id or 'of the file'}: do it in the control server's admin console"
     if means.api is None or not old.id:
         return Outcome(Verdict.REFUSED if first else Verdict.DONE, by_hand, warnings=(by_hand,))
@@ -249,13 +271,13 @@ async def _revoke_old(means: Means, rotation: Rotation) -> Outcome:
     if after is not None and after.valid:
         return Outcome(Verdict.AGAIN, f"the old key {old.id} is still valid after it was revoked")
     log.info("auth_key_revoked", key_id=old.id, rotation=rotation.id)
-    return Outcome(Verdict.DONE, newcomers=await _newcomers(means, rotation, record) if first else ())
+    since = rotation.leaked_at or (record.created if record else None)
+    return Outcome(Verdict.DONE, newcomers=await _newcomers(means, since) if first else ())
 
 
-async def _newcomers(means: Means, rotation: Rotation, old: AuthKey | None) -> tuple[Newcomer, ...]:
-    """The devices born since strangers may have had the key, nobody's first."""
+async def _newcomers(means: Means, since: datetime | None) -> tuple[Newcomer, ...]:
+    """The devices born since strangers may have had the key, nobody's first; None: all."""
     assert means.api is not None
-    since = rotation.leaked_at or (old.created if old else None)
     machines = {m.tailnet_id: m.name for m in means.records.journal.machines() if m.tailnet_id}
     names = {m.name for m in means.records.journal.machines()}
     head = means.head_address()

@@ -17,7 +17,7 @@ from meshd.tailnet.keys import KeyFile
 from meshd.tailnet.keystore import KeptKey, KeyStore
 from meshd.tailnet.rotation import SETTLED, KeyRef, NodeStage, Rotation, RotationNode, Source, why_not_abort
 from meshd.tailnet.rotation_settle import holds_up
-from meshd.tailnet.rotation_world import World
+from meshd.tailnet.rotation_world import SeenNode, World
 
 
 class RotationDesk:
@@ -70,11 +70,9 @@ class RotationDesk:
         if (other := self._under_way()) is not None:
             raise other.refusal()
         in_use = self._store.in_use()
-        if in_use is None and not self._shared_key_wanted:
-            source, new = self._nothing_shared(request), None
-        else:
-            source, new = self._source(in_use)
-        if request.compromised and (not self._can_mint or in_use is None or not in_use.id):
+        shared = in_use is not None or self._shared_key_wanted
+        source, new = self._source(in_use) if shared else (self._nothing_shared(request), None)
+        if request.compromised and shared and (not self._can_mint or in_use is None or not in_use.id):
             raise Refused(
                 "meshd cannot revoke the key in use: it has no credential for the tailnet's API, or the key has no id",
                 f"revoke it in the admin console, put a new key into {self._file.name}, then "
@@ -119,11 +117,19 @@ class RotationDesk:
         return self._engine.active
 
     def _nothing_shared(self, request: s.RotateKeyRequest) -> Source:
-        """No key is shared: only logins can be made anew."""
-        if request.reauth and not request.compromised:
+        """No key is shared: spares can be exchanged, and logins made anew."""
+        if not self._can_mint:
+            raise Refused(
+                "there is no key to rotate: each machine joined with a key of its own, for one use, and meshd has no "
+                "credential to mint others",
+                "give it one (docs/tailnet.md, Let meshd mint keys)",
+            )
+        spares = any(node.spare_at is not None for node in self._world().nodes.values())
+        if request.reauth or request.compromised or spares:
             return Source.NONE
         raise Refused(
-            "there is no key to rotate: each machine joined with a key of its own, for one use, and keeps none",
+            "there is no key to rotate: each machine joined with a key of its own, for one use, and no node holds a "
+            "spare one now",
             "`meshctl rotate-key --reauth` has every node log in anew, each with a new key of its own",
         )
 
@@ -146,27 +152,37 @@ class RotationDesk:
         world, old = self._world(), (in_use.id or in_use.sha256[:12]) if in_use else "none"
         nodes = sorted(world.nodes.values(), key=lambda node: slot_order(node.slot))
         own = [node.slot for node in nodes if node.own_key]
-        keep = [node for node in nodes if not node.own_key]
-        away = [node.slot for node in keep if not node.reachable]
-        anew = "have the nodes log in anew: one idle node first, then a few at a time, never two of one job"
-        if own:
-            anew += f"; {', '.join(own)} each with a new key of its own for one use, revoked when it was used"
-        if source is Source.NONE:
-            return [anew]
-        lines = [f"revoke the key in use, {old}, and list the devices born since"] if request.compromised else []
-        lines.append(
-            f"mint a key like {old}" if source is Source.MINTED else f"take the new key from {self._file.name}"
-        )
-        lines += ["prove it: a throw-away device joins with it", "give it to machines that are launched from now on"]
-        if keep:
-            pending = f"; pending: {', '.join(away)}" if away else ""
-            lines.append(f"give it to {counted(len(keep), 'node')}, verified by its sha256{pending}")
+        spare = [node.slot for node in nodes if node.own_key and node.spare_at is not None]
+        lines = []
+        if request.compromised:
+            keys = " and ".join([f"the key in use, {old}"] * (in_use is not None) + ["all spare keys"] * bool(spare))
+            lines.append(f"revoke {keys}, and list the devices born since" if keys else "list the newest devices")
+        if source is not Source.NONE:
+            lines += self._steps_of_shared(source, old, [node for node in nodes if not node.own_key])
+        if spare:
+            lines.append(
+                f"give {', '.join(spare)} each a new spare key, verified by its sha256, and revoke the old one"
+            )
         if request.reauth or request.compromised:
-            lines.append(anew)
-        elif own:
-            lines.append(f"nothing on {', '.join(own)}: they had keys of their own and keep none")
-        if not request.compromised:
+            anew = "have the nodes log in anew: one idle node first, then a few at a time, never two of one job"
+            each = f"; {', '.join(own)} each with a new key of its own for one use, revoked when it was used"
+            lines.append(anew + each * bool(own))
+        elif own and not spare:
+            lines.append(f"nothing on {', '.join(own)}: they joined with keys of their own and hold no spare one yet")
+        if source is not Source.NONE and not request.compromised:
             lines.append(f"revoke {old} when every node is confirmed or waived")
+        return lines
+
+    def _steps_of_shared(self, source: Source, old: str, keep: list[SeenNode]) -> list[str]:
+        away = [node.slot for node in keep if not node.reachable]
+        pending = f"; pending: {', '.join(away)}" if away else ""
+        lines = [
+            f"mint a key like {old}" if source is Source.MINTED else f"take the new key from {self._file.name}",
+            "prove it: a throw-away device joins with it",
+            "give it to machines that are launched from now on",
+        ]
+        if keep:
+            lines.append(f"give it to {counted(len(keep), 'node')}, verified by its sha256{pending}")
         return lines
 
     def _view(self, rotation: Rotation | None) -> s.RotationView:

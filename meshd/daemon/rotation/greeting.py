@@ -9,12 +9,12 @@ one that is last to know the new key is never lost. The node greets for itself a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 import structlog
 
-from meshd.api.node_schema import ResultIn, Verb
+from meshd.daemon.agents import Asks
 from meshd.errors import TailnetError
 from meshd.runtime.clock import Clock
 from meshd.tailnet.rotation_world import World
@@ -26,16 +26,6 @@ PEER_GREETS_S: Final = 15.0
 """An agent waits up to 5 s for its own tailscaled to know the new key."""
 
 log = structlog.get_logger(__name__)
-
-
-class Asks(Protocol):
-    """Asks node agents."""
-
-    async def ask(
-        self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float, *, first: bool = False
-    ) -> ResultIn | None:
-        """See AgentQueues."""
-        ...
 
 
 class Greetings:

@@ -18,7 +18,8 @@ from meshd.daemon.rotation.desk import RotationDesk
 from meshd.daemon.rotation.engine import RotationEngine
 from meshd.daemon.rotation.greeting import Greetings
 from meshd.daemon.rotation.occasion import Occasion
-from meshd.daemon.rotation.world import world_of
+from meshd.daemon.rotation.world import reachable, world_of
+from meshd.daemon.spare_keys import SpareKeys
 from meshd.daemon.under_way import UnderWay
 from meshd.errors import ConfigError, TailnetError
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
@@ -32,7 +33,7 @@ from meshd.tailnet.headscale import HeadscaleAdmin
 from meshd.tailnet.keys import AuthKeys, KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
 from meshd.tailnet.machine_keys import EXPOSED_CURE, KeyMode, KeyModes, modes_of
-from meshd.tailnet.rotation import logs_in
+from meshd.tailnet.rotation import Stage, logs_in
 from meshd.tailnet.rotation_world import World
 
 SILENT_POLLS = 2.5
@@ -66,6 +67,7 @@ class AuthKeyParts:
         keys: the reusable key.
         file: the user's.
         own_keys: keys for one machine each.
+        spares: those of them that machines hold for the case that their device is deleted.
         modes: which of them a provider's machines get.
         api: the control server's API; None without a credential.
     """
@@ -73,6 +75,7 @@ class AuthKeyParts:
     keys: AuthKeys
     file: KeyFile
     own_keys: MachineKeys
+    spares: SpareKeys
     modes: KeyModes
     api: KeyApi | None
     engine: RotationEngine
@@ -117,11 +120,13 @@ def build(
     if modes.exposed:
         log.warning("reusable_key_readable_by_others", providers=modes.exposed, cure=EXPOSED_CURE)
 
+    silent_s = SILENT_POLLS * settings.node_api.poll_hold_s
+
     def world() -> World:
         in_use = store.in_use()
         return world_of(
             records.journal.machines(), sights.tailnet(), sights.slurm(), in_use=in_use.sha256 if in_use else "",
-            now=clock.now(), silent_s=SILENT_POLLS * settings.node_api.poll_hold_s,
+            now=clock.now(), silent_s=silent_s, spare_at=lambda machine: spares.held_since(machine),
         )  # fmt: skip
 
     def head_address() -> str:
@@ -159,6 +164,16 @@ def build(
         clock=clock,
     )
 
+    def rotated_at() -> datetime | None:
+        """A rotation that was taken back, or is under way and paces itself, exchanges nothing by the way."""
+        last = engine.last
+        return last.started_at if last is not None and last.stage is Stage.DONE else None
+
+    spares = SpareKeys(
+        own_keys, agents, records, clock, reachable=lambda machine: reachable(machine, clock.now(), silent_s),
+        rotated_at=rotated_at,
+    )  # fmt: skip
+
     def expires() -> datetime | None:
         record = sights.key_record()
         return record.expires if record is not None else None
@@ -166,7 +181,7 @@ def build(
     means = Means(
         cluster=cluster, store=store, api=api, minter=minter, prover=prover, agents=agents, records=records,
         chosen_tags=tailnet.tags if mints else (), fleet_tags=fleet_tags, own_keys=own_keys,
-        head_address=head_address,
+        spares=spares, head_address=head_address,
     )  # fmt: skip
     occasion = Occasion(
         store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,
@@ -181,7 +196,7 @@ def build(
         shared_key_wanted=modes.shared_key_wanted, world=world, under_way=under_way, clock=clock,
     )  # fmt: skip
     keys = AuthKeys(store, file, minter if mints else None, clock)
-    return AuthKeyParts(keys, file, own_keys, modes, api, engine, occasion, desk)
+    return AuthKeyParts(keys, file, own_keys, spares, modes, api, engine, occasion, desk)
 
 
 def _in_file(file: KeyFile) -> KeptKey | None:

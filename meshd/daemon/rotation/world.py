@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from meshd.model.machine import IN_SLURM, Machine, Phase
@@ -22,6 +22,7 @@ def world_of(
     in_use: str,
     now: datetime,
     silent_s: float,
+    spare_at: Callable[[Machine], datetime | None],
 ) -> World:
     """The world as a rotation sees it.
 
@@ -32,6 +33,7 @@ def world_of(
         in_use: sha256 of the key that launches have.
         now: UTC.
         silent_s: a node whose agent has not spoken for so long cannot be reached.
+        spare_at: when the spare that a machine holds was asked for.
     """
     peers_known = isinstance(tailnet, Fresh) and tailnet.value.healthy
     view = slurm.value if isinstance(slurm, Fresh) else None
@@ -50,6 +52,7 @@ def world_of(
             online=bool(peer and peer.online),
             reauth_problem=_reauth_problem(machine),
             own_key=machine.own_key,
+            spare_at=spare_at(machine) if machine.own_key else None,
             born_at=machine.launch_called_at,
         )
     return World(nodes, jobs_known=view is not None, peers_known=peers_known, in_use=in_use)

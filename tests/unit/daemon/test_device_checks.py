@@ -54,7 +54,8 @@ def device_checks(
     gone: Sequence[Machine] = (), modes: KeyModes = SHARED,
 ) -> DeviceChecks:  # fmt: skip
     return DeviceChecks(
-        cluster="lab", snapshot=seen, keys=keys or Key(), api=cast("Any", api), modes=modes, own_keys_open=lambda: 2,
+        cluster="lab", snapshot=seen, keys=keys or Key(), api=cast("Any", api), modes=modes, own_keys_unused=lambda: 2,
+        spares=lambda: (3, 4),
         key_file="/etc/key", machines=lambda: machines,
         gone=lambda: gone, ahead=AHEAD, now=lambda: NOW,
     )  # fmt: skip

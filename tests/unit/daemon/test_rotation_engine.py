@@ -302,7 +302,7 @@ async def test_a_rotation_asks_nothing_of_nodes_that_keep_no_key(tmp_path: Path)
     lab = OwnLab(tmp_path, own_nodes(tmp_path, 2, shared=1), shared_key_wanted=True)
     view = await lab.life.desk.rotate_key(RotateKeyRequest(dry_run=True), ROOT)
     assert "give it to 1 node, verified by its sha256" in view.steps
-    assert any("nothing on h100-1, h100-2" in step for step in view.steps)
+    assert any("nothing on h100-1, h100-2: they joined with keys of their own" in step for step in view.steps)
     await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
     await lab.rounds()
     view = await lab.life.desk.rotation()
@@ -325,19 +325,117 @@ async def test_logging_in_anew_each_with_a_key_of_its_own(tmp_path: Path, shared
     assert view.stage == "done" and view.source == ("minted" if shared else "none")
     assert {row.state for row in view.nodes} == {"confirmed"} and len(view.nodes) == 3 + shared
     assert all(node.logins == 1 for node in lab.net.nodes.values())
-    single = [key for key in lab.net.keys.values() if not key.reusable]
+    single = [key for key in lab.net.keys.values() if not key.reusable and "spare" not in key.description]
     assert len(single) == 3 and not any(key.valid for key in single)
-    assert lab.life.own_keys.open == 0 and not list(tmp_path.glob("*.own.json"))
+    assert lab.life.own_keys.unused == 0 and not list(tmp_path.glob("*.own.json"))
+    await lab.life.kill()
+
+
+def spares(lab: Lab) -> dict[str, str]:
+    """The id of the spare that each node holds, by slot."""
+    return {node.slot: node.spare.split("-")[2] for node in lab.net.nodes.values() if node.spare}
+
+
+def living(lab: Lab) -> set[str]:
+    return {key.id for key in lab.net.keys.values() if key.valid and not key.reusable}
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+async def test_a_rotation_exchanges_the_spares(tmp_path: Path, shared: int) -> None:
+    lab = OwnLab(tmp_path, own_nodes(tmp_path, 3, shared=shared), shared_key_wanted=bool(shared))
+    if not shared:
+        (tmp_path / "tailscale-auth-key.json").unlink()
+    await lab.rounds(2)
+    before = spares(lab)
+    assert len(before) == 3 and living(lab) == set(before.values())
+    plan = await lab.life.desk.rotate_key(RotateKeyRequest(dry_run=True), ROOT)
+    assert any("give h100-1, h100-2, h100-3 each a new spare key" in step for step in plan.steps)
+    away = next(iter(lab.net.nodes.values()))
+    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    for _ in range(30):  # one is off for the whole length of it
+        lab.net.clock.t_s += 3
+        away.here = False
+        lab.life.agents_speak()
+        await lab.life.tick()
+    view = await lab.life.desk.rotation()
+    assert (view.stage, view.source) == ("hold", "minted" if shared else "none")
+    assert {row.slot: row.state for row in view.nodes}[away.slot] == "pending"
+    assert spares(lab)[away.slot] == before[away.slot] and before[away.slot] in living(lab), "it lives until it returns"
+    away.here = True
+    await lab.rounds(6)
+    view = await lab.life.desk.rotation()
+    assert view.stage == "done" and {row.state for row in view.nodes} == {"confirmed"}
+    after = spares(lab)
+    assert not set(before.values()) & set(after.values()) and living(lab) == set(after.values())
+    await lab.life.kill()
+
+
+async def test_compromised_spares_are_revoked_before_anything_else(tmp_path: Path) -> None:
+    lab = OwnLab(tmp_path, own_nodes(tmp_path, 2), shared_key_wanted=False)
+    (tmp_path / "tailscale-auth-key.json").unlink()
+    await lab.rounds(2)
+    before, lab.net.compromised = spares(lab), True
+    request = RotateKeyRequest(compromised=True, dry_run=True)
+    plan = await lab.life.desk.rotate_key(request, ROOT)
+    assert plan.steps[0] == "revoke all spare keys, and list the devices born since"
+    for node in lab.net.nodes.values():
+        node.here = False  # nobody can be reached now
+    await lab.life.desk.rotate_key(request.model_copy(update={"dry_run": False}), ROOT)
+    lab.net.clock.t_s += 100
+    await lab.life.tick()
+    assert not living(lab)
+    for node in lab.net.nodes.values():
+        node.here = True
+    await lab.rounds(40)
+    view = await lab.life.desk.rotation()
+    assert view.stage == "done" and all(node.logins == 1 for node in lab.net.nodes.values())
+    assert living(lab) == set(spares(lab).values()) and not living(lab) & set(before.values())
+    await lab.life.kill()
+
+
+async def test_who_was_waived_gets_its_new_spare_when_it_returns(tmp_path: Path) -> None:
+    lab = OwnLab(tmp_path, own_nodes(tmp_path, 1), shared_key_wanted=False)
+    (tmp_path / "tailscale-auth-key.json").unlink()
+    await lab.rounds(2)
+    (node,) = lab.net.nodes.values()
+    node.here, before = False, spares(lab)
+    lab.net.clock.t_s += 100
+    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.tick()
+    await lab.life.desk.waive(WaiveRequest(machine=node.slot), ROOT)
+    await lab.rounds(3)
+    assert lab.stage is Stage.DONE and spares(lab) == before and living(lab) == set(before.values())
+    node.here = True
+    await lab.rounds(3)
+    assert spares(lab) != before and living(lab) == set(spares(lab).values())
+    await lab.life.kill()
+
+
+async def test_a_rotation_of_spares_that_is_taken_back(tmp_path: Path) -> None:
+    """What was exchanged stays; what was not lives on."""
+    lab = OwnLab(tmp_path, own_nodes(tmp_path, 2), shared_key_wanted=False)
+    (tmp_path / "tailscale-auth-key.json").unlink()
+    await lab.rounds(2)
+    away = next(iter(lab.net.nodes.values()))
+    away.here, before = False, spares(lab)
+    lab.net.clock.t_s += 100
+    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.rounds(3)
+    await lab.life.desk.abort_rotation(AbortRotationRequest(), ROOT)
+    away.here = True
+    await lab.rounds(6)
+    assert lab.stage is Stage.ABORTED
+    after = spares(lab)
+    assert after[away.slot] == before[away.slot] and living(lab) == set(after.values())
     await lab.life.kill()
 
 
 async def test_where_no_key_is_shared_there_is_none_to_rotate(tmp_path: Path) -> None:
     lab = OwnLab(tmp_path, own_nodes(tmp_path, 1), shared_key_wanted=False)
     (tmp_path / "tailscale-auth-key.json").unlink()
-    for request in (RotateKeyRequest(), RotateKeyRequest(compromised=True)):
-        with pytest.raises(Refused, match="a key of its own") as caught:
-            await lab.life.desk.rotate_key(request, ROOT)
-        assert "--reauth" in caught.value.cure
+    with pytest.raises(Refused, match="no node holds a spare one now") as caught:
+        await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    assert "--reauth" in caught.value.cure
     await lab.life.kill()
 
 
@@ -348,5 +446,5 @@ async def test_logins_that_fail_are_taken_back_and_leave_no_key(tmp_path: Path) 
     await lab.life.desk.rotate_key(RotateKeyRequest(reauth=True), ROOT)
     await lab.rounds(60)
     assert lab.stage is Stage.ABORTED
-    assert not any(key.valid for key in lab.net.keys.values() if not key.reusable)
+    assert living(lab) == set(spares(lab).values()), "only the spares are left"
     await lab.life.kill()

@@ -138,10 +138,10 @@ async def test_a_create_call_that_is_repeated_says_the_same_also_after_a_restart
     assert again.api.made == []
     await again.auth.own_keys.tick()
     assert not list(tmp_path.glob("tailscale-auth-key*own*")), "no call will be repeated any more"
-    assert again.auth.own_keys.open == 1, "it is not used yet"
+    assert again.auth.own_keys.unused == 1, "it is not used yet"
     again.journal.put(machine(Phase.CONFIGURING, created_at=NOW, own_key=True), "phase", "joined", NOW)
     await again.auth.own_keys.tick()
-    assert again.auth.own_keys.open == 0 and again.api.revoked == ["k1"]
+    assert again.auth.own_keys.unused == 0 and again.api.revoked == ["k1"]
 
 
 async def test_without_a_credential_the_shared_key_is_used_and_told(

@@ -64,7 +64,7 @@ class Tailscaled:
     """Its LocalAPI on a socket, with programs `tailscale` and `systemctl` that reach it.
 
     Attributes:
-        cures: what brings the login back: "empty" (a login with an empty key), "restart", "key" (with the stored one),
+        cures: what brings the login back: "empty" (a login with an empty key), "restart", "key" (with a stored one),
             "up" (without a key).
         deleted: the control server does not know the device any more.
         away: the control server does not answer.
@@ -115,12 +115,13 @@ class Tailscaled:
                 self.health = []
             if call.startswith("tailscale up") and "auth-key" not in call and "up" in self.cures:
                 self.backend = "Running"
-            if "tailscale.key" in call and "key" in self.cures:
+            with_key = "tailscale.key" in call or "tailscale.spare.key" in call
+            if with_key and "key" in self.cures:
                 self.backend = "Running"
             if call.startswith("tailscale up") and self.away:
                 self.health = [UNREACHED]
             elif call.startswith("tailscale up") and self.deleted:
-                self._register(with_key="tailscale.key" in call)
+                self._register(with_key=with_key)
         well = self.backend == "Running" and not self.health and not self.deleted and not self.away
         return {
             "BackendState": self.backend, "HaveNodeKey": True, "Health": self.health, "AuthURL": self.auth_url,

@@ -181,7 +181,7 @@ def test_an_expired_node_key_is_renewed_with_the_stored_key(watched: Watched) ->
     watched.tailscaled.backend = "NeedsLogin"
     watched.tailscaled.cures = {"key"}
     watched.looks(20)
-    assert "no auth key is kept here" in watched.watch.problem
+    assert "no auth key is kept here, nor a spare one" in watched.watch.problem
     key = watched.store_key()
     watched.looks(PAUSE_FIRST_S + 1)
     (call,) = watched.tailscaled.calls()
@@ -215,6 +215,32 @@ def test_a_deleted_device_is_made_anew_with_the_stored_key(watched: Watched) -> 
     assert notice.endswith("it is logged in again, with the address 100.64.0.8")
     watched.looks(3600)
     assert len(watched.tailscaled.calls()) == 2
+
+
+def test_a_deleted_device_is_made_anew_with_the_spare_key_which_is_used_up_then(watched: Watched) -> None:
+    spare = watched.node.paths.spare_key
+    spare.parent.mkdir(parents=True, exist_ok=True)
+    spare.write_text("tskey-auth-spare\n")
+    watched.looks(LOOK_S)
+    watched.tailscaled.deleted = True
+    watched.looks(SILENT_S + 1)
+    assert spare.exists(), "a login that was not taken may not have used it"
+    watched.tailscaled.cures = {"key"}
+    watched.looks(PAUSE_FIRST_S + 1)
+    calls = watched.tailscaled.calls()
+    assert calls[0] == EMPTY, "the key is shown only to a control server that wants a login"
+    assert len([call for call in calls if str(spare) in call]) == 2 and "force-reauth" not in " ".join(calls)
+    assert watched.moves == [("100.64.0.7", "100.64.0.8")]
+    assert not spare.exists()
+
+
+def test_a_key_that_is_shared_is_used_before_a_spare_one(watched: Watched) -> None:
+    key, spare = watched.store_key(), watched.node.paths.spare_key
+    spare.write_text("tskey-auth-spare\n")
+    watched.looks(LOOK_S)
+    watched.tailscaled.deleted, watched.tailscaled.cures = True, {"key"}
+    watched.looks(SILENT_S + 1)
+    assert key in watched.tailscaled.calls()[-1] and spare.exists()
 
 
 def test_a_deleted_device_after_a_restart_of_tailscaled(watched: Watched) -> None:

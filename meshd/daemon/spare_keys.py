@@ -1,0 +1,191 @@
+"""Gives each machine that joined with a key of its own a spare one, and exchanges it when it is time.
+
+See `meshd.tailnet.spare_keys` for what is wanted when. Nothing waits for a spare: a machine without one is as good as
+any, until somebody deletes its device. Machines are served one at a time, so that the API is not stormed, and after a
+failure the API is left alone for longer each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from meshd.api.schema import ProblemView
+from meshd.daemon.agents import Asks
+from meshd.daemon.machine_keys import MachineKeys
+from meshd.daemon.records import Records
+from meshd.errors import StoreError, TailnetError
+from meshd.model.machine import Machine
+from meshd.runtime.clock import Clock
+from meshd.runtime.pauses import growing_pause_s
+from meshd.tailnet import spare_keys as s
+
+LOOK_S: Final = 2.0
+GIVE_TIMEOUT_S: Final = 30.0
+RETRY_FIRST_S: Final = 5.0
+RETRY_MAX_S: Final = 600.0
+TOLD_AFTER: Final = 3
+"""So many tries in vain, and people are told."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Pause:
+    """Of something that failed."""
+
+    why: str
+    tries: int = 0
+    until_s: float = 0.0
+
+    def again(self, why: str, now_s: float) -> None:
+        self.why, self.tries = why, self.tries + 1
+        self.until_s = now_s + growing_pause_s(self.tries, RETRY_FIRST_S, RETRY_MAX_S)
+
+
+class SpareKeys:
+    """See the module.
+
+    Args:
+        keys: mints and ends them.
+        agents: asks nodes.
+        records: the machines.
+        clock: time.
+        reachable: whether a machine's agent speaks with the head.
+        rotated_at: spares that were asked for before then are to be exchanged; None while there was no rotation.
+    """
+
+    def __init__(
+        self,
+        keys: MachineKeys,
+        agents: Asks,
+        records: Records,
+        clock: Clock,
+        *,
+        reachable: Callable[[Machine], bool],
+        rotated_at: Callable[[], datetime | None],
+    ) -> None:
+        self._keys = keys
+        self._agents = agents
+        self._records = records
+        self._clock = clock
+        self._reachable = reachable
+        self._rotated_at = rotated_at
+        self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._api: _Pause | None = None
+        self._nodes: dict[str, _Pause] = {}
+
+    # -- what others ask ------------------------------------------------------------------------------------------
+
+    def held_since(self, machine: Machine) -> datetime | None:
+        """When the spare that a machine holds was asked for; None when it holds none."""
+        return s.held_since(machine, self._keys.spares_of(machine.name))
+
+    def count(self) -> tuple[int, int]:
+        """How many machines hold a spare, of how many that may."""
+        may = [machine for machine in self._records.journal.machines() if s.may_hold(machine)]
+        return sum(bool(machine.spare_key) for machine in may), len(may)
+
+    async def revoke(self, before: datetime) -> datetime | None:
+        """See `MachineKeys.revoke_spares`."""
+        return await self._keys.revoke_spares(before)
+
+    async def provide(self, name: str, since: datetime | None) -> str:
+        """See that a machine holds the right spare; why it does not, for people, or "".
+
+        Args:
+            name: the machine's.
+            since: one that was asked for before then is exchanged.
+
+        Raises:
+            TailnetError: none can be minted, or kept.
+            StoreError: the journal cannot be written.
+        """
+        async with self._one_at_a_time[name]:
+            machine = self._records.get(name)
+            if not s.may_hold(machine):
+                return "it is not READY, or cannot be reached"
+            wanted = self._want(machine, since)
+            if wanted is None:
+                return ""
+            log.info("spare_key_given", machine=name, reason=wanted.why)
+            key = await self._keys.for_spare(machine, wanted)
+            result = await self._agents.ask(name, "spare_key", {"key": key.secret}, GIVE_TIMEOUT_S)
+            if result is None:
+                return f"its agent did not answer within {GIVE_TIMEOUT_S:g} s"
+            if not result.ok:
+                return result.detail or "its agent did not say why"
+            if result.data.get("sha256") != key.sha256:
+                return "its agent stored another key than it was given"
+            if self._records.get(name).spare_key != key.sha256:
+                self._records.change(name, "auth_key", f"keeps the spare auth key {key.id}", spare_key=key.sha256)
+            self._keys.handed_over(name, wanted.purpose)
+            return ""
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look and give for ever."""
+        while True:
+            await self.tick()
+            await self._clock.sleep(LOOK_S)
+
+    async def tick(self) -> None:
+        """Serve each machine that is due, one after the other, while the API answers."""
+        machines = self._records.journal.machines()
+        self._forget({machine.name for machine in machines})
+        try:
+            for machine in machines:
+                if self._api is not None and self._clock.monotonic_s() < self._api.until_s:
+                    return
+                if s.may_hold(machine):
+                    await self._serve(machine)
+        except (StoreError, TailnetError) as error:
+            self._api = self._api or _Pause("")
+            self._api.again(str(error), self._clock.monotonic_s())
+            log.warning("spare_key_not_minted", reason=str(error), tries=self._api.tries)
+
+    async def _serve(self, machine: Machine) -> None:
+        pause, since = self._nodes.get(machine.name), self._rotated_at()
+        if (pause is not None and self._clock.monotonic_s() < pause.until_s) or not self._reachable(machine):
+            return
+        if self._want(machine, since) is None:
+            self._nodes.pop(machine.name, None)
+            return
+        why = await self.provide(machine.name, since)
+        self._api = None
+        if not why:
+            self._nodes.pop(machine.name, None)
+            return
+        pause = self._nodes.setdefault(machine.name, _Pause(""))
+        pause.again(why, self._clock.monotonic_s())
+        log.warning("spare_key_not_kept", machine=machine.name, reason=why, tries=pause.tries)
+
+    def _want(self, machine: Machine, since: datetime | None) -> s.Want | None:
+        spares = self._keys.spares_of(machine.name)
+        last = s.newest(spares)
+        at_hand = last is not None and last.sha256 != machine.spare_key and self._keys.at_hand(last)
+        return s.want(machine, spares, self._clock.now(), since=since, at_hand=at_hand)
+
+    def _forget(self, alive: set[str]) -> None:
+        for name in self._nodes.keys() - alive:
+            del self._nodes[name]
+        for name in [name for name, lock in self._one_at_a_time.items() if name not in alive and not lock.locked()]:
+            del self._one_at_a_time[name]
+
+    def problems(self) -> Iterable[ProblemView]:
+        """Machines without a good spare, once that has lasted. Nothing is wrong with them."""
+        cure = "meshd tries again; until then a machine cannot come back by itself when its device is deleted by hand"
+        if self._api is not None and self._api.tries >= TOLD_AFTER:
+            text = f"machines are given no spare auth keys: {self._api.why}"
+            yield ProblemView(severity="info", text=text, cure=cure)
+        for name, pause in self._nodes.items():
+            if pause.tries >= TOLD_AFTER:
+                text = f"{name} takes no spare auth key: {pause.why}"
+                yield ProblemView(severity="info", text=text, cure=cure, machine=name)
