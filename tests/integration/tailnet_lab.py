@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from meshd.tailnet.localapi import BASE_URL, LocalApi, PingKind, Pong
 from tests.waiting import until
 
 ADDRESS = "10.78.0.1"
+CONTROL_PORT = 8080
 API_PORT = 8099
 API_TOKEN = "tskey-api-test"
 CLONE_NEWNET = 0x40000000
@@ -65,7 +66,7 @@ class TailnetLab:
             (self._bin / name).symlink_to(tailscaled)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ports: dict[str, int] = {}
-        self._relay: asyncio.Server | None = None
+        self._relays: list[asyncio.Server] = []
         self._relayed: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
         self.api_url = ""
         self.auth_key = ""
@@ -89,8 +90,8 @@ class TailnetLab:
             "control",
             [str(self._control), "-ip", ADDRESS, "-admin", f"{ADDRESS}:{API_PORT}", "-api-key", API_TOKEN],
         )
-        self._relay = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.api_url = f"http://127.0.0.1:{self._relay.sockets[0].getsockname()[1]}"
+        self._relays.append(await asyncio.start_server(partial(self._serve, API_PORT, 0.0), "127.0.0.1", 0))
+        self.api_url = f"http://127.0.0.1:{self._relays[0].sockets[0].getsockname()[1]}"
         create = {"reusable": True, "preauthorized": True, "tags": ["tag:gpu"]}
 
         async def minted() -> Any:
@@ -108,8 +109,8 @@ class TailnetLab:
         try:
             for process in self._processes.values():
                 process.wait(30)
-            if self._relay:
-                self._relay.close()
+            for relay in self._relays:
+                relay.close()
             for writers in self._relayed.values():
                 for writer in writers:
                     writer.transport.abort()
@@ -127,20 +128,26 @@ class TailnetLab:
         words = [str(self._bin / "tailscaled"), "--tun=userspace-networking", f"--statedir={self.folder / name}"]
         self._start(name, [*words, f"--socket={self.socket_of(name)}", f"--port={port}"])
 
-    async def join(self, name: str) -> None:
+    async def join(self, name: str, login_server: str = f"http://{ADDRESS}:{CONTROL_PORT}") -> None:
         """Start a tailscaled and log it in; it is online by its own word then."""
         self.start(name)
         await self.answers(name)
         await self.tailscale(
             name,
             "up",
-            f"--login-server=http://{ADDRESS}:8080",
+            f"--login-server={login_server}",
             f"--auth-key={self.auth_key}",
             f"--hostname={name}",
             "--accept-dns=false",
             "--timeout=30s",
         )
         await self.online(name)
+
+    async def late_control(self, late_s: float) -> str:
+        """A login server that is the control server, except that what it says comes later."""
+        listening = await asyncio.to_thread(self._inside, lambda: socket.create_server((ADDRESS, 0)))
+        self._relays.append(await asyncio.start_server(partial(self._serve, CONTROL_PORT, late_s), sock=listening))
+        return f"http://{ADDRESS}:{listening.getsockname()[1]}"
 
     async def tailscale(self, name: str, *words: str) -> str:
         """Run `tailscale` against a node's tailscaled; its stdout.
@@ -259,15 +266,18 @@ class TailnetLab:
                 env={**os.environ, "TS_NO_LOGS_NO_SUPPORT": "1"},
             )
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """From a loopback port of the host to the admin API in the namespace, until `down` at the latest."""
+    async def _serve(
+        self, port: int, late_s: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Carry a connection to a port in the namespace, whose words come later, until `down` at the latest."""
         task = asyncio.current_task()
         assert task is not None
         writers = self._relayed[task] = [writer]
         try:
-            inner, inner_writer = await asyncio.open_connection(sock=await asyncio.to_thread(self._connect))
+            connect = partial(socket.create_connection, (ADDRESS, port), 10)
+            inner, inner_writer = await asyncio.open_connection(sock=await asyncio.to_thread(self._inside, connect))
             writers.append(inner_writer)
-            await asyncio.gather(_pump(reader, inner_writer), _pump(inner, writer))
+            await asyncio.gather(_pump(reader, inner_writer), _pump(inner, writer, late_s))
         except OSError:  # it does not listen yet, or was killed: the caller sees an end without an answer
             pass
         finally:
@@ -275,7 +285,7 @@ class TailnetLab:
                 one.close()
             del self._relayed[task]
 
-    def _connect(self) -> socket.socket:
+    def _inside(self, make: Callable[[], socket.socket]) -> socket.socket:
         """A socket belongs to the namespace in which its thread was when it made it."""
         found: list[socket.socket | OSError] = []
 
@@ -284,7 +294,7 @@ class TailnetLab:
                 with open(f"/run/netns/{self.namespace}", "rb") as namespace:
                     if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
                         raise OSError(ctypes.get_errno(), "setns")
-                found.append(socket.create_connection((ADDRESS, API_PORT), timeout=10))
+                found.append(make())
             except OSError as error:
                 found.append(error)
 
@@ -301,12 +311,23 @@ def _described(name: str, word: str, done: Result) -> str:
     return f"tailscale {word} on {name} ended with {done.returncode}: {done.stderr}{done.stdout}"
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Pass on what comes, and then the end."""
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, late_s: float = 0.0) -> None:
+    """Pass on what comes, each part so much later, and then the end."""
+    loop, parts = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
+
+    async def say() -> None:
+        with contextlib.suppress(OSError):
+            while (part := await parts.get())[1]:
+                await asyncio.sleep(max(part[0] - loop.time(), 0))
+                sink.write(part[1])
+                await sink.drain()
+
+    saying = asyncio.create_task(say())
     with contextlib.suppress(OSError):
         while data := await source.read(65536):
-            sink.write(data)
-            await sink.drain()
+            parts.put_nowait((loop.time() + late_s, data))
+    parts.put_nowait((0.0, b""))
+    await saying
     sink.close()
 
 

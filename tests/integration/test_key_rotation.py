@@ -6,7 +6,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,10 +15,13 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from deploy.node.meshd_node.commands import carry_out
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
 from deploy.node.meshd_node.reauth import reauth
+from meshd.api.node_schema import ResultIn
 from meshd.bootstrap.assets import agent_zipapp
+from meshd.daemon.rotation.greeting import Greetings
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.model.observed import TailnetPeer
 from meshd.runtime.clock import SystemClock
@@ -26,8 +30,13 @@ from meshd.tailnet.admin import TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken
 from meshd.tailnet.canary import Canary
 from meshd.tailnet.localapi import LocalApi
+from meshd.tailnet.rotation_world import SeenNode, World
 from tests.integration import tailnet_lab
 from tests.waiting import until
+
+LATE_S = 1.5
+REKEY_TIMEOUT_S = 5.0
+"""WireGuard's: an initiation that was lost is not repeated before."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -119,6 +128,13 @@ class Agent:
     async def reauth(self, attempt: str, key: bytes = b"") -> Any:
         return await asyncio.to_thread(reauth, self.node, attempt, key)
 
+    async def ask(
+        self, machine: str, verb: str, args: Mapping[str, Any], timeout_s: float, *, first: bool = False
+    ) -> ResultIn:
+        """As the head asks it over its queue, and it the only one that is asked."""
+        command = {"id": f"{verb}-{machine}", "verb": verb, "args": dict(args)}
+        return ResultIn(**await asyncio.to_thread(carry_out, self.node, command))
+
     async def own(self) -> tuple[str, str, bool]:
         """Device, address, healthy."""
         table = await self.api.status()
@@ -179,6 +195,50 @@ async def test_a_new_login_makes_the_session_before_a_peer_sends(
         "the head, which sends nothing, has a session with the new key",
     )
     await agent.api.aclose()
+
+
+async def test_peers_that_learn_of_a_new_login_late_make_the_session(
+    lab: Any, admin: TailscaleAdmin, tmp_path: Path
+) -> None:
+    """What the node says before that is lost, its greeting too, and WireGuard has it repeat nothing for 5 s."""
+    late = await lab.late_control(LATE_S)
+    await asyncio.gather(lab.join("gpu-a"), lab.join("head", late), lab.join("gpu-b", late))
+    node, peer, head = Agent(lab, "gpu-a", tmp_path), Agent(lab, "gpu-b", tmp_path), LocalApi(lab.socket_of("head"))
+    _, address = await healthy(node)
+    for late_one in ("head", "gpu-b"):
+        await lab.pong(late_one, address, "TSMP")  # they talk, and who is last to know the other begins
+    _, secret = await key(admin)
+    node.store(secret.get_secret_value())
+    greetings = Greetings(head.greet, peer, SystemClock())
+
+    async def own_key() -> str:
+        return str((await lab.status("gpu-a", peers=False))["Self"]["PublicKey"])
+
+    async def key_seen() -> str:
+        seen = (await head.status()).view().by_hostname("gpu-a")
+        return seen.node_key if seen else ""
+
+    old = await key_seen()
+    greetings.expect("gpu-a", old)
+    began_s = time.time()
+    login = asyncio.create_task(node.reauth("r4-1"))
+    await until(own_key, lambda key: key != old, "the node has a new key")
+    assert await key_seen() == old, "the head is late enough"
+    new = await until(key_seen, lambda key: key != old, "the head knows the new key")
+    one = SeenNode("h100-1", address=address, jobs=("7",), reachable=True, node_key=new)
+    greetings.look(World({"gpu-a": one, "gpu-b": SeenNode("h100-2", jobs=("7",), reachable=True)}))
+    assert (await login)["node_key"] == new
+
+    async def handshakes() -> dict[str, float]:
+        peers = (await lab.status("gpu-a"))["Peer"].values()
+        return {one["HostName"]: datetime.fromisoformat(one["LastHandshake"]).timestamp() for one in peers}
+
+    made = await until(handshakes, lambda made: min(made.values()) > began_s, "both have a session")
+    assert max(made.values()) < began_s + REKEY_TIMEOUT_S, "nothing was repeated"
+    await greetings.aclose()
+    await head.aclose()
+    await node.api.aclose()
+    await peer.api.aclose()
 
 
 async def test_a_refused_login_leaves_the_old_one_working(lab: Any, admin: TailscaleAdmin, tmp_path: Path) -> None:
