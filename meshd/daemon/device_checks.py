@@ -11,7 +11,7 @@ from meshd.daemon.checkrow import fail, ok, warn
 from meshd.daemon.keycheck import current_key
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot, TailnetView
-from meshd.model.words import counted
+from meshd.model.words import counted, ending
 from meshd.plan import devices
 from meshd.tailnet.admin import KeyApi
 from meshd.tailnet.keys import AuthKeySource
@@ -93,10 +93,10 @@ class DeviceChecks:
             return fail("auth key", f"{found.id} is expired or revoked", self._rotate())
         if found.expires is None:
             return ok("auth key", f"{found.id} is valid")
-        text = f"{found.id} is valid until {found.expires:%Y-%m-%d}"
         if found.expires - self._ahead <= self._now():
-            return warn("auth key", f"{text}: then no machine can join", self._rotate())
-        return ok("auth key", text)
+            text = f"{found.id} {ending(found.expires, self._now())}: then no machine can join"
+            return warn("auth key", text, self._rotate())
+        return ok("auth key", f"{found.id} is valid until {found.expires:%Y-%m-%d}")
 
     def _rotate(self) -> str:
         if self._api is not None:

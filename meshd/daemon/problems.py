@@ -12,6 +12,7 @@ from meshd.model.ids import MachineName
 from meshd.model.machine import DEVICE_GONE, IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, Unavailable
 from meshd.model.plan import Warn
+from meshd.model.words import ending
 from meshd.plan.devices import expiring_keys, same_machine_id
 from meshd.plan.prices import refresh_words, rented_by_stale
 from meshd.plan.scale import supply_gpus
@@ -180,10 +181,9 @@ def of_node_keys(
         if not key.expired and key.expires - ahead > now:
             continue
         if key.expired or key.expires <= now:
-            text = f"the node key of {key.owner} ended on {key.expires:%Y-%m-%d}: it is off the tailnet"
+            text = f"the node key of {key.owner} {ending(min(key.expires, now), now)}: it is off the tailnet"
         else:
-            days = (key.expires - now).days
-            text = f"the node key of {key.owner} ends on {key.expires:%Y-%m-%d}, in {days} days: then it is off"
+            text = f"the node key of {key.owner} {ending(key.expires, now)}: then it is off"
         cure = (
             "disable key expiry for it in the admin console, or give meshd an API credential, which does it by itself"
         )

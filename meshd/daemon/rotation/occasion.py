@@ -13,6 +13,7 @@ from meshd.api.schema import ProblemView
 from meshd.daemon.rotation.engine import RotationEngine
 from meshd.daemon.under_way import UnderWay
 from meshd.errors import TailnetError
+from meshd.model.words import ending
 from meshd.runtime.clock import Clock
 from meshd.tailnet.keys import KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
@@ -155,14 +156,13 @@ class Occasion:
 
     def _ending(self, in_use: KeptKey, end: datetime, now: datetime) -> ProblemView:
         name = f"the auth key {in_use.id}" if in_use.id else "the auth key"
-        days = (end - now).days
-        left = f"in {days} days" if days else "in less than a day"
-        text = f"{name} ends on {end:%Y-%m-%d}, {left}" if end > now else f"{name} ended on {end:%Y-%m-%d}"
         if self._minter is not None:
             cure = "`meshctl rotate-key` makes a new one and gives it to all nodes"
         else:
             cure = f"put a new reusable key into {self._file.name}: meshd gives it to all nodes (docs/tailnet.md)"
-        return _problem("error" if end - URGENT <= now else "warning", f"{text}: then no machine can join", cure)
+        then = "then no machine can join" if end > now else "no machine can join with it"
+        text = f"{name} {ending(end, now)}: {then}"
+        return _problem("error" if end - URGENT <= now else "warning", text, cure)
 
 
 def _of_rotation(rotation: Rotation, now: datetime, in_use: KeptKey | None) -> Iterable[ProblemView]:

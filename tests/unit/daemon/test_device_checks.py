@@ -70,7 +70,7 @@ def around(*peers: TailnetPeer, api: Any = None, gone: Sequence[Machine] = (), h
     ("ends_d", "valid", "status", "words"),
     [
         (80, True, "ok", "valid until 2026-05-20"),
-        (14, True, "warn", "valid until 2026-03-15: then no machine can join"),
+        (14, True, "warn", "ends on 2026-03-15, in 14 days: then no machine can join"),
         (80, False, "fail", "expired or revoked"),
         (-1, True, "fail", "expired or revoked"),
         (None, True, "ok", "kABC123CNTRL is valid"),
