@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,12 @@ from meshd.runtime.run import Result, run
 
 NETWORK = "100.64.77"
 GPUS = 8
+
+CALL_S = 60.0
+"""For one command in a host: most take some milliseconds."""
+
+START_S = 100.0
+"""For a job to start: where Slurm misses the event that lets it, it looks again after 60 s (sched_interval)."""
 
 _SWITCH = "ip link set lo up && ip link add br0 type bridge && ip link set br0 up && exec sleep infinity"
 
@@ -58,7 +64,7 @@ trap : TERM HUP; while :; do sleep 3600 & wait $!; done'
 
 @dataclass
 class Host:
-    """One host. `call` runs a program in it and returns what it printed."""
+    """One host. `call` runs a program in it and returns what it printed on stdout, `said` with stderr too."""
 
     name: str
     address: str
@@ -81,15 +87,25 @@ class Host:
         namespaces = ["-m", "-u", "-i", "-n", "-p", "-r", "-w"]
         return ["nsenter", "-t", str(self.pid), *namespaces, "--", *argv]
 
-    def call(self, *argv: str, check: bool = True, timeout_s: float = 30) -> str:
-        """Run a program inside; its stdout and stderr together."""
-        done = subprocess.run(
-            self.argv(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=timeout_s, check=False, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
-        )  # fmt: skip
+    def call(self, *argv: str, check: bool = True) -> str:
+        """Run a program inside; its stdout alone: srun and sbatch say on stderr what else they think of."""
+        done = self._run(argv)
         if check and done.returncode:
-            raise AssertionError(f"{self.name}: {' '.join(argv)} ended with {done.returncode}: {done.stdout}")
+            raise AssertionError(
+                f"{self.name}: {' '.join(argv)} ended with {done.returncode}: {done.stdout}{done.stderr}"
+            )
         return done.stdout
+
+    def said(self, *argv: str) -> str:
+        """Run a program inside; its stdout and stderr, whatever it ended with."""
+        done = self._run(argv)
+        return done.stdout + done.stderr
+
+    def _run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.argv(argv), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CALL_S, check=False,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
+        )  # fmt: skip
 
     async def runner(
         self,
@@ -128,9 +144,12 @@ class Host:
             raise AssertionError(f"{error}\n{self.log('slurmd')[-2000:]}") from error
 
     def stop(self, daemon: str, *, sig: str = "TERM") -> None:
-        """Stop a daemon by its pid file and wait for its end."""
-        self.call("sh", "-c", f'kill -{sig} "$(cat {_pidfile(daemon)})"', check=False)
-        wait_until(lambda: not self.alive(daemon), f"the end of {daemon}")
+        """Stop a daemon and wait for its end, which comes after that of its pid file. One that has ended is fine."""
+        pid = self.call("cat", _pidfile(daemon), check=False).strip()
+        if pid:
+            self.call("sh", "-c", f"kill -{sig} {pid}", check=False)
+            there = ("sh", "-c", f"test ! -e /proc/{pid} || echo yes")
+            wait_until(lambda: self.call(*there) == "", f"the end of {daemon}")
 
     def log(self, daemon: str) -> str:
         """A daemon's log."""
@@ -150,9 +169,11 @@ class Lab:
 
     def start(self, names: Sequence[str]) -> None:
         """Bring up the hosts with munged running on each."""
-        self._switch = subprocess.Popen(["unshare", "--net", "sh", "-c", _SWITCH], stdin=subprocess.DEVNULL)
+        switch = self._switch = subprocess.Popen(["unshare", "--net", "sh", "-c", _SWITCH], stdin=subprocess.DEVNULL)
         addresses = {name: f"{NETWORK}.{i + 1}" for i, name in enumerate(names)}
-        wait_until(lambda: b"br0" in self._in_switch("ip", "link", "show"), "the bridge")
+        # Before it has a network of its own, the machine's would be looked at.
+        wait_until(lambda: _network(str(switch.pid)) != _network("self"), "the network of the bridge")
+        wait_until(lambda: b"br0" in self._in_switch("ip", "link", "show", "dev", "br0", "up"), "the bridge")
         for name, address in addresses.items():
             self._add(name, address, addresses)
         for host in self.hosts.values():
@@ -162,6 +183,7 @@ class Lab:
         """End a host at once, as a cloud does."""
         host = self.hosts.pop(name)
         _kill(host.process, host.pid)
+        _ended(host.process)
 
     def readdress(self, name: str, address: str) -> None:
         """Give a host another address in place of the one that it has."""
@@ -173,12 +195,16 @@ class Lab:
 
     def close(self) -> None:
         """End everything. Safe to call twice."""
+        processes = [host.process for host in self.hosts.values()]
         for host in self.hosts.values():
             _kill(host.process, host.pid)
-        self.hosts.clear()
         if self._switch:
+            processes.append(self._switch)
             _kill(self._switch, self._switch.pid)
-            self._switch = None
+        for process in processes:
+            _ended(process)
+        self.hosts.clear()
+        self._switch = None
         shutil.rmtree(self.base, ignore_errors=True)
 
     def _in_switch(self, *argv: str) -> bytes:
@@ -203,10 +229,18 @@ class Lab:
              "--propagation", "private", "sh", "-c", _INIT, "init", self.image, str(box), name],
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        pid = _child(process)
+        try:
+            pid = _child(process)
+        except BaseException:
+            process.kill()
+            raise
         host = self.hosts[name] = Host(name, address, box, process, pid)
-        ready = ("sh", "-c", "test -e /run/ready && echo yes")
-        wait_until(lambda: host.call(*ready, check=False) == "yes\n", f"host {name}")
+
+        def ready() -> bool:
+            assert process.poll() is None, f"host {name} ended with {process.returncode}: see what it said on stderr"
+            return host.call("sh", "-c", "test -e /run/ready && echo yes", check=False) == "yes\n"
+
+        wait_until(ready, f"host {name}")
         veth = f"v{len(self.hosts)}"
         commands = [
             ["ip", "link", "add", veth, "type", "veth", "peer", "name", "eth0", "netns", str(pid)],
@@ -225,20 +259,33 @@ def _pidfile(daemon: str) -> str:
 def _child(process: subprocess.Popen[bytes]) -> int:
     """The namespace's first process, child of `unshare`."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    wait_until(lambda: bool(children.read_text().split()), "the namespaces")
-    return int(children.read_text().split()[0])
+    found: list[str] = []
+
+    def there() -> bool:
+        found[:] = children.read_text().split()
+        return bool(found)
+
+    wait_until(there, "the namespaces")
+    return int(found[0])
+
+
+def _network(pid: str) -> int:
+    """Which network a process is in."""
+    return os.stat(f"/proc/{pid}/ns/net").st_ino
 
 
 def _kill(process: subprocess.Popen[bytes], pid: int) -> None:
-    """End the first process of a namespace, and with it all of the namespace."""
+    """Begin to end the first process of a namespace, and with it all of the namespace."""
     if process.poll() is None:
         os.kill(pid, signal.SIGKILL)
-    process.wait(timeout=10)
 
 
-def wait_until(condition: object, what: str, timeout_s: float = 20.0) -> None:
-    """Wait until `condition()` is true."""
-    assert callable(condition)
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    process.wait(timeout=30)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    """Wait until `condition()` is true. The time is for a machine that is busy with other things."""
     end = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > end:

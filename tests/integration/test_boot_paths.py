@@ -39,6 +39,11 @@ exec ip netns exec {namespace} {program} --socket={socket} "$@"
 """
 """`tailscale` as the script finds it: writes down what it is told."""
 
+THEN = """PATH={root}/bin:$PATH
+sleep() {{ command sleep 0.05; }}  # between two tries as between two looks
+mkdir -p "$ETC"
+join_tailnet"""
+
 
 class Boots:
     """One machine that boots again and again, and the auth key that its user data carries."""
@@ -63,7 +68,7 @@ class Boots:
             agent_sha256="0" * 64, login_server=f"http://{ADDRESS}:8080", tries=2,
         )  # fmt: skip
         script = self.root / "stage1.sh"
-        script.write_text(alone(stage, self.root, f'PATH={self.root}/bin:$PATH\nmkdir -p "$ETC"\njoin_tailnet'))
+        script.write_text(alone(stage, self.root, THEN.format(root=self.root)))
         process = await asyncio.create_subprocess_exec(
             "sh", str(script), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
