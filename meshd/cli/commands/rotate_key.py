@@ -78,7 +78,7 @@ def command(
 
     The auth key changes for new machines, on all nodes and in the store. The new one is proved before anything else,
     and the old one is revoked only when every node is confirmed or waived; until then --abort leads back. Jobs and
-    registrations are not touched.
+    registrations are not touched. A node that joined with a key of its own gets a new spare one.
 
     With --munge it is the munge key: staged on the head and all nodes, switched at one moment, and proved from both
     sides. Jobs run on; Slurm's commands wait for a moment.

@@ -171,7 +171,12 @@ async def test_a_tailnet_that_cannot_be_read_is_not_well(seen: Snapshot | None) 
     ("wanted", "can_mint", "status", "words"),
     [
         (KeyMode.REUSABLE, True, "ok", "one reusable key for all"),
-        (None, True, "ok", "for one use, on aws; 2 keys for machines that have not joined yet"),
+        (
+            None,
+            True,
+            "ok",
+            "on aws; 2 keys for machines that have not joined yet; 3 of 4 nodes hold a spare",
+        ),
         (None, False, "warn", "others can read the reusable key in the user data of machines of aws"),
     ],
 )

@@ -210,6 +210,16 @@ def test_a_deleted_device_is_a_problem_that_grows_with_its_time() -> None:
     assert list(problems.of_devices([replace(M, phase=Phase.TERMINATING)], NOW)) == []
 
 
+def test_one_that_holds_no_key_to_come_back_with_is_an_error_at_once() -> None:
+    (told,) = problems.of_devices([replace(M, own_key=True)], NOW)
+    assert (told.severity, told.machine) == ("error", M.name)
+    assert "holds no spare auth key" in told.text and f"--hostname={M.name}" in told.cure
+    (told,) = problems.of_devices([replace(M, own_key=True, spare_key="ab")], NOW)
+    assert told.severity == "warning" and "logs in again" in told.cure
+    (late,) = problems.of_devices([replace(M, own_key=True, spare_key="ab", marks={DEVICE_GONE: ago(600)})], NOW)
+    assert "within 10 min" in late.text and "ssh" not in late.cure
+
+
 def test_machines_with_one_machine_id_are_named_together() -> None:
     same = replace(FACTS, machine_id="a" * 16)
     one, two = replace(M, marks={}, facts=same), replace(OTHER, facts=same)

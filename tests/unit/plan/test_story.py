@@ -59,6 +59,8 @@ def test_what_came_of_it(made: Machine, outcome: str, words: str) -> None:
         (machine(Phase.TESTING), ["it shows IDLE"]),
         (machine(Phase.READY), ["works: Slurm shows IDLE, job 7 on it"]),
         (machine(Phase.READY, marks={"device_gone": NOW}), ["device was deleted at 12:00:00 UTC", "logs in anew"]),
+        (machine(Phase.READY, marks={"device_gone": NOW}, own_key=True), ["no auth key to come back with"]),
+        (machine(Phase.READY, marks={"device_gone": NOW}, own_key=True, spare_key="ab"), ["logs in anew"]),
         (machine(Phase.DRAINING), ["takes no new jobs (because) and waits for job 7 to end"]),
         (machine(Phase.TERMINATING), ["about to be asked to end it (because)"]),
         (machine(Phase.TERMINATING, terminate_calls=3, failure="dead"), ["asked 3 times to end it (dead)"]),
