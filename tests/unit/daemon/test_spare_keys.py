@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -206,6 +207,39 @@ async def test_who_is_out_of_reach_is_given_its_own_when_it_returns(house: House
     house.away = set()
     await house.ticks()
     assert house.living == {house.holds(one)}
+
+
+async def test_a_name_that_is_used_anew_while_its_old_key_is_ended_keeps_the_new_record(house: House) -> None:
+    """Else nobody would end the new key."""
+
+    async def exchange() -> None:
+        house.net.clock.t_s += 1
+        house.rotated_at = house.net.clock.now()
+        house.net.clock.t_s += 1
+        await house.spares.tick()
+
+    one = house.add()
+    await house.ticks()
+    await exchange()
+    revoke, asked, go = house.net.revoke_key, asyncio.Event(), asyncio.Event()
+
+    async def slow(key_id: str) -> None:
+        asked.set()
+        await go.wait()
+        await revoke(key_id)
+
+    house.net.revoke_key = slow  # type: ignore[method-assign]
+    ending = asyncio.create_task(house.keys.tick())
+    await asked.wait()
+    house.net.revoke_key = revoke  # type: ignore[method-assign]
+    await exchange()
+    go.set()
+    await ending
+    held = s.held(house.records.get(one.name), house.keys.spares_of(one.name))
+    assert held is not None and held.id == house.holds(one) and held.purpose == s.PURPOSES[0]
+    house.change(one, phase=Phase.GONE)
+    await house.ticks(2)
+    assert not house.living
 
 
 async def test_after_a_crash_with_the_key_in_hand_the_same_one_is_handed_over(house: House) -> None:
