@@ -457,6 +457,7 @@ class Setting:
         sells_out: now and then all offers of a place have nothing for a while.
         fails: so many machines never boot.
         restless: how often somebody sets another target.
+        idempotent: a create call that is repeated makes no second machine.
     """
 
     pool: Pool = SMALL
@@ -466,6 +467,7 @@ class Setting:
     fails: float = 0.1
     restless: float = 0.15
     boot_timeout_s: float = 200
+    idempotent: bool = False
 
 
 async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Setting | None = None) -> World:
@@ -473,7 +475,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
     Violation.seen.clear()
     rng, places = random.Random(seed), random.Random(-seed)
     about = setting or Setting()
-    world = World(rng, SimClock(START), fails=about.fails)
+    world = World(rng, SimClock(START), Capabilities(idempotent_launch=about.idempotent), fails=about.fails)
     policy = Policy(
         boot_timeout_s=about.boot_timeout_s, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
         listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120,
