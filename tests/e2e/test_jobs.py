@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.lab import Lab
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 WAIT_FOR_WORD = "echo begun >/tmp/job-$SLURM_JOB_ID; until [ -e /tmp/end-$SLURM_JOB_ID ]; do sleep 0.2; done; echo done"
 
@@ -30,9 +30,13 @@ async def test_a_working_node_is_waited_for(lab: Lab, figure: Callable[[str], No
         return idle not in rows and {m.token for m in lab.alive()} == {busy}
 
     await lab.until(idle_gone, "the idle machine is gone")
-    (row,) = (await lab.ask("nodes"))["nodes"]
-    assert (row["phase"], row["jobs"]) == ("draining", [job])
-    assert "DRAIN" in (await lab.slots())[slot].states
+
+    async def drains() -> bool:
+        (row,) = (await lab.ask("nodes"))["nodes"]
+        assert row["phase"] == "draining"
+        return row["jobs"] == [job] and "DRAIN" in (await lab.slots())[slot].states
+
+    await lab.until(drains, "the busy one takes no new jobs, and its job is shown")
     assert (await lab.job(job))["JobState"] == "RUNNING"
 
     await lab.inside(busy, "touch", f"/tmp/end-{job}")
@@ -43,11 +47,7 @@ async def test_a_working_node_is_waited_for(lab: Lab, figure: Callable[[str], No
     await lab.until(worked_on, "the job went on with its work")
     await lab.inside(busy, "touch", f"/tmp/read-{job}")
     ended = time.monotonic()
-
-    async def job_done() -> bool:
-        return (await lab.job(job))["JobState"] == "COMPLETED"
-
-    await lab.until(job_done, "the job is done")
+    await lab.completed(job)
     await lab.nothing_left()
     figure(f"the node was gone {time.monotonic() - ended:.1f} s after its job ended")
     seen = await lab.job(job)
@@ -69,16 +69,14 @@ async def test_a_wish_that_comes_back_keeps_the_node(lab: Lab, figure: Callable[
     began = time.monotonic()
     await lab.scale(1)
     figure(f"kept after all in {time.monotonic() - began:.1f} s")
-    rows = await lab.nodes()
-    assert set(rows) == {name}
-    assert "DRAIN" not in (await lab.slots())[slot].states
-    assert rows[name]["jobs"] == [job]
+    assert set(await lab.nodes()) == {name}
+
+    async def works() -> bool:
+        return (await lab.nodes())[name]["jobs"] == [job] and "DRAIN" not in (await lab.slots())[slot].states
+
+    await lab.until(works, "the node takes jobs again, and its job is shown")
     await lab.inside(name, "touch", f"/tmp/end-{job}")
-
-    async def job_done() -> bool:
-        return (await lab.job(job))["JobState"] == "COMPLETED"
-
-    await lab.until(job_done, "the job is done")
+    assert (await lab.completed(job))["Restarts"] == "0"
     assert len(lab.ledger()) == ever + 1
 
 
@@ -87,9 +85,5 @@ async def test_a_job_that_waits_runs_when_its_node_comes(lab: Lab, figure: Calla
     assert (await lab.job(job))["JobState"] == "PENDING"
     began = time.monotonic()
     await lab.want(1)
-
-    async def job_done() -> bool:
-        return (await lab.job(job))["JobState"] == "COMPLETED"
-
-    await lab.until(job_done, "the job is done")
+    await lab.completed(job)
     figure(f"from `scale` to the end of the job that waited: {time.monotonic() - began:.1f} s")

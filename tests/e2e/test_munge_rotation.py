@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from tests.e2e.lab import Lab
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 STEPS = """\
 until [ -e /tmp/end-$SLURM_JOB_ID ]; do
@@ -39,6 +39,12 @@ async def key_of(lab: Lab, machine: str = "") -> str:
     """The digest of the key that munged uses on a machine, or on the head."""
     argv = ("sh", "-c", "sha256sum /etc/munge/munge.key | cut -c 1-16")
     return await lab.inside(machine, *argv) if machine else (await lab.head.run(*argv)).text
+
+
+async def changed_at(lab: Lab, machine: str = "") -> float:
+    """When the key was put in place on a machine, or on the head, while munged was away; seconds since the epoch."""
+    argv = ("stat", "-c", "%.Z", "/etc/munge/munge.key")
+    return float(await lab.inside(machine, *argv) if machine else (await lab.head.run(*argv)).text)
 
 
 def failed(lines: str) -> list[list[str]]:
@@ -107,33 +113,40 @@ async def test_the_fleet_runs_on(booted: Lab, busy: dict[str, str], figure: Call
         f"{done['spread_ms']:.0f} ms from first to last; {len(refused)} of {len(asked.splitlines())} sinfo refused, "
         f"the longest took {waited_s:.2f} s; {len(lost)} of {count} steps failed"
     )
-    # Only what was in flight at the moment itself may have been refused.
-    assert len(refused) + len(lost) <= 1 + NODES
+    # Only what began before the last munged was back may have been refused. On a busy host that takes longer.
+    changed = [await changed_at(lab, machine) for machine in ("", *busy.values())]
+    same_again = max(changed) + done["longest_away_ms"] / 1000
+    for _, begun, _ in refused + lost:
+        assert float(begun) < same_again, f"refused {float(begun) - same_again:.2f} s after all had one key"
     for job in busy:
         seen = await lab.job(job)
         assert (seen["JobState"], seen["Restarts"]) == ("RUNNING", "0")
-    assert not await lab.problems()
+
+    async def well() -> bool:
+        return not await lab.problems()
+
+    await lab.until(well, "nothing is wrong")
     assert await lab.srun(f"-N{NODES}", "--overlap", "--mem=1", "--gpus=0", "true") == ""
 
 
 async def test_meshd_is_killed_at_the_moment_and_a_machine_joins_later(booted: Lab, busy: dict[str, str]) -> None:
     lab, old = booted, await key_of(booted)
-    begun = asyncio.create_task(lab.meshctl("rotate-key", "--munge", "--yes", "--no-wait"))
 
     async def switching() -> bool:
         view = await lab.get("munge-rotation")
-        return bool(view and view["stage"] == "switch" and view["old"] == old)
+        if view and not view["active"]:  # none was begun yet, or a busy host has looked away during the whole of it
+            await lab.ask("rotate-key", "--munge", "--yes", "--no-wait")
+        return bool(view and view["stage"] == "switch")
 
-    await lab.until(switching, "the moment is agreed on", 30)
-    await begun
+    await lab.until(switching, "the moment is agreed on")
     await lab.kill_meshd()
 
     async def ended() -> Any:
         view = await lab.get("munge-rotation")
         return view if view and not view["active"] else None
 
-    view = await lab.until(ended, "it has ended", 60)
-    assert view["stage"] == "done"
+    view = await lab.until(ended, "it has ended")
+    assert view["stage"] == "done" and view["new"] != old
     assert {await key_of(lab, machine) for machine in busy.values()} == {await key_of(lab)} == {view["new"]}
     for job in busy:
         assert (await lab.job(job))["JobState"] == "RUNNING"
@@ -166,7 +179,7 @@ async def test_one_that_was_away_gets_the_key_when_it_returns(booted: Lab, busy:
     async def same() -> bool:
         return await key_of(lab, machine) == new
 
-    await lab.until(same, "it has the key", 30)
+    await lab.until(same, "it has the key")
 
 
 async def test_the_unit_is_off(booted: Lab, busy: dict[str, str]) -> None:

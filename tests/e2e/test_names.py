@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from tests.e2e.lab import Lab
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 # As torchrun does: the master is who bears the name, and the others connect to the name.
 MEET = """\
@@ -88,12 +88,20 @@ async def output(lab: Lab, job: str, machine: str) -> list[str]:
 async def test_names_lead_to_the_nodes_and_back(booted: Lab, pair: dict[str, str]) -> None:
     lab = booted
     slots = await lab.slots()
+
+    async def known(machine: str, slot: str) -> None:
+        address = slots[slot].address
+        ask = f"getent ahostsv4 {slot} | sort -u | grep STREAM; getent hosts {address}"
+
+        async def look() -> bool:
+            told = await (lab.inside(machine, "sh", "-c", ask) if machine else lab.head.shell(ask))
+            return set(told.split()) == {address, "STREAM", slot}
+
+        await lab.until(look, f"{slot} leads to {address} and back on {machine or 'the head'}")
+
     for machine in ("", *pair.values()):
         for slot in pair:
-            address = slots[slot].address
-            ask = f"getent ahostsv4 {slot} | sort -u | grep STREAM; getent hosts {address}"
-            told = await (lab.inside(machine, "sh", "-c", ask) if machine else lab.head.shell(ask))
-            assert set(told.split()) == {address, "STREAM", slot}, f"{slot} on {machine or 'the head'}"
+            await known(machine, slot)
     for slot, machine in pair.items():
         assert (await lab.inside(machine, "sh", "-c", "hostname; cat /etc/hostname")).split() == [slot, slot]
         assert await lab.inside(machine, "getent", "ahostsv4", "head") != ""
@@ -118,8 +126,8 @@ async def test_a_silent_name_server_holds_nothing_up(
         run = (hypervisor.run(name, ["sh", "-ec", script], stdin=SILENT.encode()) for name in names)
         await asyncio.gather(*run)
 
-    await everywhere(TURN_SILENT)
     try:
+        await everywhere(TURN_SILENT)
         await lab.head.run("systemctl", "restart", "slurmctld")
         began = time.monotonic()
         job = await lab.sbatch(STEPS, "-N2", "--gpus=2")
@@ -138,8 +146,12 @@ async def test_a_silent_name_server_holds_nothing_up(
 
 async def test_the_head_s_file_is_as_it_was_when_the_nodes_are_gone(booted: Lab, pair: dict[str, str]) -> None:
     lab = booted
-    with_names = await lab.head.shell("cat /etc/hosts")
-    assert "# BEGIN meshd" in with_names
+
+    async def there() -> str:
+        text = await lab.head.shell("cat /etc/hosts")
+        return text if "# BEGIN meshd" in text and all(slot in text for slot in pair) else ""
+
+    with_names = await lab.until(there, "the names are there")
     await lab.write_settings(f"{lab.settings_with()}\n[slurm]\nhead_hosts = false\n")
 
     async def removed() -> bool:

@@ -12,7 +12,7 @@ from deploy.sandbox.vendors import VENDORS
 from tests.e2e.lab import Lab
 from tests.e2e.test_jobs import WAIT_FOR_WORD
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 GRACE_S = 6.0
 RENT = f"""
@@ -36,7 +36,7 @@ async def test_a_machine_made_by_somebody_else_with_our_tag_is_ended(lab: Lab, f
     async def ended() -> bool:
         return not lab.alive()
 
-    await lab.until(ended, "the orphan is ended", GRACE_S + 30)
+    await lab.until(ended, "the orphan is ended")
     assert machine.ended_at is not None
     took = (machine.ended_at - machine.created_at).total_seconds()  # by the cloud's clock: it may end as we look away
     figure(f"ended {took:.1f} s after it was made, with a grace of {GRACE_S:g} s")
@@ -57,7 +57,7 @@ async def test_a_lost_journal(lab: Lab, figure: Callable[[str], None]) -> None:
 
     await lab.head.shell("systemctl stop meshd; rm -f /var/lib/meshd/journal.db*; systemctl start meshd", timeout_s=90)
     began = time.monotonic()
-    after = await lab.ready(2, 60)
+    after = await lab.ready(2)
     adopted = {e["machine"] for e in await lab.events(0) if "the journal does not know it" in e["text"]}
     assert adopted == {row["machine"] for row in before.values()}
     figure(f"both machines adopted and READY {time.monotonic() - began:.1f} s after meshd's start without a journal")
@@ -69,7 +69,7 @@ async def test_a_lost_journal(lab: Lab, figure: Callable[[str], None]) -> None:
     async def job_is_shown() -> bool:
         return (await lab.by_slot())[slot]["jobs"] == [job]
 
-    await lab.until(job_is_shown, "meshd has read Slurm again", 30)
+    await lab.until(job_is_shown, "meshd has read Slurm again")
     assert (await lab.job(job))["Restarts"] == "0"
     assert await lab.inside(busy, "pgrep", "-x", "slurmd") == pid, "slurmd was not touched"
     assert len(lab.alive()) == 2
@@ -77,8 +77,4 @@ async def test_a_lost_journal(lab: Lab, figure: Callable[[str], None]) -> None:
     assert await lab.srun("-N1", f"--nodelist={free}", "printenv", "SLURMD_NODENAME") == free
 
     await lab.inside(busy, "touch", f"/tmp/end-{job}")
-
-    async def job_done() -> bool:
-        return (await lab.job(job))["JobState"] == "COMPLETED"
-
-    await lab.until(job_done, "the job is done")
+    await lab.completed(job)

@@ -9,14 +9,20 @@ import pytest
 
 from tests.e2e.lab import Lab
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
+METRICS = (
+    'meshd_gpus_ready{pool="h100"} 8.0',
+    'meshd_machines{phase="ready",pool="h100",provider="aws"} 8.0',
+    'meshd_provider_calls_total{operation="launch",outcome="ok",provider="aws"}',
+    'meshd_provider_breaker_open{provider="aws"} 0.0',
+)
 GPU = re.compile(r"GPU 0: NVIDIA \S+.* \(UUID: (GPU-[-0-9a-f]+)\)")
 
 
 async def test_a_burst_is_few_reconfigures(lab: Lab, figure: Callable[[str], None]) -> None:
     before = await lab.reconfigures()
-    up = await lab.scale(8, timeout_s=150)
+    up = await lab.scale(8)
     reconfigures = await lab.reconfigures() - before
     figure(f"8 machines READY in {up['elapsed_s']:.1f} s with {reconfigures} reconfigures")
     assert 1 <= reconfigures <= 3
@@ -24,14 +30,15 @@ async def test_a_burst_is_few_reconfigures(lab: Lab, figure: Callable[[str], Non
     assert len(await lab.joined_slots()) == 8
     said = await lab.srun("-N8", "--gpus-per-node=1", "nvidia-smi", "-L")
     assert len(set(GPU.findall(said))) == 8, said
-    metrics = await lab.metrics()
-    assert 'meshd_gpus_ready{pool="h100"} 8.0' in metrics
-    assert 'meshd_machines{phase="ready",pool="h100",provider="aws"} 8.0' in metrics
-    assert 'meshd_provider_calls_total{operation="launch",outcome="ok",provider="aws"}' in metrics
-    assert 'meshd_provider_breaker_open{provider="aws"} 0.0' in metrics
+
+    async def told() -> bool:
+        metrics = await lab.metrics()
+        return all(line in metrics for line in METRICS)
+
+    await lab.until(told, "the metrics tell of 8 machines")
 
     before = await lab.reconfigures()
-    down = await lab.scale(0, timeout_s=120)
+    down = await lab.scale(0)
     reconfigures = await lab.reconfigures() - before
     figure(f"8 machines given back in {down['elapsed_s']:.1f} s with {reconfigures} reconfigures")
     assert 1 <= reconfigures <= 3
