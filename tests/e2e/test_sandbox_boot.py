@@ -44,10 +44,13 @@ async def booted(world: World, name: str, timeout_s: float = 120) -> None:
     await world.hypervisor.run(name, wait, timeout_s=timeout_s)
 
 
-async def pings(world: World, name: str, address: str) -> bool:
-    """Whether an address answers a machine: at the first packet or, where the way must be found, at a later one."""
-    ping = ["ping", "-c", "1", "-w", "20", address]
-    return (await world.hypervisor.run(name, ping, check=False)).returncode == 0
+async def answers(world: World, name: str, address: str) -> None:
+    """Wait until an address answers a machine: while the way to it is not found yet, packets are lost."""
+
+    async def ping() -> int:
+        return (await world.hypervisor.run(name, ["ping", "-c", "1", "-W", "2", address], check=False)).returncode
+
+    await until(ping, lambda code: code == 0, f"{address} answers {name}", 60)
 
 
 @pytest.fixture
@@ -97,7 +100,7 @@ async def test_two_machines_meet_in_the_tailnet(world: World) -> None:
     )
     devices = {device.hostname: device for device in seen}
     assert set(devices) == {"m1", "m2"}
-    assert await pings(world, "m1", devices["m2"].addresses[0])
+    await answers(world, "m1", devices["m2"].addresses[0])
 
 
 async def test_gpus_are_there_but_not_for_everybody(world: World) -> None:
@@ -139,12 +142,12 @@ async def test_power_and_cable(world: World) -> None:
     for name in ("m1", "m2"):
         await vm.boot(MachineSpec(name=name, user_data=MARK_DONE))
         await booted(world, name)
-    assert await pings(world, "m1", vm.address("m2"))
+    await answers(world, "m1", vm.address("m2"))
     await vm.set_link("m2", up=False)
     cut = await vm.run("m1", ["ping", "-c", "1", "-W", "1", vm.address("m2")], check=False)
     assert cut.returncode != 0
     await vm.set_link("m2", up=True)
-    assert await pings(world, "m1", vm.address("m2"))
+    await answers(world, "m1", vm.address("m2"))
 
     reader, writer = await world.network.connect(vm.address("m2"), 22)
     assert (await reader.readline()).startswith(b"SSH-2.0")
