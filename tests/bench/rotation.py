@@ -132,7 +132,8 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
 
         api = cast("Any", control)
         minter = Minter(api, tags=TAGS, cluster="lab", clock=clock)
-        means = Means("lab", store, api, minter, control, queues, records, (), lambda: TAGS, cast("Any", Quiet()))
+        nothing = cast("Any", Quiet())
+        means = Means("lab", store, api, minter, control, queues, records, (), lambda: TAGS, nothing, nothing)
         engine = RotationEngine(
             AuthRotations(journal), means, world, clock, occasion=lambda: None, look=look,
             greetings=Greetings(greet, queues, clock),
