@@ -25,7 +25,6 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=3, help="switches of each kind")
-    parser.add_argument("--watch", type=float, default=4.0, help="seconds to look at after each")
     arguments = parser.parse_args()
     rows: list[Row] = []
     details = {}
@@ -38,7 +37,7 @@ def main() -> None:
                     late_s = dict.fromkeys(NODES, late_ms / 1000)
                     seen = []
                     for _ in range(arguments.times):
-                        seen.append(cluster.change_key(late_s, away_s, arguments.watch))
+                        seen.append(cluster.change_key(late_s, away_s))
                         sys.stdout.write(f"{name}: {described(seen[-1])}\n")
                     refused = [sum(map(len, one.refused.values())) for one in seen]
                     rows.append(Row(f"{name}: calls refused, median", median(refused), ""))

@@ -8,17 +8,24 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
 from meshd.slurm.capabilities import capabilities, parse_version
-from tests.integration.slurm_lab import NETWORK, Host, Lab, wait_until
+from tests.integration.slurm_lab import NETWORK, START_S, Host, Lab, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("m1", "m2")
-AHEAD_S = 1.5
+AHEAD_S = 0.3
+"""From all changers' being ready to the moment. They only sleep until then."""
+
+AFTERWARDS = 3
+"""So many calls of each kind are looked at that began with one key everywhere."""
+
+WATCH_S = 150.0
+"""For those calls to come to their ends: an `srun` of Slurm 22.05 that nodes refuse takes its time to give up."""
 
 SLURM_CONF = f"""
 ClusterName=lab
@@ -29,6 +36,7 @@ SlurmctldParameters=enable_configless
 ReturnToService=2
 TreeWidth=65533
 SlurmdTimeout=300
+KillWait=2
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
@@ -59,7 +67,15 @@ done
 CHANGE = r"""
 import json, os, pathlib, signal, subprocess, sys, time
 sys.path.insert(0, "/tmp/code")
-kind, name, at, away_s = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
+kind, name = sys.argv[1:]
+if kind == "head":
+    from meshd.munge import headkey
+else:
+    from meshd_node.munge import switch_key
+    from meshd_node.paths import Paths
+    from meshd_node.users import Account
+print("ready", flush=True)
+at, away_s = map(float, sys.stdin.readline().split())
 
 def unit(verb):
     if verb == "start":
@@ -72,7 +88,6 @@ def unit(verb):
         time.sleep(0.001)
 
 if kind == "head":
-    from meshd.munge import headkey
     request = pathlib.Path("/tmp/meshd") / headkey.REQUEST
     request.parent.mkdir(exist_ok=True)
     with open(os.open(request, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
@@ -83,10 +98,6 @@ if kind == "head":
     assert told["ok"], told["detail"]
     print(told["stopped_unix"], told["started_unix"])
 else:
-    from meshd_node.munge import switch_key
-    from meshd_node.paths import Paths
-    from meshd_node.users import Account
-
     class Munged:
         def stop(self): unit("stop")
         def start(self): unit("start")
@@ -131,14 +142,24 @@ class Seen:
     """What one change of the key did.
 
     Attributes:
-        gone_at: when the first munged stopped, as time.time() tells it.
-        back_at: when the last one was back.
+        stopped: when the munged of each host stopped, as time.time() tells it.
+        started: when each was back.
         calls: by kind, those that ended after the moment.
     """
 
-    gone_at: float
-    back_at: float
+    stopped: tuple[float, ...]
+    started: tuple[float, ...]
     calls: dict[str, list[Call]] = field(default_factory=dict)
+
+    @property
+    def gone_at(self) -> float:
+        """When the first munged stopped."""
+        return min(self.stopped)
+
+    @property
+    def back_at(self) -> float:
+        """When the last munged was back: there is one key everywhere since."""
+        return max(self.started)
 
     @property
     def spread_s(self) -> float:
@@ -146,9 +167,19 @@ class Seen:
         return self.back_at - self.gone_at
 
     @property
+    def two_keys_s(self) -> float:
+        """For so long one munged had the new key already and another one the old key still."""
+        return max(0.0, max(self.stopped) - min(self.started))
+
+    @property
+    def afterwards(self) -> dict[str, int]:
+        """How many of the calls of each kind began with one key everywhere."""
+        return {name: sum(call.begun > self.back_at for call in calls) for name, calls in self.calls.items()}
+
+    @property
     def refused(self) -> dict[str, list[Call]]:
         """Those that failed."""
-        return {name: bad for name, calls in self.calls.items() if (bad := [c for c in calls if c.code])}
+        return refused(self.calls)
 
     @property
     def count(self) -> int:
@@ -172,13 +203,18 @@ class BusyCluster:
 
     def __init__(self, lab: Lab, pause_s: float) -> None:
         self.lab = lab
-        self.head = lab.hosts["head"]
         self.jobs: list[str] = []
         self._pause_s = pause_s
         self._callers: list[Caller] = []
 
+    @property
+    def head(self) -> Host:
+        """The host with slurmctld."""
+        return self.lab.hosts["head"]
+
     def start(self) -> None:
-        """Daemons, jobs and callers."""
+        """Hosts, daemons, jobs and callers."""
+        self.lab.start(["head", *NODES])
         (self.head.conf_dir / "slurm.conf").write_text(SLURM_CONF)
         able = capabilities(parse_version(self.head.call("slurmctld", "-V")))
         (self.head.conf_dir / "cgroup.conf").write_text(f"CgroupPlugin={able.cgroup_plugin_off}\n")
@@ -190,7 +226,7 @@ class BusyCluster:
         for name in NODES:
             self._submit("-w", name, "-n2", "/tmp/steps.sh")
         self._submit("-N2", "-n2", "--wrap", "srun --overlap sleep 3600")
-        wait_until(lambda: set(self.job_states().values()) == {"RUNNING"}, "the jobs run")
+        wait_until(lambda: set(self.job_states().values()) == {"RUNNING"}, "the jobs run", START_S)
         for host in self.lab.hosts.values():
             self._put_code(host)
         for name, argv, where in (
@@ -201,39 +237,50 @@ class BusyCluster:
         ):
             self._callers.append(Caller(where, name, argv, self._pause_s))
             self._callers[-1].start()
+        wait_until(
+            lambda: all(any(call.code == 0 for call in calls) for calls in self._calls(0.0).values()),
+            "a call of each kind does well",
+        )
 
     def stop(self) -> None:
-        """End the callers."""
+        """End everything, and with the hosts the calls that are under way."""
         for caller in self._callers:
             caller.done.set()
+        self.lab.close()
         for caller in self._callers:
-            caller.join(60)
+            caller.join(30)
 
-    def change_key(self, late_s: Mapping[str, float], away_s: float, watch_s: float) -> Seen:
-        """Stage a new key everywhere, switch at one moment plus each host's lateness, and watch."""
+    def change_key(self, late_s: Mapping[str, float], away_s: float, *, until_refused: bool = False) -> Seen:
+        """Stage a new key everywhere, switch at one moment plus each host's lateness, and watch the calls.
+
+        Args:
+            late_s: by host, seconds after the moment.
+            away_s: how long munged stays away.
+            until_refused: who is late does not switch before a call was refused, however long that takes.
+        """
         key = secrets.token_bytes(1024)
-        name = sha256(key).hexdigest()[:16]
-        for host in self.lab.hosts.values():
-            put(host, "/etc/munge/munge.key.staged", key, owner="munge:munge", mode="400")
-        moment = time.time() + AHEAD_S
-        running = [
-            subprocess.Popen(
-                host.argv(["python3", "/tmp/change.py", "head" if host is self.head else "node", name,
-                           str(moment + late_s.get(host.name, 0.0)), str(away_s)]),
-                stdout=subprocess.PIPE, text=True,
-            )
-            for host in self.lab.hosts.values()
-        ]  # fmt: skip
-        outputs = [process.communicate(timeout=60)[0] for process in running]
-        assert all(process.returncode == 0 for process in running), outputs
-        times = [tuple(map(float, output.split())) for output in outputs]
-        time.sleep(watch_s)
-        seen = Seen(min(t[0] for t in times), max(t[1] for t in times))
-        seen.calls = {c.name: [one for one in list(c.calls) if one.ended > moment] for c in self._callers}
-        for node in NODES:
-            lines = self.lab.hosts[node].call("cat", "/tmp/steps").splitlines()
-            calls = [Call(float(b), float(e), int(code)) for code, b, e in (line.split() for line in lines)]
-            seen.calls[f"steps on {node}"] = [one for one in calls if one.ended > moment]
+        with ExitStack() as stack:
+            hosts = self.lab.hosts.values()
+            changers = [(host.name, stack.enter_context(self._changer(host, key))) for host in hosts]
+            for _, changer in changers:
+                assert changer.stdout
+                assert changer.stdout.readline() == "ready\n"
+            moment = time.time() + AHEAD_S
+            for name, changer in changers:
+                if until_refused and name in late_s:
+                    wait_until(lambda: bool(refused(self._calls(moment))), "Slurm refuses a call with two keys about")
+                assert changer.stdin
+                changer.stdin.write(f"{moment + late_s.get(name, 0.0)} {away_s}\n")
+                changer.stdin.flush()
+            outputs = [changer.communicate(timeout=60)[0] for _, changer in changers]
+        assert all(changer.returncode == 0 for _, changer in changers), outputs
+        stopped, started = zip(*(map(float, output.split()) for output in outputs), strict=True)
+        seen = Seen(stopped, started)
+        end = time.monotonic() + WATCH_S
+        while min(seen.afterwards.values(), default=0) < AFTERWARDS:
+            assert time.monotonic() < end, f"calls that began with one key everywhere: {seen.afterwards}"
+            time.sleep(0.05)
+            seen.calls = self._calls(moment)
         return seen
 
     def states(self) -> set[str]:
@@ -250,6 +297,21 @@ class BusyCluster:
             found[job] = words.get("JobState", "GONE") + ("" if restarts == "0" else f" restarted {restarts}")
         return found
 
+    def _calls(self, since: float) -> dict[str, list[Call]]:
+        """By kind, the calls that ended since then."""
+        found = {caller.name: list(caller.calls) for caller in self._callers}
+        for node in NODES:
+            lines = (line.split() for line in self.lab.hosts[node].call("cat", "/tmp/steps", check=False).splitlines())
+            found[f"steps on {node}"] = [Call(float(begun), float(ended), int(code)) for code, begun, ended in lines]
+        return {name: [call for call in calls if call.ended > since] for name, calls in found.items()}
+
+    def _changer(self, host: Host, key: bytes) -> subprocess.Popen[str]:
+        """A process on a host where the key is staged: once it says that it is ready it takes the moment."""
+        put(host, "/etc/munge/munge.key.staged", key, owner="munge:munge", mode="400")
+        name = sha256(key).hexdigest()[:16]
+        argv = ["python3", "/tmp/change.py", "head" if host is self.head else "node", name]
+        return subprocess.Popen(host.argv(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
     def _submit(self, *words: str) -> None:
         self.jobs.append(self.head.call("sbatch", "--parsable", "-o", "/dev/null", *words).strip())
 
@@ -264,15 +326,17 @@ class BusyCluster:
 @contextmanager
 def busy_cluster(lab: Lab, pause_s: float) -> Iterator[BusyCluster]:
     """The cluster at work."""
-    lab.start(["head", *NODES])
     cluster = BusyCluster(lab, pause_s)
     try:
         cluster.start()
-        time.sleep(1.0)
         yield cluster
     finally:
         cluster.stop()
-        lab.close()
+
+
+def refused(calls: Mapping[str, list[Call]]) -> dict[str, list[Call]]:
+    """By kind, the calls that failed."""
+    return {name: bad for name, of_kind in calls.items() if (bad := [call for call in of_kind if call.code])}
 
 
 def put(host: Host, path: str, data: bytes, *, owner: str = "root:root", mode: str = "644") -> None:

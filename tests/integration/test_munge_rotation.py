@@ -15,11 +15,14 @@ from tests.integration.test_slurm_real import IMAGES, image_layers
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and namespaces"),
 ]
 
 SWITCHES = 3
+PAUSE_S = 0.3
+PINGED_S = 130.0
+"""slurmctld asks a node again that did not answer: every 100 s (a third of SlurmdTimeout)."""
 
 
 @pytest.fixture(params=list(IMAGES))
@@ -29,27 +32,28 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Lab:
 
 
 def test_jobs_run_on(lab: Lab) -> None:
-    with busy_cluster(lab, pause_s=0.3) as cluster:
+    with busy_cluster(lab, PAUSE_S) as cluster:
         switches: list[Seen] = []
         for _ in range(SWITCHES):
-            switches.append(cluster.change_key({}, away_s=0.2, watch_s=4.0))
+            switches.append(cluster.change_key({}, away_s=0.2))
             sys.stdout.write(described(switches[-1]) + "\n")
             assert set(cluster.job_states().values()) == {"RUNNING"}, "no job is lost or started anew"
-        refused = [(call, seen) for seen in switches for calls in seen.refused.values() for call in calls]
-        # Slurm has many words for it, and says "Header lengths are longer than data received" too; the time tells.
-        for call, seen in refused:
-            assert call.begun < seen.back_at, (
-                f"refused with one key everywhere for {call.begun - seen.back_at:.2f} s: {call.error}"
-            )
-        assert len(refused) <= 2 * SWITCHES
-        assert sum(seen.count for seen in switches) > 50
-        wait_until(lambda: not any(state.endswith("*") or "down" in state for state in cluster.states()), "all answer")
+        for seen in switches:
+            for kind, calls in seen.refused.items():
+                # Slurm has many words for it, and says "Header lengths are longer than data received" too: time tells.
+                for call in calls:
+                    assert call.begun < seen.back_at, (
+                        f"{kind} refused with one key everywhere for {call.begun - seen.back_at:.2f} s: {call.error}"
+                    )
+                # One call may be under way with the old key; more only while there are two, on a busy machine.
+                assert len(calls) <= 1 + seen.two_keys_s / PAUSE_S, described(seen)
+        wait_until(lambda: not any("*" in s or "down" in s for s in cluster.states()), "all answer", PINGED_S)
         assert not any("drain" in state for state in cluster.states())
 
 
 def test_nodes_that_are_a_second_late_lose_no_job(lab: Lab) -> None:
-    with busy_cluster(lab, pause_s=0.3) as cluster:
-        seen = cluster.change_key({"m1": 1.0, "m2": 1.0}, away_s=0.2, watch_s=4.0)
+    with busy_cluster(lab, PAUSE_S) as cluster:
+        # With two keys about, Slurm refuses at once: that is why there is one moment.
+        seen = cluster.change_key({"m1": 1.0, "m2": 1.0}, away_s=0.2, until_refused=True)
         sys.stdout.write(described(seen) + "\n")
-        assert seen.refused, "with two keys about, Slurm refuses at once: that is why there is one moment"
         assert set(cluster.job_states().values()) == {"RUNNING"}
