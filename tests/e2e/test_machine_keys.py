@@ -19,6 +19,7 @@ from tests.e2e.test_jobs import WAIT_FOR_WORD
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 CLOUDS = ("aws", "runpod")
+SPARE = "/etc/meshd-node/tailscale.spare.key"
 A_KEY = re.compile(r"tskey-auth-(\w+)-\w+")
 
 
@@ -68,13 +69,16 @@ async def only_spares_live(lab: Lab, machines: Collection[str]) -> dict[str, str
             (name,) = [name for name in machines if tail and name.endswith(tail)] or [""]
             found[name if purpose.startswith("spare") else ""] = key_id
         kept = await lab.head.shell("ls /var/lib/meshd/ | grep -c own.json || true")
-        return found if kept == "0" and len(living) == len(found) and set(found) == set(machines) else None
+        if kept != "0" or len(living) != len(found) or set(found) != set(machines):
+            return None
+        for name, key_id in found.items():  # one that was used lives on by its record until the next one is held
+            there = await lab.inside(name, "sh", "-c", "stat -c '%a %U %n' /etc/meshd-node/*.key", check=False)
+            held = await lab.inside(name, "grep", "-c", f"tskey-auth-{key_id}-", SPARE, check=False)
+            if (there, held) != (f"600 root {SPARE}", "1"):
+                return None
+        return found
 
-    spares = await lab.until(look, "each machine has a spare, and no other key is left", 20)
-    for name in machines:
-        there = await lab.inside(name, "sh", "-c", "stat -c '%a %U %n' /etc/meshd-node/*.key")
-        assert there == "600 root /etc/meshd-node/tailscale.spare.key"
-    return spares
+    return await lab.until(look, "each machine holds a spare, and no other key is left", 20)
 
 
 async def test_from_launch_to_the_end(mine: Lab, figure: Callable[[str], None]) -> None:
