@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from meshd.munge import headkey
-from meshd.munge.headkey import Munge, Refused, fingerprint, serve
+from meshd.munge.headkey import Munge, fingerprint, serve
+from meshd.runtime.request import Refused
 
 OLD, NEW = b"o" * 1024, b"n" * 1024
 

@@ -18,7 +18,7 @@ from meshd.model.machine import Phase
 from meshd.obs.log import register_secret
 from meshd.store import journal as journal_module
 from meshd.store.journal import Journal
-from meshd.store.migrations import MIGRATIONS
+from meshd.store.migrations import MIGRATIONS, migrate
 from tests.unit.worlds import NOW, ago, machine
 
 
@@ -97,9 +97,9 @@ def test_a_newer_form_is_not_touched(tmp_path: Path) -> None:
 
 def test_each_migration_is_one_step(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "j.db", isolation_level=None)
-    journal_module.migrate(db)
+    migrate(db)
     assert db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)
-    journal_module.migrate(db)  # again is nothing
+    migrate(db)  # again is nothing
     db.close()
 
 
