@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -83,8 +83,13 @@ class Executor:
 
     @property
     def problems(self) -> dict[str, str]:
-        """By subject: why its last step failed; cleared by the next one that succeeds."""
+        """By subject: why its last step failed; cleared by one that succeeds, or once none is planned any more."""
         return dict(self._problems)
+
+    def forget_all_but(self, subjects: Collection[str]) -> None:
+        """Forget why a step failed that is neither planned again nor resting: its cause is gone, or its subject."""
+        for subject in self._problems.keys() - set(subjects) - self.busy:
+            del self._problems[subject]
 
     def begin(self, step: p.Step) -> None:
         """Begin a step. Raises StoreError when the journal cannot be written; the step is then not begun."""

@@ -269,6 +269,7 @@ class Daemon:
             *problems.of_breakers(self._guards.breakers(), now_s, now),
             *problems.of_price_files(self._prices.files.damaged()),
             *problems.of_text(self._publishing.unused_ranges(), NEWER_SLURM, "warning"),
+            *self._publishing.held.problems(),
             *self._telemetry.problems(),
             *self._munge_desk.problem(),
             *self._machine_devices.problems(now),

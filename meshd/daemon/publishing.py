@@ -17,6 +17,7 @@ import structlog
 from meshd.api.schema import CheckRow, PublishView
 from meshd.config import Settings
 from meshd.daemon.checkrow import fail, ok, warn
+from meshd.daemon.held_lines import HeldLines
 from meshd.errors import SlurmError
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import SlurmView
@@ -26,7 +27,7 @@ from meshd.slurm.capabilities import capabilities, parse_version
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.conf import parse
 from meshd.slurm.files import SlurmFiles
-from meshd.slurm.nodes import JoinedNode, Rendered, render
+from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.pools import pool_lines
 from meshd.slurm.publish import Publisher
 from meshd.slurm.show import complaints
@@ -66,9 +67,13 @@ class Publishing:
         self._slurm = slurm
         self._wake = wake
         self._calm = calm
+        self.held = HeldLines(client, clock)
+        """What the settings no longer have, and Slurm still does."""
         self._publisher: Publisher | None = None
-        self._made_for: tuple[int, Settings, str] | None = None
+        self._made_for: tuple[int, Settings, str, tuple[PoolLine, ...]] | None = None
         self._made_of: list[tuple[object, ...]] | None = None
+        self._pools_of: tuple[object, ...] | None = None
+        self._pools_made: tuple[PoolLine, ...] | None = None
         self._wanted: Rendered | None = None
         self._asked, self._asked_s = "", 0.0
         self._first_change_s: float | None = None
@@ -111,6 +116,7 @@ class Publishing:
         """Ask when the time has come."""
         while True:
             await self._clock.sleep(LOOK_S)
+            await self.held.ask()
             self.look()
 
     def look(self) -> None:
@@ -153,10 +159,15 @@ class Publishing:
     def _make(self) -> Rendered | None:
         """The content; made anew only when what stands in it, or Slurm's version, has changed."""
         view, settings = self._slurm(), self._settings()
-        if view is None:
-            return self._wanted  # which form Slurm takes is not known before it was asked
-        key = (self._journal.revision, settings, view.version)
-        same_form = self._made_for is not None and self._made_for[2] == view.version and self._made_for[1] is settings
+        pools = self._pools(settings, view)
+        if view is None or pools is None:
+            return self._wanted  # which form Slurm takes, and what must stay, is not known before it was asked
+        key = (self._journal.revision, settings, view.version, pools)
+        same_form = (
+            self._made_for is not None
+            and self._made_for[1] is settings
+            and self._made_for[2:] == (view.version, pools)
+        )  # fmt: skip
         if same_form and self._made_for is not None and self._made_for[0] == self._journal.revision:
             return self._wanted
         joined = [m for m in self._journal.machines() if _belongs(m, settings)]
@@ -167,11 +178,7 @@ class Publishing:
         try:
             self.shapes_fixed = not capabilities(parse_version(view.version)).may_change_shapes
             self._fixed_by = view.version if self.shapes_fixed else ""
-            wanted = render(
-                pool_lines(settings.pools),
-                [self._joined(m, settings) for m in joined],
-                shapes_fixed=self.shapes_fixed,
-            )
+            wanted = render(pools, [self._joined(m, settings) for m in joined], shapes_fixed=self.shapes_fixed)
         except SlurmError as error:
             if str(error) != self._error:
                 log.error("slurm_files_cannot_be_made", reason=str(error))
@@ -179,6 +186,16 @@ class Publishing:
             return None
         self._made_for, self._made_of, self._error = key, of, ""
         return wanted
+
+    def _pools(self, settings: Settings, view: SlurmView | None) -> tuple[PoolLine, ...] | None:
+        """The pools of the settings, and what of the former ones must stay."""
+        if view is None or self._publisher is None:
+            return None
+        of = (settings, self._publisher.nodes_conf, view, self.held.revision)
+        if self._pools_of is None or any(a is not b for a, b in zip(of, self._pools_of, strict=True)):
+            self._pools_made = self.held.lines(pool_lines(settings.pools), self._publisher.nodes_conf, view)
+            self._pools_of = of
+        return self._pools_made
 
     @staticmethod
     def _joined(machine: Machine, settings: Settings) -> JoinedNode:

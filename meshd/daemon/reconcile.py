@@ -112,6 +112,7 @@ class Reconciler:
         return self.last
 
     def _begin(self, decided: Plan) -> None:
+        self._executor.forget_all_but({step.subject for step in decided.steps})
         for step in decided.steps:
             try:
                 self._executor.begin(step)

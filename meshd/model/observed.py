@@ -85,6 +85,7 @@ class SlurmJob:
         nodes: the slots that it runs on; empty while it waits.
         state_reason: why it waits.
         gpus: GPUs asked for in all, 0 when none or not known.
+        required_nodes: the nodes that it names (`--nodelist`).
     """
 
     id: str
@@ -95,6 +96,16 @@ class SlurmJob:
     state_reason: str = ""
     gpus: int = 0
     features: str = ""
+    required_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmReservation:
+    """A reservation as `scontrol show reservation` tells it; `partition` is "" when it names none."""
+
+    name: str
+    nodes: tuple[str, ...]
+    partition: str = ""
 
 
 @dataclass(frozen=True, slots=True)

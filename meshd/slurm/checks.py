@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from meshd.errors import SlurmError
-from meshd.model.observed import SlurmNode, SlurmView
+from meshd.model.observed import SlurmNode, SlurmReservation, SlurmView
 from meshd.slurm.nodes import Rendered, is_placeholder, node_records, read_joined, read_slots
+from meshd.slurm.retained import Leaving
 from meshd.slurm.show import hostlist
 
 SHAPE_KEYS = ("cpus", "boards", "socketsperboard", "corespersocket", "threadspercore", "realmemory", "gres")
@@ -50,6 +51,21 @@ def refuse_if_unsafe(wanted: Rendered, view: SlurmView, last_good: str) -> None:
             raise SlurmError(
                 f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): it stays at {before} until they end"
             )
+
+
+def refuse_if_named(leaving: Leaving, view: SlurmView, reservations: Iterable[SlurmReservation]) -> None:
+    """Whether what leaves is still named by a job or a reservation: Slurm would end or delete it.
+
+    Raises:
+        SlurmError: it is.
+    """
+    what = ", ".join(sorted(leaving.partitions) + sorted(leaving.slots)[:5])
+    jobs = [job.id for job in view.jobs if leaving.named_by_job(job)]
+    if jobs:
+        raise SlurmError(f"jobs {', '.join(jobs[:10])} name what would go ({what}): it stays until they end")
+    named = [one.name for one in reservations if leaving.named_by_reservation(one)]
+    if named:
+        raise SlurmError(f"reservations {', '.join(named[:10])} name what would go ({what}): it stays until they end")
 
 
 def missing_in_force(wanted: Rendered, nodes: Mapping[str, SlurmNode]) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout, SlurmError
-from meshd.model.observed import SlurmNode, SlurmView
+from meshd.model.observed import SlurmNode, SlurmReservation, SlurmView
 from meshd.runtime.run import Runner
 from meshd.slurm.capabilities import Capabilities, SlurmVersion, capabilities, parse_version
 from meshd.slurm.show import (
@@ -17,6 +17,7 @@ from meshd.slurm.show import (
     auth_type,
     parse_jobs,
     parse_nodes,
+    parse_reservations,
     ping_says_up,
     slurmctld_version_text,
     youngest_job_s,
@@ -81,6 +82,14 @@ class SlurmClient:
             SlurmError: the query failed or cannot be read.
         """
         return parse_nodes(await self._call(["scontrol", "show", "nodes", "-o"]))
+
+    async def reservations(self) -> tuple[SlurmReservation, ...]:
+        """Every reservation.
+
+        Raises:
+            SlurmError: the query failed or cannot be read.
+        """
+        return parse_reservations(await self._call(["scontrol", "show", "reservation", "-o"]))
 
     async def youngest_job_s(self) -> int | None:
         """Seconds since the last job start; None when no job runs.

@@ -53,6 +53,7 @@ class PoolLine:
         gpu: the Gres type that jobs ask for; "" for GPUs without a type.
         cpus_min: what a free slot promises, as is memory_min_mib.
         features: of every slot, free or joined: a job that asks for one is accepted while all slots are free.
+        leaving: the settings no longer have its partition: it takes no new jobs (`retained`).
     """
 
     name: str
@@ -64,6 +65,7 @@ class PoolLine:
     memory_min_mib: int
     features: tuple[str, ...] = ()
     default: bool = False
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +313,9 @@ def _partitions(pools: Iterable[PoolLine]) -> list[str]:
     for name, of in sorted(members.items()):
         nodes = ",".join(_slot_range(pool, 1, pool.max_nodes) for pool in of)
         default = "YES" if any(pool.default for pool in of) else "NO"
+        state = "DRAIN" if all(pool.leaving for pool in of) else "UP"
         lines.append(
-            f"PartitionName={_word('partition', name)} Nodes={nodes} Default={default} MaxTime=INFINITE State=UP"
+            f"PartitionName={_word('partition', name)} Nodes={nodes} Default={default} MaxTime=INFINITE State={state}"
         )
     return lines
 

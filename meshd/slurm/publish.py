@@ -19,10 +19,11 @@ from meshd.errors import CommandTimeout, MeshdError, SlurmError, SlurmRefused
 from meshd.model.observed import SlurmView
 from meshd.runtime.clock import Clock
 from meshd.slurm.capabilities import Capabilities
-from meshd.slurm.checks import missing_in_force, node_set_changes, refuse_if_unsafe, shapes_differ
+from meshd.slurm.checks import missing_in_force, node_set_changes, refuse_if_named, refuse_if_unsafe, shapes_differ
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.nodes import Rendered, read_joined
+from meshd.slurm.retained import leaving_of_texts
 
 VERIFY_TIMEOUT_S = 20.0
 """How long slurmctld may take until it shows the new addresses (10,000 nodes: about 4 s)."""
@@ -39,8 +40,10 @@ JOB_SETTLE_S = 6
 """A job start is in slurmctld's saved state after this; a restart before that can lose it."""
 
 JOB_SETTLE_MAX_S = 60.0
-REFUSED_RETRY_S = 60.0
-"""The same refused content is not tried again before this."""
+REFUSED_RETRY_S = 10.0
+"""A refused content is tried again after this; each refusal in a row doubles the pause."""
+
+REFUSED_RETRY_MAX_S = 300.0
 
 log = structlog.get_logger(__name__)
 
@@ -101,13 +104,16 @@ class Publisher:
         self._wake = asyncio.Event()
         self._wanted: Rendered | None = None
         self._busy = False
-        self._refused: tuple[str, float] | None = None
+        self._refused = ""
+        self._refused_until_s = self._refused_pause_s = 0.0
         self._reconfigures = self._restarts = self._refusals = 0
         self._last_applied_at: datetime | None = None
         self._last_error = ""
         good = files.good()
         self._applied_digest = good.digest if good else ""
         self._published: Mapping[str, str] = read_joined(good.nodes) if good else {}
+        self.nodes_conf = good.nodes if good else ""
+        """The nodes.conf that is in force."""
 
     @property
     def published(self) -> Mapping[str, str]:
@@ -130,7 +136,11 @@ class Publisher:
         if self._wanted is not None:
             if self._wanted.digest == wanted.digest:
                 return
-        elif self._is_applied(wanted) or self._is_held_back(wanted):
+        elif self._is_applied(wanted):
+            if not self._busy:
+                self._last_error = ""  # what failed is not wanted any more
+            return
+        elif self._is_held_back(wanted):
             return
         self._wanted = wanted
         self._wake.set()
@@ -188,6 +198,9 @@ class Publisher:
         capabilities = await self._client.capabilities()
         view = await self._client.view()
         refuse_if_unsafe(wanted, view, back.nodes)
+        leaving = leaving_of_texts(wanted.nodes_conf, back.nodes)
+        if leaving:
+            refuse_if_named(leaving, view, await self._client.reservations())
         restart = self._needs_restart(wanted, view, back, capabilities)
         if restart:
             await self._wait_for_saved_jobs()
@@ -199,8 +212,9 @@ class Publisher:
             await self._put_back(back, wanted, why)
         self._applied_digest = texts.digest
         self._published = dict(wanted.joined)
+        self.nodes_conf = wanted.nodes_conf
         self._last_applied_at = self._clock.now()
-        self._refused = None
+        self._refused = ""
         self._changed()
         self._files.mark_good(texts)
 
@@ -288,7 +302,7 @@ class Publisher:
         words = await self._ask_last_words()
         self._files.install(back)
         self._refusals += 1
-        self._refused = (wanted.digest, self._clock.monotonic_s())
+        self._hold_back(wanted)
         after = "the last good configuration is back"
         try:
             if await self._alive():
@@ -324,9 +338,13 @@ class Publisher:
 
     def _is_held_back(self, wanted: Rendered) -> bool:
         """Slurm refused this very content a moment ago."""
-        if self._refused is None or self._refused[0] != wanted.digest:
-            return False
-        return self._clock.monotonic_s() - self._refused[1] < REFUSED_RETRY_S
+        return self._refused == wanted.digest and self._clock.monotonic_s() < self._refused_until_s
+
+    def _hold_back(self, wanted: Rendered) -> None:
+        again = self._refused == wanted.digest
+        pause_s = min(2 * self._refused_pause_s, REFUSED_RETRY_MAX_S) if again else REFUSED_RETRY_S
+        self._refused, self._refused_pause_s = wanted.digest, pause_s
+        self._refused_until_s = self._clock.monotonic_s() + pause_s
 
     def _edit_problem(self) -> str:
         if self._files.hand_edited():

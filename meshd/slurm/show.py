@@ -12,14 +12,14 @@ from functools import lru_cache
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from meshd.errors import SlurmError
-from meshd.model.observed import SlurmJob, SlurmNode
+from meshd.model.observed import SlurmJob, SlurmNode, SlurmReservation
 
 SEPARATOR = "\x1f"
 """Between squeue's fields: features and reasons may hold any printable character."""
 
 JOB_FIELDS = (
     "JobArrayID", "UserName", "Partition", "State", "NodeList", "Reason", "NumNodes", "tres-per-job", "tres-per-node",
-    "Feature", "TimeUsed",
+    "Feature", "TimeUsed", "ReqNodes",
 )  # fmt: skip
 JOB_FORMAT = ",".join(f"{name}:{SEPARATOR}" for name in JOB_FIELDS)
 """For `squeue -O`: a field with a suffix and no width is printed whole, not cut to 20 characters."""
@@ -47,6 +47,7 @@ STATE_WORDS = {
 
 COMPLAINTS_MAX = 3
 _NO_NODES = "No nodes in the system"
+_NO_RESERVATIONS = "No reservations in the system"
 _ONE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _REASON_STAMP = re.compile(r"\s*\[[^\[\]\s]+@[^\[\]\s]+\]")
 _AFTER_REASON = re.compile(r"\s+(?:Comment|Extra|ReservationName)=")
@@ -138,6 +139,24 @@ def _job(line: str) -> SlurmJob:
         state_reason=_filled(field["Reason"]),
         gpus=gpus_of(field["tres-per-job"]) or gpus_of(field["tres-per-node"]) * count,
         features=_filled(field["Feature"]),
+        required_nodes=hostlist(_filled(field["ReqNodes"])) if field["ReqNodes"] else (),
+    )
+
+
+def parse_reservations(text: str) -> tuple[SlurmReservation, ...]:
+    """Read `scontrol show reservation -o`: one line a reservation.
+
+    Raises:
+        SlurmError: a line that is no reservation, or nothing at all.
+    """
+    lines = [f" {line.strip()} " for line in text.split("\n") if line.strip()]
+    if [line.strip() for line in lines] == [_NO_RESERVATIONS]:
+        return ()
+    if not lines or not all(line.startswith(" ReservationName=") for line in lines):
+        raise SlurmError(f"scontrol show reservation: this is not a reservation: {text.strip()[:200]!r}")
+    return tuple(
+        SlurmReservation(_word(line, "ReservationName"), hostlist(_word(line, "Nodes")), _word(line, "PartitionName"))
+        for line in lines
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from deploy.node.meshd_node.parse import slurmd_c
+from meshd.daemon.held_lines import problem_of
 from meshd.errors import SlurmError, SlurmRefused
 from meshd.model.hardware import GpuFact, NodeShape
 from meshd.model.observed import SlurmJob
@@ -27,6 +29,7 @@ from meshd.slurm.init import InitInput, plan_init
 from meshd.slurm.init_apply import apply_init, read_files
 from meshd.slurm.nodes import FREE_REASON, JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.publish import Publisher
+from meshd.slurm.retained import Hold, read_pools, retain
 from meshd.slurm.show import complaints
 from tests.integration.slurm_lab import NETWORK, START_S, Host, Lab, wait_until
 from tests.waiting import until
@@ -310,6 +313,50 @@ async def test_a_lost_machine_gives_its_jobs_back_and_its_slot_to_another(cluste
     took("slot_free_after_set_down_s", started)
     cluster.start_slurmd("m2", "h100-1")
     await until(cluster.client.view, lambda view: view.nodes["h100-1"].up, "the slot takes jobs again")
+
+
+async def test_what_waiting_jobs_and_reservations_name_stays_and_the_cures_free_it(cluster: Cluster) -> None:
+    """Without it slurmctld would set each of these jobs to NODE_FAIL, and delete the reservations."""
+    named = [
+        cluster.sbatch("-p", "cpu", "--wrap", "true"),
+        cluster.sbatch("-p", "h100,cpu", "--wrap", "true"),
+        cluster.sbatch("-p", "cpu", "-H", "--wrap", "true"),
+        cluster.sbatch("-p", "cpu", "-a", "1-2", "--wrap", "true"),
+    ]
+    required = cluster.sbatch("-p", "h100", "-w", "h100-4", "--wrap", "true")
+    others = [cluster.sbatch("-x", "h100-4", "--wrap", "true"), cluster.sbatch("-N4", "--wrap", "true")]
+    cluster.head.call("scontrol", "create", "reservation", "reservationname=kept", "starttime=now", "duration=60",
+                      "users=root", "nodes=cpu-1", "flags=ignore_jobs,maint")  # fmt: skip
+    smaller = [PoolLine("h100", "", 2, "h100", 2, 1, 500, ("fast",), default=True)]
+    with pytest.raises(SlurmError):
+        await cluster.publisher.apply(cluster.wanted(pools=smaller))
+
+    async def settle() -> tuple[Hold, ...]:
+        view = await cluster.client.view()
+        kept, holds = retain(
+            smaller, read_pools(cluster.publisher.nodes_conf), view.jobs, await cluster.client.reservations()
+        )
+        await cluster.publisher.apply(cluster.wanted(pools=list(kept)))
+        return holds
+
+    holds = await settle()
+    assert [(hold.pool, hold.partition, hold.slots) for hold in holds] == [
+        ("cpu", "cpu", ("cpu-1",)), ("h100", "", ("h100-4",)),
+    ]  # fmt: skip
+    assert "h100-4" in (await cluster.client.view()).nodes
+    assert "not" in cluster.head.said("sbatch", "-p", "cpu", "--wrap", "true"), "it takes no new jobs"
+    states = {job.id: job.state for job in (await cluster.client.view()).jobs}
+    assert set(states.values()) == {"PENDING"}
+    assert len(states) == 3 + 2 + 1 + 2
+    for hold in holds:
+        for command in re.findall(r"`([^`]+)`", problem_of(hold).cure):
+            if not command.startswith("scancel"):
+                cluster.head.call(*command.split())
+    assert await settle() == ()
+    nodes = (await cluster.client.view()).nodes
+    assert set(nodes) == {"h100-1", "h100-2"}
+    for job in (named[0], named[1], named[2], required, *others):
+        assert await cluster.job(job) == "PENDING"
 
 
 async def test_a_changed_node_set_comes_into_force_and_jobs_survive_it(cluster: Cluster) -> None:

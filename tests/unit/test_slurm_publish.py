@@ -7,6 +7,7 @@ import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,9 @@ class StandInSlurm:
         self.addresses: dict[str, str] = {}
         self.states: dict[str, str] = {}
         self.jobs: list[tuple[str, str, str]] = []
+        self.waiting: list[tuple[str, str]] = []
+        self.reservations = ""
+        self.takes_junk = False
         self.calls: list[str] = []
         self.reconfigure_times_out = False
         self.start()
@@ -71,7 +75,7 @@ class StandInSlurm:
         text = (self.directory / "nodes.conf").read_text()
         table: dict[str, str] = {}
         for line in parse(text).lines:
-            if any(pair.key == "Junk" for pair in line.pairs):
+            if not self.takes_junk and any(pair.key == "Junk" for pair in line.pairs):
                 return None
             if line.value("NodeName"):
                 names, addresses = hostlist(line.value("NodeName") or ""), hostlist(line.value("NodeAddr") or "")
@@ -95,12 +99,18 @@ class StandInSlurm:
             case ["scontrol", "show", "nodes"]:
                 lines = [f"NodeName={n} NodeAddr={a} State={self.states[n]}\n" for n, a in self.addresses.items()]
                 return self._end(argv, 0, "".join(lines), check)
+            case ["scontrol", "show", "reservation"]:
+                return self._end(argv, 0, self.reservations or "No reservations in the system\n", check)
             case ["scontrol", "reconfigure"]:
                 return self._reconfigure(argv, timeout_s, check)
             case ["squeue", *_]:
                 lines = [
-                    SEPARATOR.join([i, "u", "a", "RUNNING", node, "None", "1", "N/A", "N/A", "(null)", age, "\n"])
+                    SEPARATOR.join([i, "u", "a", "RUNNING", node, "None", "1", "N/A", "N/A", "(null)", age, "", "\n"])
                     for i, node, age in self.jobs
+                ]
+                lines += [
+                    SEPARATOR.join([str(i), "u", part, "PENDING", "", "", "1", "", "", "", "0:00", nodes, "\n"])
+                    for i, (part, nodes) in enumerate(self.waiting, 90)
                 ]
                 return self._end(argv, 0, "".join(lines), check)
         raise AssertionError(f"not known: {argv}")
@@ -371,6 +381,61 @@ async def test_of_what_is_asked_for_in_one_breath_the_newest_is_put_in_force(wor
         assert world.slurm.count("scontrol reconfigure") == 1
         await publish(wanted(*slots))
         assert world.slurm.count("scontrol reconfigure") == 1, "it is in force already"
+
+
+async def test_a_failure_is_forgotten_once_what_failed_is_not_wanted_any_more(world: World) -> None:
+    await world.publisher.apply(wanted("a-2"))
+    good = wanted("a-2")
+    bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.joined)
+    async with running(world.publisher) as publish:
+        await publish(bad)
+        assert world.publisher.status().problems
+        await publish(good)
+        assert world.publisher.status().problems == (), "it is in force, and nothing else is asked for"
+
+
+async def test_a_refused_content_is_tried_again_by_itself_after_growing_pauses(world: World) -> None:
+    good = wanted("a-2")
+    bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.joined)
+    tried: list[float] = []
+    async with running(world.publisher) as publish:
+        while len(tried) < 8:
+            refusals = world.publisher.status().refusals
+            await publish(bad)
+            if world.publisher.status().refusals > refusals:
+                tried.append(world.clock.time_s)
+            world.clock.time_s += 1
+        pauses = [round(later - sooner) for sooner, later in pairwise(tried)]
+        assert pauses[:5] == [10, 20, 40, 80, 160]
+        assert pauses[5:] == [300, 300]
+        world.slurm.takes_junk = True  # the cause is gone
+        world.clock.time_s += 300
+        await publish(bad)
+        assert world.publisher.status().problems == ()
+
+
+@pytest.mark.parametrize(
+    ("job", "reservation"),
+    [
+        (("b", ""), ""), (("a,b", ""), ""), (("a", "a-4"), ""), (("a", "a-[3-4]"), ""),
+        (None, "ReservationName=r1 Nodes=a-4 PartitionName=(null)\n"),
+        (None, "ReservationName=r1 Nodes=(null) PartitionName=b\n"),
+    ],
+)  # fmt: skip
+async def test_what_a_waiting_job_or_a_reservation_names_does_not_go(
+    world: World, job: tuple[str, str] | None, reservation: str
+) -> None:
+    """Slurm would end the job with NODE_FAIL, and delete the reservation."""
+    two = [PoolLine("a", "", 4, "", 0, 1, 1024), PoolLine("b", "", 1, "", 0, 1, 1024)]
+    await world.publisher.apply(render(two, [], shapes_fixed=True))
+    before = world.files.current()
+    world.slurm.waiting = [job] if job else []
+    world.slurm.reservations = reservation
+    with pytest.raises(SlurmError):
+        await world.publisher.apply(wanted(size=3))
+    assert world.files.current() == before
+    world.slurm.waiting, world.slurm.reservations = [("a", "a-1")], "ReservationName=r1 Nodes=a-1 PartitionName=a\n"
+    assert await world.publisher.apply(wanted(size=3)), "they name what stays"
 
 
 async def test_a_refused_content_is_not_tried_again_at_once(world: World) -> None:

@@ -82,10 +82,10 @@ def job_line(*fields: str) -> str:
 
 WAITING = job_line(
     "2", "ann", "h100", "PENDING", "", "Nodes required for job are DOWN, DRAINED or reserved", "2", "N/A",
-    "gres:gpu:h100:8", "a100|h100", "0:00",
+    "gres:gpu:h100:8", "a100|h100", "0:00", "h100-[3-4]",
 )  # fmt: skip
 RUNNING = job_line(
-    "3_1", "bob", "h100", "RUNNING", "h100-[1-2],cpu-1", "None", "3", "gres/gpu:4", "N/A", "(null)", "1:05"
+    "3_1", "bob", "h100", "RUNNING", "h100-[1-2],cpu-1", "None", "3", "gres/gpu:4", "N/A", "(null)", "1:05", ""
 )
 
 
@@ -93,8 +93,26 @@ def test_jobs_that_wait_and_run():
     waiting, running = show.parse_jobs(WAITING + RUNNING)
     assert (waiting.id, waiting.gpus, waiting.nodes, waiting.features) == ("2", 16, (), "a100|h100")
     assert waiting.state_reason.startswith("Nodes required")
+    assert (waiting.required_nodes, running.required_nodes) == (("h100-3", "h100-4"), ())
     assert set(running.nodes) == {"h100-1", "h100-2", "cpu-1"}
     assert (running.gpus, running.state_reason) == (4, "")
+
+
+RESERVATION = (
+    "ReservationName={} StartTime=2026-11-28T16:10:57 EndTime=2026-11-28T17:10:57 Duration=01:00:00 Nodes={} NodeCnt=1 "
+    "CoreCnt=1 Features=(null) PartitionName={} Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=1 Users=root\n"
+)
+
+
+def test_reservations():
+    text = RESERVATION.format("r1", "h100-[3-4]", "(null)") + RESERVATION.format("r2", "(null)", "cpu")
+    first, second = show.parse_reservations(text + "\n")
+    assert (first.name, first.nodes, first.partition) == ("r1", ("h100-3", "h100-4"), "")
+    assert (second.name, second.nodes, second.partition) == ("r2", (), "cpu")
+    assert show.parse_reservations("No reservations in the system\n") == ()
+    for text in ("", "slurm_load_reservations error: Unable to contact slurm controller"):
+        with pytest.raises(SlurmError):
+            show.parse_reservations(text)
 
 
 def test_the_youngest_running_job():

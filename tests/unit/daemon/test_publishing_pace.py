@@ -27,6 +27,8 @@ FACTS = NodeFacts(NodeShape(8, 1, 1, 8, 1, 65536), (GPU,), "24.11.5", "1.102.5",
 class Asked:
     """Stands for the publisher: counts what it is asked for."""
 
+    nodes_conf = ""
+
     def __init__(self) -> None:
         self.digests: list[str] = []
         self.sizes: list[int] = []
@@ -48,10 +50,11 @@ def machine(index: int, *, joined: bool) -> Machine:
 def joins(tmp_path: Path, count: int, spacing_s: float) -> tuple[list[int], float]:
     """How many nodes each reconfigure brought in, and how long the last one waited."""
     settings = Settings(pools={"h100": PoolSettings(gpu="h100", max_nodes=count)})
+    view = SlurmView("24.11.5", {}, ())
     clock, journal, asked = HandClock(START), Journal(tmp_path / "journal.db"), Asked()
     publishing = Publishing(
         settings=lambda: settings, journal=journal, client=SlurmClient(run, 1.0), clock=clock,
-        slurm=lambda: SlurmView("24.11.5", {}, ()), wake=lambda: None,
+        slurm=lambda: view, wake=lambda: None,
     )  # fmt: skip
     publishing._publisher = asked  # type: ignore[assignment]
     publishing.look()

@@ -26,7 +26,7 @@ from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.provider_api import Offer, ProviderName
 from tests.unit.daemon.small import Small
-from tests.unit.worlds import NOW, OFFER, ago, instance, machine, node, snapshot
+from tests.unit.worlds import NOW, OFFER, ago, around, instance, machine, node, snapshot
 
 READY = machine(Phase.READY)
 LEAVING = machine(Phase.DRAINING, marks={"drained": ago(1)})
@@ -87,6 +87,19 @@ async def test_slurm_that_does_not_answer_stops_it(small: Small) -> None:
     assert not small.get(m.name).left_slurm
     assert m.name in small.executor.busy, "it rests"
     assert "does not answer" in small.executor.problems[m.name]
+
+
+async def test_why_a_step_failed_is_forgotten_once_none_is_planned_any_more(small: Small) -> None:
+    m = give(small, LEAVING, "IDLE", "DRAIN")
+    small.slurm.down = True
+    await do(small, p.Leave(m.name, "idle", m.slot))
+    small.journal.put(replace(machine(Phase.READY), name=m.name, slot=m.slot), "phase", "kept", NOW)
+    small.seen = around(small.get(m.name))
+    small.reconciler.tick()
+    assert m.name in small.executor.problems, "it rests: nothing was planned for it yet"
+    small.clock.t_s += 60
+    small.reconciler.tick()
+    assert m.name not in small.executor.problems
 
 
 async def test_force_and_death_do_not_wait(small: Small) -> None:

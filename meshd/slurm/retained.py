@@ -1,0 +1,170 @@
+"""PURE: what stays in nodes.conf although the settings no longer have it, since a job or a reservation names it.
+
+Facts, tried with 22.05.8 and 24.11.5: after a reconfigure without it slurmctld sets every waiting job to NODE_FAIL that
+names the partition (alone, as one of several, held, in an array) or requires the node (`-w`), and deletes every
+reservation that names the partition or the node. A job that excludes the node (`-x`), or that needs more nodes than are
+left, stays PENDING.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from meshd.model.ids import slot_index
+from meshd.model.observed import SlurmJob, SlurmReservation
+from meshd.slurm.conf import parse
+from meshd.slurm.nodes import PoolLine, node_records
+from meshd.slurm.show import gpus_of, hostlist
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What a new nodes.conf would no longer have."""
+
+    partitions: frozenset[str]
+    slots: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.partitions or self.slots)
+
+    def named_by_job(self, job: SlurmJob) -> bool:
+        """Slurm would end this job."""
+        return not self.partitions.isdisjoint(job.partition.split(",")) or not self.slots.isdisjoint(job.required_nodes)
+
+    def named_by_reservation(self, reservation: SlurmReservation) -> bool:
+        """Slurm would delete this reservation, or take nodes from it."""
+        return reservation.partition in self.partitions or not self.slots.isdisjoint(reservation.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A part of a pool that stays for now.
+
+    Attributes:
+        pool: the pool.
+        partition: the partition that the settings no longer have; "" when only slots leave.
+        slots: the slots that the settings no longer have, and that are named.
+        jobs: ids of the jobs that name it.
+        reservations: names of the reservations that name it.
+        other: a partition that stays; "" when there is none.
+    """
+
+    pool: str
+    partition: str = ""
+    slots: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    reservations: tuple[str, ...] = ()
+    other: str = ""
+
+
+def read_pools(nodes_conf: str) -> Mapping[str, PoolLine]:
+    """The pools of a nodes.conf that meshd wrote, by name. A free slot tells what the pool promises.
+
+    Raises:
+        SlurmError: a host list cannot be read.
+    """
+    return _read_pools(nodes_conf)
+
+
+@lru_cache(maxsize=2)
+def _read_pools(nodes_conf: str) -> Mapping[str, PoolLine]:
+    promised: dict[str, Mapping[str, str]] = {}
+    sizes: dict[str, int] = {}
+    for record in node_records(nodes_conf):
+        for slot in hostlist(record["nodename"]):
+            pool, _, index = slot.rpartition("-")
+            sizes[pool] = max(sizes.get(pool, 0), int(index) if index.isdigit() else 0)
+        if pool not in promised or record.get("state", "").upper() == "DOWN":
+            promised[pool] = record
+    found: dict[str, PoolLine] = {}
+    for record in parse(nodes_conf).records("PartitionName"):
+        for slot in hostlist(record.get("nodes", "")):
+            pool = slot.rpartition("-")[0]
+            if pool not in found and pool in promised:
+                found[pool] = _pool(pool, sizes[pool], record["partitionname"], promised[pool])
+    return found
+
+
+def _pool(name: str, size: int, partition: str, record: Mapping[str, str]) -> PoolLine:
+    gres = record.get("gres", "")
+    kind = gres.split(":")[1] if gres.count(":") == 2 else ""
+    features = tuple(f for f in record.get("feature", "").split(",") if f and f != kind)
+    return PoolLine(
+        name,
+        partition,
+        size,
+        kind,
+        gpus_of(gres),
+        int(record.get("cpus", 1)),
+        int(record.get("realmemory", 1)),
+        features,
+    )
+
+
+def leaving_of(pools: Sequence[PoolLine], before: Mapping[str, PoolLine]) -> Leaving:
+    """What these pools no longer have of those before."""
+    now = {pool.name: pool for pool in pools}
+    there = {pool.partition or pool.name for pool in pools}
+    sizes = {name: now[name].max_nodes if name in now else 0 for name in before}
+    return Leaving(
+        frozenset(old.partition for old in before.values()) - there,
+        frozenset(f"{name}-{i}" for name, old in before.items() for i in range(sizes[name] + 1, old.max_nodes + 1)),
+    )
+
+
+def leaving_of_texts(nodes_conf: str, last_good: str) -> Leaving:
+    """What one nodes.conf no longer has of another, whoever wrote them."""
+    new, old = parse(nodes_conf), parse(last_good)
+    slots = [
+        {slot for record in conf.records("NodeName") for slot in hostlist(record["nodename"])} for conf in (new, old)
+    ]
+    partitions = [{record["partitionname"] for record in conf.records("PartitionName")} for conf in (new, old)]
+    return Leaving(frozenset(partitions[1] - partitions[0]), frozenset(slots[1] - slots[0]))
+
+
+def retain(
+    pools: Sequence[PoolLine],
+    before: Mapping[str, PoolLine],
+    jobs: Iterable[SlurmJob],
+    reservations: Iterable[SlurmReservation],
+) -> tuple[tuple[PoolLine, ...], tuple[Hold, ...]]:
+    """The pools with what must stay for now, and why it stays.
+
+    Args:
+        pools: those of the settings.
+        before: those in force, from `read_pools`.
+        jobs: every job that Slurm has.
+        reservations: every reservation that Slurm has.
+    """
+    leaving = leaving_of(pools, before)
+    jobs = [job for job in jobs if leaving.named_by_job(job)]
+    reservations = [one for one in reservations if leaving.named_by_reservation(one)]
+    if not jobs and not reservations:
+        return tuple(pools), ()
+    wanted = {job_partition for job in jobs for job_partition in job.partition.split(",")}
+    wanted |= {one.partition for one in reservations}
+    required = {slot for job in jobs for slot in job.required_nodes} | {s for one in reservations for s in one.nodes}
+    kept = {pool.name: pool for pool in pools}
+    other = next((pool.partition or pool.name for pool in pools), "")
+    holds: list[Hold] = []
+    for name, old in sorted(before.items()):
+        partition = old.partition if old.partition in leaving.partitions & wanted else ""
+        slots = tuple(sorted(slot for slot in required & leaving.slots if slot_index(name, slot)))
+        if not partition and not slots:
+            continue
+        now = kept.get(name)
+        if now is None:
+            kept[name] = replace(old, default=False, leaving=True)
+        else:
+            size = max([now.max_nodes, *(slot_index(name, slot) or 0 for slot in slots)])
+            kept[name] = replace(now, max_nodes=size, partition=partition or now.partition, leaving=bool(partition))
+        mine = Leaving(frozenset({partition} - {""}), frozenset(slots))
+        holds.append(
+            Hold(
+                name, partition, slots, tuple(job.id for job in jobs if mine.named_by_job(job)),
+                tuple(one.name for one in reservations if mine.named_by_reservation(one)), other,
+            )
+        )  # fmt: skip
+    return tuple(kept.values()), tuple(holds)
