@@ -56,6 +56,22 @@ _SINGLE: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 
 
+#: Models that no rule above needs, since they have one form and one name; they only tell a model from a mistyped one.
+_PLAIN = frozenset({
+    "a800", "h800", "b100", "gb10", "p6000", "p5000", "p4000", "m60", "m40", "rtx-3060", "rtx-3070", "rtx-3080",
+    "rtx-3080-ti", "rtx-3090", "rtx-3090-ti", "rtx-4060", "rtx-4070", "rtx-4070-ti", "rtx-4080", "rtx-4080-super",
+    "rtx-4090", "rtx-5060", "rtx-5070", "rtx-5080", "rtx-5090", "rtx-2000-ada", "rtx-4000", "rtx-4500-ada", "rtx-5000",
+    "rtx-5000-ada", "rtx-8000", "rtx-pro-4000", "rtx-pro-4500", "rtx-pro-5000", "titan-rtx", "titan-v", "a2000",
+    "a4500", "mi100", "mi210", "mi250", "mi308x", "mi350x", "mi355x", "trainium", "inferentia", "gaudi", "gaudi2",
+    "gaudi3", "radeon-pro-v520",
+})  # fmt: skip
+_FORMS = ("sxm", "pcie", "nvl")
+MODELS = frozenset(
+    {*_FORMED, *(f"{name}-{form}" for name in _FORMED for form in _FORMS), *(model for _, model in _SINGLE), *_PLAIN}
+)
+"""Every model that is known by name, normalised. A cloud may offer others: this only helps to find a mistyped one."""
+
+
 def normalise(text: str) -> str:
     """The one spelling of a GPU model.
 

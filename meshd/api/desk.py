@@ -9,6 +9,7 @@ from meshd.api.schema import (
     AbortRotationRequest,
     DoctorView,
     DrainRequest,
+    EventsQuery,
     EventsView,
     ExplainView,
     MachineAnswer,
@@ -94,15 +95,8 @@ class HeadDesk(Protocol):
         """Give the machine back: after its jobs, or at once when forced. The pool's target stays as it is."""
         ...
 
-    async def events(self, *, after_id: int | None, limit: int, wait_s: float, machine: str = "") -> EventsView:
-        """Events with a higher id than `after_id`, oldest first; None: the latest `limit` ones.
-
-        Args:
-            after_id: where to go on.
-            limit: the most events to return.
-            wait_s: with nothing to return, wait this long for the first one.
-            machine: only those of this machine or slot; "" for all.
-        """
+    async def events(self, query: EventsQuery) -> EventsView:
+        """The events that a query asks for. Raises Unknown for a machine, pool or kind that there is not."""
         ...
 
     async def munge_rotation(self) -> MungeRotationView:

@@ -11,7 +11,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.aiohttp import make_aiohttp_handler
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from meshd.api.auth import UNKNOWN_ACTOR, Actor, Gate, peer_of
 from meshd.api.desk import HeadDesk
@@ -22,6 +22,7 @@ from meshd.api.schema import (
     CallerView,
     Document,
     DrainRequest,
+    EventsQuery,
     ExplainQuery,
     MungeRotationRequest,
     OffersQuery,
@@ -39,18 +40,7 @@ R = TypeVar("R", bound=Request)
 
 ACCOUNTS_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 30.0
-WAIT_MAX_S = 30.0
-EVENTS_MAX = 1000
 POLLS_PER_USER = 32
-
-
-class EventsQuery(Request):
-    """The query string of GET /v1/events."""
-
-    after_id: int | None = Field(None, ge=0)
-    limit: int = Field(100, gt=0, le=EVENTS_MAX)
-    wait_s: float = Field(0.0, ge=0, le=WAIT_MAX_S)
-    machine: str = Field("", max_length=63)
 
 
 class Routes:
@@ -148,9 +138,7 @@ class Routes:
 
     async def _ask_events(self, query: EventsQuery) -> Document:
         async with asyncio.timeout(query.wait_s + READ_TIMEOUT_S):
-            return await self._desk.events(
-                after_id=query.after_id, limit=query.limit, wait_s=query.wait_s, machine=query.machine
-            )
+            return await self._desk.events(query)
 
     async def _or_closing(self, ask: Coroutine[Any, Any, Document]) -> Document:
         closing = asyncio.create_task(self._closing.wait())

@@ -17,6 +17,7 @@ from meshd.api.schema import (
     DoctorView,
     DrainRequest,
     ErrorView,
+    EventsQuery,
     EventsView,
     ExplainView,
     MachineAnswer,
@@ -85,11 +86,7 @@ class Head:
 
     async def offers(self, query: OffersQuery) -> OffersView:
         """What can be rented."""
-        given = query.model_dump(mode="json", exclude_defaults=True)
-        pairs = [
-            (name, one) for name, value in given.items() for one in (value if isinstance(value, list) else [value])
-        ]
-        return await self._get("/v1/offers", OffersView, query=[(name, _word(value)) for name, value in pairs])
+        return await self._get("/v1/offers", OffersView, query=_pairs(query))
 
     async def explain(self, subject: str) -> ExplainView:
         """What a machine, slot or pool is doing and why."""
@@ -143,14 +140,9 @@ class Head:
         """Do not wait for a node."""
         return await self._post("/v1/rotation/waive", request, RotationView)
 
-    async def events(
-        self, *, after_id: int | None = None, limit: int = 100, wait_s: float = 0.0, machine: str = ""
-    ) -> EventsView:
+    async def events(self, query: EventsQuery) -> EventsView:
         """Events after an id, or the latest."""
-        query = [("limit", str(limit)), ("wait_s", str(wait_s)), ("machine", machine)]
-        if after_id is not None:
-            query.append(("after_id", str(after_id)))
-        return await self._get("/v1/events", EventsView, query=query, extra_s=wait_s)
+        return await self._get("/v1/events", EventsView, query=_pairs(query), extra_s=query.wait_s)
 
     async def doctor(self) -> DoctorView:
         """All checks."""
@@ -215,6 +207,14 @@ class Head:
                 "install the same version on both sides: compare `meshctl version`",
                 kind="unreadable",
             ) from error
+
+
+def _pairs(request: Request) -> Query:
+    """A request as a query string: what is not the default, lists as repeated names."""
+    given = request.model_dump(mode="json", exclude_defaults=True)
+    return [
+        (name, _word(one)) for name, value in given.items() for one in (value if isinstance(value, list) else [value])
+    ]
 
 
 def _word(value: object) -> str:

@@ -8,12 +8,13 @@ from importlib import import_module
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from pydantic import ValidationError
 
 from meshd import __version__
-from meshd.cli.exits import EXIT_CODES_HELP, CliError
+from meshd.cli.exits import CliError
 from meshd.cli.options import option_of
-from meshd.cli.session import Session, find_socket, print_json, wants_error_document
+from meshd.cli.session import Session, find_socket, named_config_fault, print_json, wants_error_document
 from meshd.config import DEFAULT_PATH
 
 COMMANDS = (
@@ -34,6 +35,7 @@ COMMANDS = (
     "config",
     "version",
     "completion",
+    "help",
 )
 
 
@@ -87,7 +89,7 @@ def _option(location: tuple[int | str, ...]) -> str:
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=EXIT_CODES_HELP,
+    epilog="`meshctl help COMMAND` shows a command's help, `meshctl help exit-codes` what each exit code means.",
 )
 @click.option(
     "--config",
@@ -109,7 +111,9 @@ def cli(ctx: click.Context, config: Path, socket: Path | None) -> None:
 
     Everybody may look; root and the members of meshd's group may change things.
     """
-    ctx.obj = Session(config=config, socket=find_socket(socket, config))
+    named = ctx.get_parameter_source("config") is not ParameterSource.DEFAULT
+    fault = named_config_fault(config, socket_given=socket is not None) if named else None
+    ctx.obj = Session(config=config, socket=find_socket(socket, config), fault=fault)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshd.api.schema import MachineAnswer, MachineAnswers, MachineFailure
 from meshd.cli import render
 from meshd.cli.client import Head
-from meshd.cli.exits import CliError, Exit
+from meshd.cli.exits import CliError, Exit, UnreachableError
 from meshd.cli.session import Session, print_json, say
 
 
@@ -38,8 +38,21 @@ def each(
     if not done and len(failed) == 1:
         raise failed[0][1]
     _print(results, as_json=as_json)
-    if done and failed:
-        raise CliError(f"{len(failed)} of {len(done) + len(failed)} failed", code=Exit.PARTLY, kind="partly")
+    tell_failed(failed, len(done) + len(failed))
+
+
+def tell_failed(failed: Sequence[tuple[str, CliError]], count: int) -> None:
+    """Say what failed for which of `count` subjects, and end.
+
+    Raises:
+        CliError: partly done, or, when all failed, with the first one's code.
+    """
+    for name, error in failed:
+        say(f"{name}: {error.message}")
+        if error.cure:
+            say(f"  do: {error.cure}")
+    if failed and len(failed) < count:
+        raise CliError(f"{len(failed)} of {count} failed", code=Exit.PARTLY, kind="partly")
     if failed:
         raise CliError(f"all {len(failed)} failed", code=Exit(failed[0][1].exit_code), kind=failed[0][1].kind)
 
@@ -51,6 +64,8 @@ async def _ask_all(
     for machine in dict.fromkeys(machines):
         try:
             results.done.append(await ask(head, machine))
+        except UnreachableError:
+            raise
         except CliError as error:
             results.failed.append((machine, error))
     return results
@@ -65,7 +80,3 @@ def _print(results: _Results, *, as_json: bool) -> None:
     for answer in results.done:
         for warning in answer.warnings:
             say(f"warning: {answer.machine}: {warning}")
-    for machine, error in results.failed:
-        say(f"{machine}: {error.message}")
-        if error.cure:
-            say(f"  do: {error.cure}")

@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from meshd.api.schema import OffersQuery
 from meshd.cli.exits import CliError
+from meshd.cli.hostlist import expand
 from meshd.cli.session import session_of
 from meshd.model.words import counted
 
@@ -42,11 +43,21 @@ def past_moment(_ctx: click.Context, _param: click.Parameter, value: str | None)
     try:
         at = datetime.fromisoformat(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no moment: say 2026-11-28 or 2026-11-28T09:30, in UTC") from None
+        raise click.BadParameter(f"{value!r} is no moment: write 2026-11-28 or 2026-11-28T09:30, in UTC") from None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     if at > datetime.now(UTC):
         raise click.BadParameter(f"{value} lies ahead (it is read as UTC unless it names a zone)")
     return at
+
+
+def past_or_ago(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    """Callback of an option: a moment that has been, as `past_moment` reads it, or as a duration before now: 30m."""
+    if value is None or not (match := _DURATION.fullmatch(value)):
+        return past_moment(ctx, param, value)
+    try:
+        return datetime.now(UTC) - timedelta(seconds=float(match["number"]) * _UNITS[match["unit"]])
+    except OverflowError:
+        raise click.BadParameter(f"{value!r} is too long ago") from None
 
 
 class Usd(click.FloatRange):
@@ -80,9 +91,12 @@ def pool_option(help_text: str) -> Callable[[F], F]:
     return click.option("--pool", metavar="NAME", type=Name(), shell_complete=_complete(_pools), help=help_text)
 
 
-def machine_option(help_text: str) -> Callable[[F], F]:
-    """`--machine`, completed."""
-    return click.option("--machine", metavar="NAME", default="", shell_complete=_complete(_machines), help=help_text)
+def node_option(name: str, *, help_text: str, also: str = "") -> Callable[[F], F]:
+    """An option that names nodes: host lists, as often as wanted, completed. The command gets `nodes`, or `waive`."""
+    names = [name, also, "nodes"] if also else [name]
+    return click.option(
+        *names, metavar="NODE", multiple=True, callback=_nodes, shell_complete=_complete(_machines), help=help_text
+    )
 
 
 def gpu_option(help_text: str) -> Callable[[F], F]:
@@ -110,15 +124,30 @@ def region_option(help_text: str) -> Callable[[F], F]:
 
 
 def subject_argument(command: F) -> F:
-    """A machine, a slot or a pool, completed."""
-    return click.argument("subject", metavar="MACHINE|SLOT|POOL", shell_complete=_complete(_subjects))(command)
+    """Machines, slots or pools, completed."""
+    return click.argument(
+        "subjects", metavar="MACHINE|SLOT|POOL...", nargs=-1, required=True, callback=_nodes,
+        shell_complete=_complete(_subjects),
+    )(command)  # fmt: skip
 
 
 def machines_argument(command: F) -> F:
-    """One or more machines or slots, completed."""
+    """One or more machines or slots as names and host lists, completed."""
     return click.argument(
-        "machines", metavar="MACHINE...", nargs=-1, required=True, shell_complete=_complete(_machines)
+        "machines", metavar="MACHINE...", nargs=-1, required=True, callback=_nodes, shell_complete=_complete(_machines)
     )(command)
+
+
+def some_nodes_argument(command: F) -> F:
+    """Machines or slots, or none for all; completed."""
+    return click.argument("names", metavar="[NODE]...", nargs=-1, callback=_nodes, shell_complete=_complete(_machines))(
+        command
+    )
+
+
+def _nodes(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Callback: the names that host lists stand for."""
+    return expand(value)
 
 
 def _complete(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from difflib import get_close_matches
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -107,9 +106,10 @@ def _nothing(view: OffersView, query: OffersQuery) -> list[str]:
     if view.matching:
         words = f"{counted(view.matching, 'offer')} would do, but none can be rented now: {_reasons(view)}"
         return [f"{words} (--all shows them)"]
-    if mistyped := _mistyped(view, query):
-        return mistyped
     lines = [f"none of the {view.total} offers is like that"]
+    if query.gpu and not any(gpus.matches(query.gpu, model) for model in view.gpus):
+        more = ", ..." if len(view.gpus) > _MODELS_MAX else ""
+        lines.append(f"  nobody offers the GPU {query.gpu}; there is {', '.join(view.gpus[:_MODELS_MAX])}{more}")
     if query.gpus_per_node == 0:
         lines.append("  types without GPUs are offered where a provider's table names them (docs/providers.md)")
     for near in view.near:
@@ -117,26 +117,6 @@ def _nothing(view: OffersView, query: OffersQuery) -> list[str]:
         each = f"{usd(near.offer.usd_per_gpu_hour)} per GPU-hour" if near.offer.gpus else usd(near.offer.usd_per_hour)
         lines.append(f"  without {option}: {counted(near.count, 'offer')}, the cheapest {near.offer.offer} at {each}")
     return lines
-
-
-def _mistyped(view: OffersView, query: OffersQuery) -> list[str]:
-    """Names that nothing bears, each with those that are near it."""
-    enabled = [_provider(source) for source in view.sources]
-    lines = [f"no provider {name} is enabled; there is {', '.join(enabled)}" for name in query.provider
-             if name not in enabled]  # fmt: skip
-    lines += [f"nothing is offered in {name}{_like(name, view.regions)}" for name in query.region
-              if name not in view.regions]  # fmt: skip
-    if query.gpu and not any(gpus.matches(query.gpu, model) for model in view.gpus):
-        models = sorted({*view.gpus, *(model.partition("-")[0] for model in view.gpus)})
-        more = ", ..." if len(view.gpus) > _MODELS_MAX else ""
-        there = f"; there is {', '.join(view.gpus[:_MODELS_MAX])}{more}"
-        lines.append(f"nobody offers the GPU {query.gpu}{_like(query.gpu, models) or there}")
-    return lines
-
-
-def _like(name: str, names: Sequence[str]) -> str:
-    near = get_close_matches(name, names, n=4, cutoff=0.6)
-    return f"; near that name: {', '.join(near)}" if near else ""
 
 
 def _unread(source: SourceView, now: datetime) -> str:

@@ -33,13 +33,18 @@ class Session:
 
     config: Path
     socket: Path
+    fault: CliError | None = None
+    """Why the settings that were named on the command line cannot be used, though they say where the daemon is."""
 
     def ask(self, work: Callable[[Head], Awaitable[T]], *, if_interrupted: str = "interrupted") -> T:
         """Speak with the daemon; after Ctrl-C say `if_interrupted`.
 
         Raises:
-            CliError: unreachable, denied, refused; or interrupted by Ctrl-C.
+            CliError: unreachable, denied, refused; interrupted by Ctrl-C; or --config names settings that cannot be
+                read.
         """
+        if self.fault is not None:
+            raise self.fault
         from meshd.cli.client import Head  # only commands that speak with the daemon pay for its import
 
         async def body() -> T:
@@ -67,6 +72,32 @@ def find_socket(given: Path | None, config: Path) -> Path:
     except (OSError, ValueError, AttributeError):
         found = None
     return Path(found) if isinstance(found, str) and found else ClusterSettings().socket
+
+
+def named_config_fault(config: Path, *, socket_given: bool) -> CliError | None:
+    """Why a settings file that somebody named cannot be used; None when it can.
+
+    Args:
+        config: what --config or MESHD_CONFIG names. Nobody names a file to have it ignored.
+        socket_given: the socket is known without it, so that only a file that is not there is a mistake.
+    """
+    try:
+        table = tomllib.loads(config.read_text("utf-8"))
+        fault = "" if isinstance(table.get("cluster", {}), dict) else "cluster is no table"
+    except FileNotFoundError:
+        text = f"--config: there is no file {config}"
+        return CliError(text, "give another --config, or none", code=Exit.USAGE, kind="config")
+    except OSError as error:
+        fault = error.strerror or str(error)
+    except ValueError:  # no TOML, or no UTF-8
+        fault = "it is no TOML that can be read"
+    if not fault or socket_given:
+        return None
+    return CliError(
+        f"--config: {config} does not say where the daemon listens: {fault}",
+        f"see `meshctl --config {config} config check`, or give the socket with --socket",
+        code=Exit.USAGE, kind="config",
+    )  # fmt: skip
 
 
 def session_of(ctx: click.Context) -> Session:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from meshd.api.schema import NodeRow, ScaleAnswer, StatusView
+from meshd.api.schema import EventsQuery, NodeRow, ScaleAnswer, StatusView
 from meshd.cli.client import Head
 from meshd.cli.exits import UnreachableError
 from meshd.cli.ladder import Ladder
@@ -143,7 +143,7 @@ async def watch(head: Head, answer: ScaleAnswer, progress: Progress, *, timeout_
             verdict = judge(answer, status, nodes, lost_before)
             if verdict.outcome is not Outcome.WAITING:
                 return Watched(verdict, nodes, heard - began, _gained(answer, nodes))
-            events = await head.events(after_id=last_id, wait_s=max(min(POLL_S, left_s), 0.05), limit=500)
+            events = await head.events(EventsQuery(after_id=last_id, wait_s=max(min(POLL_S, left_s), 0.05), limit=500))
             for line in ladder.lines([event for event in events.events if event.pool in ("", answer.pool)]):
                 progress.note(line)
             last_id = max(last_id, events.last_id)

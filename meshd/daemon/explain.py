@@ -22,6 +22,7 @@ from meshd.store.journal import Journal
 
 EVENTS_MAX = 20
 RUNGS_MAX = 50
+ENDING = frozenset({Phase.TERMINATING, Phase.LOST})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,12 @@ class Explainer:
         if pool is None:
             words = near_words(subject, now.desired, self._journal.machines(), pools=True)
             raise Unknown(f"there is no machine, slot or pool {subject}", words)
-        holder = next((m for m in self._journal.machines() if m.slot == subject and m.phase in HOLDS_SLOT), None)
-        return self._slot(subject, subject, pool, holder, now)
+        return self._slot(subject, subject, pool, self._at(subject), now)
+
+    def _at(self, slot: str) -> Machine | None:
+        """The machine that stands at a slot: the one that holds it, else the newest one that is still ending there."""
+        there = [m for m in self._journal.machines() if m.slot == slot]
+        return max(there, key=lambda m: (m.phase in HOLDS_SLOT, m.created_at), default=None)
 
     def _slot(self, subject: str, slot: str, pool: str, machine: Machine | None, now: _Now) -> s.ExplainView:
         """A slot, or one of its machines."""
@@ -138,6 +143,7 @@ class Explainer:
         why = now.doing(machine) if machine else now.why_none(slot, pool, self._of(pool))
         if machine and machine.phase is Phase.GONE and made and made[0].name != machine.name:
             why += f". Slot {slot} went on with {made[0].name}"
+        why += _also_there(slot, machine, self._of(pool))
         return s.ExplainView(
             subject=subject, at=now.at, pool=pool, slot=slot, machine=newest.name if newest else "",
             phase=machine.phase.value if machine else "", why=why, rungs=[_rung(m) for m in rungs],
@@ -172,6 +178,12 @@ class Explainer:
         return [
             views.event_row(event, self._journal.machine(event.machine) if event.machine else None) for event in events
         ]
+
+
+def _also_there(slot: str, machine: Machine | None, machines: list[Machine]) -> str:
+    """The other machines of a slot that still exist: former ones that their cloud has not ended yet."""
+    others = sorted(m.name for m in machines if m.slot == slot and m.phase in ENDING and m is not machine)
+    return f". Before it, {', '.join(others)} stood there and is still being ended" if others else ""
 
 
 def _rung(machine: Machine) -> s.RungRow:

@@ -14,6 +14,7 @@ from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import NotReady
 from meshd.daemon import problems, views
+from meshd.daemon.event_filter import event_filter
 from meshd.daemon.execute import Executor
 from meshd.daemon.explain import Explainer
 from meshd.daemon.machine_desk import MachineDesk
@@ -173,10 +174,10 @@ class Desk:
         machines = sorted(self._journal.machines(), key=lambda m: (m.pool, slot_order(m.slot), m.name))
         return s.NodesView(at=now, nodes=[views.node_row(machine, slurm, now) for machine in machines])
 
-    async def events(self, *, after_id: int | None, limit: int, wait_s: float, machine: str = "") -> s.EventsView:
+    async def events(self, query: s.EventsQuery) -> s.EventsView:
         """Events, waited for when there are none."""
-        name = self._machines.name_of(machine, also_gone=True) if machine else ""
-        found, last_id = await self._news.after(after_id, limit, wait_s, name)
+        wanted = event_filter(query, self._desired(), self._journal, self._machines)
+        found, last_id = await self._news.after(query.after_id, query.limit, query.wait_s, wanted)
         return s.EventsView(
             events=[views.event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id
         )

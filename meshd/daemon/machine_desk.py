@@ -81,12 +81,14 @@ class MachineDesk:
         if machine.phase in {Phase.TERMINATING, Phase.LOST}:
             return self._answer(machine, "is already being given back")
         jobs = self._jobs(machine)
-        removal = "forced" if request.force or machine.removal == "forced" else "wanted"
         how = "at once, by force" if request.force else "after its jobs"
+        warnings = [f"job {', '.join(jobs)} loses the node"] if jobs and request.force else []
+        if request.dry_run:
+            return self._answer(machine, f"would be given back {how}", warnings)
+        removal = "forced" if request.force or machine.removal == "forced" else "wanted"
         reason = f"removed {how}, said {actor.user}"
         self._records.change(machine.name, "remove", reason, removal=removal, reason=reason)
         self._reconciler.wake()
-        warnings = [f"job {', '.join(jobs)} loses the node"] if jobs and request.force else []
         return self._answer(self._machine(machine.name), f"will be given back {how}", warnings)
 
     def _machine(self, machine_or_slot: str) -> Machine:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from meshd.runtime.clock import Clock
-from meshd.store.journal import Event, Journal
+from meshd.store.journal import Event, EventFilter, Journal
 
 
 class News:
@@ -22,19 +22,21 @@ class News:
         self._telling: set[asyncio.Task[None]] = set()
         journal.on_event(self._tell)
 
-    async def after(self, event_id: int | None, limit: int, wait_s: float, machine: str) -> tuple[Sequence[Event], int]:
+    async def after(
+        self, event_id: int | None, limit: int, wait_s: float, wanted: EventFilter
+    ) -> tuple[Sequence[Event], int]:
         """The events behind `event_id`, oldest first, and where to go on.
 
         Args:
             event_id: None for the newest ones, which are not waited for.
             limit: so many at most.
             wait_s: how long to wait when there are none.
-            machine: only this machine's; "" for all.
+            wanted: which ones.
         """
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
             newest = self._journal.last_event_id()
-            found = self._journal.events(-1 if event_id is None else event_id, limit, machine)
+            found = self._journal.events_like(wanted, -1 if event_id is None else event_id, limit)
             left_s = deadline_s - self._clock.monotonic_s()
             if found or event_id is None or left_s <= 0:
                 return found, found[-1].id if found else max(event_id or 0, self._journal.last_event_id())

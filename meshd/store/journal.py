@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -58,6 +58,36 @@ class Event:
     kind: str
     text: str
     fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events are of interest. Empty fields do not constrain.
+
+    Attributes:
+        machines: names of machines.
+        kinds: as in `Event.kind`.
+        pool: the pool's own events, and those of its machines, also of those that are gone.
+        since: not older than this.
+    """
+
+    machines: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    pool: str = ""
+    since: datetime | None = None
+
+
+EVERY_EVENT = EventFilter()
+
+_EVENTS_WHERE: LiteralString = """
+    (?1 = '[]' OR machine IN (SELECT value FROM json_each(?1)))
+    AND (?2 = '[]' OR kind IN (SELECT value FROM json_each(?2)))
+    AND (?3 = '' OR machine IN (SELECT name FROM machines WHERE pool = ?3)
+         OR (machine = '' AND json_extract(fields, '$.pool') = ?3))
+    AND at >= ?4
+"""
+_EVENTS_NEWEST: LiteralString = "SELECT * FROM events WHERE " + _EVENTS_WHERE + " ORDER BY id DESC LIMIT ?5"
+_EVENTS_AFTER: LiteralString = "SELECT * FROM events WHERE " + _EVENTS_WHERE + " AND id > ?6 ORDER BY id LIMIT ?5"
 
 
 class Journal:
@@ -254,6 +284,20 @@ class Journal:
         after = "SELECT * FROM events WHERE ?1 IN ('', machine) AND id > ?3 ORDER BY id LIMIT ?2"
         rows = self.rows(newest, machine, limit)[::-1] if after_id < 0 else self.rows(after, machine, limit, after_id)
         return [_event_of(row) for row in rows]
+
+    def events_like(self, wanted: EventFilter, after_id: int = 0, limit: int = 100) -> list[Event]:
+        """As `events`, of those that match."""
+        since = wanted.since.astimezone(UTC).isoformat() if wanted.since else ""
+        matches = (json.dumps(wanted.machines), json.dumps(wanted.kinds), wanted.pool, since, limit)
+        if after_id < 0:
+            rows = self.rows(_EVENTS_NEWEST, *matches)[::-1]
+        else:
+            rows = self.rows(_EVENTS_AFTER, *matches, after_id)
+        return [_event_of(row) for row in rows]
+
+    def event_kinds(self) -> set[str]:
+        """The kinds of all events that are kept."""
+        return {str(kind) for (kind,) in self.rows("SELECT DISTINCT kind FROM events")}
 
     def events_of_pool(self, pool: str, limit: int) -> list[Event]:
         """The newest events of a pool and of its machines, also of those that are gone; oldest first."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from meshd.api.schema.base import SCHEMA_VERSION, Document, Part, Request
-from meshd.api.schema.events import EventRow, EventsView
-from meshd.api.schema.explain import ExplainQuery, ExplainView, RungRow
+from meshd.api.schema.events import EventRow, EventsQuery, EventsView
+from meshd.api.schema.explain import ExplainFailure, ExplainQuery, ExplainView, ExplainViews, RungRow
 from meshd.api.schema.head import CallerView, CheckRow, DoctorView, ErrorView, InitChange, InitView, VersionView
 from meshd.api.schema.key_rotation import (
     AbortRotationRequest,
@@ -50,9 +50,12 @@ __all__ = [
     "DrainRequest",
     "ErrorView",
     "EventRow",
+    "EventsQuery",
     "EventsView",
+    "ExplainFailure",
     "ExplainQuery",
     "ExplainView",
+    "ExplainViews",
     "InitChange",
     "InitView",
     "KeyRow",
@@ -105,6 +108,7 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     PlanView,
     OffersView,
     ExplainView,
+    ExplainViews,
     PricesView,
     PricesRefresh,
     PricesRefreshed,

@@ -6,6 +6,7 @@ from pydantic import AwareDatetime
 
 from meshd.api.schema.base import Document, Name, Part, Request
 from meshd.api.schema.events import EventRow
+from meshd.api.schema.head import ErrorView
 from meshd.api.schema.plan import AlternativeRow
 
 
@@ -13,6 +14,13 @@ class ExplainQuery(Request):
     """The query string of GET /v1/explain: a machine, a slot or a pool."""
 
     subject: Name
+
+
+class ExplainFailure(Part):
+    """A subject that cannot be explained."""
+
+    subject: str
+    error: ErrorView
 
 
 class RungRow(Part):
@@ -61,3 +69,10 @@ class ExplainView(Document):
     rungs: list[RungRow] = []
     next_rungs: list[AlternativeRow] = []
     events: list[EventRow] = []
+
+
+class ExplainViews(Document):
+    """What `meshctl explain -o json` prints for several subjects."""
+
+    explained: list[ExplainView] = []
+    failed: list[ExplainFailure] = []

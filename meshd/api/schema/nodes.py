@@ -57,10 +57,18 @@ class DrainRequest(Request):
 
 
 class RemoveRequest(Request):
-    """Give a machine back, after its jobs have ended, or with `force` at once. `machine` may be its slot."""
+    """Give a machine back, after its jobs have ended, or with `force` at once. `machine` may be its slot.
+
+    With `dry_run` only answer what would be done.
+    """
 
     machine: Name
     force: bool = False
+    dry_run: bool = False
+
+    def only_looks(self) -> bool:
+        """A dry run."""
+        return self.dry_run
 
 
 class MachineAnswer(Document):

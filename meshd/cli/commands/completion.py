@@ -5,8 +5,6 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from meshd.cli.exits import EXIT_CODES_HELP
-
 EXAMPLES = """\b
 Examples:
   bash:  meshctl completion bash > /etc/bash_completion.d/meshctl
@@ -15,7 +13,7 @@ Examples:
 """
 
 
-@click.command("completion", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
+@click.command("completion", epilog=EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, *, shell: str) -> None:

@@ -8,7 +8,7 @@ from meshd.api.schema import CheckRow, DoctorView
 from meshd.cli import render
 from meshd.cli.adapters import check_providers
 from meshd.cli.credentials import lent
-from meshd.cli.exits import EXIT_CODES_HELP, CliError
+from meshd.cli.exits import CliError
 from meshd.cli.session import Session, output_option, print_json
 from meshd.config import Settings, load, tailnet_credentials
 from meshd.errors import ConfigError
@@ -23,7 +23,7 @@ def command() -> None:
     """Work with meshd's settings."""
 
 
-@command.command("check", epilog=EXIT_CODES_HELP)
+@command.command("check")
 @output_option
 @click.pass_obj
 def check(session: Session, *, as_json: bool) -> None:

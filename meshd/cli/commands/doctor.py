@@ -9,14 +9,14 @@ import click
 from meshd.api.schema import CallerView, CheckRow, DoctorView
 from meshd.cli import render
 from meshd.cli.client import Head
-from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit, UnreachableError
+from meshd.cli.exits import CliError, Exit, UnreachableError
 from meshd.cli.local_checks import run_checks
 from meshd.cli.session import Session, output_option, print_json
 from meshd.model.words import counted
 from meshd.runtime.run import run
 
 
-@click.command("doctor", epilog=EXIT_CODES_HELP)
+@click.command("doctor")
 @output_option
 @click.pass_obj
 def command(session: Session, *, as_json: bool) -> None:

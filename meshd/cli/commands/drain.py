@@ -5,13 +5,12 @@ from __future__ import annotations
 import click
 
 from meshd.api.schema import DrainRequest
-from meshd.cli.exits import EXIT_CODES_HELP
 from meshd.cli.onmachines import each
 from meshd.cli.params import machines_argument
 from meshd.cli.session import Session, output_option
 
 
-@click.command("drain", epilog=EXIT_CODES_HELP)
+@click.command("drain")
 @machines_argument
 @click.option("--reason", default="", help="Shown by sinfo -R.")
 @output_option

@@ -11,7 +11,7 @@ import click
 
 from meshd.api.schema import InitChange, InitView
 from meshd.cli import headstate, munge_side, render
-from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit
+from meshd.cli.exits import CliError, Exit
 from meshd.cli.session import Session, confirm, output_option, print_json, say
 from meshd.config import Settings, load
 from meshd.errors import ConfigError, MeshdError
@@ -20,7 +20,7 @@ from meshd.slurm.init import InitPlan, plan_init, render_diff
 from meshd.slurm.init_apply import apply_init
 
 
-@click.command("init", epilog=EXIT_CODES_HELP)
+@click.command("init")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
 @click.option("--head-address", metavar="ADDRESS", help="The head's tailnet address; else what tailscale says.")

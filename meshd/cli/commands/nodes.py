@@ -2,34 +2,69 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 
+from meshd.api.schema import NodesView
 from meshd.cli import render
 from meshd.cli.client import Head
-from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit
-from meshd.cli.params import pool_option
+from meshd.cli.exits import CliError, Exit, UnreachableError
+from meshd.cli.onmachines import tell_failed
+from meshd.cli.params import pool_option, some_nodes_argument
 from meshd.cli.session import Session, output_option, print_json, say
 
+EXAMPLES = """\b
+Examples:
+  meshctl nodes 'h100-[1-4]'            these nodes; a machine's own name will do as well
+  meshctl nodes --pool h100
+"""
 
-@click.command("nodes", epilog=EXIT_CODES_HELP)
+
+@click.command("nodes", epilog=EXAMPLES)
+@some_nodes_argument
 @pool_option("Only this pool's.")
 @output_option
 @click.pass_obj
-def command(session: Session, *, pool: str | None, as_json: bool) -> None:
+def command(session: Session, *, names: tuple[str, ...], pool: str | None, as_json: bool) -> None:
     """List the machines: what they are, do and cost."""
-    view = session.ask(lambda head: head.nodes())
-    if pool is not None:
-        if all(row.pool != pool for row in view.nodes):
-            session.ask(partial(_known, pool=pool))
-        view = view.model_copy(update={"nodes": [row for row in view.nodes if row.pool == pool]})
+    view, failed = session.ask(lambda head: _ask(head, names, pool))
+    if names and not view.nodes and len(failed) == 1:
+        raise failed[0][1]
     if as_json:
         print_json(view)
     elif view.nodes:
         render.show(render.nodes(view.nodes, view.at))
-    else:
+    elif not failed:
         say("no machines" if pool is None else f"no machines in pool {pool}")
+    tell_failed(failed, len(names))
+
+
+async def _ask(head: Head, names: tuple[str, ...], pool: str | None) -> tuple[NodesView, list[tuple[str, CliError]]]:
+    """The machines that are meant, and the names that stand for none."""
+    view = await head.nodes()
+    rows = view.nodes
+    if pool is not None:
+        rows = [row for row in rows if row.pool == pool]
+        if not rows:
+            await _known(head, pool=pool)
+    failed = []
+    if names:
+        rows = [row for row in rows if row.machine in names or row.slot in names]
+        there = {name for row in rows for name in (row.machine, row.slot)}
+        for name in names:
+            if name not in there:
+                failed.append((name, await _why_not(head, name)))
+    return view.model_copy(update={"nodes": rows}), failed
+
+
+async def _why_not(head: Head, name: str) -> CliError:
+    """Why a name has no row: there is no such node, or no machine stands there."""
+    try:
+        why = (await head.explain(name)).why
+    except UnreachableError:
+        raise
+    except CliError as error:
+        return error
+    return CliError(f"no machine stands there: {why}", f"`meshctl explain {name}` shows what was tried", kind="refused")
 
 
 async def _known(head: Head, *, pool: str) -> None:

@@ -9,7 +9,7 @@ import click
 
 from meshd.api.schema import OffersQuery
 from meshd.cli import render
-from meshd.cli.exits import EXIT_CODES_HELP
+from meshd.cli.offer_names import refuse_mistyped
 from meshd.cli.params import Usd, gpu_option, provider_option, region_option
 from meshd.cli.render_offers import offers
 from meshd.cli.session import Session, output_option, print_json
@@ -24,7 +24,7 @@ Examples:
 """
 
 
-@click.command("offers", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
+@click.command("offers", epilog=EXAMPLES)
 @gpu_option("Only this GPU model, in any spelling; h100 takes h100-sxm, h100-pcie and h100-nvl.")
 @click.option(
     "--gpus-per-node", metavar="N", type=click.IntRange(0, 16), help="Exactly so many GPUs in one machine; 0: CPU only."
@@ -75,6 +75,7 @@ def command(
     )  # fmt: skip
     with render.busy("having the clouds asked ...") if refresh else nullcontext():
         view = session.ask(lambda head: head.offers(query))
+    refuse_mistyped(view, query)
     if as_json:
         print_json(view)
     else:

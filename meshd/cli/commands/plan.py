@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from meshd.cli import render
-from meshd.cli.exits import EXIT_CODES_HELP, Exit
+from meshd.cli.exits import Exit
 from meshd.cli.render_plan import plan
 from meshd.cli.session import Session, output_option, print_json
 from meshd.cli.wish import Wish, wish_options
@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@click.command("plan", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
+@click.command("plan", epilog=EXAMPLES)
 @click.option(
     "--gpus",
     metavar="N",

@@ -9,7 +9,7 @@ import click
 from meshd.api.schema import PricesRefresh, PricesRefreshed
 from meshd.cli import render
 from meshd.cli.client import Head
-from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit
+from meshd.cli.exits import CliError, Exit
 from meshd.cli.render_prices import prices, refreshed
 from meshd.cli.session import Session, output_option, print_json, say
 
@@ -19,7 +19,7 @@ def command() -> None:
     """Show the prices that meshd reckons with, and fetch newer ones."""
 
 
-@command.command("show", epilog=EXIT_CODES_HELP)
+@command.command("show")
 @output_option
 @click.pass_obj
 def show(session: Session, *, as_json: bool) -> None:
@@ -37,7 +37,7 @@ def show(session: Session, *, as_json: bool) -> None:
         say("no provider is enabled: add a [providers.NAME] table to the settings")
 
 
-@command.command("refresh", epilog=EXIT_CODES_HELP)
+@command.command("refresh")
 @click.argument("providers", metavar="[PROVIDER]...", nargs=-1)
 @output_option
 @click.pass_obj

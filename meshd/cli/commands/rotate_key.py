@@ -10,9 +10,10 @@ import click
 from meshd.api.schema import RotateKeyRequest, RotationView, WaiveRequest
 from meshd.cli import munge_rotation, render, rotation
 from meshd.cli.client import Head
-from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit
+from meshd.cli.exits import CliError, Exit, UnreachableError
 from meshd.cli.follow import follow
-from meshd.cli.params import duration, past_moment
+from meshd.cli.onmachines import tell_failed
+from meshd.cli.params import duration, node_option, past_moment
 from meshd.cli.session import Session, confirm, output_option, print_json, say
 
 EXAMPLES = """\b
@@ -26,7 +27,7 @@ Examples:
 """
 
 
-@click.command("rotate-key", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
+@click.command("rotate-key", epilog=EXAMPLES)
 @click.option("--reauth", is_flag=True, help="Nodes also log in anew: one idle node first, then a few at a time.")
 @click.option("--compromised", is_flag=True, help="Strangers know the key: revoke it first, list devices born since.")
 @click.option(
@@ -38,7 +39,7 @@ Examples:
 @click.option("--munge", is_flag=True, help="The munge key of head and nodes instead, the fleet running.")
 @click.option("--status", is_flag=True, help="How the rotation stands, node by node.")
 @click.option("--abort", is_flag=True, help="Take it back: launches and nodes get the old key again.")
-@click.option("--waive", metavar="NODE", multiple=True, help="Do not wait for this node; it gets the key later.")
+@node_option("--waive", help_text="Do not wait for these nodes, as in 'h100-[1-4]'; they get the key later.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option(
     "--wait/--no-wait",
@@ -96,8 +97,7 @@ def command(
         _show(session.ask(lambda head: head.rotation()), as_json=as_json)
         return
     if waive:
-        views = [session.ask(partial(Head.waive, request=WaiveRequest(machine=name))) for name in waive]
-        _show(views[-1], as_json=as_json)
+        _waive(session, waive, as_json=as_json)
         return
     if abort:
         view = session.ask(lambda head: head.abort_rotation())
@@ -118,6 +118,22 @@ def command(
         _show(view, as_json=as_json)
         return
     _wait(session, view, timeout_s, aborting=abort, as_json=as_json)
+
+
+def _waive(session: Session, names: tuple[str, ...], *, as_json: bool) -> None:
+    """Each by itself: one that is not waited for does not keep the others."""
+    view, failed = None, []
+    for name in names:
+        try:
+            view = session.ask(partial(Head.waive, request=WaiveRequest(machine=name)))
+        except UnreachableError:
+            raise
+        except CliError as error:
+            failed.append((name, error))
+    if view is None:
+        raise failed[0][1]
+    _show(view, as_json=as_json)
+    tell_failed(failed, len(names))
 
 
 def _check(begins: bool, others: list[bool], *, since: datetime | None, compromised: bool) -> None:

@@ -6,7 +6,7 @@ import click
 
 from meshd.api.schema import PlanView, ScaleAnswer, ScaleOutcome
 from meshd.cli import render
-from meshd.cli.exits import EXIT_CODES_HELP, CliError, Exit, QuietError, interrupted
+from meshd.cli.exits import CliError, Exit, QuietError, interrupted
 from meshd.cli.params import duration
 from meshd.cli.render_plan import scale
 from meshd.cli.session import Session, confirm, output_option, print_json, say
@@ -24,7 +24,7 @@ Examples:
 """
 
 
-@click.command("scale", epilog=f"{EXAMPLES}\n{EXIT_CODES_HELP}")
+@click.command("scale", epilog=EXAMPLES)
 @click.option(
     "--gpus", metavar="N", type=click.IntRange(min=0), required=True, help="How many GPUs the pool shall have in all."
 )

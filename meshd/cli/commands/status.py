@@ -5,11 +5,10 @@ from __future__ import annotations
 import click
 
 from meshd.cli import render
-from meshd.cli.exits import EXIT_CODES_HELP
 from meshd.cli.session import Session, output_option, print_json
 
 
-@click.command("status", epilog=EXIT_CODES_HELP)
+@click.command("status")
 @output_option
 @click.pass_obj
 def command(session: Session, *, as_json: bool) -> None:

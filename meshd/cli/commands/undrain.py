@@ -5,13 +5,12 @@ from __future__ import annotations
 import click
 
 from meshd.api.schema import DrainRequest
-from meshd.cli.exits import EXIT_CODES_HELP
 from meshd.cli.onmachines import each
 from meshd.cli.params import machines_argument
 from meshd.cli.session import Session, output_option
 
 
-@click.command("undrain", epilog=EXIT_CODES_HELP)
+@click.command("undrain")
 @machines_argument
 @output_option
 @click.pass_obj

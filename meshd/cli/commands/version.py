@@ -6,11 +6,11 @@ import click
 
 from meshd import __version__
 from meshd.cli import render
-from meshd.cli.exits import EXIT_CODES_HELP, UnreachableError
+from meshd.cli.exits import UnreachableError
 from meshd.cli.session import Session, output_option, print_json
 
 
-@click.command("version", epilog=EXIT_CODES_HELP)
+@click.command("version")
 @output_option
 @click.pass_obj
 def command(session: Session, *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from meshd.api.schema import (
     DoctorView,
     DrainRequest,
     EventRow,
+    EventsQuery,
     EventsView,
     ExplainView,
     MachineAnswer,
@@ -239,6 +240,8 @@ class MemoryDesk(MemoryFleet):
 
     async def remove(self, request: RemoveRequest, actor: Actor) -> MachineAnswer:
         box = self._box(request.machine)
+        if request.dry_run:
+            return self._answer(box, "would be given back")
         self.actors.append(actor)
         if request.force:
             self.jobs.pop(box.slot, None)
@@ -251,10 +254,14 @@ class MemoryDesk(MemoryFleet):
             machine=box.name, slot=box.slot, phase=box.phase, text=text, jobs=self.jobs.get(box.slot, [])
         )
 
-    async def events(self, *, after_id: int | None, limit: int, wait_s: float, machine: str = "") -> EventsView:
+    async def events(self, query: EventsQuery) -> EventsView:
+        after_id, limit, wait_s = query.after_id, query.limit, query.wait_s
+
         def found() -> list[EventRow]:
             slots = {b.name: b.slot for b in self.boxes}
-            rows = [e for e in self.log if not machine or machine in (e.machine, slots.get(e.machine))]
+            rows = [e for e in self.log if not query.machine or {e.machine, slots.get(e.machine)} & {*query.machine}]
+            rows = [e for e in rows if (not query.kind or e.kind in query.kind)]
+            rows = [e for e in rows if query.since is None or e.at >= query.since]
             return rows[-limit:] if after_id is None else [e for e in rows if e.id > after_id][:limit]
 
         rows = found()

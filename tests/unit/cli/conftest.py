@@ -58,7 +58,10 @@ def served(desk: MemoryDesk, socket_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def meshctl(socket_path: Path) -> Meshctl:
-    def run(*argv: str, config: str = "/nonexistent/meshd.toml") -> Ran:
+    def run(*argv: str, config: str = "") -> Ran:
+        if not config:
+            (settings := socket_path.with_name("meshd.toml")).touch()
+            config = str(settings)
         done = CliRunner().invoke(cli, ["--config", config, "--socket", str(socket_path), *argv], prog_name="meshctl")
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception

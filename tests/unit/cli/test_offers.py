@@ -125,22 +125,31 @@ def test_zones_in_one_row_count_as_so_many_offers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "words"),
+    ("argv", "near"),
     [
-        (OffersQuery(provider="lamda"), "no provider lamda is enabled; there is aws, lambda\n"),
-        (OffersQuery(region="us-esat-1"), "nothing is offered in us-esat-1; near that name: us-east-1"),
-        (OffersQuery(region="mars"), "nothing is offered in mars\n"),
-        (OffersQuery(gpu="h10"), "nobody offers the GPU h10; near that name: h100\n"),
-        (OffersQuery(gpu="tpu"), "nobody offers the GPU tpu; there is b200, h100-sxm\n"),
+        (("--provider", "wsa"), "aws"),
+        (("--provider", "aws", "--provider", "lamda"), "lambda"),
+        (("--region", "us-esat-1"), "us-east-1"),
+        (("--region", "mars"), "us-east-1"),
+        (("--gpu", "h10"), "h100"),
+        (("--gpu", "tpu"), "h100-sxm"),
     ],
 )
-def test_a_mistyped_name_is_answered_with_those_that_are_near(query: OffersQuery, words: str) -> None:
-    sources = [SourceView(name=f"offers:{name}", ok=True, at=NOW) for name in ("aws", "lambda")]
-    known: dict[str, Any] = {"sources": sources, "regions": ["us-east-1", "us-east-1a"], "gpus": ["b200", "h100-sxm"]}
-    text = shown(query, offers=[], matching=0, **known)
-    assert words in text and "is like that" not in text
-    wide = shown(OffersQuery(gpu="h100"), offers=[], matching=0, **known)
-    assert "none of the 9 offers is like that" in wide, "a wider model is no mistake"
+def test_a_name_that_nothing_bears_is_wrong_usage(
+    market: MemoryDesk, served: Served, meshctl: Meshctl, argv: tuple[str, ...], near: str
+) -> None:
+    market.unread = []
+    for output in ("table", "json"):
+        ran = meshctl("offers", *argv, "-o", output)
+        assert ran.code == 2 and near in ran.err, ran
+    assert ran.json()["kind"] == "unknown"
+
+
+def test_what_is_sold_out_is_no_mistake(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    ran = meshctl("offers", "--gpu", "gh200")
+    assert ran.code == 0 and "nobody offers the GPU gh200" in ran.out
+    market.unread = [SourceView(name="offers:gce", ok=False, reason="busy", since=NOW)]
+    assert meshctl("offers", "--region", "mars").code == 0, "gce may be there: it was not read"
 
 
 def test_an_empty_catalogue_says_what_would_fill_it() -> None:

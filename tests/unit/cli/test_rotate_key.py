@@ -76,7 +76,11 @@ def test_compromised_asks_first_and_lists_strangers(served: Served, meshctl: Mes
 
 @pytest.mark.parametrize(
     ("since", "words"),
-    [("yesterday", "is no moment: say 2026-11-28"), ("2999-01-01", "lies ahead"), ("2999-01-01T00:00+02:00", "ahead")],
+    [
+        ("yesterday", "is no moment: write 2026"),
+        ("2999-01-01", "lies ahead"),
+        ("2999-01-01T00:00+02:00", "ahead"),
+    ],
 )
 def test_a_leak_has_a_moment_that_has_been(served: Served, meshctl: Meshctl, since: str, words: str) -> None:
     ran = meshctl("rotate-key", "--compromised", "--yes", "--since", since)

@@ -224,7 +224,7 @@ async def test_a_slot_without_a_machine_is_no_unknown_name(world: World) -> None
         await world.desk.remove(s.RemoveRequest(machine="h10-1"), ROOT)
     assert live.slot in near.value.cure
     gone = world.journal.put(machine(Phase.GONE, index=3, gone_at=NOW), "phase", "given", NOW)
-    seen = await world.desk.events(after_id=-1, limit=9, wait_s=0, machine=gone.slot)
+    seen = await world.desk.events(s.EventsQuery(limit=9, machine=(gone.slot,)))
     assert [event.machine for event in seen.events] == [gone.name], "its last machine's story can still be read"
 
 
@@ -251,7 +251,7 @@ async def test_undrain_does_not_call_back_what_leaves(world: World) -> None:
 
 async def test_events_are_waited_for(world: World) -> None:
     last = world.journal.last_event_id()
-    waiting = asyncio.create_task(world.desk.events(after_id=last, limit=10, wait_s=30))
+    waiting = asyncio.create_task(world.desk.events(s.EventsQuery(after_id=last, limit=10, wait_s=30)))
     await asyncio.sleep(0)
     world.journal.event(NOW, "test", "news")
     found = await asyncio.wait_for(waiting, 5)
@@ -508,3 +508,43 @@ async def test_a_drain_by_a_person_survives_acceptance(world: World, said: str, 
     assert world.slurm.seen.nodes[m.slot].drained
     await world.desk.undrain(s.DrainRequest(machine=m.name), ROOT)
     assert not world.slurm.seen.nodes[m.slot].drained
+
+
+async def test_a_slot_whose_machine_is_ending_has_a_machine(world: World) -> None:
+    ending = world.journal.put(machine(Phase.TERMINATING), "phase", "given", NOW)
+    world.reconciler.tick()
+    told = await world.desk.explain(ending.slot)
+    assert (told.machine, told.phase) == (ending.name, "terminating")
+    after = replace(machine(Phase.BOOTING), name=MachineName("lab-h100-1-zzzzzz"), created_at=NOW, instance_id="")
+    world.journal.put(after, "phase", "given", NOW)
+    told = await world.desk.explain(ending.slot)
+    assert (told.machine, told.phase) == (after.name, "booting")
+    assert ending.name in told.why
+
+
+async def test_a_dry_run_of_a_removal_changes_nothing(world: World) -> None:
+    m = world.journal.put(machine(Phase.READY), "phase", "given", NOW)
+    before = world.journal.last_event_id()
+    answer = await world.desk.remove(s.RemoveRequest(machine=m.slot, dry_run=True), ROOT)
+    assert (answer.machine, world.get(m.name).removal, world.journal.last_event_id()) == (m.name, "", before)
+
+
+async def test_events_are_filtered_and_names_that_do_not_exist_are_refused(world: World) -> None:
+    m = world.journal.put(machine(Phase.READY), "phase", "one", NOW - timedelta(hours=2))
+    world.journal.event(NOW - timedelta(hours=1), "prices", "two")
+    world.journal.event(NOW, "block", "three", pool="h100")
+    world.journal.event(NOW, "odd", "four")
+
+    async def texts(**query: object) -> list[str]:
+        view = await world.desk.events(s.EventsQuery.model_validate(query))
+        return [event.text for event in view.events]
+
+    assert await texts() == ["one", "two", "three", "four"]
+    assert await texts(since=NOW - timedelta(minutes=90)) == ["two", "three", "four"]
+    assert await texts(kind=["prices", "odd"]) == ["two", "four"]
+    assert await texts(pool="h100") == ["one", "three"]
+    assert await texts(machine=[m.slot, m.name], after_id=0) == ["one"]
+    assert await texts(kind="block", pool="h100", since=NOW) == ["three"]
+    for wrong in ({"kind": "prcies"}, {"pool": "h10"}, {"machine": "h100-77"}):
+        with pytest.raises(Unknown):
+            await texts(**wrong)

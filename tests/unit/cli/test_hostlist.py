@@ -1,0 +1,99 @@
+"""Nodes are named as Slurm's commands take them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshd.cli.exits import Exit
+from meshd.cli.hostlist import NAMES_MAX, expand
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.served import Served
+from tests.unit.cli.conftest import Meshctl
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["h100-3"], ["h100-3"]),
+        (["h100-[1-2]"], ["h100-1", "h100-2"]),
+        (["h100-1,h100-3"], ["h100-1", "h100-3"]),
+        (["h100-[1-3,7]", "h100-2", "cpu-1"], ["h100-1", "h100-2", "h100-3", "h100-7", "cpu-1"]),
+        (["h100-[1-9/4],lab-h100-3-k7q2m2"], ["h100-1", "h100-5", "h100-9", "lab-h100-3-k7q2m2"]),
+        (["h100-[01-02]"], ["h100-01", "h100-02"]),
+        (["h[1-2]-[3-4]"], ["h1-3", "h1-4", "h2-3", "h2-4"]),
+    ],
+)
+def test_names(words: list[str], names: list[str]) -> None:
+    assert list(expand(words)) == names
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "", " ", ",", "a,,b", "h100-[1-2", "h100-2]", "h100-[2-1]", "h100-[a]", "h100-[]", "h100-[1-4/0]",
+        "@all[1-2]", "h100-[1-4]!h100-2", "h100-[1-100000000]", "a[1-999]-[1-999]", "x" * 64, "x[" + "9" * 30 + "]",
+    ],
+)  # fmt: skip
+def test_what_is_no_list_of_nodes(word: str) -> None:
+    with pytest.raises(click.BadParameter):
+        expand([word])
+
+
+@given(st.lists(st.text("h100-[],/ 9@", max_size=12), max_size=4))
+def test_anything_is_expanded_or_refused(words: list[str]) -> None:
+    try:
+        names = expand(words)
+    except click.BadParameter:
+        return
+    assert len(names) <= NAMES_MAX and all(names) and len(set(names)) == len(names)
+
+
+@pytest.fixture
+def three(desk: MemoryDesk) -> MemoryDesk:
+    desk.frozen = True
+    for index in (1, 2, 3):
+        desk.add_ready("a100", index)
+    return desk
+
+
+def test_commands_take_host_lists(three: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    ran = meshctl("drain", "a100-[1-2]", "-o", "json")
+    assert (ran.code, [m["slot"] for m in ran.json()["machines"]]) == (0, ["a100-1", "a100-2"])
+    assert [box.drained for box in three.boxes] == [True, True, False]
+    assert meshctl("undrain", "a100-1,a100-2").code == 0
+    ran = meshctl("nodes", "a100-[2-3]", "-o", "json")
+    assert [n["slot"] for n in ran.json()["nodes"]] == ["a100-2", "a100-3"]
+    assert meshctl("drain", "a100-[1-2").code == Exit.USAGE
+
+
+def test_what_fails_for_one_is_told_of_it_alone(three: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    ran = meshctl("drain", "a100-[1-5]", "-o", "json")
+    assert (ran.code, [f["machine"] for f in ran.json()["failed"]]) == (Exit.PARTLY, ["a100-4", "a100-5"])
+    ran = meshctl("nodes", "a100-[1-4]")
+    assert ran.code == Exit.PARTLY and "a100-4: there is no" in ran.err and "a100-3" in ran.out
+    assert meshctl("nodes", "a100-9").code == Exit.USAGE
+    assert meshctl("explain", "a100-[8-9]").code == Exit.USAGE
+
+
+def test_a_dry_run_removes_nothing(three: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    ran = meshctl("remove", "a100-[1-2]", "--dry-run", "-o", "json")
+    assert (ran.code, len(ran.json()["machines"])) == (0, 2)
+    assert {box.phase for box in three.boxes} == {"ready"}
+    assert meshctl("remove", "a100-[1-2]", "--yes").code == 0
+    assert [box.phase for box in three.boxes] == ["draining", "draining", "ready"]
+
+
+def test_a_settings_file_that_is_named_is_not_ignored(
+    three: MemoryDesk, served: Served, meshctl: Meshctl, tmp_path: Path
+) -> None:
+    ran = meshctl("status", config=str(tmp_path / "none.toml"))
+    assert ran.code == Exit.USAGE and "none.toml" in ran.err
+    ran = meshctl("status", "-o", "json", config=str(tmp_path / "none.toml"))
+    assert (ran.code, ran.json()["kind"]) == (Exit.USAGE, "config")
+    (tmp_path / "broken.toml").write_text("[cluster\n")
+    assert meshctl("status", config=str(tmp_path / "broken.toml")).code == 0, "the socket is known without it"
