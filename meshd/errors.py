@@ -71,12 +71,14 @@ class JoinRefused(MeshdError):
     """A machine asked to join and may not. `cure` says what would let it.
 
     `fatal` is False when trying again later may help (the head is not ready), True when this machine never can.
+    `code` is stable: programs and tests compare it.
     """
 
-    def __init__(self, reason: str, cure: str, *, fatal: bool = True) -> None:
+    def __init__(self, reason: str, cure: str, *, fatal: bool = True, code: str = "join_refused") -> None:
         self.reason = reason
         self.cure = cure
         self.fatal = fatal
+        self.code = code
         super().__init__(f"{reason} ({cure})")
 
 

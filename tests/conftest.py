@@ -23,7 +23,7 @@ settings.register_profile("same", _PATIENT, derandomize=True)
 settings.register_profile("search", _PATIENT)
 settings.load_profile("same")
 
-STAGES = ("unit", "property", "contract", "integration", "e2e")
+STAGES = ("unit", "security", "property", "contract", "integration", "e2e")
 """Folders in the order in which they run: what is quick to fail comes first."""
 
 MEMORY_BYTES = 1 << 30

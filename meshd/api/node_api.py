@@ -93,92 +93,108 @@ class NodeApi:
         return web.json_response({"unix": self._clock.now().timestamp()})
 
     async def _get_agent(self, request: web.Request) -> web.Response:
-        token = self._bearer(request)
-        hashed = tokens.hash_token(token)
-        ticket = await self._desk.machine_for_join(hashed)
-        if ticket is not None and tokens.verify(token, ticket.token_hash):
-            await self._admit(request, ticket)
-        else:
+        if await self._ticket(request) is None:
             await self._node(request)
-        self._throttle.right(_address(request))
         return web.Response(body=agent_zipapp(), content_type="application/zip")
 
     async def _needs(self, request: web.Request) -> web.Response:
-        machine, _ = await self._joining(request)
+        joining = await self._ticket(request)
+        machine = joining[0].machine if joining else (await self._node(request))[0].machine
         return web.json_response((await self._desk.needs(machine)).to_wire())
 
     async def _join(self, request: web.Request) -> web.Response:
-        machine, peer = await self._joining(request)
-        body = await self._body(request, JoinIn)
-        answer = await self._desk.join(machine, peer, body.facts.to_model())
-        log.info("machine_joined", machine=machine, slot=answer.slot, address=peer.ipv4)
+        joining = await self._ticket(request)
+        if joining is not None:
+            ticket, peer = joining
+            body = await self._body(request, JoinIn)
+            machine, answer = ticket.machine, await self._desk.join(ticket.machine, peer, body.facts.to_model())
+        else:
+            caller, peer = await self._node(request)
+            body = await self._body(request, JoinIn)
+            machine = caller.machine
+            answer = await self._desk.rejoin(caller, peer, body.facts.to_model(), body.munge_key)
+        log.info("machine_joined", machine=machine, slot=answer.slot, address=peer.ipv4, again=joining is None)
         return web.json_response(answer.to_wire())
 
     async def _munge(self, request: web.Request) -> web.Response:
-        machine = await self._node(request)
+        machine = await self._known(request)
         body = await self._body(request, MungeIn)
         credential = await self._desk.munge_exchange(machine, body.credential)
         return web.json_response({"decoded": True, "credential": credential})
 
     async def _poll(self, request: web.Request) -> web.Response:
-        machine = await self._node(request)
+        machine = await self._known(request)
         report = await self._body(request, PollIn)
         hold_s = self._hold_s if report.hold_s is None else min(report.hold_s, self._hold_s)
         commands = await self._desk.poll(machine, report, hold_s)
         return web.json_response({"commands": [command.to_wire() for command in commands]})
 
-    async def _joining(self, request: web.Request) -> tuple[str, TailnetPeer]:
-        """The machine that a join token was made for, when the caller is that machine."""
+    async def _ticket(self, request: web.Request) -> tuple[tokens.JoinTicket, TailnetPeer] | None:
+        """The ticket of a join token and the calling device, when it may join with it; None: it is no join token."""
         token = self._bearer(request)
         ticket = await self._desk.machine_for_join(tokens.hash_token(token))
         if ticket is None or not tokens.verify(token, ticket.token_hash):
-            raise self._wrong_token(request)
-        peer = await self._admit(request, ticket)
-        self._throttle.right(_address(request))
-        return ticket.machine, peer
-
-    async def _admit(self, request: web.Request, ticket: tokens.JoinTicket) -> TailnetPeer:
-        """The calling device, when it may join with this ticket."""
+            return None
         peer = await self._caller(request)
+        try:
+            tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
+        except JoinRefused as error:
+            await self._desk.join_refused(ticket.machine, peer, error)
+            raise
         await self._desk.check_device(ticket.machine, peer)
-        tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
-        return peer
+        return ticket, peer
 
-    async def _node(self, request: web.Request) -> str:
-        """The machine that a node token was given to, when the caller is that machine's device."""
+    async def _node(self, request: web.Request) -> tuple[tokens.NodeCaller, TailnetPeer]:
+        """Whose node token it is, when the caller is that machine's device."""
         found = await self._desk.machine_for_node(tokens.hash_token(self._bearer(request)))
         if found is None:
             raise self._wrong_token(request)
-        machine, device_id = found
         peer = await self._caller(request)
-        if device_id and peer.id != device_id:
-            await self._desk.take_device(machine, peer)
-        self._throttle.right(_address(request))
-        return machine
+        if not found.device_id:
+            tokens.check_hostname(found.machine, peer.hostname)
+            await self._desk.check_device(found.machine, peer)
+        elif peer.id != found.device_id:
+            await self._desk.take_device(found.machine, peer)
+        await self._desk.proved(found)
+        return found, peer
+
+    async def _known(self, request: web.Request) -> str:
+        """The machine of a node token, when the journal has its facts."""
+        caller, _ = await self._node(request)
+        if not caller.known:
+            raise _NodeCallError(
+                401, "the head has found this machine again and lacks its facts", "the agent joins again by itself",
+                code="rejoin",
+            )  # fmt: skip
+        return caller.machine
 
     async def _caller(self, request: web.Request) -> TailnetPeer:
         peer = await self._desk.whois(_address(request))
         if peer is None:
             raise _NodeCallError(
-                403, "the tailnet does not know the caller", "only machines of the tailnet are served here"
-            )
+                403, "the tailnet does not know the caller", "only machines of the tailnet are served here",
+                code="unknown_caller",
+            )  # fmt: skip
         return peer
 
     def _bearer(self, request: web.Request) -> str:
-        wait_s = self._throttle.wait_s(_address(request), self._clock.monotonic_s())
-        if wait_s > 0:
-            raise _NodeCallError(429, "too many wrong tokens from this address", f"wait {math.ceil(wait_s)} s")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not 16 <= len(token) <= tokens.TOKEN_MAX_CHARS:
             raise self._wrong_token(request)
         return token
 
     def _wrong_token(self, request: web.Request) -> _NodeCallError:
-        self._throttle.wrong(_address(request), self._clock.monotonic_s())
-        log.warning("node_token_refused", address=_address(request), path=request.path)
+        address, now_s = _address(request), self._clock.monotonic_s()
+        wait_s = self._throttle.wait_s(address, now_s)
+        if wait_s > 0:
+            cure = f"wait {math.ceil(wait_s)} s; right tokens are served meanwhile"
+            return _NodeCallError(429, "too many wrong tokens from this address", cure, code="throttled")
+        self._throttle.wrong(address, now_s)
+        log.warning("node_token_refused", address=address, path=request.path)
         return _NodeCallError(
-            401, "the token is not known here", "it is used up, of another cluster, or the machine is gone"
-        )
+            401, "the token is not known here", "it is used up, of another cluster, or the machine is gone",
+            code="unknown_token",
+        )  # fmt: skip
 
     async def _body(self, request: web.Request, model: type[M]) -> M:
         return model.model_validate_json(await request.read())
@@ -190,10 +206,10 @@ class NodeApi:
             async with asyncio.timeout(CALL_TIMEOUT_S + self._hold_s):
                 return await handler(request)
         except _NodeCallError as error:
-            return _no(error.status, error.reason, error.cure, fatal=False)
+            return _no(error.status, error.reason, error.cure, code=error.code)
         except JoinRefused as error:
             log.warning("join_refused", address=_address(request), reason=error.reason, fatal=error.fatal)
-            return _no(403, error.reason, error.cure, fatal=error.fatal)
+            return _no(403, error.reason, error.cure, fatal=error.fatal, code=error.code)
         except ValidationError as error:
             where = sorted({".".join(str(part) for part in one["loc"]) for one in error.errors(include_input=False)})
             return _no(400, f"the body cannot be used: {', '.join(where)[:400] or 'not JSON'}", "", fatal=False)
@@ -212,15 +228,16 @@ class NodeApi:
 class _NodeCallError(MeshdError):
     """An answer that is no."""
 
-    def __init__(self, status: int, reason: str, cure: str) -> None:
+    def __init__(self, status: int, reason: str, cure: str, code: str = "") -> None:
         self.status = status
+        self.code = code
         self.reason = reason
         self.cure = cure
         super().__init__(reason)
 
 
-def _no(status: int, reason: str, cure: str, *, fatal: bool) -> web.Response:
-    body: dict[str, Any] = {"reason": reason, "cure": cure, "fatal": fatal}
+def _no(status: int, reason: str, cure: str, *, fatal: bool = False, code: str = "") -> web.Response:
+    body: dict[str, Any] = {"reason": reason, "cure": cure, "fatal": fatal, "code": code}
     return web.json_response(body, status=status)
 
 

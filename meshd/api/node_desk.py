@@ -7,7 +7,8 @@ from typing import Protocol
 
 from meshd.api.node_commands import Command
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn
-from meshd.bootstrap.tokens import JoinTicket
+from meshd.bootstrap.tokens import JoinTicket, NodeCaller
+from meshd.errors import JoinRefused
 from meshd.model.hardware import NodeFacts
 from meshd.model.observed import TailnetPeer
 
@@ -30,12 +31,20 @@ class NodeDesk(Protocol):
         """The ticket with this hash; None when there is none, or its machine is no longer wanted."""
         ...
 
+    async def join_refused(self, machine: str, peer: TailnetPeer, error: JoinRefused) -> None:
+        """The machine's join token came from this device and was refused: remember what people must see."""
+        ...
+
     async def check_device(self, machine: str, peer: TailnetPeer) -> None:
         """Whether the device that calls with the machine's join token may be this machine's.
 
         Raises:
             JoinRefused: it is another machine's.
         """
+        ...
+
+    async def proved(self, caller: NodeCaller) -> None:
+        """The machine's own device came with its node token: its join token is closed for good."""
         ...
 
     async def take_device(self, machine: str, peer: TailnetPeer) -> None:
@@ -52,19 +61,33 @@ class NodeDesk(Protocol):
         ...
 
     async def join(self, machine: str, peer: TailnetPeer, facts: NodeFacts) -> JoinAnswer:
-        """Accept the machine: bind its ticket to `peer.id`, keep its facts and the hash of a new node token.
+        """Accept the machine: bind its ticket to `peer.id` and keep its facts; the answer has the munge key.
 
         Ticket and caller were checked by `tokens.check_join`; the binding must be one step in the store, so that two
         devices cannot both be first.
 
         Raises:
-            JoinRefused: `admission.check_facts` says no, another device was first, or the head is not ready
-                (`fatal=False`).
+            JoinRefused: `admission.check_facts` says no, another device was first, the ticket was closed meanwhile, or
+                the head is not ready (`fatal=False`).
         """
         ...
 
-    async def machine_for_node(self, token_hash: str) -> tuple[str, str] | None:
-        """(machine, tailnet id that it joined with) of a node token's hash; None when there is none."""
+    async def rejoin(self, caller: NodeCaller, peer: TailnetPeer, facts: NodeFacts, munge_key: str) -> JoinAnswer:
+        """Accept a machine again that came with its node token: its agent lost its state, or the head its journal.
+
+        Args:
+            caller: whose token it is; the device was checked.
+            peer: the device.
+            facts: the machine's, as of now.
+            munge_key: fingerprint of the munge key that it has; the answer has a key only when that is another one.
+
+        Raises:
+            JoinRefused: as `join`.
+        """
+        ...
+
+    async def machine_for_node(self, token_hash: str) -> NodeCaller | None:
+        """Whose node token has this hash; None when it is none's."""
         ...
 
     async def munge_exchange(self, machine: str, credential: str) -> str:

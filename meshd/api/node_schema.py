@@ -84,9 +84,14 @@ class FactsIn(_FromAgent):
 
 
 class JoinIn(_FromAgent):
-    """POST /v1/join."""
+    """POST /v1/join.
+
+    Attributes:
+        munge_key: fingerprint of the munge key that the machine has; "" when it has none.
+    """
 
     facts: FactsIn
+    munge_key: _Digest = ""
 
 
 class MungeIn(_FromAgent):
@@ -186,18 +191,20 @@ class JoinAnswer(_FromHead):
     """All that an accepted machine needs.
 
     Attributes:
-        node_token: opens everything but the join from now on; the head keeps its hash.
+        node_token: opens everything from now on, a rejoin too; with its first use the join token is closed.
         conf_server: "HEAD:6817".
+        munge_key_b64: None at a rejoin of a machine that has the key already.
         roster: slot name to tailnet address, for /etc/hosts.
         packages: apt packages to install where missing, besides slurmd and munge.
         slurmd_args: further arguments, e.g. ("-b",) in containers.
+        slurmd_wanted: slurmd was started on this machine before: an agent that lost its state starts it again.
     """
 
     node_token: SecretStr
     slot: str
     cluster: str
     conf_server: str
-    munge_key_b64: SecretStr
+    munge_key_b64: SecretStr | None = None
     slurm_uid: int
     slurm_gid: int
     munge_uid: int
@@ -208,6 +215,7 @@ class JoinAnswer(_FromHead):
     poll_hold_s: float = 25.0
     dead_man_s: float = 3600.0
     slurmd_args: tuple[str, ...] = ()
+    slurmd_wanted: bool = False
 
 
 def key_b64(key: bytes) -> SecretStr:

@@ -6,7 +6,10 @@ from collections import OrderedDict
 
 
 class Throttle:
-    """Up to `burst` wrong tokens at once from an address, then one every `every_s` seconds. Light, not a fortress.
+    """Up to `burst` wrong tokens at once from an address, then one every `every_s` seconds.
+
+    All users of a node share its address. So only wrong tokens are counted and slowed down, and a right one changes
+    nothing: the agent of a node whose users guess is served, and the users gain nothing by its calls.
 
     Args:
         burst: wrong tokens that are let pass at once.
@@ -31,10 +34,6 @@ class Throttle:
         self._spent.move_to_end(address)
         while len(self._spent) > self._max:
             self._spent.popitem(last=False)
-
-    def right(self, address: str) -> None:
-        """The address came with a right one: all is forgotten."""
-        self._spent.pop(address, None)
 
     def _at(self, address: str, now_s: float) -> float:
         spent, since = self._spent.get(address, (0.0, now_s))

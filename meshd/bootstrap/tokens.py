@@ -13,6 +13,11 @@ from meshd.errors import JoinRefused
 
 TOKEN_MAX_CHARS = 128
 
+OTHER_MACHINE = "other_machine"
+TICKET_CLOSED = "ticket_closed"
+TICKET_EXPIRED = "ticket_expired"
+OTHER_DEVICE = "other_device"
+
 
 @dataclass(frozen=True, slots=True)
 class JoinTicket:
@@ -23,12 +28,31 @@ class JoinTicket:
         token_hash: sha256 of the token, hex.
         expires_at: from then on it opens nothing.
         bound_to: the tailnet's stable id of the device that used it, "" while it is unused.
+        closed: the machine's agent has used its node token, so the join token opens nothing any more.
     """
 
     machine: str
     token_hash: str = field(repr=False)
     expires_at: datetime
     bound_to: str = ""
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCaller:
+    """Whose node token a caller has.
+
+    Attributes:
+        machine: the machine that it was given to.
+        device_id: the tailnet's stable id of the device that the machine joined with; "" when the journal lost it.
+        known: the journal has the machine's facts. If not (it was found again), its agent rejoins and tells them.
+        generation: of the token; the machine's present one or the next.
+    """
+
+    machine: str
+    device_id: str
+    known: bool = True
+    generation: int = 0
 
 
 def hash_token(token: SecretStr | str) -> str:
@@ -42,11 +66,26 @@ def verify(token: SecretStr | str, token_hash: str) -> bool:
     return hmac.compare_digest(hash_token(token).encode(), token_hash.encode())
 
 
+def check_hostname(machine: str, hostname: str) -> None:
+    """Whether a device is the one that the machine logged in with, by its name: a machine's name is used once.
+
+    Raises:
+        JoinRefused: it bears another name.
+    """
+    if hostname != machine:
+        raise JoinRefused(
+            f"this token was made for {machine}, and the caller is {hostname or 'without a name'}",
+            "each machine has its own token and device: an image must not hold /var/lib/tailscale of another machine",
+            code=OTHER_MACHINE,
+        )
+
+
 def check_join(ticket: JoinTicket, hostname: str, device_id: str, now: datetime) -> None:
     """Whether this device may join with this ticket at `now`.
 
-    A token is used once: the first success binds it to the device. The same device may ask again, since the answer
-    may have been lost on its way.
+    The first success binds the token to the device. The same device may ask again, since the answer may be lost on its
+    way, but only until the token expires, and only until the agent has used the node token that it got: from then on
+    whoever reads the join token in the machine's user data has nothing.
 
     Args:
         ticket: found by the token's hash.
@@ -57,20 +96,22 @@ def check_join(ticket: JoinTicket, hostname: str, device_id: str, now: datetime)
     Raises:
         JoinRefused: with the reason.
     """
-    if hostname != ticket.machine:
+    check_hostname(ticket.machine, hostname)
+    if ticket.closed:
         raise JoinRefused(
-            f"this join token was made for {ticket.machine}, and the caller is {hostname or 'without a name'}",
-            "each machine has its own token and device: an image must not hold /var/lib/tailscale of another machine",
+            f"the join token of {ticket.machine} is used up: its agent has a node token",
+            f"the agent rejoins with its node token; if that is lost: meshctl remove {ticket.machine}",
+            code=TICKET_CLOSED,
         )
-    if ticket.bound_to:
-        if ticket.bound_to != device_id:
-            raise JoinRefused(
-                f"the join token of {ticket.machine} was already used by another device of the tailnet",
-                "rent the machine anew; look for a second device with its name if you did not expect this",
-            )
-        return
+    if ticket.bound_to and ticket.bound_to != device_id:
+        raise JoinRefused(
+            f"the join token of {ticket.machine} was already used by another device of the tailnet",
+            "rent the machine anew; look for a second device with its name if you did not expect this",
+            code=OTHER_DEVICE,
+        )
     if now >= ticket.expires_at:
         raise JoinRefused(
             f"the join token of {ticket.machine} expired at {ticket.expires_at:%Y-%m-%d %H:%M:%S} UTC",
             "it booted too slowly (timing.join_token_ttl_s): rent the machine anew",
+            code=TICKET_EXPIRED,
         )

@@ -30,6 +30,7 @@ from meshd.model.plan import Adopt, AdoptOrphan, Launch, RequestMachine, Termina
 from meshd.plan.placement import blocked_by
 from meshd.plan.prices import price_words
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Provider, ProviderName
+from meshd.store.join_tickets import JoinTickets
 
 log = structlog.get_logger(__name__)
 
@@ -251,8 +252,14 @@ class CloudSteps:
         self._list_again(machine.provider)
 
     async def adopt_orphan(self, step: AdoptOrphan) -> None:
-        """Write down a machine that the journal had lost."""
+        """Write down a machine that the journal had lost.
+
+        Whether it has joined is not known, so its join token is closed: users may be on it, and they can read it. Its
+        agent rejoins with its node token. One that is known, and was given up before it joined, may join.
+        """
         now, instance = self._records.now(), step.instance
+        if self._records.journal.machine(MachineName(instance.token)) is None:
+            JoinTickets(self._records.journal).close(instance.token, "the journal had lost the machine", now)
         self._records.new(
             Machine(
                 name=MachineName(instance.token), pool=PoolName(step.pool), slot=SlotName(step.slot),

@@ -13,6 +13,7 @@ from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
 from meshd.plan.devices import CLONE_CURE, check_new_device, check_owner
+from meshd.store.join_tickets import JoinTickets
 
 SHOWN_FOR = timedelta(minutes=15)
 """A copy is a problem for so long after it spoke last; its agent comes again at least every minute."""
@@ -106,7 +107,7 @@ class MachineDevices:
                 f"its tailnet device was deleted and made anew: {new} instead of {old} ({why}); steps that srun had "
                 "started there may hang: scancel them"
             )
-        self._records.journal.rebind_join(record.name, peer.id, self._records.now())
+        JoinTickets(self._records.journal).rebind(record.name, peer.id, self._records.now())
         self._records.change(
             record.name, "device", text, tailnet_ip=new, tailnet_id=peer.id, former_ips=former, path=peer.path,
             line_published=record.line_published and (new == old or record.phase is not Phase.CONFIGURING),

@@ -55,6 +55,7 @@ from meshd.daemon.rotation.wiring import build as auth_key_parts
 from meshd.daemon.sources import Sources
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.telemetry import Telemetry
+from meshd.daemon.ticket_watch import TicketWatch
 from meshd.daemon.tokens import MachineTokens
 from meshd.daemon.under_way import UnderWay, under_way
 from meshd.daemon.views import status_line
@@ -99,6 +100,7 @@ class Daemon:
         self._in_force = InForce(settings, settings_path, self._journal.machines)
         self._records = records = Records(self._journal, clock, self._wake)
         self._tokens = MachineTokens.at(state / "machines.key")
+        self._ticket_watch = TicketWatch(self._journal)
 
         # Clouds, tailnet, agents and Slurm, as they are reached.
         self._metrics = Metrics()
@@ -273,6 +275,7 @@ class Daemon:
             *self._telemetry.problems(),
             *self._munge_desk.problem(),
             *self._machine_devices.problems(now),
+            *self._ticket_watch.problems(now),
             *problems.of_devices(self._journal.machines(), now),
             *self._auth.occasion.problems(),
             *self._auth.own_keys.problems(),
@@ -357,7 +360,7 @@ class Daemon:
             timing=lambda: self.settings.timing, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
-            heard=self._auth.engine.heard,
+            heard=self._auth.engine.heard, watch=self._ticket_watch,
         )  # fmt: skip
 
     def reload(self) -> None:

@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import Protocol
 
 import structlog
+from pydantic import SecretStr
 
 from meshd.api.node_commands import Command
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
-from meshd.bootstrap.tokens import JoinTicket
+from meshd.bootstrap.tokens import TICKET_CLOSED, JoinTicket, NodeCaller
 from meshd.config import TimingSettings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.joining import accept_join
@@ -19,19 +20,24 @@ from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.records import Records
+from meshd.daemon.ticket_watch import TicketWatch
 from meshd.daemon.tokens import MachineTokens
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import TailnetPeer
 from meshd.munge.client import MungeClient
+from meshd.munge.key import fingerprint
 from meshd.plan.admission import check_facts
+from meshd.store.join_tickets import JoinTickets
 
 log = structlog.get_logger(__name__)
 
 SWITCH_WAIT_S = 5.0
 """A node that proves munge waits so long for the end of the change; its call ends after 15 s."""
 MAY_JOIN = frozenset({Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING}) | IN_SLURM
+WAS_IN_SLURM = frozenset({Phase.TESTING, Phase.READY, Phase.DRAINING})
+"""In these phases users may have, or had, jobs on the machine: its join token opens nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +86,11 @@ class NodeDeskOfDaemon:
         nodes: NodeSteps,
         ends_itself: Callable[[str], bool],
         heard: Callable[[str], None] = lambda _: None,
+        watch: TicketWatch | None = None,
     ) -> None:
         self._records = records
+        self._tickets = JoinTickets(records.journal)
+        self._watch = watch or TicketWatch(records.journal)
         self._tokens = tokens
         self._agents = agents
         self._devices = devices
@@ -109,8 +118,26 @@ class NodeDeskOfDaemon:
             machine=machine.name,
             token_hash=token_hash,
             expires_at=machine.created_at + timedelta(seconds=self._timing().join_token_ttl_s),
-            bound_to=self._records.journal.bound_device(machine.name),
+            bound_to=self._tickets.device(machine.name),
+            closed=self._closed(machine),
         )
+
+    def _closed(self, machine: Machine) -> bool:
+        """A second look beside the journal's own word, so that a key can never go to a node with users on it."""
+        served = machine.munge_ok or machine.slurmd_started or "start_slurmd" in machine.marks
+        return served or machine.phase in WAS_IN_SLURM or self._tickets.closed(machine.name)
+
+    async def join_refused(self, machine: str, peer: TailnetPeer, error: JoinRefused) -> None:
+        """Remember it for people. One that was found again, and never was in Slurm, can only be replaced."""
+        self._watch.note(machine, error, self._records.now())
+        record = self._records.get(machine)
+        found_again = record.launch_attempts == 0 and not record.line_published
+        if error.code == TICKET_CLOSED and found_again and record.phase in {Phase.BOOTING, Phase.JOINING}:
+            await self._nodes.refuse(record, error)
+
+    async def proved(self, caller: NodeCaller) -> None:
+        """Close the machine's join token."""
+        self._tickets.close(caller.machine, "its node token was used", self._records.now())
 
     def _alive(self) -> list[str]:
         return [m.name for m in self._records.journal.machines()]
@@ -138,25 +165,44 @@ class NodeDeskOfDaemon:
     async def join(self, machine: str, peer: TailnetPeer, facts: NodeFacts) -> JoinAnswer:
         """Accept or refuse a machine."""
         record = self._records.get(machine)
+        await self._admit(record, facts)
+        bound = self._tickets.bind(machine, peer.id, self._records.now())
+        if bound != peer.id:
+            raise JoinRefused(f"another device has joined as {machine}", "look for a second device with its name")
+        if self._closed(record):
+            raise JoinRefused(f"the join token of {machine} is used up", "the agent rejoins", code=TICKET_CLOSED)
+        accept_join(self._records, record, peer, facts)
+        return self._answer(record, peer, key_b64(self._rotator.key_for_joining().get_secret_value()))
+
+    async def rejoin(self, caller: NodeCaller, peer: TailnetPeer, facts: NodeFacts, munge_key: str) -> JoinAnswer:
+        """Accept a machine again; it gets the munge key only when it has another one."""
+        record = self._records.get(caller.machine)
+        await self._admit(record, facts)
+        if not caller.device_id:
+            self._tickets.rebind(record.name, peer.id, self._records.now())
+        key = self._rotator.key_for_joining()
+        accept_join(self._records, record, peer, facts)
+        has_it = fingerprint(key) == munge_key
+        return self._answer(record, peer, None if has_it else key_b64(key.get_secret_value()))
+
+    async def _admit(self, record: Machine, facts: NodeFacts) -> None:
         try:
             check_facts(
                 facts, gpus_rented=record.gpus, gpu_model=record.offer.gpu, slurmctld_version=self._slurm_version(),
                 clock_skew_max_s=self._timing().clock_skew_max_s,
             )  # fmt: skip
         except JoinRefused as error:
-            await self._refused(machine, error)
+            await self._refused(record.name, error)
             raise
-        bound = self._records.journal.bind_join(machine, peer.id, self._records.now())
-        if bound != peer.id:
-            raise JoinRefused(f"another device has joined as {machine}", "look for a second device with its name")
-        accept_join(self._records, record, peer, facts)
+
+    def _answer(self, record: Machine, peer: TailnetPeer, munge_key: SecretStr | None) -> JoinAnswer:
         head = self._head
         return JoinAnswer(
-            node_token=self._tokens.node_token(machine), slot=record.slot, cluster=head.cluster,
-            conf_server=head.conf_server, munge_key_b64=key_b64(self._rotator.key_for_joining().get_secret_value()),
+            node_token=self._tokens.node_token(record.name), slot=record.slot, cluster=head.cluster,
+            conf_server=head.conf_server, munge_key_b64=munge_key,
             slurm_uid=head.slurm_uid, slurm_gid=head.slurm_gid, munge_uid=head.munge_uid, munge_gid=head.munge_gid,
             roster={**self._agents.roster, record.slot: peer.ipv4}, roster_version=self._agents.roster_version,
-            poll_hold_s=head.poll_hold_s,
+            poll_hold_s=head.poll_hold_s, slurmd_wanted=record.slurmd_started and not record.left_slurm,
             # Powering off where that does not end the bill helps nobody.
             dead_man_s=self._timing().dead_man_s if self._ends_itself(record.provider) else 0.0,
         )  # fmt: skip
@@ -168,13 +214,14 @@ class NodeDeskOfDaemon:
         elif record.problem != str(error):
             self._records.change(machine, "refused", f"refused for now: {error}", problem=str(error))
 
-    async def machine_for_node(self, token_hash: str) -> tuple[str, str] | None:
+    async def machine_for_node(self, token_hash: str) -> NodeCaller | None:
         """The machine of a node token, and the device that it joined with."""
         name = self._tokens.whose("node", token_hash, self._alive())
         machine = self._records.journal.machine(name) if name else None
-        if machine is None or machine.facts is None:
-            return None  # found again after the journal was lost: refused, its agent joins anew and tells its facts
-        return machine.name, machine.tailnet_id or self._records.journal.bound_device(machine.name)
+        if machine is None:
+            return None
+        device_id = machine.tailnet_id or self._tickets.device(machine.name)
+        return NodeCaller(machine.name, device_id, known=machine.facts is not None)
 
     async def munge_exchange(self, machine: str, credential: str) -> str:
         """The head's half of the proof that both have the same munge key."""

@@ -195,31 +195,6 @@ class Journal:
             self._live[machine.name] = machine
         return machine
 
-    # -- joins ----------------------------------------------------------------------------------------------------
-
-    def bind_join(self, machine: str, device_id: str, at: datetime) -> str:
-        """Bind a machine's join token to the first device that used it; returns the device that it is bound to."""
-        with self.writing() as db:
-            db.execute(
-                "INSERT INTO joins (machine, device_id, at) VALUES (?,?,?) ON CONFLICT (machine) DO NOTHING",
-                (machine, device_id, at.isoformat()),
-            )
-        return str(self.rows("SELECT device_id FROM joins WHERE machine = ?", machine)[0][0])
-
-    def rebind_join(self, machine: str, device_id: str, at: datetime) -> None:
-        """Bind a machine's join token to the device that it has now, for its first one was deleted."""
-        with self.writing() as db:
-            db.execute(
-                "INSERT INTO joins (machine, device_id, at) VALUES (?,?,?) "
-                "ON CONFLICT (machine) DO UPDATE SET device_id=excluded.device_id, at=excluded.at",
-                (machine, device_id, at.isoformat()),
-            )
-
-    def bound_device(self, machine: str) -> str:
-        """The device that a machine's join token is bound to, "" while it is unused."""
-        rows = self.rows("SELECT device_id FROM joins WHERE machine = ?", machine)
-        return str(rows[0][0]) if rows else ""
-
     # -- targets and blocks ---------------------------------------------------------------------------------------
 
     def targets(self) -> Mapping[str, Target]:

@@ -37,6 +37,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             machine TEXT NOT NULL, purpose TEXT NOT NULL, record TEXT NOT NULL,
             PRIMARY KEY (machine, purpose)) STRICT""",
     ),
+    (
+        # Before this form a join token could be used again by its device. Of machines that have proved munge, and so
+        # have used their node token, it is closed.
+        "ALTER TABLE joins ADD COLUMN closed_at TEXT NOT NULL DEFAULT ''",
+        """UPDATE joins SET closed_at = at WHERE machine IN (
+            SELECT name FROM machines WHERE phase NOT IN ('requested', 'launching', 'booting', 'joining', 'configuring')
+            OR json_extract(record, '$.munge_ok') = 1 OR json_extract(record, '$.line_published') = 1)""",
+    ),
 )
 
 

@@ -100,13 +100,14 @@ class Agent:
     peer: TailnetPeer
     http: aiohttp.ClientSession
     node_token: str = ""
+    joined: bool = False
     roster_version: int = 0
     slurmd: bool = False
     results: list[dict[str, object]] = field(default_factory=list)
 
     async def turn(self, base: str) -> None:
         """Join, or else tell and be told. What the head refuses is tried again in the next turn."""
-        if self.node_token:
+        if self.joined:
             await self._poll(base)
         else:
             await self._join(base)
@@ -114,8 +115,9 @@ class Agent:
     async def _join(self, base: str) -> None:
         found = _TOKEN.search(self.machine.user_data)
         assert found is not None, "the cloud has lost the user data"
-        told = await self._post(f"{base}/join", found[1], {"facts": asdict(self._facts())})
+        told = await self._post(f"{base}/join", self.node_token or found[1], {"facts": asdict(self._facts())})
         if told is not None:
+            self.joined = True
             self.node_token, self.roster_version = told["node_token"], told["roster_version"]
 
     async def _poll(self, base: str) -> None:
@@ -123,7 +125,7 @@ class Agent:
         body = {"phase": "serving", "munge_ok": True, "roster_version": self.roster_version, "results": results}
         told = await self._post(f"{base}/poll", self.node_token, body)
         if told is None:
-            self.node_token = ""
+            self.joined = False
             return
         for command in told["commands"]:
             self.slurmd = {"start_slurmd": True, "leave": False}.get(command["verb"], self.slurmd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ from .backoff import Backoff
 from .console import say
 from .deadman import DeadMan
 from .errors import HeadRefused, HeadUnreachable, NodeError, NotPossible
-from .files import sha256_of
+from .files import read_json, sha256_of, write_atomic
 from .headlink import HeadLink
 from .join import configure, join
 from .login_watch import LoginWatch
@@ -32,7 +33,7 @@ class Agent:
     Args:
         node: the machine.
         link: the line to the head.
-        token: join token, used while the head has not accepted this machine.
+        token: join token, used until the head has accepted this machine; afterwards the node token is.
         dead_man_s: until the head tells its own.
         refused_pause_s: between two tries after a refusal.
     """
@@ -64,8 +65,8 @@ class Agent:
                 self._told = ""
             except HeadRefused as error:
                 if error.status == 401 and self._node.state.joined:
-                    # the head does not know our node token: perhaps its journal is older than our joining
-                    self._rejoin = bool(self._token)
+                    # the head does not know us: its journal was lost, or is older than our joining
+                    self._rejoin = True
                 pause_s = self._refused_pause_s if error.fatal else min(self._refused_pause_s, 1 + backoff.next_s())
                 self._tell(f"the head refused: {error}", urgent=True)
             except HeadUnreachable as error:
@@ -121,6 +122,7 @@ class Agent:
                 self._results = [{**one, "detail": str(one["detail"])[:400], "data": {}} for one in self._results]
             raise
         self._dead_man.contact()
+        self._forget_join_token()
         self._results = []
         self._login.told(len(notices))
         found = answer.get("commands") if isinstance(answer, dict) else None
@@ -129,6 +131,14 @@ class Agent:
                 self._results.append(commands.carry_out(node, command))
         if node.munge_changed:
             node.munge_changed = self._configured = False
+
+    def _forget_join_token(self) -> None:
+        """It opens nothing any more, and is of no use here."""
+        if self._token:
+            self._token = ""
+            config = read_json(self._node.paths.join_file)
+            config.pop("token", None)
+            write_atomic(self._node.paths.join_file, json.dumps(config).encode(), 0o600)
 
     def _phase(self) -> str:
         state = self._node.state

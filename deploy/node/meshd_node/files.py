@@ -81,6 +81,14 @@ def sha256_of(path: Path) -> str:
         return ""
 
 
+def read_secret(path: Path) -> str:
+    """The one line of a secret's file; "" when there is no such file or it is no text."""
+    try:
+        return path.read_bytes().decode("ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; {} when the file is missing or cannot be understood."""
     try:

@@ -19,22 +19,32 @@ JOIN_TIMEOUT_S = 60.0
 def join(node: Node, link: HeadLink, token: str) -> None:
     """Ask the head to accept this machine, and keep its answer before anything is done with it.
 
-    Repeating it is harmless: the head gives the same machine a new node token.
+    A machine that was accepted before shows its node token, for then the join token opens nothing. Repeating it is
+    harmless.
+
+    Args:
+        node: this machine.
+        link: to the head.
+        token: the join token; not used where there is a node token.
 
     Raises:
         HeadUnreachable: try again.
         HeadRefused: the head says why not.
         NotPossible, ToolFailed: what is needed is not here and cannot be installed.
     """
+    token = node.state.node_token or token
     if not token:
-        raise NotPossible("there is no join token on this machine", "rent it anew")
+        raise NotPossible("there is no join token on this machine, and no node token", "rent it anew")
     if facts.missing_programs():
         _install(node, link, token)
-    answer = link.call(
-        "POST", "/v1/join", token, {"facts": facts.gather(node.paths, link.clock_skew_s)}, JOIN_TIMEOUT_S
-    )
+    body = {
+        "facts": facts.gather(node.paths, link.clock_skew_s),
+        "munge_key": munge.digest_of(node.paths.munge_key),
+    }
+    answer = link.call("POST", "/v1/join", token, body, JOIN_TIMEOUT_S)
     try:
-        key = munge.decode_key(str(answer["munge_key_b64"]))
+        sent = answer["munge_key_b64"]
+        key = munge.decode_key(sent) if sent else node.paths.munge_key.read_bytes()
         _take(node, answer)
     except (KeyError, TypeError, ValueError) as error:
         raise HeadUnreachable(f"the head's answer to the join cannot be used ({type(error).__name__})") from None
@@ -98,6 +108,7 @@ def _take(node: Node, answer: dict[str, Any]) -> None:
     state.dead_man_s = float(answer.get("dead_man_s") or 0.0)
     state.roster_version = int(answer.get("roster_version") or 0)
     state.left = False
+    state.slurmd_wanted = state.slurmd_wanted or answer.get("slurmd_wanted") is True
     node.accounts_known()
 
 

@@ -33,7 +33,7 @@ class Node:
     def __init__(self, paths: Paths, systemctl: str = "systemctl") -> None:
         self.paths = paths
         self.systemctl = systemctl
-        self.state: State = states.load(paths.state_file)
+        self.state: State = states.load(paths.state_file, paths.node_token)
         self.load = LoadWatch()
         self.host_name = HostName(paths)
         self.munge_changed = False
@@ -52,7 +52,7 @@ class Node:
 
     def save(self) -> None:
         """Keep the state."""
-        states.save(self.paths.state_file, self.state)
+        states.save(self.paths.state_file, self.paths.node_token, self.state)
 
     @property
     def slurm(self) -> Account:

@@ -12,6 +12,7 @@ class Paths:
         self.root = root
         self.proc = proc
         self.join_file = root / "etc/meshd-node/join.json"
+        self.node_token = root / "etc/meshd-node/node.token"
         self.auth_key = root / "etc/meshd-node/tailscale.key"
         self.spare_key = root / "etc/meshd-node/tailscale.spare.key"
         self.auth_key_once = root / "etc/meshd-node/tailscale.once.key"

@@ -1,4 +1,8 @@
-"""What the agent must know after a restart or a reboot. One small file, 0600, written whole."""
+"""What the agent must know after a restart or a reboot: one small file, and the node token in another, both 0600.
+
+The token has a file of its own, so that a machine whose state is lost or damaged can still prove who it is: its join
+token opens nothing once it was a node.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from .files import read_json, write_atomic
+from .files import read_json, read_secret, write_atomic
 
 KEPT_RESULTS = 64
 
@@ -15,6 +19,7 @@ KEPT_RESULTS = 64
 @dataclass
 class State:
     """Attributes:
+    node_token: what it speaks to the head with; kept in its own file.
     address: its own on the tailnet, as the head sees it.
     slurmd_wanted: the head told to start slurmd: after a reboot the agent starts it by itself.
     done: results of the last commands by id, so that a command delivered twice is carried out once.
@@ -39,8 +44,8 @@ class State:
 
     @property
     def joined(self) -> bool:
-        """The head has accepted this machine."""
-        return bool(self.node_token)
+        """The head has accepted this machine, and what it told is known."""
+        return bool(self.node_token and self.slot)
 
     def remember(self, command_id: str, result: dict[str, Any]) -> None:
         """Keep a command's result; the oldest go."""
@@ -49,20 +54,24 @@ class State:
             del self.done[next(iter(self.done))]
 
 
-def load(path: Path) -> State:
-    """The state as it was saved; a new one when there is none."""
+def load(path: Path, token_path: Path) -> State:
+    """The state as it was saved; a new one when there is none. An older agent kept the token in the state."""
     saved = read_json(path)
     known = {one.name for one in fields(State)}
     try:
-        return State(**{name: value for name, value in saved.items() if name in known})
+        state = State(**{name: value for name, value in saved.items() if name in known})
     except TypeError:
-        return State()
+        state = State()
+    state.node_token = read_secret(token_path) or state.node_token
+    return state
 
 
-def save(path: Path, state: State) -> None:
-    """Keep it, durably.
+def save(path: Path, token_path: Path, state: State) -> None:
+    """Keep it, durably; the token first, for without it the rest is of no use.
 
     Raises:
         OSError: it could not be written; the old one is still there.
     """
-    write_atomic(path, json.dumps(asdict(state), separators=(",", ":")).encode(), 0o600)
+    if state.node_token and read_secret(token_path) != state.node_token:
+        write_atomic(token_path, state.node_token.encode() + b"\n", 0o600)
+    write_atomic(path, json.dumps({**asdict(state), "node_token": ""}, separators=(",", ":")).encode(), 0o600)

@@ -25,7 +25,7 @@ from meshd.api.node_commands import Command, CommandQueue
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn, ResultIn, key_b64
 from meshd.bootstrap import tokens
 from meshd.bootstrap.assets import agent_zipapp
-from meshd.bootstrap.tokens import JoinTicket
+from meshd.bootstrap.tokens import JoinTicket, NodeCaller
 from meshd.errors import JoinRefused, MungeError
 from meshd.model.hardware import NodeFacts
 from meshd.model.observed import TailnetPeer
@@ -105,7 +105,8 @@ class TestDesk:
             )
         }
         self.peers: dict[str, TailnetPeer] = {"127.0.0.1": TailnetPeer("n1", MACHINE, "100.64.0.7", True)}
-        self.nodes: dict[str, tuple[str, str]] = {}
+        self.nodes: dict[str, NodeCaller] = {}
+        self.refused: list[JoinRefused] = []
         self.node_tokens: list[SecretStr] = []
         self.queue = CommandQueue(redeliver_s=0.2)
         self.reports: list[PollIn] = []
@@ -131,15 +132,35 @@ class TestDesk:
         if peer.id in self.others_devices:
             raise JoinRefused(f"{machine} shows the tailnet device of another", "make the image anew")
 
+    async def join_refused(self, machine: str, peer: TailnetPeer, error: JoinRefused) -> None:
+        self.refused.append(error)
+
+    async def proved(self, caller: NodeCaller) -> None:
+        self.tickets = {hashed: replace(ticket, closed=True) for hashed, ticket in self.tickets.items()}
+
     async def take_device(self, machine: str, peer: TailnetPeer) -> None:
         if peer.hostname != machine:
             raise JoinRefused(f"{peer.hostname} has the node token of {machine}", "make the image anew")
-        self.nodes = {hashed: (name, peer.id) for hashed, (name, _) in self.nodes.items()}
+        self.nodes = {hashed: replace(caller, device_id=peer.id) for hashed, caller in self.nodes.items()}
 
     async def needs(self, machine: str) -> Needs:
         return self.needs_answer
 
     async def join(self, machine: str, peer: TailnetPeer, facts: NodeFacts) -> JoinAnswer:
+        for hashed, ticket in self.tickets.items():
+            if ticket.machine == machine:
+                self.tickets[hashed] = replace(ticket, bound_to=peer.id)
+        return self._accept(machine, peer, facts, key_b64(self.key))
+
+    async def rejoin(self, caller: NodeCaller, peer: TailnetPeer, facts: NodeFacts, munge_key: str) -> JoinAnswer:
+        has_it = munge_key == hashlib.sha256(self.key).hexdigest()[:16]
+        return self._accept(caller.machine, peer, facts, None if has_it else key_b64(self.key))
+
+    def lose_journal(self) -> None:
+        """The machine is found again; nothing is known of it."""
+        self.nodes = {hashed: replace(caller, device_id="", known=False) for hashed, caller in self.nodes.items()}
+
+    def _accept(self, machine: str, peer: TailnetPeer, facts: NodeFacts, key: SecretStr | None) -> JoinAnswer:
         check_facts(
             facts,
             gpus_rented=self.gpus_rented,
@@ -147,22 +168,19 @@ class TestDesk:
             slurmctld_version="24.11.5",
             clock_skew_max_s=120.0,
         )
-        for hashed, ticket in self.tickets.items():
-            if ticket.machine == machine:
-                self.tickets[hashed] = replace(ticket, bound_to=peer.id)
-        token = new_token()
+        token = self.node_tokens[0] if self.node_tokens else new_token()
         self.node_tokens.append(token)
-        self.nodes = {tokens.hash_token(token): (machine, peer.id)}
+        self.nodes = {tokens.hash_token(token): NodeCaller(machine, peer.id)}
         self.facts = facts
         self.joins += 1
         uid, gid = os.getuid(), os.getgid()
         return JoinAnswer(
             node_token=token, slot="h100-1", cluster="mesh", conf_server="100.64.0.1:6817",
-            munge_key_b64=key_b64(self.key), slurm_uid=uid, slurm_gid=gid, munge_uid=uid, munge_gid=gid,
+            munge_key_b64=key, slurm_uid=uid, slurm_gid=gid, munge_uid=uid, munge_gid=gid,
             roster=self.roster, roster_version=1, poll_hold_s=1.0, dead_man_s=self.dead_man_s,
         )  # fmt: skip
 
-    async def machine_for_node(self, token_hash: str) -> tuple[str, str] | None:
+    async def machine_for_node(self, token_hash: str) -> NodeCaller | None:
         return self.nodes.get(token_hash)
 
     async def munge_exchange(self, machine: str, credential_: str) -> str:

@@ -260,7 +260,7 @@ async def test_a_running_job_holds_the_dead_man_back(house: House) -> None:
 async def test_a_lost_journal_is_answered_by_joining_again(house: House) -> None:
     await house.machine.start()
     await until(lambda: ready(house))
-    house.desk.nodes.clear()
+    house.desk.lose_journal()
     await until(lambda: house.desk.joins == 2)
     seen = len(house.desk.reports)
     await until(lambda: len(house.desk.reports) > seen)
@@ -311,7 +311,41 @@ async def test_no_secret_is_printed_logged_or_an_argument(house: House, capsys: 
     ]  # fmt: skip
     for secret in secrets:
         assert secret not in told
-    assert secrets[0] not in (house.machine.root / "var/lib/meshd-node/state.json").read_text()
+    etc, state = house.machine.root / "etc/meshd-node", house.machine.root / "var/lib/meshd-node/state.json"
+    assert secrets[0] not in state.read_text() + (etc / "join.json").read_text(), "the join token is of no use any more"
+    assert house.machine.mode("etc/meshd-node/node.token") == house.machine.mode("etc/meshd-node/join.json") == 0o600
+    assert secrets[1] not in state.read_text()
+
+
+async def test_an_agent_that_lost_its_state_joins_again_with_its_node_token(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    await house.machine.stop()
+    (house.machine.root / "var/lib/meshd-node/state.json").write_text('{"slot": ["damaged')
+    seen = len(house.desk.reports)
+    await house.machine.start()
+    await until(lambda: house.desk.joins == 2)
+    await until(lambda: any(report.munge_ok for report in house.desk.reports[seen:]))
+    assert all(ticket.closed for ticket in house.desk.tickets.values())
+
+
+async def test_the_state_of_an_older_agent_is_taken_over(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    await house.machine.stop()
+    token, state = (
+        house.machine.root / "etc/meshd-node/node.token",
+        house.machine.root / "var/lib/meshd-node/state.json",
+    )
+    state.write_text(json.dumps({**json.loads(state.read_text()), "node_token": token.read_text().strip()}))
+    token.unlink()
+    seen = len(house.desk.reports)
+    await house.machine.start()
+    await until(lambda: len(house.desk.reports) > seen)
+    assert (await house.desk.order("roster", {"version": 1, "roster": {}})).ok
+    assert token.read_text().strip() == house.desk.node_tokens[0].get_secret_value()
+    assert json.loads(state.read_text())["node_token"] == ""
+    assert house.desk.joins == 1
 
 
 @pytest.mark.skipif(not PYTHON39, reason="MESHD_TEST_PYTHON39 names no Python 3.9")

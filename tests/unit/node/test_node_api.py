@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import io
 import time
 from collections.abc import AsyncIterator
@@ -90,14 +92,12 @@ async def test_join_answer(door: Door) -> None:
 
 
 async def test_the_same_device_may_join_again_and_another_may_not(door: Door) -> None:
-    first = await door.join()
-    second = await door.join()
-    assert first != second
+    assert await door.join() == await door.join(), "the answer may be lost on its way"
     door.desk.peers["127.0.0.1"] = replace(door.desk.peers["127.0.0.1"], id="n2")
     status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
     assert status == 403
     assert answer["fatal"] is True
-    assert "already used" in answer["reason"]
+    assert answer["code"] == "other_device"
 
 
 async def test_a_node_token_from_another_device_is_judged_by_the_desk(door: Door) -> None:
@@ -140,8 +140,16 @@ async def test_an_expired_ticket(door: Door) -> None:
         door.desk.tickets[hashed] = replace(ticket, expires_at=datetime.now(UTC) - timedelta(seconds=1))
     status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
     assert status == 403
-    assert "expired" in answer["reason"]
+    assert answer["code"] == "ticket_expired"
     assert "join_token_ttl_s" in answer["cure"]
+
+
+async def test_a_device_that_joined_may_not_join_again_when_the_ticket_has_expired(door: Door) -> None:
+    await door.join()
+    for hashed, ticket in door.desk.tickets.items():
+        door.desk.tickets[hashed] = replace(ticket, expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
+    assert (status, answer["code"]) == (403, "ticket_expired")
 
 
 async def test_wrong_tokens_are_refused_and_then_slowed_down(door: Door) -> None:
@@ -150,10 +158,54 @@ async def test_wrong_tokens_are_refused_and_then_slowed_down(door: Door) -> None
     assert statuses[-1] == 429
 
 
-async def test_a_join_token_does_not_poll_and_a_node_token_does_not_join(door: Door) -> None:
-    node_token = await door.join()
+async def test_wrong_tokens_do_not_slow_down_right_ones_from_the_same_address(door: Door) -> None:
+    token = await door.join()
+    for _ in range(15):
+        await door.call("POST", "/v1/poll", {}, token="w" * 64)
+    assert (await door.call("POST", "/v1/poll", {"hold_s": 0}, token=token))[0] == 200
+    assert (await door.call("POST", "/v1/poll", {}, token="w" * 64))[0] == 429, "a right one forgives no wrong one"
+
+
+async def test_a_join_token_does_not_poll(door: Door) -> None:
+    await door.join()
     assert (await door.call("POST", "/v1/poll", {}))[0] == 401
-    assert (await door.call("POST", "/v1/join", {"facts": FACTS}, token=node_token))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/poll", {"hold_s": 0}), ("/v1/munge", {"credential": credential(KEY)})]
+)
+async def test_the_first_use_of_the_node_token_closes_the_join_token(
+    door: Door, path: str, body: dict[str, Any]
+) -> None:
+    token = await door.join()
+    assert (await door.call("POST", path, body, token))[0] == 200
+    for method, path_ in (("POST", "/v1/join"), ("GET", "/v1/needs"), ("GET", "/v1/agent")):
+        status, answer = await door.call(method, path_, {"facts": FACTS} if method == "POST" else None)
+        assert (status, answer["code"], answer["fatal"]) == (403, "ticket_closed", True), path_
+    assert {error.code for error in door.desk.refused} == {"ticket_closed"}
+
+
+async def test_a_node_token_joins_again_and_is_sent_the_munge_key_only_when_it_has_another(door: Door) -> None:
+    token = await door.join()
+    has_it = {"facts": FACTS, "munge_key": hashlib.sha256(KEY).hexdigest()[:16]}
+    status, answer = await door.call("POST", "/v1/join", has_it, token)
+    assert (status, answer["munge_key_b64"], answer["node_token"]) == (200, None, token)
+    status, answer = await door.call("POST", "/v1/join", {**has_it, "munge_key": "0" * 16}, token)
+    assert (status, base64.b64decode(answer["munge_key_b64"])) == (200, KEY)
+
+
+async def test_a_machine_that_was_found_again_is_asked_to_join_again(door: Door) -> None:
+    token = await door.join()
+    door.desk.lose_journal()
+    status, answer = await door.call("POST", "/v1/poll", {"hold_s": 0}, token)
+    assert (status, answer["code"]) == (401, "rejoin")
+    own = door.desk.peers["127.0.0.1"]
+    door.desk.peers["127.0.0.1"] = replace(own, hostname="mesh-h100-2-zzzzzz")
+    status, answer = await door.call("POST", "/v1/join", {"facts": FACTS}, token)
+    assert (status, answer["code"]) == (403, "other_machine")
+    door.desk.peers["127.0.0.1"] = own
+    assert (await door.call("POST", "/v1/join", {"facts": FACTS}, token))[0] == 200
+    assert (await door.call("POST", "/v1/poll", {"hold_s": 0}, token))[0] == 200
 
 
 async def test_the_agent_is_served_to_both_kinds_of_token(door: Door) -> None:

@@ -216,8 +216,6 @@ def test_throttle() -> None:
     assert 0 < throttle.wait_s("a", 0.0) <= 6
     assert throttle.wait_s("b", 0.0) == 0
     assert throttle.wait_s("a", 7.0) == 0
-    throttle.right("a")
-    assert throttle.wait_s("a", 0.0) == 0
     for name in "abc":
         throttle.wrong(name, 0.0)
         throttle.wrong(name, 0.0)

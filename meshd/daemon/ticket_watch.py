@@ -1,0 +1,54 @@
+"""Join tokens that came and opened nothing: a problem for people while it is recent, and one event for each spell."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from meshd.api.schema import ProblemView
+from meshd.bootstrap.tokens import TICKET_CLOSED
+from meshd.errors import JoinRefused
+from meshd.store.journal import Journal
+
+SHOWN_FOR = timedelta(minutes=15)
+"""It is a problem for so long after the last try."""
+
+KEPT_MAX = 1000
+"""Pairs of machine and kind that are remembered; the oldest go."""
+
+
+class TicketWatch:
+    """Remembers refused join tokens. It changes no machine's record: users of a node can read its join token."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._seen: dict[tuple[str, str], tuple[str, datetime]] = {}
+
+    def note(self, machine: str, error: JoinRefused, now: datetime) -> None:
+        """The join token of a machine was refused. Raises StoreError."""
+        pair = (machine, error.code)
+        last = self._seen.pop(pair, None)
+        if last is None or now - last[1] >= SHOWN_FOR:
+            self._journal.event(now, "ticket", f"refused: {error}", machine, code=error.code)
+        self._seen[pair] = (error.reason, now)
+        while len(self._seen) > KEPT_MAX:
+            del self._seen[next(iter(self._seen))]
+
+    def problems(self, now: datetime) -> list[ProblemView]:
+        """The tries of the last 15 minutes."""
+        self._seen = {pair: seen for pair, seen in self._seen.items() if now - seen[1] < SHOWN_FOR}
+        return [
+            ProblemView(
+                severity="warning", text=f"a caller from {machine} was refused: {reason}", cure=_cure(code, machine),
+                machine=machine,
+            )
+            for (machine, code), (reason, _) in sorted(self._seen.items())
+        ]  # fmt: skip
+
+
+def _cure(code: str, machine: str) -> str:
+    if code == TICKET_CLOSED:
+        return (
+            "a user on it may have tried the join token from its user data: look at who runs jobs there. If its agent "
+            f"lost its node token, replace the machine: meshctl remove {machine}"
+        )
+    return f"it cannot join any more: meshctl remove {machine}"

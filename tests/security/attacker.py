@@ -1,0 +1,250 @@
+"""A head with its real node API on loopback, and callers who may be anybody: agents, and attackers beside them.
+
+Journal, tokens, devices, munge rotation, command queues and the API are the daemon's own. Only the programs munge and
+unmunge, Slurm, and the tailnet's word on who has an address are the test's. Each machine has a loopback address that
+stands for its tailnet address. All processes on a machine share it, as they do in life.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from pydantic import SecretBytes
+
+from meshd.api.node_api import NodeApi
+from meshd.config import TimingSettings
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.machine_devices import MachineDevices
+from meshd.daemon.munge_head import HeadMunge
+from meshd.daemon.munge_nodes import MungeNodes
+from meshd.daemon.munge_rotator import MungeRotator
+from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.ticket_watch import TicketWatch
+from meshd.daemon.tokens import MachineTokens
+from meshd.errors import TailnetError
+from meshd.model.hardware import GpuFact
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Fresh, TailnetPeer, TailnetView
+from meshd.munge.client import MungeClient
+from meshd.munge.keystore import MungeKeyStore
+from meshd.runtime.run import Result
+from meshd.slurm.client import SlurmClient
+from meshd.store.munge_rotations import MungeRotations
+from tests.unit.daemon.small import Small
+from tests.unit.worlds import FACTS, NOW, machine, tailnet
+
+KEY = bytes(range(256)) * 4
+"""The cluster's munge key."""
+
+HEAD_ADDRESS = "127.0.0.1"
+NODE_FACTS = replace(FACTS, gpus=(GpuFact(0, "NVIDIA H100 80GB HBM3", "GPU-0", 81559, "/dev/nvidia0"),))
+
+
+def facts_wire(**changes: Any) -> dict[str, Any]:
+    """A node's facts as its agent sends them."""
+    return {**json.loads(json.dumps(asdict(NODE_FACTS))), **changes}
+
+
+def fingerprint(key: bytes) -> str:
+    """As heads and agents tell it."""
+    return hashlib.sha256(key).hexdigest()[:16]
+
+
+def credential(key: bytes) -> str:
+    """What munge makes with a key here."""
+    return f"MUNGE:{hashlib.sha256(key).hexdigest()}:"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the API said."""
+
+    status: int
+    body: Any
+
+    @property
+    def code(self) -> str:
+        """The stable word for a refusal; "" when it has none."""
+        return str(self.body.get("code", ""))
+
+
+@dataclass
+class Caller:
+    """A process on a machine, root's or a user's: the head sees the machine's address. `token` goes with each call."""
+
+    session: aiohttp.ClientSession
+    base: str
+    token: str = ""
+
+    async def call(self, method: str, path: str, body: Any = None, token: str | None = None) -> Answer:
+        """One call; `token` instead of the caller's own."""
+        word = self.token if token is None else token
+        headers = {"Authorization": f"Bearer {word}"} if word else {}
+        async with self.session.request(method, self.base + path, json=body, headers=headers) as answer:
+            data = await answer.read()
+            return Answer(answer.status, json.loads(data) if answer.content_type == "application/json" else data)
+
+    async def join(self, token: str | None = None, **body: Any) -> Answer:
+        """POST /v1/join."""
+        return await self.call("POST", "/v1/join", {"facts": facts_wire(), **body}, token)
+
+    async def prove(self, token: str | None = None) -> Answer:
+        """POST /v1/munge with the cluster's key."""
+        return await self.call("POST", "/v1/munge", {"credential": credential(KEY)}, token)
+
+    async def poll(self, token: str | None = None, **report: Any) -> Answer:
+        """POST /v1/poll; it is not held."""
+        report = {"phase": "serving", "munge_ok": True, "roster_version": 0, "hold_s": 0, **report}
+        return await self.call("POST", "/v1/poll", report, token)
+
+
+class Head(Small):
+    """One life of a head. Build it inside `head_at`, which serves its API.
+
+    Attributes:
+        peers: who has a loopback address, as the tailnet says.
+        tokens: the real ones: an attacker may be handed any that it could have.
+        munged_key: the key of the head's munged.
+    """
+
+    def __init__(self, directory: Path, *machines: Machine) -> None:
+        super().__init__(directory, *machines)
+        self.directory = directory
+        self.peers: dict[str, TailnetPeer] = {}
+        self.munged_key = KEY
+        self.timing = TimingSettings()
+        self.queues = AgentQueues()
+        self.tokens = MachineTokens.at(directory / "machines.key")
+        self.devices = MachineDevices(self.records, lambda: Fresh(self._tailnet(), self.clock.now()), None)
+        munge, slurm_client = MungeClient(self._run), SlurmClient(self._run, 10.0)
+        self.rotator = MungeRotator(
+            log_of=MungeRotations(self.journal), store=MungeKeyStore(directory),
+            credential=lambda: SecretBytes(self.munged_key),
+            head=HeadMunge(directory, munge, slurm_client, self.clock, directory / "answer.json"), agents=self.queues,
+            nodes=MungeNodes(self.journal, lambda: self.slurm.seen, self.clock, 25.0), look_at_slurm=self.slurm.view,
+            clock=self.clock,
+        )  # fmt: skip
+        self.watch = TicketWatch(self.journal)
+        self.desk = NodeDeskOfDaemon(
+            records=self.records, tokens=self.tokens, agents=self.queues, devices=self.devices, whois=self,
+            munge=munge, rotator=self.rotator, head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
+            timing=lambda: self.timing, slurm_version=lambda: "24.11.5", nodes=self.node_steps,
+            ends_itself=lambda _: True, watch=self.watch,
+        )  # fmt: skip
+        self.api = NodeApi(self.desk, poll_hold_s=25.0, clock=self.clock)
+        self.base = ""
+        self._sessions: list[aiohttp.ClientSession] = []
+        self._stopped = False
+
+    async def whois(self, address: str) -> TailnetPeer:
+        """Who has a loopback address. Raises TailnetError for an address that nobody has."""
+        if address not in self.peers:
+            raise TailnetError(f"nobody has {address}")
+        return self.peers[address]
+
+    # -- machines -------------------------------------------------------------------------------------------------
+
+    def put(self, phase: Phase, index: int = 1, **changes: Any) -> Machine:
+        """A machine in the journal, `created_at` now, and its device on the tailnet at `address_of(index)`."""
+        given: dict[str, Any] = {"created_at": self.clock.now(), **changes}
+        one = machine(phase, index=index, **given)
+        if one.facts is not None:
+            one = replace(one, facts=changes.get("facts", NODE_FACTS), tailnet_id=f"n-{index}")
+        self.journal.put(one, "phase", "given", NOW)
+        self.peers[address_of(index)] = TailnetPeer(f"n-{index}", one.name, f"100.64.0.{index + 1}", online=True)
+        return one
+
+    def join_token(self, one: Machine) -> str:
+        """What any user of the machine reads at a metadata service."""
+        return self.tokens.join_token(one.name).get_secret_value()
+
+    def node_token(self, one: Machine) -> str:
+        """What root of the machine has once it has joined."""
+        return self.tokens.node_token(one.name).get_secret_value()
+
+    def at(self, index: int = 1, token: str = "") -> Caller:
+        """A process on a machine."""
+        connector = aiohttp.TCPConnector(local_addr=(address_of(index), 0))
+        session = aiohttp.ClientSession(connector=connector)
+        self._sessions.append(session)
+        return Caller(session, self.base, token)
+
+    async def ready(self, index: int = 1) -> tuple[Machine, Caller]:
+        """A machine that joined, proved munge and is READY; and its agent, with the node token.
+
+        The way there is the real one: join token, answer, proof, poll.
+        """
+        one = self.put(Phase.JOINING, index)
+        agent = self.at(index)
+        joined = await agent.join(self.join_token(one))
+        assert joined.status == 200, joined.body
+        agent.token = joined.body["node_token"]
+        assert (await agent.prove()).status == 200
+        assert (await agent.poll()).status == 200
+        self.records.move(one.name, Phase.TESTING, "slurmd was started", slurmd_started=True, line_published=True)
+        self.records.move(one.name, Phase.READY, "all well")
+        return self.get(one.name), agent
+
+    def later(self, seconds: float) -> None:
+        """Time passes."""
+        self.clock.t_s += seconds
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serve the node API."""
+        port = await self.api.start(HEAD_ADDRESS, 0)
+        self.base = f"http://{HEAD_ADDRESS}:{port}"
+
+    async def stop(self) -> None:
+        """End as a killed meshd does: the journal alone knows what was."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for session in self._sessions:
+            await session.close()
+        await self.api.stop()
+        await self.executor.aclose(1)
+        self.journal.close()
+
+    def _tailnet(self) -> TailnetView:
+        return tailnet(*self.peers.values())
+
+    async def _run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Result:
+        """The programs munge and unmunge."""
+        if argv[0] == "munge":
+            return Result(tuple(argv), 0, credential(self.munged_key), "")
+        same = (stdin or b"").decode() == credential(self.munged_key)
+        return Result(tuple(argv), 0 if same else 14, "", "")
+
+
+def address_of(index: int) -> str:
+    """The loopback address that stands for a machine's tailnet address."""
+    return f"127.0.9.{index}"
+
+
+@asynccontextmanager
+async def head_at(directory: Path) -> AsyncIterator[Head]:
+    """A head that serves; with the directory of an earlier one it is meshd after a restart."""
+    directory.mkdir(exist_ok=True)
+    head = Head(directory)
+    await head.start()
+    try:
+        yield head
+    finally:
+        await head.stop()
