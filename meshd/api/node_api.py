@@ -12,6 +12,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from meshd.api.node_desk import NodeDesk
+from meshd.api.node_results import LOGS_MAX_B
 from meshd.api.node_schema import JoinIn, MungeIn, PollIn
 from meshd.api.node_throttle import Throttle
 from meshd.bootstrap import tokens
@@ -19,12 +20,19 @@ from meshd.bootstrap.assets import agent_zipapp
 from meshd.errors import JoinRefused, MeshdError, MungeError
 from meshd.model.observed import TailnetPeer
 from meshd.runtime.clock import Clock
+from meshd.runtime.tokenbucket import TokenBuckets
 
 log = structlog.get_logger(__name__)
 
-BODY_MAX_B = 4 * 1024 * 1024
-"""Logs that an agent was asked for come as a result in a poll's body."""
+BODY_MAX_B = 64 * 1024
+BODY_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 60.0
+BURST = 30
+"""So many calls of one machine are answered at once. A join with its first commands takes about ten."""
+CALL_EVERY_S = 0.5
+"""Then one in so many seconds: faster ones wait for their turn."""
+QUEUE_MAX_S = 20.0
+"""A call whose turn is further away is refused."""
 RETRY = "the agent tries again by itself"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -51,6 +59,7 @@ class NodeApi:
         self._hold_s = poll_hold_s
         self._clock = clock
         self._throttle = Throttle()
+        self._pace = TokenBuckets(BURST, CALL_EVERY_S)
         self._runner: web.AppRunner | None = None
 
     def app(self) -> web.Application:
@@ -124,7 +133,8 @@ class NodeApi:
 
     async def _poll(self, request: web.Request) -> web.Response:
         machine = await self._known(request)
-        report = await self._body(request, PollIn)
+        room_b = BODY_MAX_B + (LOGS_MAX_B if self._desk.expects_logs(machine) else 0)
+        report = await self._body(request, PollIn, room_b)
         hold_s = self._hold_s if report.hold_s is None else min(report.hold_s, self._hold_s)
         commands = await self._desk.poll(machine, report, hold_s)
         return web.json_response({"commands": [command.to_wire() for command in commands]})
@@ -142,6 +152,7 @@ class NodeApi:
             await self._desk.join_refused(ticket.machine, peer, error)
             raise
         await self._desk.check_device(ticket.machine, peer)
+        await self._turn(f"join {ticket.machine}")
         return ticket, peer
 
     async def _node(self, request: web.Request) -> tuple[tokens.NodeCaller, TailnetPeer]:
@@ -155,6 +166,7 @@ class NodeApi:
             await self._desk.check_device(found.machine, peer)
         elif peer.id != found.device_id:
             await self._desk.take_device(found.machine, peer)
+        await self._turn(found.machine)
         await self._desk.proved(found)
         return found, peer
 
@@ -196,8 +208,36 @@ class NodeApi:
             code="unknown_token",
         )  # fmt: skip
 
-    async def _body(self, request: web.Request, model: type[M]) -> M:
-        return model.model_validate_json(await request.read())
+    async def _turn(self, machine: str) -> None:
+        """Wait until the machine may be answered again: one that calls without a pause gets no more than others.
+
+        Those who have its join token alone, which users of the machine may, have turns of their own.
+        """
+        now_s = self._clock.monotonic_s()
+        if self._pace.wait_s(machine, now_s) > QUEUE_MAX_S:
+            raise _NodeCallError(429, "this machine calls too often", f"wait {math.ceil(QUEUE_MAX_S)} s")
+        if wait_s := self._pace.take(machine, now_s):
+            await self._clock.sleep(wait_s)
+
+    async def _body(self, request: web.Request, model: type[M], max_b: int = BODY_MAX_B) -> M:
+        """The body, as a model.
+
+        Raises:
+            _NodeCallError: it is larger than `max_b` bytes, or does not come within BODY_TIMEOUT_S.
+        """
+        too_large = _NodeCallError(413, f"the body is larger than {max_b} bytes", "send less at once")
+        if (request.content_length or 0) > max_b:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                async for part in request.content.iter_any():
+                    body += part
+                    if len(body) > max_b:
+                        raise too_large
+        except TimeoutError:
+            raise _NodeCallError(408, f"the body did not come within {BODY_TIMEOUT_S:g} s", RETRY) from None
+        return model.model_validate_json(bytes(body))
 
     @web.middleware
     async def _boundary(self, request: web.Request, handler: Handler) -> web.StreamResponse:

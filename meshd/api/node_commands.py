@@ -12,10 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshd.api import node_results
 from meshd.api.node_schema import ResultIn, Verb, revealed
 
 REDELIVER_S = 2.0
-KEPT_OUTCOMES = 64
+KEPT_OUTCOMES = 16
+"""Who orders something waits for it at once: only the last few are asked for once more."""
+DETAIL_KEPT_CHARS = 1000
+PENDING_MAX = 64
+"""Commands without a result for one machine. A rotation's greetings are most of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +54,15 @@ class CommandQueue:
     def __init__(self, redeliver_s: float = REDELIVER_S) -> None:
         self._redeliver_s = redeliver_s
         self._pending: dict[str, _Pending] = {}
-        self._outcomes: deque[tuple[Command, ResultIn]] = deque(maxlen=KEPT_OUTCOMES)
+        self._outcomes: deque[ResultIn] = deque(maxlen=KEPT_OUTCOMES)
         self._waiters: dict[str, list[asyncio.Future[ResultIn]]] = {}
         self._wake = asyncio.Event()
         self._turn = 0
 
     def put(self, verb: Verb, args: Mapping[str, Any] | None = None, *, first: bool = False) -> str:
         """Order something; wakes a held poll. The same verb with the same arguments is pending once.
+
+        A newer roster takes the place of an older one. When too much is pending, the oldest order ends without success.
 
         Args:
             verb: what.
@@ -69,6 +76,12 @@ class CommandQueue:
         for pending in self._pending.values():
             if pending.command.verb == verb and pending.command.args == args:
                 return pending.command.id
+        if verb == "roster":
+            for older in [one.command.id for one in self._pending.values() if one.command.verb == verb]:
+                self.drop(older)
+        while len(self._pending) >= PENDING_MAX:
+            oldest = next(iter(self._pending))
+            self._end(oldest, ResultIn(id=oldest, ok=False, detail="too many commands were pending for its machine"))
         command = Command(secrets.token_hex(8), verb, args)
         mine = {command.id: _Pending(command)}
         self._pending = {**mine, **self._pending} if first else {**self._pending, **mine}
@@ -83,15 +96,25 @@ class CommandQueue:
         """
         ended = []
         for result in results:
-            pending = self._pending.pop(result.id, None)
+            pending = self._pending.get(result.id)
             if pending is None:
                 continue
-            ended.append((pending.command, result))
-            for waiter in self._waiters.pop(result.id, ()):
-                if not waiter.done():
-                    waiter.set_result(result)
-        self._outcomes.extend(ended)
+            narrow = _narrowed(pending.command.verb, result)
+            self._end(result.id, narrow)
+            self._outcomes.append(narrow.model_copy(update={"data": {}}) if _is_large(pending.command.verb) else narrow)
+            ended.append((pending.command, narrow))
         return ended
+
+    def _end(self, command_id: str, result: ResultIn) -> None:
+        self._pending.pop(command_id, None)
+        for waiter in self._waiters.pop(command_id, ()):
+            if not waiter.done():
+                waiter.set_result(result)
+
+    @property
+    def expects_logs(self) -> bool:
+        """A result that is larger than others may come with the next poll."""
+        return any(_is_large(one.command.verb) for one in self._pending.values())
 
     async def take(self, hold_s: float) -> list[Command]:
         """What is to be delivered now; waits up to `hold_s` seconds for something.
@@ -120,8 +143,8 @@ class CommandQueue:
 
     async def result(self, command_id: str, timeout_s: float) -> ResultIn | None:
         """Wait for a command's result; None when it did not come in time or the id is not known."""
-        for command, result in self._outcomes:
-            if command.id == command_id:
+        for result in self._outcomes:
+            if result.id == command_id:
                 return result
         if command_id not in self._pending:
             return None
@@ -132,6 +155,12 @@ class CommandQueue:
                 return await waiter
         except TimeoutError:
             return None
+        finally:
+            waiters = self._waiters.get(command_id, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters:
+                self._waiters.pop(command_id, None)
 
     def pending(self) -> tuple[Command, ...]:
         """What has no result yet, oldest first."""
@@ -150,3 +179,16 @@ class CommandQueue:
             one.delivered_at = now
             due.append(one.command)
         return due, next_due
+
+
+def _narrowed(verb: Verb, result: ResultIn) -> ResultIn:
+    """The result with what its verb's model reads, and no more; one that cannot be read has failed."""
+    data, wrong = node_results.read(verb, result.data)
+    detail = result.detail[:DETAIL_KEPT_CHARS]
+    if wrong and result.ok:
+        return ResultIn(id=result.id, ok=False, detail=f"its agent's answer to {verb} cannot be used: {wrong}")
+    return ResultIn(id=result.id, ok=result.ok, detail=detail, data=data)
+
+
+def _is_large(verb: Verb) -> bool:
+    return verb == "collect_logs"

@@ -101,3 +101,7 @@ class NodeDesk(Protocol):
     async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
         """Take heartbeat and results; what the agent shall do, at once or within `hold_s` seconds."""
         ...
+
+    def expects_logs(self, machine: str) -> bool:
+        """The machine was asked for its logs: its next poll may be larger than others."""
+        ...

@@ -7,12 +7,16 @@ in Slurm's files.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from meshd.api.node_results import Digest as _Digest
+from meshd.api.node_results import Sha256 as _Sha256
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
+from meshd.plaintext import plain
 
 Verb = Literal[
     "roster",
@@ -30,8 +34,8 @@ Verb = Literal[
 
 _Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 _Text = Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")]
-_Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")]
-_Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+_Words = AfterValidator(plain)
+"""For people: they end up on terminals and in the journal."""
 _Version = Annotated[str, Field(max_length=40, pattern=r"^[0-9A-Za-z.+~-]*$")]
 
 
@@ -68,7 +72,7 @@ class FactsIn(_FromAgent):
     slurmd_version: _Version = ""
     tailscale_version: _Version = ""
     agent_version: _Version = ""
-    os: Annotated[str, Field(max_length=200)] = ""
+    os: Annotated[str, Field(max_length=200), _Words] = ""
     arch: Annotated[str, Field(max_length=40, pattern=r"^[0-9A-Za-z_-]*$")] = ""
     clock_skew_s: Annotated[float, Field(ge=-1e11, le=1e11)]
     ssh_host_key: Annotated[str, Field(max_length=1000, pattern=r"^[!-~]* ?[!-~]*$")] = ""
@@ -119,25 +123,39 @@ class HeartbeatIn(_FromAgent):
     """
 
     agent_version: _Version = ""
-    boot_id: Annotated[str, Field(max_length=64)] = ""
-    uptime_s: float = 0.0
-    load1: float = 0.0
+    boot_id: Annotated[str, Field(max_length=64, pattern=r"^[0-9A-Za-z-]*$")] = ""
+    uptime_s: Annotated[float, Field(ge=0, le=1e10)] = 0.0
+    load1: Annotated[float, Field(ge=0, le=1e7)] = 0.0
     slurmd_alive: bool = False
     munged_alive: bool = False
     munge_key: _Digest = ""
     munge_key_staged: _Digest = ""
     jobs: _Count = 0
     gpus: Annotated[tuple[GpuLoadIn, ...], Field(max_length=64)] = ()
-    gpu_fault: Annotated[str, Field(max_length=1000)] = ""
+    gpu_fault: Annotated[str, Field(max_length=1000), _Words] = ""
 
 
 class ResultIn(_FromAgent):
-    """How a command ended. `detail` says why not; `data` is the verb's own."""
+    """How a command ended. `detail` says why not; `data` is the verb's own: see `node_results`.
+
+    As it comes in, `data` may be anything that is finite. The queue keeps what the verb's model reads of it.
+    """
 
     id: Annotated[str, Field(max_length=64)]
     ok: bool
-    detail: Annotated[str, Field(max_length=4000)] = ""
+    detail: Annotated[str, Field(max_length=4000), _Words] = ""
     data: dict[str, Any] = {}
+
+    @field_validator("data")
+    @classmethod
+    def _finite(cls, data: dict[str, Any]) -> dict[str, Any]:
+        left: list[Any] = [data]
+        while left:
+            value = left.pop()
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError("a number is not finite")
+            left.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+        return data
 
 
 class PollIn(_FromAgent):
@@ -155,9 +173,9 @@ class PollIn(_FromAgent):
 
     phase: Annotated[str, Field(max_length=40, pattern=r"^[a-z_]*$")] = ""
     munge_ok: bool = False
-    problem: Annotated[str, Field(max_length=1000)] = ""
-    notices: Annotated[tuple[Annotated[str, Field(max_length=500)], ...], Field(max_length=16)] = ()
-    roster_version: int = 0
+    problem: Annotated[str, Field(max_length=1000), _Words] = ""
+    notices: Annotated[tuple[Annotated[str, Field(max_length=500), _Words], ...], Field(max_length=16)] = ()
+    roster_version: Annotated[int, Field(ge=-1, le=1_000_000_000)] = 0
     auth_key_sha256: _Sha256 = ""
     spare_key_sha256: _Sha256 = ""
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None

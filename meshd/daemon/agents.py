@@ -8,6 +8,9 @@ from typing import Any, Protocol
 from meshd.api.node_commands import Command, CommandQueue
 from meshd.api.node_schema import ResultIn, Verb
 
+ROSTER_AGAIN_S = 10.0
+"""The roster of a large cluster is long: an agent that never keeps it is not sent it with every poll."""
+
 
 class Asks(Protocol):
     """Asks node agents."""
@@ -24,6 +27,7 @@ class AgentQueues:
 
     def __init__(self) -> None:
         self._queues: dict[str, CommandQueue] = {}
+        self._offered: dict[str, tuple[int, float]] = {}
         self.roster: dict[str, str] = {}
         self.roster_version = 0
 
@@ -65,21 +69,35 @@ class AgentQueues:
         """
         for name in self._queues.keys() - set(alive):
             del self._queues[name]
+            self._offered.pop(name, None)
         if roster == self.roster:
             return
         self.roster, self.roster_version = dict(roster), self.roster_version + 1
         for name in joined:
-            queue = self.of(name)
-            for command in queue.pending():
-                if command.verb == "roster":
-                    queue.drop(command.id)
-            queue.put("roster", {"roster": self.roster, "version": self.roster_version})
+            self.of(name).put("roster", {"roster": self.roster, "version": self.roster_version})
+
+    def expects_logs(self, machine: str) -> bool:
+        """The machine was asked for its logs, so its next poll may be larger."""
+        return machine in self._queues and self._queues[machine].expects_logs
+
+    def offer_roster(self, machine: str, has_version: int, now_s: float) -> None:
+        """Send the roster to an agent that tells another version, at most every ROSTER_AGAIN_S seconds."""
+        if has_version == self.roster_version:
+            self._offered.pop(machine, None)
+            return
+        version, at_s = self._offered.get(machine, (-1, 0.0))
+        if version != self.roster_version or now_s >= at_s + ROSTER_AGAIN_S:
+            self._offered[machine] = (self.roster_version, now_s)
+            self.of(machine).put("roster", {"roster": self.roster, "version": self.roster_version})
+
+    def settle(self, machine: str, results: Collection[ResultIn]) -> list[ResultIn]:
+        """Take an agent's results; those that end a command, with what their verb's model reads of them."""
+        return [result for _, result in self.of(machine).settle(results)]
 
     async def poll(self, machine: str, results: Collection[ResultIn], hold_s: float) -> list[Command]:
         """Take an agent's results, and wait for what it shall do next."""
-        queue = self.of(machine)
-        queue.settle(results)
-        return await queue.take(hold_s)
+        self.settle(machine, results)
+        return await self.of(machine).take(hold_s)
 
 
 async def _outcome(queue: CommandQueue, command_id: str, timeout_s: float) -> ResultIn | None:

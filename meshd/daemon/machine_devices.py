@@ -19,6 +19,8 @@ SHOWN_FOR = timedelta(minutes=15)
 """A copy is a problem for so long after it spoke last; its agent comes again at least every minute."""
 
 FORMER_MAX = 8
+COPIES_MAX = 256
+"""So many devices that claim to be a machine are shown: their names are chosen by whoever made them."""
 
 
 class Addresses(Protocol):
@@ -91,7 +93,7 @@ class MachineDevices:
         if self._api is None:
             return "without an API credential it cannot get its old address back"
         text = f"it came back with another device and the address {peer.ipv4}: {record.tailnet_ip} is given back to it"
-        self._records.journal.event(self._records.now(), "device", text, record.name)
+        self._records.node_event(record.name, "device", text)
         try:
             await self._api.set_address(peer.id, record.tailnet_ip)
         except TailnetError as error:
@@ -129,5 +131,8 @@ class MachineDevices:
         now, pair = self._records.now(), (machine, peer.hostname)
         last = self._copies.get(pair)
         if last is None or now - last[1] >= SHOWN_FOR:
-            self._records.journal.event(now, "copy", str(error), machine)
+            self._records.node_event(machine, "copy", str(error))
+        self._copies.pop(pair, None)
         self._copies[pair] = (error.reason, now)
+        while len(self._copies) > COPIES_MAX:
+            del self._copies[next(iter(self._copies))]

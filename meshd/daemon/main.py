@@ -276,6 +276,7 @@ class Daemon:
             *self._munge_desk.problem(),
             *self._machine_devices.problems(now),
             *self._ticket_watch.problems(now),
+            *self._records.node_events.problems({machine.name for machine in self._journal.machines()}),
             *problems.of_devices(self._journal.machines(), now),
             *self._auth.occasion.problems(),
             *self._auth.own_keys.problems(),

@@ -25,6 +25,8 @@ from meshd.store.munge_rotations import MungeRotations
 
 LOOK_S = 0.5
 TURNS_MAX = 12
+AWAY_SLACK_S = 60.0
+"""A node's clock may be so far off; a node that is further off cannot use munge."""
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +61,7 @@ class MungeRotator:
         self._look_at_slurm = look_at_slurm
         self._clock = clock
         self.pace = pace or Pace()
-        self._away: list[tuple[float, float]] = []
+        self._away: dict[str, tuple[float, float]] = {}
         self._awake = asyncio.Event()
         self._steps = MungeSteps(head, agents, self._key, self.pace.away_s, clock, self._awake.set)
         self._settled = asyncio.Event()
@@ -98,10 +100,15 @@ class MungeRotator:
         return True
 
     def heard(self, machine: str, report: PollIn) -> None:
-        """Take what an agent tells. One that comes back with a key of the past is sent the new one before all else."""
+        """Take what an agent tells. One that comes back with a key of the past is sent the new one before all else.
+
+        Args:
+            machine: the agent's.
+            report: of its results, those alone that end a command.
+        """
         heard = self._nodes.heard(machine, report)
         for result in report.results:
-            self._note_away(result)
+            self._note_away(machine, result)
         if self.active:
             self._awake.set()
         elif self._rules and self.rotation is not None and heard.key not in {"", self.rotation.target}:
@@ -117,7 +124,7 @@ class MungeRotator:
         now = self._clock.now()
         old = fingerprint(self.key_for_joining())
         self._steps.failures.clear()
-        self._away, self._rules = [], True
+        self._away, self._rules = {}, True
         self.head.forget()
         self._write(begin(secrets.token_hex(4), old, now, by, waived), f"the munge key is being rotated, said {by}")
         self._awake.set()
@@ -243,13 +250,18 @@ class MungeRotator:
         new = self._store.keep(make_key())
         self._write(replace(self.current, new=new), "")
 
-    def _note_away(self, result: ResultIn) -> None:
+    def _note_away(self, machine: str, result: ResultIn) -> None:
+        """When munged was away on a machine. Times that cannot be of this change say nothing about it."""
         stopped, started = result.data.get("stopped_unix"), result.data.get("started_unix")
-        if isinstance(stopped, int | float) and isinstance(started, int | float):
-            self._away.append((float(stopped), float(started)))
+        rotation = self.rotation
+        if rotation is None or not isinstance(stopped, int | float) or not isinstance(started, int | float):
+            return
+        earliest, latest = rotation.started_at.timestamp() - AWAY_SLACK_S, self._clock.now().timestamp() + AWAY_SLACK_S
+        if earliest <= stopped <= started <= latest:
+            self._away[machine] = (float(stopped), float(started))
 
     def _with_figures(self, rotation: Rotation) -> Rotation:
-        away = [*self._away, self.head.away] if self.head.away else []
+        away = [*self._away.values(), self.head.away] if self.head.away else list(self._away.values())
         known = [one for one in away if one]
         if rotation.stage is not Stage.DONE or not known:
             return rotation

@@ -28,6 +28,7 @@ from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import TailnetPeer
 from meshd.munge.client import MungeClient
 from meshd.munge.key import fingerprint
+from meshd.obs.log import redact
 from meshd.plan.admission import check_facts
 from meshd.store.join_tickets import JoinTickets
 
@@ -212,7 +213,7 @@ class NodeDeskOfDaemon:
         if error.fatal and record.phase in {Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING}:
             await self._nodes.refuse(record, error)
         elif record.problem != str(error):
-            self._records.change(machine, "refused", f"refused for now: {error}", problem=str(error))
+            self._records.node_change(machine, "refused", f"refused for now: {error}", problem=str(error))
 
     async def machine_for_node(self, token_hash: str) -> NodeCaller | None:
         """The machine of a node token, and the device that it joined with."""
@@ -233,7 +234,7 @@ class NodeDeskOfDaemon:
         except MungeError as error:
             record = self._records.get(machine)
             if record.problem != str(error):
-                self._records.change(machine, "munge", f"munge is not proved: {error}", problem=str(error))
+                self._records.node_change(machine, "munge", f"munge is not proved: {error}", problem=str(error))
             raise
 
     def _keeps_spare(self, record: Machine, report: PollIn) -> Machine:
@@ -241,30 +242,34 @@ class NodeDeskOfDaemon:
         sha256, own = report.spare_key_sha256, record.own_key
         text = f"keeps the spare auth key {sha256[:12]}" if sha256 else "keeps no spare auth key any more"
         own = own or bool(sha256 and not report.auth_key_sha256)
-        return self._records.change(record.name, "auth_key", text, spare_key=sha256, own_key=own)
+        return self._records.node_change(record.name, "auth_key", text, spare_key=sha256, own_key=own)
 
     async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
         """Take the agent's report; hand it what it shall do."""
-        record = self._records.get(machine)
+        record, problem = self._records.get(machine), redact(report.problem)
         if report.munge_ok and not record.munge_ok:
-            record = self._records.change(machine, "munge", "munge is proved both ways", munge_ok=True, problem="")
-        elif report.problem != record.problem and report.problem:
-            record = self._records.change(machine, "problem", report.problem, problem=report.problem)
-        elif report.munge_ok and record.problem and not report.problem:
-            record = self._records.change(machine, "problem", f"is over: {record.problem}", problem="")
+            record = self._records.node_change(machine, "munge", "munge is proved both ways", munge_ok=True, problem="")
+        elif problem and problem != record.problem:
+            record = self._records.node_change(machine, "problem", problem, problem=problem)
+        elif report.munge_ok and record.problem and not problem:
+            record = self._records.node_change(machine, "problem", f"is over: {record.problem}", problem="")
         for notice in report.notices:
-            self._records.journal.event(self._records.now(), "login", notice, machine)
+            self._records.node_event(machine, "login", notice)
         if report.auth_key_sha256 not in ("", record.auth_key):
             text = f"keeps the auth key {report.auth_key_sha256[:12]}"
-            record = self._records.change(
+            record = self._records.node_change(
                 machine, "auth_key", text, auth_key=report.auth_key_sha256, own_key=False
             )  # one that keeps a key was not born with one of its own
         if report.spare_key_sha256 != record.spare_key:
             record = self._keeps_spare(record, report)
         self._records.journal.note(replace(record, heartbeat_at=self._records.now()))
-        self._rotator.heard(machine, report)
+        ended = self._agents.settle(machine, report.results)
+        self._rotator.heard(machine, report.model_copy(update={"results": tuple(ended)}))
         self._heard(machine)
-        if report.roster_version != self._agents.roster_version and record.facts is not None:
-            version, roster = self._agents.roster_version, self._agents.roster
-            self._agents.of(machine).put("roster", {"roster": roster, "version": version})
-        return await self._agents.poll(machine, report.results, hold_s)
+        if record.facts is not None:
+            self._agents.offer_roster(machine, report.roster_version, self._records.clock.monotonic_s())
+        return await self._agents.poll(machine, (), hold_s)
+
+    def expects_logs(self, machine: str) -> bool:
+        """The next poll may be larger."""
+        return self._agents.expects_logs(machine)

@@ -9,12 +9,14 @@ from typing import Any
 
 import structlog
 
+from meshd.daemon.node_events import NodeEvents
 from meshd.errors import StoreError
 from meshd.model.desired import Block, Cause
 from meshd.model.machine import Machine, Phase
 from meshd.plan import memory
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
+from meshd.store.news import Origin
 
 log = structlog.get_logger(__name__)
 
@@ -24,12 +26,13 @@ class Records:
 
     def __init__(self, journal: Journal, clock: Clock, changed: Callable[[], None]) -> None:
         self.journal = journal
-        self._clock = clock
+        self.clock = clock
         self._changed = changed
+        self.node_events = NodeEvents(clock)
 
     def now(self) -> datetime:
         """UTC."""
-        return self._clock.now()
+        return self.clock.now()
 
     def get(self, name: str) -> Machine:
         """The newest record.
@@ -74,12 +77,32 @@ class Records:
             offer=machine.offer.key, refusal=machine.refusal,
         )  # fmt: skip
 
-    def change(self, name: str, kind: str, text: str, **changes: Any) -> Machine:
+    def change(self, name: str, kind: str, text: str, *, origin: Origin = Origin.MESHD, **changes: Any) -> Machine:
         """Change a record without another phase."""
         machine = replace(self.get(name), **changes)
         log.info("machine_changed", machine=name, kind=kind, text=text)
         self._changed()
-        return self.journal.put(machine, kind, text, self.now(), slot=machine.slot, offer=machine.offer.key)
+        return self.journal.put(
+            machine, kind, text, self.now(), origin=origin, slot=machine.slot, offer=machine.offer.key
+        )
+
+    def node_change(self, name: str, kind: str, text: str, **changes: Any) -> Machine:
+        """Change a record as its node says: in memory alone once that machine has caused too many events."""
+        if self._may(name):
+            return self.change(name, kind, text, origin=Origin.NODE, **changes)
+        return self.journal.note(replace(self.get(name), **changes))
+
+    def node_event(self, name: str, kind: str, text: str) -> None:
+        """Write an event that a node causes, unless that machine has caused too many."""
+        if self._may(name):
+            self.journal.event(self.now(), kind, text, name, origin=Origin.NODE)
+
+    def _may(self, name: str) -> bool:
+        may = self.node_events.may(name)
+        if text := self.node_events.summary(name):
+            log.warning("node_reports_too_much", machine=name, text=text)
+            self.journal.event(self.now(), "flood", text, name, origin=Origin.NODE)
+        return may
 
     def mark(self, name: str, mark: str, text: str, **changes: Any) -> Machine:
         """Change a record and note the time under `mark`."""

@@ -10,7 +10,8 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from meshd.obs.log import redact
-from meshd.store.journal import Journal, News
+from meshd.store.journal import Journal
+from meshd.store.news import News
 from meshd.tailnet.rotation import AT_NODES, Rotation, RotationNode, Stage
 
 _ROTATION: Final = TypeAdapter(Rotation)

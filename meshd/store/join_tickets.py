@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from meshd.store.journal import Journal, News
+from meshd.store.journal import Journal
+from meshd.store.news import News
 
 
 class JoinTickets:

@@ -12,7 +12,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, LiteralString
@@ -23,29 +23,24 @@ from meshd.errors import StoreError
 from meshd.model.desired import Block, Cause, Target
 from meshd.model.machine import Machine, Phase
 from meshd.obs.log import redact
+from meshd.plaintext import plain, plain_json
 from meshd.plan.memory import remembered
 from meshd.store.migrations import migrate
+from meshd.store.news import FIELDS_MAX_CHARS, News, Origin
 
 EVENTS_KEPT = 100_000
-"""So many events are kept: what happened long before is in the system's log."""
+"""So many events of meshd's own are kept, and as many of people's: what happened long before is in the system's log."""
+
+NODE_EVENTS_KEPT = 50_000
+"""So many events are kept that nodes caused by what they said. They push out no other events."""
 
 PRUNED_EVERY = 1000
 GONE_KEPT = 1000
 """So many machines that are gone are kept in mind for their tailnet device's sake."""
 
+_WORDS = ("reason", "failure", "refusal", "vendor_words", "problem", "path", "public_ip", "region")
 _MACHINE = TypeAdapter(Machine)
 _TARGET = TypeAdapter(Target)
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """An event that is to be written; `machine` is "" when it is about none."""
-
-    at: datetime
-    kind: str
-    text: str
-    machine: str = ""
-    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +162,13 @@ class Journal:
         """Whether any record, gone or not, is of this instance."""
         return bool(self.rows("SELECT 1 FROM machines WHERE provider = ? AND instance_id = ?", provider, instance_id))
 
-    def put(self, machine: Machine, kind: str, text: str, at: datetime, **fields: Any) -> Machine:
-        """Write a machine's record and the event that tells why, together."""
+    def put(
+        self, machine: Machine, kind: str, text: str, at: datetime, *, origin: Origin = Origin.MESHD, **fields: Any
+    ) -> Machine:
+        """Write a machine's record and the event that tells why, together; the record as it was written."""
+        machine = _bounded(machine)
         record = redact(_MACHINE.dump_json(machine).decode())
-        with self.writing(News(at, kind, text, machine.name, fields)) as db:
+        with self.writing(News(at, kind, text, machine.name, fields, origin)) as db:
             db.execute(
                 "INSERT INTO machines (name, pool, slot, provider, instance_id, phase, record) VALUES (?,?,?,?,?,?,?) "
                 "ON CONFLICT (name) DO UPDATE SET instance_id=excluded.instance_id, phase=excluded.phase, "
@@ -192,7 +190,7 @@ class Journal:
     def note(self, machine: Machine) -> Machine:
         """Keep a record in memory only: for what changes with every heartbeat and is worth no disk write."""
         if machine.name in self._live:
-            self._live[machine.name] = machine
+            machine = self._live[machine.name] = _bounded(machine)
         return machine
 
     # -- targets and blocks ---------------------------------------------------------------------------------------
@@ -248,9 +246,11 @@ class Journal:
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def event(self, at: datetime, kind: str, text: str, machine: str = "", **fields: Any) -> None:
+    def event(
+        self, at: datetime, kind: str, text: str, machine: str = "", *, origin: Origin = Origin.MESHD, **fields: Any
+    ) -> None:
         """Write an event of its own."""
-        with self.writing(News(at, kind, text, machine, fields)):
+        with self.writing(News(at, kind, text, machine, fields, origin)):
             pass
 
     def events(self, after_id: int = 0, limit: int = 100, machine: str = "") -> list[Event]:
@@ -342,19 +342,40 @@ class Journal:
                 self._gone.pop(next(iter(self._gone)))
 
     def _event(self, news: News) -> int:
-        fields = redact(json.dumps(news.fields, default=str))
+        fields = redact(json.dumps(plain_json(dict(news.fields)), default=str))
+        if len(fields) > FIELDS_MAX_CHARS:
+            fields = json.dumps({"left_out": sorted(news.fields)[:20]})
         cursor = self._db.execute(
-            "INSERT INTO events (at, machine, kind, text, fields) VALUES (?,?,?,?,?)",
-            (news.at.isoformat(), news.machine, news.kind, redact(news.text), fields),
+            "INSERT INTO events (at, machine, kind, text, fields, origin) VALUES (?,?,?,?,?,?)",
+            (news.at.isoformat(), news.machine, news.kind, plain(redact(news.text)), fields, news.share.value),
         )
         event_id = int(cursor.lastrowid or 0)
         if event_id % PRUNED_EVERY == 0:
-            self._db.execute("DELETE FROM events WHERE id <= ?", (event_id - EVENTS_KEPT,))
+            self._prune()
         return event_id
+
+    def _prune(self) -> None:
+        for origin in Origin:
+            kept = NODE_EVENTS_KEPT if origin is Origin.NODE else EVENTS_KEPT
+            self._db.execute(
+                "DELETE FROM events WHERE origin = ?1 AND id <= "
+                "(SELECT id FROM events WHERE origin = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
+                (origin.value, kept),
+            )
 
     def _read_machines(self, where: LiteralString, *args: Any) -> Iterable[Machine]:
         for (record,) in self.rows("SELECT record FROM machines WHERE " + where, *args):
             yield _MACHINE.validate_json(record)
+
+
+def _bounded(machine: Machine) -> Machine:
+    """The record without secrets and control characters in what others worded, none of it longer than a message."""
+    changes: dict[str, Any] = {}
+    for name in _WORDS:
+        was = getattr(machine, name)
+        if was and (now := plain(redact(was))) != was:
+            changes[name] = now
+    return replace(machine, **changes) if changes else machine
 
 
 def _event_of(row: Any) -> Event:

@@ -8,7 +8,8 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from meshd.obs.log import redact
-from meshd.store.journal import Journal, News
+from meshd.store.journal import Journal
+from meshd.store.news import News
 from meshd.tailnet.machine_keys import MachineKey
 
 _KEY: Final = TypeAdapter(MachineKey)

@@ -45,6 +45,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             SELECT name FROM machines WHERE phase NOT IN ('requested', 'launching', 'booting', 'joining', 'configuring')
             OR json_extract(record, '$.munge_ok') = 1 OR json_extract(record, '$.line_published') = 1)""",
     ),
+    (
+        "ALTER TABLE events ADD COLUMN origin INTEGER NOT NULL DEFAULT 0",
+        "UPDATE events SET origin = 1 WHERE kind IN ('login', 'problem')",
+        "UPDATE events SET origin = 2 WHERE kind IN ('target', 'remove', 'drain', 'undrain', 'rotation', 'munge_key')",
+        "CREATE INDEX events_by_origin ON events (origin, id)",
+    ),
 )
 
 

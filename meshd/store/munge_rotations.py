@@ -9,7 +9,8 @@ from pydantic import TypeAdapter
 
 from meshd.munge.rotation import Rotation
 from meshd.obs.log import redact
-from meshd.store.journal import Journal, News
+from meshd.store.journal import Journal
+from meshd.store.news import News
 
 _ROTATION: Final = TypeAdapter(Rotation)
 

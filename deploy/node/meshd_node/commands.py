@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
@@ -16,7 +17,9 @@ from .tailscale import Tailscale
 from .tools import run
 
 LOG_LINES_MAX = 2000
-LOG_CHARS_MAX = 200_000
+LOG_BYTES_MAX = 32 * 1024
+"""Of each log, as JSON: the head takes 256 KiB in all."""
+DETAIL_CHARS_MAX = 1000
 
 Args = dict[str, Any]
 Data = dict[str, Any]
@@ -46,7 +49,7 @@ def carry_out(node: Node, command: dict[str, Any]) -> dict[str, Any]:
             result["data"] = work(node, args if isinstance(args, dict) else {})
             result["ok"] = True
         except (NodeError, OSError) as error:
-            result["detail"] = str(error)
+            result["detail"] = str(error)[:DETAIL_CHARS_MAX]
         except (KeyError, TypeError, ValueError) as error:
             result["detail"] = f"the arguments of {verb} cannot be used ({type(error).__name__})"
         if not result["ok"]:
@@ -152,7 +155,7 @@ def _collect_logs(node: Node, args: Args) -> Data:
     for unit in units if node.systemd else ():
         try:
             argv = ["journalctl", "--no-pager", "-q", "-o", "short-iso", "-n", str(lines), "-u", unit]
-            found[unit] = run(argv, 30.0, check=False).stdout[-LOG_CHARS_MAX:]
+            found[unit] = _fitting(run(argv, 30.0, check=False).stdout)
         except ToolMissing:
             break
     for path in (node.paths.munge_log / "munged.log", node.paths.slurm_log / "slurmd.log"):
@@ -160,8 +163,16 @@ def _collect_logs(node: Node, args: Args) -> Data:
             text = path.read_text("utf-8", "replace")
         except OSError:
             continue
-        found[path.name] = "\n".join(text.splitlines()[-lines:])[-LOG_CHARS_MAX:]
+        found[path.name] = _fitting("\n".join(text.splitlines()[-lines:]))
     return {"logs": found}
+
+
+def _fitting(text: str) -> str:
+    """The end of a log, as much as may be sent of one: a character that is not ASCII takes six bytes."""
+    text = text[-LOG_BYTES_MAX:]
+    while len(json.dumps(text)) > LOG_BYTES_MAX:
+        text = text[len(text) // 8 + 1 :]
+    return text
 
 
 def _leave(node: Node, _args: Args) -> Data:

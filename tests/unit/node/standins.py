@@ -193,6 +193,9 @@ class TestDesk:
         self.results.extend(self.queue.settle(report.results))
         return await self.queue.take(hold_s)
 
+    def expects_logs(self, machine: str) -> bool:
+        return self.queue.expects_logs
+
     async def order(self, verb: Any, args: Mapping[str, Any] | None = None, timeout_s: float = WITHIN_S) -> ResultIn:
         """Put a command and wait for its result."""
         result = await self.queue.result(self.queue.put(verb, args), timeout_s)
