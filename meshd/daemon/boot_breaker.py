@@ -1,4 +1,8 @@
-"""Stops the renting of a pool, or of one offer, whose machines fail one after another."""
+"""Stops the renting from an offer, a place or for a pool whose machines fail one after another.
+
+What is narrow is blocked first: the offer. A region, a provider and the pool follow only when the failures span two
+offers, regions or providers; the pool also when failures have left it no offer at all.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +11,83 @@ from datetime import datetime, timedelta
 
 from meshd.config import TimingSettings
 from meshd.daemon.records import Records
+from meshd.model.desired import TRIED_ALONE, Block, Cause, Desired, Target
 from meshd.model.machine import Machine
-from meshd.plan.memory import FORGET_AFTER_S, BootPolicy, tripped
+from meshd.model.observed import Snapshot
+from meshd.plan.causes import counts_in_a_row, scopes
+from meshd.plan.memory import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
+from meshd.plan.placement import blocked_by, usable
 from meshd.plan.world import LONG_AGO
 
 
 class BootBreaker:
-    """Looks at what failed before each plan: a machine that just failed may be the one too many to be replaced."""
+    """Looks at what failed before each plan: a machine that just failed may be the one too many to be replaced.
 
-    def __init__(self, records: Records, timing: Callable[[], TimingSettings]) -> None:
+    Args:
+        records: where blocks are written.
+        timing: how many failures, and for how long.
+        desired: pools, targets and blocks of now.
+    """
+
+    def __init__(self, records: Records, timing: Callable[[], TimingSettings], desired: Callable[[], Desired]) -> None:
         self._records = records
         self._timing = timing
+        self._desired = desired
         self._revision = -1
         self._rented: dict[str, list[Machine]] = {}
 
-    def look(self, now: datetime) -> None:
+    def look(self, snapshot: Snapshot, now: datetime) -> None:
         """Journal the blocks that follow from what failed. Raises StoreError."""
         journal = self._records.journal
         if self._revision != journal.revision:  # a tick in which nothing was written reads no disk
-            pools = {m.pool for m in journal.machines() if m.failure}
+            pools = {m.pool for m in journal.machines() if m.failure and counts_in_a_row(m.failure_cause)}
             self._rented = {pool: journal.rented_of_pool(pool) for pool in pools}
             self._revision = journal.revision
         for pool, rented in self._rented.items():
-            self._look_at(pool, rented, now)
+            self._look_at(pool, rented, snapshot, now)
 
-    def _look_at(self, pool: str, rented: list[Machine], now: datetime) -> None:
+    def _look_at(self, pool: str, rented: list[Machine], snapshot: Snapshot, now: datetime) -> None:
         journal, timing = self._records.journal, self._timing()
         policy = BootPolicy(timing.breaker_failures, timing.breaker_cooldown_s, timing.no_capacity_cooldown_max_s)
         target = journal.targets().get(pool)
         said = target.at if target is not None and target.at is not None else LONG_AGO
         since = max(said, now - timedelta(seconds=FORGET_AFTER_S))
-        by_offer: dict[str, list[Machine]] = {}
+        by_scope: dict[tuple[int, str], list[Machine]] = {}
         for machine in rented:
-            by_offer.setdefault(f"offer:{machine.offer.key}", []).append(machine)
-        for key, machines in {f"pool:{pool}": rented, **by_offer}.items():
-            block = tripped(key, machines, since, journal.last_block(key), now, policy)
+            for level, key in enumerate(scopes(pool, machine.offer)):
+                by_scope.setdefault((level, key), []).append(machine)
+        for (level, key), machines in sorted(by_scope.items(), key=lambda one: one[0]):
+            part = _part(level) if level else None
+            if key == f"pool:{pool}" and self._nothing_left(pool, snapshot, now):
+                part = None
+            block = tripped(key, machines, since, journal.last_block(key), now, policy, part)
             if block is not None:
                 self._records.block(block)
+                self._remember(failures_in_row(machines, since), block)
+
+    def _remember(self, failed: list[Machine], block: Block) -> None:
+        """Hold a place's failures against the offers too: what is tried first after it is one that did not fail."""
+        timing, journal = self._timing(), self._records.journal
+        for machine in failed:
+            key = f"offer:{machine.offer.key}"
+            last = journal.last_block(key)
+            known = last is not None and last.cause in TRIED_ALONE and machine.created_at < last.until
+            if key != block.key and not known:
+                wait_s, most_s = timing.breaker_cooldown_s, timing.no_capacity_cooldown_max_s
+                self._records.refused(key, wait_s, most_s, block.reason, cause=Cause.BOOTS)
+
+    def _nothing_left(self, pool: str, snapshot: Snapshot, now: datetime) -> bool:
+        """Whether failures, and nothing else, have left the pool no offer."""
+        desired = self._desired()
+        if pool not in desired.pools:
+            return False
+        wanted = desired.pools[pool]
+        target = desired.target(wanted) or Target(pool, 0)
+        fit = usable(snapshot.known_offers, wanted, target, {}, now)
+        blocks = [blocked_by(offer, desired.blocks, now, pool) for offer in fit]
+        return bool(fit) and all(block is not None and block.cause in TRIED_ALONE for block in blocks)
+
+
+def _part(level: int) -> Callable[[Machine], str]:
+    """What a scope of this level is made of."""
+    return lambda machine: scopes(machine.pool, machine.offer)[level - 1]

@@ -10,33 +10,23 @@ from typing import Any, Protocol
 import structlog
 
 from meshd.config import TimingSettings
+from meshd.daemon.left_alone import RETRY_TRANSIENT_S, LeftAlone
 from meshd.daemon.records import Records
-from meshd.errors import (
-    AuthFailed,
-    ConfigError,
-    NoCapacity,
-    NotFound,
-    ProviderError,
-    QuotaExceeded,
-    RateLimited,
-    TailnetError,
-    Transient,
-    Uncertain,
-)
-from meshd.model.desired import Block, Cause
+from meshd.errors import AuthFailed, ConfigError, NotFound, ProviderError, TailnetError, Uncertain
+from meshd.model.desired import Cause
+from meshd.model.failure import FailureCause
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
 from meshd.model.machine import Machine, Phase
-from meshd.model.plan import Adopt, AdoptOrphan, Launch, RequestMachine, Terminate, TerminateOrphan
+from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
+from meshd.plan.causes import cause_of_end
+from meshd.plan.leaving import way_out
 from meshd.plan.placement import blocked_by
 from meshd.plan.prices import price_words
+from meshd.plan.signs import ENDED
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Provider, ProviderName
 from meshd.store.join_tickets import JoinTickets
 
 log = structlog.get_logger(__name__)
-
-RETRY_TRANSIENT_S = 10.0
-BLOCK_AUTH_S = 120.0
-BLOCK_QUOTA_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +85,7 @@ class CloudSteps:
         self._timing = timing
         self._list_again = list_again
         self._at_work = at_work
+        self._left_alone = LeftAlone(records, timing)
 
     async def request(self, step: RequestMachine) -> None:
         """Write a new machine down."""
@@ -178,7 +169,7 @@ class CloudSteps:
         if isinstance(error, Uncertain):
             self._unclear(machine, words)
             return
-        block = self._leave_alone(machine, error)
+        block = self._left_alone.refused(machine, error)
         if block.cause is Cause.PAUSE:
             # Nothing happened and nothing is wrong: it keeps its place and its name.
             wait_s = (block.until - self._records.now()).total_seconds()
@@ -198,7 +189,7 @@ class CloudSteps:
         if isinstance(error, Uncertain):
             self._unclear(before, words)
             return
-        block = self._leave_alone(before, error)
+        block = self._left_alone.refused(before, error)
         refusal = "" if block.cause is Cause.PAUSE else error.kind
         self._records.change(
             before.name, "refused", f"refused, and whether the call before made it is unclear: {words}",
@@ -210,22 +201,35 @@ class CloudSteps:
         text = f"the create call's outcome is unclear: {words}"
         self._records.mark(machine.name, "unclear", text, vendor_words=words)
 
-    def _leave_alone(self, machine: Machine, error: ProviderError) -> Block:
-        """What is not asked again for a while, since it said no."""
-        records, timing, words = self._records, self._timing(), error.vendor_text
-        offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
-        most_s = timing.no_capacity_cooldown_max_s
-        match error:
-            case RateLimited() | Transient():
-                wait_s = error.retry_after_s or RETRY_TRANSIENT_S
-                return records.paused(provider, wait_s, words, fault=isinstance(error, Transient))
-            case NoCapacity() | NotFound():
-                return records.refused(offer, timing.no_capacity_cooldown_s, most_s, words)
-            case QuotaExceeded():
-                return records.refused(offer, BLOCK_QUOTA_S, most_s, words)
-            case AuthFailed():
-                return records.refused(provider, BLOCK_AUTH_S, BLOCK_AUTH_S, words)
-        return records.refused(offer, timing.breaker_cooldown_s, most_s, words)
+    async def ask(self, step: AskCloud) -> None:
+        """Ask about a machine that its cloud's listing lacks, and give it up when the cloud says that it has ended.
+
+        No answer settles nothing: the listing, and the phase's deadline, still hold.
+        """
+        machine = self._records.get(step.subject)
+        try:
+            found = await self._known(machine.provider).get(_handle(machine))
+        except ProviderError as error:
+            self._records.mark(machine.name, "asked_cloud", f"{step.reason}, and knows no more: {error}")
+            return
+        now = self._records.get(step.subject)
+        if now.phase is not machine.phase or now.failure:
+            return  # it got on meanwhile
+        if found.state not in ENDED and found.state is not InstanceState.TERMINATING:
+            text = f"{step.reason}, but says that it is {found.state.value}"
+            at = self._records.now()
+            marks = {**now.marks, "asked_cloud": at, "told_alive": at}
+            self._records.change(now.name, "asked_cloud", text, marks=marks)
+            return
+        words = found.reason or found.vendor_state or found.state.value
+        cause = cause_of_end(found.state, words, joined=now.facts is not None)
+        failure = f"{now.provider} ended it: {words}"
+        self.failed(now, cause, words)
+        self._records.move(now.name, way_out(now), failure, failure=failure, cause=cause, vendor_words=words)
+
+    def failed(self, machine: Machine, cause: FailureCause, words: str) -> None:
+        """Leave alone what a failure is clearly about. Called before the failure is journaled: it may be repeated."""
+        self._left_alone.failed(machine, cause, words)
 
     async def adopt(self, step: Adopt) -> None:
         """The instance is what our unclear create call made."""
@@ -287,15 +291,18 @@ class CloudSteps:
         self._list_again(instance.provider)
 
     async def _terminate(self, name: str, instance: Instance) -> None:
+        try:
+            await self._known(name).terminate(instance)
+        except NotFound:
+            return  # the listing confirms it
+
+    def _known(self, name: str) -> Provider:
         provider = self._providers.get(name)
         if provider is None:
             raise AuthFailed(
-                f"providers.{name} is not enabled any more: enable it, or end {instance.id} by hand", provider=name
+                f"providers.{name} is not enabled any more: enable it, or end its machines by hand", provider=name
             )
-        try:
-            await provider.terminate(instance)
-        except NotFound:
-            return  # the listing confirms it
+        return provider
 
     def _not_now(self, machine: Machine) -> str:
         """Why the order is not sent: what was learned, or said, while it waited for its turn."""
@@ -304,7 +311,7 @@ class CloudSteps:
         if machine.removal:
             return "it is not wanted any more"
         now = self._records.now()
-        block = blocked_by(machine.offer, self._records.journal.blocks(now), now)
+        block = blocked_by(machine.offer, self._records.journal.blocks(now), now, machine.pool)
         return f"{block.key.partition(':')[2]} is left alone: {block.reason}" if block else ""
 
 

@@ -46,6 +46,7 @@ class Executor:
         max_concurrent: Callable[[str], int],
     ) -> None:
         self._records = records
+        self._cloud = cloud
         self._clock = clock
         self._wake = wake
         self._max_concurrent = max_concurrent
@@ -58,6 +59,7 @@ class Executor:
             p.Launch: cloud.launch,
             p.Adopt: cloud.adopt,
             p.Terminate: cloud.terminate,
+            p.AskCloud: cloud.ask,
             p.AdoptOrphan: cloud.adopt_orphan,
             p.TerminateOrphan: cloud.terminate_orphan,
             p.StartSlurmd: nodes.start_slurmd,
@@ -95,7 +97,7 @@ class Executor:
         """Begin a step. Raises StoreError when the journal cannot be written; the step is then not begun."""
         match step:
             case p.Move():
-                self._records.move(step.subject, step.to, step.reason, failure=step.failure)
+                self._move(step)
             case p.NotePeer():
                 self._note_peer(step)
             case p.NoteDevice():
@@ -109,9 +111,18 @@ class Executor:
                 self._tasks[step.subject] = task
                 task.add_done_callback(partial(self._ended, step))
 
+    def _move(self, step: p.Move) -> None:
+        machine = self._records.get(step.subject)
+        if step.failure:
+            self._cloud.failed(machine, step.cause, step.vendor_words or step.failure)
+        self._records.move(
+            machine.name, step.to, step.reason, failure=step.failure, cause=step.cause,
+            vendor_words=step.vendor_words or machine.vendor_words,
+        )  # fmt: skip
+
     def _note_peer(self, step: p.NotePeer) -> None:
         machine = self._records.get(step.subject)
-        facts = {"tailnet_ip": step.tailnet_ip, "tailnet_id": step.tailnet_id, "path": step.path}
+        facts: dict[str, Any] = {"tailnet_ip": step.tailnet_ip, "tailnet_id": step.tailnet_id, "path": step.path}
         if machine.phase is Phase.BOOTING:
             self._records.move(machine.name, Phase.JOINING, step.reason, **facts)
         else:
@@ -143,7 +154,7 @@ class Executor:
         lane = "slurm"
         if isinstance(step, p.TerminateOrphan):
             lane = step.instance.provider
-        elif isinstance(step, p.Launch | p.Terminate):
+        elif isinstance(step, p.Launch | p.Terminate | p.AskCloud):
             machine = self._records.journal.machine(step.subject)
             lane = machine.provider if machine else lane
         return self._limits.setdefault(lane, asyncio.Semaphore(self._max_concurrent(lane)))

@@ -30,6 +30,7 @@ from meshd.daemon.targets import asked_target, chosen_pool
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
+from meshd.plan.causes import is_of_pool
 from meshd.plan.grow import amount, unit_of
 from meshd.plan.scale import supply_gpus
 from meshd.runtime.clock import Clock
@@ -334,4 +335,4 @@ class Desk:
 
 
 def _of_other_pools(blocks: Mapping[str, Block], pool: Pool) -> dict[str, Block]:
-    return {key: block for key, block in blocks.items() if key.startswith("pool:") and key != f"pool:{pool.name}"}
+    return {key: block for key, block in blocks.items() if key.startswith("pool:") and not is_of_pool(key, pool.name)}

@@ -176,7 +176,7 @@ class Daemon:
         )  # fmt: skip
 
         # What decides.
-        self._boots = BootBreaker(records, timing)
+        self._boots = BootBreaker(records, timing, self.desired)
         self._idle = IdleWatch(records, self.desired, lambda: self._executor.busy)
         self._reconciler = Reconciler(
             records, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
@@ -259,7 +259,7 @@ class Daemon:
         )
 
     def _before_plan(self, snapshot: Snapshot, now: datetime) -> None:
-        self._boots.look(now)
+        self._boots.look(snapshot, now)
         self._idle.look(snapshot, now)
 
     # -- what people and monitoring are told ----------------------------------------------------------------------

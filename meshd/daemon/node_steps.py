@@ -11,10 +11,12 @@ from meshd.api.node_schema import Verb
 from meshd.config import TimingSettings
 from meshd.daemon.records import Records
 from meshd.errors import MeshdError, TailnetError
-from meshd.model.desired import Cause
+from meshd.model.desired import TRIED_ALONE
+from meshd.model.failure import FailureCause
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.model.plan import Accept, DisableKeyExpiry, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
+from meshd.plan.causes import scopes
 from meshd.plan.leaving import way_out
 
 log = structlog.get_logger(__name__)
@@ -112,7 +114,7 @@ class NodeSteps:
         if node.drained and node.reason.startswith(MARK):
             await self._slurm.resume(machine.slot)
         self._records.move(machine.name, Phase.READY, step.reason, ready_at=self._records.now())
-        self._records.proved(f"pool:{machine.pool}", f"offer:{machine.offer.key}", causes={Cause.BOOTS})
+        self._records.proved(*scopes(machine.pool, machine.offer), causes=TRIED_ALONE)
 
     async def keep_after_all(self, step: KeepAfterAll) -> None:
         """Undo a drain of ours; a machine that was not drained yet only stays."""
@@ -219,4 +221,4 @@ class NodeSteps:
 
     async def refuse(self, machine: Machine, error: MeshdError) -> None:
         """Give up a machine that may not join."""
-        self._records.move(machine.name, way_out(machine), str(error), failure=str(error))
+        self._records.move(machine.name, way_out(machine), str(error), failure=str(error), cause=FailureCause.ADMISSION)

@@ -11,7 +11,8 @@ import structlog
 
 from meshd.daemon.node_events import NodeEvents
 from meshd.errors import StoreError
-from meshd.model.desired import Block, Cause
+from meshd.model.desired import TRIED_ALONE, Block, Cause
+from meshd.model.failure import FailureCause
 from meshd.model.machine import Machine, Phase
 from meshd.plan import memory
 from meshd.runtime.clock import Clock
@@ -54,8 +55,17 @@ class Records:
             offer=machine.offer.key,
         )  # fmt: skip
 
-    def move(self, name: str, to: Phase, reason: str, *, failure: str = "", **changes: Any) -> Machine:
-        """Put a machine into another phase.
+    def move(
+        self,
+        name: str,
+        to: Phase,
+        reason: str,
+        *,
+        failure: str = "",
+        cause: FailureCause = FailureCause.UNKNOWN,
+        **changes: Any,
+    ) -> Machine:
+        """Put a machine into another phase. With a `failure` it is given up, for this `cause`.
 
         Raises:
             IllegalMove: it may not go there from where it is.
@@ -64,7 +74,7 @@ class Records:
         old = self.get(name)
         machine = replace(old.moved(to, now, reason), **changes)
         if failure and not machine.failure:
-            machine = replace(machine, failure=failure)
+            machine = replace(machine, failure=failure, failure_cause=cause)
         if to is Phase.GONE:
             machine = replace(machine, gone_at=now)
         kind = "failure" if failure else "phase"
@@ -74,7 +84,7 @@ class Records:
         self._changed()
         return self.journal.put(
             machine, kind, f"{to.value}: {reason}", now, phase=to.value, was=old.phase.value, slot=machine.slot,
-            offer=machine.offer.key, refusal=machine.refusal,
+            offer=machine.offer.key, refusal=machine.refusal, cause=machine.failure_cause.value,
         )  # fmt: skip
 
     def change(self, name: str, kind: str, text: str, *, origin: Origin = Origin.MESHD, **changes: Any) -> Machine:
@@ -140,6 +150,6 @@ class Records:
         """
         now = self.now()
         held = [block for key in keys if (block := self.journal.last_block(key)) is not None and block.cause in causes]
-        over = {block.key for block in held if block.until <= now or block.cause is Cause.BOOTS}
+        over = {block.key for block in held if block.until <= now or block.cause in TRIED_ALONE}
         if over:
             self.journal.unblock(over)

@@ -127,6 +127,12 @@ class Cause(StrEnum):
     """No: no capacity, no quota, not with these credentials. Orders go on to the next offer."""
     BOOTS = "boots"
     """Its machines were rented and failed before they were READY."""
+    ENDED = "ended"
+    """Its machines were rented and ended by their cloud, which said why: no capacity, no quota, a broken image."""
+
+
+TRIED_ALONE = frozenset({Cause.BOOTS, Cause.ENDED})
+"""After such a cool-down one machine is tried alone, and its being READY proves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +140,9 @@ class Block:
     """Something that is left alone until a time: an offer without capacity, a pool whose machines do not boot.
 
     Attributes:
-        key: "offer:KEY", "provider:NAME" or "pool:NAME".
-        strikes: the how manieth time in a row; each makes the next one longer.
+        key: "offer:KEY", "provider:NAME", "pool:NAME", or a place as one pool uses it: "pool:NAME@aws",
+            "pool:NAME@aws/us-east-1".
+        strikes: how often in a row; each makes the next one longer.
     """
 
     key: str

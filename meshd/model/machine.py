@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from meshd.errors import IllegalMove
+from meshd.model.failure import FailureCause
 from meshd.model.hardware import NodeFacts
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.provider_api import Offer
@@ -79,6 +80,7 @@ class Machine:
         phase_since: when it entered its phase: the phase's deadline counts from here.
         reason: why it is in this phase, for people.
         failure: why it was given up, "" while all is well; kept to the end.
+        failure_cause: of what kind that is: it decides what is left alone.
         refusal: what kind of error its cloud refused the create call with, e.g. "no_capacity"; "" when it did not.
             While it is LAUNCHING an earlier call is in doubt all the same.
         vendor_words: the cloud's own words in that refusal, or on why the call's outcome was unclear.
@@ -110,6 +112,7 @@ class Machine:
     created_at: datetime
     reason: str = ""
     failure: str = ""
+    failure_cause: FailureCause = FailureCause.NONE
     instance_id: str = ""
     region: str = ""
     launch_attempts: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from meshd.model.failure import FailureCause
 from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
 from meshd.provider_api import Instance, Offer
@@ -48,10 +49,23 @@ class Adopt(Step):
 
 @dataclass(frozen=True, slots=True)
 class Move(Step):
-    """Only the journal changes: what was observed puts the machine into another phase."""
+    """Only the journal changes: what was observed puts the machine into another phase.
+
+    Attributes:
+        failure: why it is given up; "" when it is not.
+        cause: of what kind that is.
+        vendor_words: the cloud's own on why it ended the machine.
+    """
 
     to: Phase
     failure: str = ""
+    cause: FailureCause = FailureCause.NONE
+    vendor_words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AskCloud(Step):
+    """Ask the cloud about the machine itself: its listing does not have it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def looked_at(
         kind = (offer.provider, offer.instance_type, offer.spot, against) if against else offer.key
         kinds.setdefault(kind, (against, offer))
     for against, offer in islice(kinds.values(), OTHERS_MAX):
-        yield offer, "; ".join(miss.text for miss in against) or _cooling(offer, blocks, now)
+        yield offer, "; ".join(miss.text for miss in against) or _cooling(offer, blocks, now, pool)
 
 
 def _passed_over(offer: Offer, taken: list[Offer], pool: Pool, target: Target) -> str:
@@ -69,6 +69,6 @@ def _passed_over(offer: Offer, taken: list[Offer], pool: Pool, target: Target) -
     return "the machines that are taken cost less together, or come closer to what is wanted"
 
 
-def _cooling(offer: Offer, blocks: Mapping[str, Block], now: datetime) -> str:
-    block = blocked_by(offer, blocks, now)
+def _cooling(offer: Offer, blocks: Mapping[str, Block], now: datetime, pool: Pool) -> str:
+    block = blocked_by(offer, blocks, now, pool.name)
     return f"cooling down until {block.until:%H:%M:%S} UTC: {block.reason}" if block else ""

@@ -6,10 +6,12 @@ Each phase has a deadline. It counts only the time in which progress could have 
 from __future__ import annotations
 
 from meshd.model.desired import Cause
+from meshd.model.failure import FailureCause
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Accept, Launch, Move, NotePeer, NotePublished, StartSlurmd, Step
+from meshd.plan.asking import ended_step
 from meshd.plan.leaving import fail, way_out
-from meshd.plan.signs import age_s, both_since, ended_by_cloud, may_have_jobs
+from meshd.plan.signs import age_s, both_since, may_have_jobs
 from meshd.plan.world import World
 
 DEAD_KEY_CURE = "`meshctl rotate-key`; where meshd cannot mint, put a new reusable key in place first"
@@ -21,7 +23,7 @@ def requested(machine: Machine, world: World) -> Step | None:
         return Move(machine.name, "not wanted any more; nothing was rented", Phase.GONE)
     if (world.now - machine.created_at).total_seconds() > world.policy.boot_timeout_s:
         failure = f"{machine.provider} took no order within {world.policy.boot_timeout_s:g} s: {machine.reason}"
-        return Move(machine.name, failure, Phase.GONE, failure)
+        return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)
     block = world.blocks.get(f"provider:{machine.provider}")
     if block is not None and block.until > world.now and block.cause is Cause.PAUSE:
         return None  # it said when to come again
@@ -32,10 +34,9 @@ def booting(machine: Machine, world: World) -> Step | None:
     """It was ordered, and is waited for on the tailnet."""
     if machine.removal and not may_have_jobs(machine, world):
         return Move(machine.name, "not wanted any more", way_out(machine))
-    ended = ended_by_cloud(machine, world)
-    if ended:
-        guess = _key_guess(machine, world)
-        return fail(machine, f"{ended} before it joined the tailnet. {guess} (docs/troubleshooting.md, auth key)")
+    guess = f"{_key_guess(machine, world)} (docs/troubleshooting.md, auth key)"
+    if step := ended_step(machine, world, "before it joined the tailnet", guess):
+        return step
     peer = world.peer(machine)
     if peer is not None:
         return NotePeer(machine.name, "seen on the tailnet", peer.ipv4, peer.id, peer.path)
@@ -44,11 +45,12 @@ def booting(machine: Machine, world: World) -> Step | None:
     if age_s(machine, world, world.peers_since) > world.policy.boot_timeout_s and not may_have_jobs(machine, world):
         within = f"not seen on the tailnet within {world.policy.boot_timeout_s:g} s"
         if world.dead_key and not machine.own_key:
-            return fail(machine, f"{within}: {world.dead_key}: {DEAD_KEY_CURE}")
+            return fail(machine, f"{within}: {world.dead_key}: {DEAD_KEY_CURE}", FailureCause.AUTH_KEY)
         return fail(
             machine,
             f"{within}: it did not boot, could not install tailscale, or its auth key was refused (expired or "
             "revoked). See its console, and check the key",
+            FailureCause.TAILNET,
         )
     return None
 
@@ -65,18 +67,18 @@ def joining(machine: Machine, world: World) -> Step | None:
     """It is on the tailnet, and its agent is waited for."""
     if machine.removal and not may_have_jobs(machine, world):
         return Move(machine.name, "not wanted any more", way_out(machine))
-    ended = ended_by_cloud(machine, world)
-    if ended:
-        return fail(machine, f"{ended} before it asked to join")
+    if step := ended_step(machine, world, "before it asked to join"):
+        return step
     if world.peers is None:
         return None  # it cannot reach the head either
     if age_s(machine, world, world.peers_since) > world.policy.join_timeout_s and not may_have_jobs(machine, world):
         if machine.problem:
-            return fail(machine, machine.problem)
+            return fail(machine, machine.problem, FailureCause.ADMISSION)
         return fail(
             machine,
             f"on the tailnet, but its node agent did not ask to join within {world.policy.join_timeout_s:g} s: the "
             "tailnet's ACL must let machines reach the head's node API port",
+            FailureCause.AGENT,
         )
     return None
 
@@ -85,9 +87,8 @@ def configuring(machine: Machine, world: World) -> Step | None:
     """It was accepted: munge and its line in Slurm come first, slurmd last."""
     if machine.removal:
         return Move(machine.name, "not wanted any more", way_out(machine))
-    ended = ended_by_cloud(machine, world)
-    if ended:
-        return fail(machine, ended)
+    if step := ended_step(machine, world):
+        return step
     if not machine.line_published and world.published.get(machine.slot) == machine.tailnet_ip:
         return NotePublished(machine.name, "its line is in force")
     if machine.slurmd_started:
@@ -98,7 +99,8 @@ def configuring(machine: Machine, world: World) -> Step | None:
         if machine.munge_ok and machine.line_published:
             missing = "its agent did not start slurmd"
         missing = machine.problem or missing
-        return fail(machine, f"not configured within {world.policy.configure_timeout_s:g} s: {missing}")
+        text = f"not configured within {world.policy.configure_timeout_s:g} s: {missing}"
+        return fail(machine, text, FailureCause.CONFIGURE)
     if machine.munge_ok and machine.line_published:
         return StartSlurmd(machine.name, "munge is proved and Slurm knows its address")
     return None
@@ -108,14 +110,14 @@ def testing(machine: Machine, world: World) -> Step | None:
     """Slurmd was started, and has to answer."""
     if machine.removal:
         return Move(machine.name, "not wanted any more", Phase.DRAINING)
-    ended = ended_by_cloud(machine, world)
-    if ended:
-        return fail(machine, ended)
+    if step := ended_step(machine, world):
+        return step
     node = world.node(machine)
     if node is not None and node.up:
         return Accept(machine.name, "slurmd answers")
     if node is not None and "INVALID_REG" in node.states:
-        return fail(machine, f"Slurm refused its registration: {node.reason or 'no reason given'}")
+        text = f"Slurm refused its registration: {node.reason or 'no reason given'}"
+        return fail(machine, text, FailureCause.TEST)
     since = both_since(world)
     if since is not None and age_s(machine, world, since) > world.policy.test_timeout_s:
         states = "+".join(sorted(node.states)) if node else "unknown to Slurm"
@@ -123,5 +125,6 @@ def testing(machine: Machine, world: World) -> Step | None:
             machine,
             f"not up in Slurm within {world.policy.test_timeout_s:g} s (state {states}): see slurmd's log "
             "on the machine; ports 6817 and 6818 must be open between head and machine in the tailnet's ACL",
+            FailureCause.TEST,
         )
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from meshd.model.desired import Cause, Policy
+from meshd.model.failure import FailureCause
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Adopt, Launch, Move, Step
 from meshd.plan.placement import blocked_by
@@ -61,7 +62,7 @@ def launching(machine: Machine, world: World) -> Step | None:
     age_s = (world.now - machine.phase_since).total_seconds()
     if age_s > world.policy.boot_timeout_s and world.now > settled_at(machine, world.policy):
         failure = f"{machine.provider} has not told within {world.policy.boot_timeout_s:g} s what became of it"
-        return Move(machine.name, failure, Phase.TERMINATING, failure)
+        return Move(machine.name, failure, Phase.TERMINATING, failure, FailureCause.UNKNOWN)
     if _may_be_repeated(machine, world):
         reason = f"{machine.provider} makes no second machine of the same name, and its answer tells what became of it"
         return Launch(machine.name, reason)
@@ -73,10 +74,10 @@ def _settled(machine: Machine, policy: Policy) -> Step:
         return Move(machine.name, "not wanted any more; nothing was rented", Phase.GONE)
     if machine.refusal:
         failure = f"nothing was rented: {machine.vendor_words}"
-        return Move(machine.name, failure, Phase.GONE, failure)
+        return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)
     if machine.launch_attempts >= policy.launch_attempts_max:
         failure = f"{machine.provider} gave no clear answer to {machine.launch_attempts} create calls"
-        return Move(machine.name, failure, Phase.GONE, failure)
+        return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)
     return Move(machine.name, "the create call had no effect", Phase.REQUESTED)
 
 
@@ -88,7 +89,7 @@ def _may_be_repeated(machine: Machine, world: World) -> bool:
         return False
     pause = world.blocks.get(f"provider:{machine.provider}")
     paused = pause is not None and pause.until > world.now and pause.cause is Cause.PAUSE
-    if paused or blocked_by(machine.offer, world.blocks, world.now) is not None:
+    if paused or blocked_by(machine.offer, world.blocks, world.now, machine.pool) is not None:
         return False
     asked = max(at for at in (machine.marks.get("asked"), machine.launch_called_at, machine.created_at) if at)
     pause_s = growing_pause_s(machine.launch_attempts, REPEAT_AFTER_S, REPEAT_AFTER_MAX_S)

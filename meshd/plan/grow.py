@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshd.model.desired import Block, Cause, Desired, Pool, Target
+from meshd.model.desired import TRIED_ALONE, Block, Desired, Pool, Target
 from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
 from meshd.model.words import counted
 from meshd.plan.arriving import DEAD_KEY_CURE
+from meshd.plan.causes import scopes
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
 from meshd.plan.placement import overshoot_most, spot_policy, total_limit, usable, why_none
@@ -118,7 +119,7 @@ class Growth:
         mine = [offer for offer in fit if group_of(offer) in self._here] if len(self._here) == 1 else fit
         free = room(self._pool, self._target, self._machines, self._have, self._world)
         need = self._need(self._missing, free)
-        cover = self._best(mine, need)
+        cover = self._best(self._calmest(mine), need) or self._best(mine, need)
         if cover is None:
             moves = list(self._move(fit, free))
             if moves:
@@ -138,7 +139,7 @@ class Growth:
             if free.usd is not None and spent > micros(free.usd):
                 return  # it waits for the money of those that leave
             reason = f"{amount(self._target.gpus, self._pool)} wanted, {missing} more needed"
-            alone = probe or self._probing(f"offer:{offer.key}")
+            alone = probe or any(self._probing(key) for key in scopes(self._pool.name, offer))
             yield RequestMachine(
                 slot, f"{reason}; it is tried alone first" if alone else reason, self._pool.name, offer
             )
@@ -167,13 +168,37 @@ class Growth:
         wanted: list[Offer] = []
         held: dict[str, Warn] = {}
         for offer in offers:
-            block = self._probing(f"offer:{offer.key}")
-            tried = block and self._tried(block, [m for m in self._have if m.offer.key == offer.key])
-            if block is None or not (tried or offer in wanted):
+            keys = set(scopes(self._pool.name, offer)[:-1])
+            found = [(key, block) for key in sorted(keys) if (block := self._probing(key)) is not None]
+            ahead = [(self._ahead_in(key, block, wanted), block) for key, block in found]
+            tried, block = next(((slot, block) for slot, block in ahead if slot), ("", None))
+            if block is None:
                 wanted.append(offer)
             else:
-                held.setdefault(offer.key, self._alone(tried or f"one machine of {offer.key}", block))
+                held.setdefault(block.key, self._alone(tried, block))
         return wanted, list(held.values())
+
+    def _ahead_in(self, key: str, block: Block, wanted: Sequence[Offer]) -> str:
+        """What is tried there already, or is about to be; "" for nothing."""
+        there = [m for m in self._have if key in scopes(m.pool, m.offer)]
+        about_to = (f"one machine of {o.key}" for o in wanted if key in scopes(self._pool.name, o))
+        return self._tried(block, there) or next(about_to, "")
+
+    def _calmest(self, offers: Sequence[Offer]) -> Sequence[Offer]:
+        """Where one machine is to prove a place or the pool, it is of an offer that failed least, or longest ago."""
+        best: dict[str, tuple[int, float]] = {}
+        proving: dict[str, list[str]] = {}
+        for offer in offers:
+            keys = scopes(self._pool.name, offer)
+            proving[offer.key] = [key for key in keys[1:] if self._probing(key) is not None]
+            for key in proving[offer.key]:
+                best[key] = min(best.get(key, self._failed(offer)), self._failed(offer))
+        return [o for o in offers if all(self._failed(o) == best[key] for key in proving[o.key])]
+
+    def _failed(self, offer: Offer) -> tuple[int, float]:
+        """How often in a row the offer's machines failed, and when that was over."""
+        block = self._probing(f"offer:{offer.key}")
+        return (block.strikes, block.until.timestamp()) if block is not None else (0, 0.0)
 
     def _probing(self, key: str) -> Block | None:
         """The breaker that has cooled down, and no machine has been READY since: one machine proves it.
@@ -181,9 +206,9 @@ class Growth:
         A machine of another pool that proves an offer takes its breaker out of the journal.
         """
         block = self._desired.cooled.get(key)
-        if block is None or block.cause is not Cause.BOOTS:
+        if block is None or block.cause not in TRIED_ALONE:
             return None
-        of_key = [m for m in self._machines if key in (f"pool:{m.pool}", f"offer:{m.offer.key}")]
+        of_key = [m for m in self._machines if key in scopes(m.pool, m.offer)]
         proved = any(m.ready_at is not None and m.ready_at >= block.until for m in of_key)
         return None if proved else block
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from meshd.model.failure import FailureCause
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.plan import Adopt, Drain, Leave, Move, RemoveDevice, Step, Terminate
 from meshd.plan.doubt import made, surely_not_made
@@ -12,9 +13,9 @@ from meshd.plan.world import World
 from meshd.provider_api import Instance, InstanceState
 
 
-def fail(machine: Machine, failure: str) -> Step:
+def fail(machine: Machine, failure: str, cause: FailureCause, vendor_words: str = "") -> Step:
     """Give a machine up for a reason: through DRAINING when Slurm may know it, else straight to its end."""
-    return Move(machine.name, failure, way_out(machine), failure)
+    return Move(machine.name, failure, way_out(machine), failure, cause, vendor_words)
 
 
 def way_out(machine: Machine) -> Phase:

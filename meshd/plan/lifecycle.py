@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from meshd.model.failure import FailureCause
 from meshd.model.machine import DEVICE_GONE, IN_SLURM, Machine, Phase
 from meshd.model.plan import DisableKeyExpiry, Move, NoteDevice, NotePeer, Step
 from meshd.plan import arriving, doubt, leaving
+from meshd.plan.asking import ended_step
 from meshd.plan.leaving import fail
-from meshd.plan.signs import dead, ended_by_cloud
+from meshd.plan.signs import dead
 from meshd.plan.world import World
 from meshd.provider_api import InstanceState
 
@@ -40,9 +42,8 @@ def _device(machine: Machine, world: World) -> Step | None:
 def _ready(machine: Machine, world: World) -> Step | None:
     if machine.removal:
         return Move(machine.name, machine.reason or "not wanted any more", Phase.DRAINING)
-    ended = ended_by_cloud(machine, world)
-    if ended:
-        return fail(machine, ended)
+    if step := ended_step(machine, world):
+        return step
     peer = world.peer(machine)
     if peer is not None and peer.path and peer.path != machine.path:
         return NotePeer(machine.name, "its path changed", peer.ipv4, peer.id, peer.path)
@@ -51,6 +52,7 @@ def _ready(machine: Machine, world: World) -> Step | None:
         return fail(
             machine,
             f"no word from it for over {world.policy.heartbeat_lost_s:g} s{why}, and Slurm does not reach it either",
+            FailureCause.UNKNOWN,
         )
     return _lasting_key(machine, world)
 

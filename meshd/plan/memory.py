@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from meshd.model.desired import Block, Cause
 from meshd.model.machine import Machine
+from meshd.plan.causes import counts_in_a_row
 from meshd.runtime.pauses import growing_pause_s
 
 FORGET_AFTER_S = 6 * 3600.0
@@ -53,7 +54,8 @@ def refused(
     """
     same = previous is not None and previous.cause is cause and remembered(previous, now)
     if previous is None or not same:
-        return Block(key, now + timedelta(seconds=base_s), reason, 1, cause)
+        first = Block(key, now + timedelta(seconds=base_s), reason, 1, cause)
+        return previous if previous is not None and previous.until > first.until else first
     if previous.until > now:
         return previous
     strikes = previous.strikes + 1
@@ -103,31 +105,39 @@ class BootPolicy:
 def failures_in_row(rented: Sequence[Machine], since: datetime) -> list[Machine]:
     """The machines that failed since the last one that was READY, newest first, rented after `since`.
 
-    `rented` are newest first; those that are still on their way neither count nor break the row.
+    `rented` are newest first; those that are still on their way neither count nor break the row, nor do those whose
+    failure says itself what it is about.
     """
     failed: list[Machine] = []
     for machine in rented:
         if machine.ready_at is not None or machine.created_at < since:
             break
-        if machine.failure:
+        if machine.failure and counts_in_a_row(machine.failure_cause):
             failed.append(machine)
     return failed
 
 
 def tripped(
-    key: str, rented: Sequence[Machine], since: datetime, previous: Block | None, now: datetime, policy: BootPolicy
+    key: str,
+    rented: Sequence[Machine],
+    since: datetime,
+    previous: Block | None,
+    now: datetime,
+    policy: BootPolicy,
+    part: Callable[[Machine], str] | None = None,
 ) -> Block | None:
-    """The breaker of a pool or an offer: the block to set now, None when there is nothing to set.
+    """The breaker of an offer, a place or a pool: the block to set now, None when there is nothing to set.
 
     After a cool-down one failure is enough, and the next one is twice as long.
 
     Args:
-        key: "pool:NAME" or "offer:KEY".
+        key: as in Block.
         rented: the machines that were rented for or from it, newest first.
         since: what failed before counts no more.
         previous: the last block of this key.
         now: UTC.
         policy: the limits.
+        part: which part of what is blocked a machine belongs to: failures of one part alone do not trip the whole.
     """
     if previous is not None and previous.until > now:
         return None
@@ -136,7 +146,7 @@ def tripped(
     if previous is not None and half_open:
         since, limit = max(since, previous.until), 1
     failed = failures_in_row(rented, since)
-    if len(failed) < limit:
+    if len(failed) < limit or (part is not None and not half_open and len({part(m) for m in failed}) < 2):
         return None
     of_offer = key.startswith("offer:")
     most_s = policy.offer_cooldown_most_s if of_offer else policy.cooldown_s * 2**DOUBLINGS_MOST

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 from meshd import gpus
 from meshd.model.desired import Block, Cause, Pool, Target
+from meshd.plan.causes import place_words, scopes
 from meshd.plan.prices import refresh_words, too_old
 from meshd.provider_api import Offer
 
@@ -123,9 +124,19 @@ def overshoot_most(pool: Pool, target: Target) -> int | None:
     return pool.overshoot_max_gpus if target.overshoot_max_gpus is None else target.overshoot_max_gpus
 
 
-def blocked_by(offer: Offer, blocks: Mapping[str, Block], now: datetime) -> Block | None:
-    """What has the offer left alone now. A provider that only asked to come again later is still ordered from."""
-    found = (blocks.get(f"offer:{offer.key}"), blocks.get(f"provider:{offer.provider}"))
+def blocked_by(offer: Offer, blocks: Mapping[str, Block], now: datetime, pool: str = "") -> Block | None:
+    """What has the offer left alone now. A provider that only asked to come again later is still ordered from.
+
+    Args:
+        offer: which.
+        blocks: all that are in force.
+        now: UTC.
+        pool: for whose machines: what failed in a place is held against it for the pool alone; "" for any pool.
+    """
+    if not blocks:
+        return None
+    keys = scopes(pool, offer)[:-1] if pool else scopes("", offer)[:1]
+    found = (blocks.get(key) for key in (*keys, f"provider:{offer.provider}"))
     return next((b for b in found if b is not None and b.until > now and b.cause is not Cause.PAUSE), None)
 
 
@@ -133,7 +144,11 @@ def usable(
     offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Block], now: datetime
 ) -> list[Offer]:
     """The offers that will do now, in no order."""
-    return [o for o in offers if next(misses(o, pool, target), None) is None and blocked_by(o, blocks, now) is None]
+    return [
+        offer
+        for offer in offers
+        if next(misses(offer, pool, target), None) is None and blocked_by(offer, blocks, now, pool.name) is None
+    ]
 
 
 def ranked(
@@ -157,12 +172,14 @@ def why_none(offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mappin
         return f"nobody offers anything in {', '.join(target.regions)} now{_near(target.regions[0], offers)}"
     found = [(tuple(misses(offer, pool, target)), offer) for offer in offers]
     blocked = sorted(
-        f"{offer.key} is left alone until {block.until:%H:%M:%S} UTC: {block.reason}"
-        for against, offer in found
-        if not against and (block := blocked_by(offer, blocks, now)) is not None
+        {
+            f"{place_words(block)} is left alone until {block.until:%H:%M:%S} UTC: {block.reason}"
+            for against, offer in found
+            if not against and (block := blocked_by(offer, blocks, now, pool.name)) is not None
+        }
     )
     if blocked:
-        more = f"; and {len(blocked) - 3} more offers" if len(blocked) > 3 else ""
+        more = f"; and {len(blocked) - 3} more" if len(blocked) > 3 else ""
         return "; ".join(blocked[:3]) + more
     same_gpu = [(against, offer) for against, offer in found if gpus.matches(target.gpu or pool.gpu, offer.gpu)]
     if not same_gpu:

@@ -54,6 +54,8 @@ def ended_by_cloud(machine: Machine, world: World) -> str:
         words = instance.reason or instance.vendor_state or instance.state.value
         return f"{machine.provider} ended it: {words}"
     born = machine.launch_called_at or machine.created_at
+    # The cloud's word on the machine itself, when it was asked, is as good as a listing that has it.
+    born = max(born, machine.marks.get("told_alive", born))
     if (at - born).total_seconds() <= world.policy.listing_lag_s:
         return ""  # a fresh machine may be missing from a listing that lags
     return f"{machine.provider} does not list it any more" if silent(machine, world) else ""

@@ -298,13 +298,13 @@ class Engine:
             lambda name: self.sources.listings[name].hurry(), self._nodes.at_work,
         )  # fmt: skip
         self.executor = Executor(self.records, cloud, self._nodes, clock, lambda: None, max_concurrent=lambda _: 8)
-        self._boots = BootBreaker(self.records, timing)
+        self._boots = BootBreaker(self.records, timing, self.desired)
         self._settings = settings
         self._published: dict[str, str] = {}
         self._began = clock.now()
         self.reconciler = Reconciler(
             self.records, self.executor, clock, desired=self.desired, snapshot=self._snapshot,
-            after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=lambda _, now: self._boots.look(now),
+            after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=self._boots.look,
         )  # fmt: skip
 
     async def start(self) -> None:

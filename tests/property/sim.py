@@ -201,6 +201,15 @@ class World:
             launched_at=START + timedelta(seconds=m.born_s),
         )  # fmt: skip
 
+    async def get(self, instance: Instance) -> Instance:
+        self.maybe_crash()
+        if self.chance(0.1):
+            raise Transient("busy")
+        machine = self.machines.get(instance.id)
+        if machine is None or self.clock.t_s < machine.born_s:
+            raise NotFound("no such machine")
+        return self._instance(machine)
+
     async def terminate(self, instance: Instance) -> None:
         self.maybe_crash()
         machine = self.machines.get(instance.id)
@@ -321,33 +330,37 @@ class Daemon:
     """One life of meshd, from start to kill -9."""
 
     def __init__(
-        self, world: World, path: Path, pool: Pool, policy: Policy, offers: tuple[Offer, ...] = OFFERS
-    ) -> None:
+        self, world: World, path: Path, pool: Pool, policy: Policy, offers: tuple[Offer, ...] = OFFERS,
+        timing: TimingSettings | None = None,
+    ) -> None:  # fmt: skip
         self.world = world
         self.offers = offers
         self.fresh_since: dict[str, datetime] = {}
         self.old_slurm: Fresh[SlurmView] | None = None
         self.journal = Journal(path)
         self.records = Records(self.journal, world.clock, lambda: None)
-        timing = TimingSettings(
+        timing = timing or TimingSettings(
             no_capacity_cooldown_s=30, no_capacity_cooldown_max_s=120, breaker_cooldown_s=20, breaker_failures=2,
             launch_timeout_s=LAUNCH_TIMEOUT_S,
         )  # fmt: skip
-        boots = BootBreaker(self.records, lambda: timing)
         repeatable = frozenset({"cloud"} if world.capabilities.idempotent_launch else ())
         policy = replace(policy, launch_timeout_s=LAUNCH_TIMEOUT_S, idempotent_launch=repeatable)
         nodes = NodeSteps(self.records, world, world, world, lambda: timing)
         clouds = {"cloud": world}
         cloud = CloudSteps("lab", self.records, clouds, world, lambda: timing, lambda _: None, nodes.at_work)  # type: ignore[arg-type]
         self.executor = Executor(self.records, cloud, nodes, world.clock, lambda: None, max_concurrent=lambda _: 8)
+        self.pool, self.policy = pool, policy
+        boots = BootBreaker(self.records, lambda: timing, self.desired)
         self.reconciler = Reconciler(
-            self.records, self.executor, world.clock,
-            desired=lambda: Desired(
-                "lab", {pool.name: pool}, self.journal.targets(), policy, self.journal.blocks(world.clock.now()),
-                self.journal.cooled(world.clock.now()),
-            ),
-            snapshot=self.snapshot, after_tick=lambda _: None, interval_s=lambda: 5.0,
-            before_plan=lambda _, now: boots.look(now),
+            self.records, self.executor, world.clock, desired=self.desired, snapshot=self.snapshot,
+            after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=boots.look,
+        )  # fmt: skip
+
+    def desired(self) -> Desired:
+        now = self.world.clock.now()
+        return Desired(
+            "lab", {self.pool.name: self.pool}, self.journal.targets(), self.policy, self.journal.blocks(now),
+            self.journal.cooled(now),
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:

@@ -17,7 +17,7 @@ from meshd.daemon.idle_watch import IdleWatch
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
-from meshd.errors import SlurmError
+from meshd.errors import NotFound, SlurmError
 from meshd.model.desired import Desired, Policy, Pool
 from meshd.model.machine import Machine
 from meshd.model.observed import SlurmNode, SlurmView, Snapshot
@@ -36,12 +36,20 @@ class Cloud:
     def __init__(self) -> None:
         self.launched: list[LaunchRequest] = []
         self.ended: list[str] = []
+        self.asked: list[str] = []
+        self.known: dict[str, Instance] = {}
         self.errors: list[Exception] = []
 
     async def launch(self, request: LaunchRequest) -> Instance:
         self.launched.append(request)
         self._raise()
         return Instance(AWS, InstanceId(f"i-{len(self.launched)}"), request.token, InstanceState.BOOTING, "r1", "g.1")
+
+    async def get(self, instance: Instance) -> Instance:
+        self.asked.append(instance.id)
+        if instance.id not in self.known:
+            raise NotFound("no such machine")
+        return self.known[instance.id]
 
     async def terminate(self, instance: Instance) -> None:
         self._raise()
@@ -130,7 +138,7 @@ class Small:
         )
         self.seen: Snapshot = snapshot()
         self.pool = Pool("h100", "h100", 1, 8, ("aws",))
-        self.boots = BootBreaker(self.records, timing)
+        self.boots = BootBreaker(self.records, timing, self.desired)
         self.idle = IdleWatch(self.records, self.desired, lambda: self.executor.busy)
         self.reconciler = Reconciler(
             self.records, self.executor, self.clock, desired=self.desired, snapshot=lambda: self.seen,
@@ -149,7 +157,7 @@ class Small:
 
     def before_plan(self, snapshot: Snapshot, now: datetime) -> None:
         """As the daemon does."""
-        self.boots.look(now)
+        self.boots.look(snapshot, now)
         self.idle.look(snapshot, now)
 
     async def settle(self) -> None:

@@ -174,7 +174,9 @@ def test_missing_from_the_listing_but_speaking_is_alive(phase: Phase) -> None:
 @pytest.mark.parametrize("phase", IN_SLURM[:3])
 def test_missing_and_silent_is_given_up(phase: Phase) -> None:
     m = machine(phase, heartbeat_at=ago(LONG))
-    found = step(m, gone_from_cloud(m))
+    assert isinstance(step(m, gone_from_cloud(m)), p.AskCloud), "its cloud is asked why first"
+    asked = replace(m, marks={**m.marks, "asked_cloud": ago(5)})
+    found = step(asked, gone_from_cloud(asked))
     assert to(found) is (Phase.TERMINATING if phase is Phase.CONFIGURING else Phase.DRAINING)
 
 
@@ -191,7 +193,7 @@ def test_a_state_that_is_not_known_means_nothing(state: InstanceState) -> None:
 
 
 def test_a_fresh_machine_may_be_missing() -> None:
-    m = machine(Phase.BOOTING, launch_called_at=ago(30), age_s=30)
+    m = machine(Phase.BOOTING, launch_called_at=ago(30), age_s=30, marks={"asked_cloud": ago(5)})
     assert step(m, snapshot()) is None
 
 

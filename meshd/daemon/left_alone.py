@@ -1,0 +1,63 @@
+"""What is left alone for a while after a cloud said no, or after its machine failed. The table is in plan/causes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshd.config import TimingSettings
+from meshd.daemon.records import Records
+from meshd.errors import AuthFailed, NoCapacity, NotFound, ProviderError, QuotaExceeded, RateLimited, Transient
+from meshd.model.desired import Block, Cause
+from meshd.model.failure import FailureCause
+from meshd.model.machine import Machine
+from meshd.plan.causes import QUOTA_S, Scope, Wait, region_key, rule_of
+
+RETRY_TRANSIENT_S = 10.0
+BLOCK_AUTH_S = 120.0
+
+
+class LeftAlone:
+    """Writes blocks into the journal. Every method raises StoreError when it cannot be written."""
+
+    def __init__(self, records: Records, timing: Callable[[], TimingSettings]) -> None:
+        self._records = records
+        self._timing = timing
+
+    def refused(self, machine: Machine, error: ProviderError) -> Block:
+        """After a create call that was refused: what is not asked again for a while."""
+        records, timing, words = self._records, self._timing(), error.vendor_text
+        offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
+        most_s = timing.no_capacity_cooldown_max_s
+        match error:
+            case RateLimited() | Transient():
+                wait_s = error.retry_after_s or RETRY_TRANSIENT_S
+                return records.paused(provider, wait_s, words, fault=isinstance(error, Transient))
+            case NoCapacity() | NotFound():
+                return records.refused(offer, timing.no_capacity_cooldown_s, most_s, words)
+            case QuotaExceeded():
+                return records.refused(offer, QUOTA_S, most_s, words)
+            case AuthFailed():
+                return records.refused(provider, BLOCK_AUTH_S, BLOCK_AUTH_S, words)
+        return records.refused(offer, timing.breaker_cooldown_s, most_s, words)
+
+    def failed(self, machine: Machine, cause: FailureCause, words: str) -> None:
+        """After a machine that was rented failed for a cause that is clear at once; all other causes are counted.
+
+        Args:
+            machine: as it was before it is given up.
+            cause: why.
+            words: the cloud's own.
+        """
+        rule = rule_of(cause)
+        if not rule.at_once or rule.left_alone is Scope.NOTHING:
+            return
+        timing = self._timing()
+        waits_s = {
+            Wait.NO_CAPACITY: timing.no_capacity_cooldown_s,
+            Wait.QUOTA: QUOTA_S,
+            Wait.BREAKER: timing.breaker_cooldown_s,
+        }
+        whole_region = rule.left_alone is Scope.REGION
+        key = region_key(machine.pool, machine.offer) if whole_region else f"offer:{machine.offer.key}"
+        most_s = timing.no_capacity_cooldown_max_s
+        self._records.refused(key, waits_s[rule.wait], most_s, words, cause=Cause.ENDED)

@@ -1,0 +1,166 @@
+"""Why a machine failed decides what is left alone: one table, and how the cause is read from a cloud's words. PURE.
+
+Failures that a cloud explains itself (no capacity, quota, a broken image) block at once what they are about. All others
+block the offer after several in a row, and something wider only when they span what is narrower: two offers of a
+region, two regions of a provider, two providers. The last is the pool: there it stops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from meshd.model.desired import Block
+from meshd.model.failure import FailureCause
+from meshd.provider_api import InstanceState, Offer
+
+QUOTA_S = 1800.0
+"""How long an offer is left alone that the account has no quota for: waiting seldom helps."""
+
+
+class Scope(StrEnum):
+    """What is left alone."""
+
+    NOTHING = "nothing"
+    OFFER = "offer"
+    REGION = "region"
+    """All offers of a provider's region, for one pool: they share an image."""
+
+
+class Wait(StrEnum):
+    """How long the first time; it doubles with each further failure in a row."""
+
+    NO_CAPACITY = "no_capacity_cooldown_s"
+    QUOTA = "quota"
+    BREAKER = "breaker_cooldown_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What follows from one cause.
+
+    Attributes:
+        left_alone: what is blocked.
+        at_once: after one failure; else after `timing.breaker_failures` in a row, and wider when they span offers.
+        wait: how long the first time.
+    """
+
+    left_alone: Scope
+    at_once: bool
+    wait: Wait = Wait.BREAKER
+
+
+_IN_A_ROW = Rule(Scope.OFFER, at_once=False)
+
+RULES: Mapping[FailureCause, Rule] = {
+    FailureCause.NONE: Rule(Scope.NOTHING, at_once=False),
+    FailureCause.NO_CAPACITY: Rule(Scope.OFFER, at_once=True, wait=Wait.NO_CAPACITY),
+    FailureCause.QUOTA: Rule(Scope.OFFER, at_once=True, wait=Wait.QUOTA),
+    FailureCause.PREEMPTED: Rule(Scope.OFFER, at_once=True, wait=Wait.NO_CAPACITY),
+    FailureCause.IMAGE: Rule(Scope.REGION, at_once=True),
+    FailureCause.AUTH_KEY: Rule(Scope.NOTHING, at_once=False),  # nothing is rented while the key is dead
+    FailureCause.SCRIPT: _IN_A_ROW,
+    FailureCause.TAILNET: _IN_A_ROW,
+    FailureCause.AGENT: _IN_A_ROW,
+    FailureCause.ADMISSION: _IN_A_ROW,
+    FailureCause.CONFIGURE: _IN_A_ROW,
+    FailureCause.TEST: _IN_A_ROW,
+    FailureCause.ENDED: _IN_A_ROW,
+    FailureCause.UNKNOWN: _IN_A_ROW,
+}
+
+
+def rule_of(cause: FailureCause) -> Rule:
+    """What follows from a cause."""
+    return RULES[cause]
+
+
+def counts_in_a_row(cause: FailureCause) -> bool:
+    """Whether such failures are counted: one that says what it is about does not hint at anything else."""
+    return cause is FailureCause.NONE or RULES[cause] is _IN_A_ROW
+
+
+# -- the keys of what is left alone -----------------------------------------------------------------------------------
+
+
+def scopes(pool: str, offer: Offer) -> tuple[str, ...]:
+    """Keys of all that a machine of this offer and pool belongs to, the narrowest first.
+
+    Regions and providers are of one pool: what breaks one pool's machines there (its image, its script) need not break
+    another's.
+    """
+    return f"offer:{offer.key}", region_key(pool, offer), f"pool:{pool}@{offer.provider}", f"pool:{pool}"
+
+
+def region_key(pool: str, offer: Offer) -> str:
+    """The key of a provider's region as one pool uses it."""
+    return f"pool:{pool}@{offer.provider}/{offer.region}"
+
+
+def is_of_pool(key: str, pool: str) -> bool:
+    """Whether a key is about this pool alone."""
+    return key.partition("@")[0] == f"pool:{pool}"
+
+
+def place_words(block: Block) -> str:
+    """What a block is about, for people: "aws/us-east-1a/p5.48xlarge", "aws us-east-1"."""
+    name = block.key.partition(":")[2]
+    _, at, place = name.partition("@")
+    return place.replace("/", " ") if at else name
+
+
+# -- the cause in a cloud's words -------------------------------------------------------------------------------------
+
+_WORDS: tuple[tuple[FailureCause, re.Pattern[str]], ...] = (
+    # EC2: StateReason codes of the API reference; GCE: operation errors; RunPod, Lambda, Paperspace: words that their
+    # users have reported. Each adapter puts code and text of the vendor into `Instance.reason`.
+    (
+        FailureCause.NO_CAPACITY,
+        re.compile(
+            r"insufficient[\w -]{0,40}capacity|unfulfillable ?capacity|resource_pool_exhausted|stock_?out|"
+            r"out of (stock|capacity)|sold out|no (longer any|more|free|available)? ?(instances|capacity|machines)\b|"
+            r"not? have (enough|sufficient)|not enough (resources|capacity|free|gpus)|capacity (is )?(not|un)available|"
+            r"could not be placed|spotmaxpricetoolow|min_count_not_reached",
+            re.I,
+        ),
+    ),
+    (
+        FailureCause.QUOTA,
+        re.compile(r"quota|limit_?exceeded|limit (was |is |has been )?exceeded|spend(ing)? limit", re.I),
+    ),
+    (FailureCause.PREEMPTED, re.compile(r"preempt|spotinstance(termination|shutdown)|took the spot", re.I)),
+    (
+        FailureCause.IMAGE,
+        re.compile(
+            r"invalid(snapshot|ami|ebs|kms)|client\.internalerror|image[\w ':/.-]{0,80}(not found|not exist|cannot|"
+            r"could not|fail)|(pull|unpack)[\w ]{0,20} image|imagepull|manifest unknown",
+            re.I,
+        ),
+    ),
+)
+_POWERED_OFF = re.compile(r"instanceinitiatedshutdown", re.I)
+
+
+def cause_of_words(words: str) -> FailureCause:
+    """The cause that a cloud's own words tell; ENDED when they tell none. Of several the first named one counts."""
+    found = [(match.start(), cause) for cause, pattern in _WORDS if (match := pattern.search(words)) is not None]
+    return min(found, key=lambda one: one[0])[1] if found else FailureCause.ENDED
+
+
+def cause_of_end(state: InstanceState, words: str, *, joined: bool) -> FailureCause:
+    """Why a cloud ended a machine.
+
+    Args:
+        state: as the cloud tells it.
+        words: the cloud's own.
+        joined: it had joined: from then on powering off is no fault of the start script.
+    """
+    if state is InstanceState.PREEMPTED:
+        return FailureCause.PREEMPTED
+    cause = cause_of_words(words)
+    stopped = state is InstanceState.STOPPED or _POWERED_OFF.search(words) is not None
+    if cause is FailureCause.ENDED and stopped and not joined:
+        return FailureCause.SCRIPT
+    return cause
