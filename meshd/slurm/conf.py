@@ -1,9 +1,10 @@
 """PURE: slurm.conf and its kin as lines that can be read, and amended without touching anything else.
 
-The grammar is that of Slurm's `src/common/parse_config.c`: `#` starts a comment unless a backslash stands before it;
-a backslash at the end of a line (spaces may follow) joins the next one; keys have any case and any space around `=`;
-a value is one word or stands in double quotes; a record (`NodeName=...`) takes the rest of its line; of a simple key
-that stands several times the last one is in force; `Include FILE` is a line of its own. What cannot be read is kept.
+The grammar is that of Slurm's `src/common/parse_config.c`. Comments are removed first: `#` starts one unless a backslash
+stands before it. Then a backslash at the end (spaces may follow) joins the next line. Keys have any case and any space
+around `=`; a value is one word or stands in double quotes; a record (`NodeName=...`) takes the rest of its line, any
+other key has a line of its own; of a key that stands several times the last one is in force; `Include FILE` starts in the
+first column. What cannot be read is kept; `Line.unread` has what Slurm would stumble over.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from meshd.errors import SlurmError
 RECORD_KEYS = frozenset({"nodename", "partitionname", "nodeset", "downnodes", "frontendname", "switchname", "name"})
 """Keys that open a record: what follows on their line belongs to it."""
 
-_PAIR = re.compile(r'[ \t\r\f\v]*([A-Za-z0-9_.]+)[ \t\r\f\v]*([-*+/]?)=[ \t\r\f\v]*("([^"\n]*)"|[^\s"][^\s]*)(?=\s|$)')
-_INCLUDE = re.compile(r"[ \t]*include[ \t]+(\S+)", re.IGNORECASE)
+SPACES = " \t\n\v\f\r"
+"""What C's isspace() takes: Python's own idea of white space is wider."""
+
+_S = r"[ \t\n\v\f\r]"
+_PAIR = re.compile(rf'{_S}*([A-Za-z0-9_.]+){_S}*([-*+/]?)={_S}*("([^"]*)"|[^ \t\n\v\f\r]+)(?={_S}|$)')
+_INCLUDE = re.compile(rf"include{_S}+([^ \t\n\v\f\r]+)", re.IGNORECASE)
 _PLAIN_VALUE = re.compile(r'^[^\s"#\\]+$')
 _KEY = re.compile(r"^[A-Za-z0-9_.]+$")
 
@@ -35,11 +40,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One logical line: `raw` is its text with comments, continuations and line ends, byte for byte."""
+    """One logical line: `raw` is its text with comments, continuations and line ends, byte for byte.
+
+    Attributes:
+        unread: what Slurm cannot read of it: slurmctld does not start with such a line. Blank when it reads all.
+    """
 
     raw: str
     pairs: tuple[Pair, ...] = ()
     include: str = ""
+    unread: str = ""
 
     @property
     def is_record(self) -> bool:
@@ -188,22 +198,22 @@ def quote(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace("#", "\\#") + '"'
 
 
-def _comment_at(physical: str) -> int:
-    """Where the comment of a physical line begins: its length when there is none."""
-    if "#" not in physical:
-        return len(physical)
-    for match in re.finditer("#", physical):
+def _end(physical: str) -> int:
+    """Where Slurm stops to read a physical line: at a comment, or at a NUL."""
+    end = physical.find("\0")
+    end = len(physical) if end < 0 else end
+    for match in re.finditer("#", physical[:end]):
         before = physical[: match.start()]
         if (len(before) - len(before.rstrip("\\"))) % 2 == 0:
             return match.start()
-    return len(physical)
+    return end
 
 
 def _continued(physical: str) -> bool:
-    """The next physical line belongs to this one. A comment ends the logical line."""
-    if "\\" not in physical or _comment_at(physical) < len(physical):
+    """The next physical line belongs to this one: without its comment it ends with a backslash."""
+    if "\\" not in physical:
         return False
-    bare = physical.rstrip(" \t\r\n\f\v")
+    bare = physical[: _end(physical)].rstrip(SPACES)
     return (len(bare) - len(bare.rstrip("\\"))) % 2 == 1
 
 
@@ -218,16 +228,16 @@ def _unfinished(text: str) -> bool:
 
 def _logical(raw: str) -> tuple[str, Sequence[int]]:
     """The line as Slurm's matcher sees it, and for each of its characters where it stands in `raw`."""
-    if "\\" not in raw:
+    if "\\" not in raw and "\0" not in raw:
         plain = raw.partition("#")[0].replace("\n", "")
         return plain, range(len(plain))
     text: list[str] = []
     where: list[int] = []
     offset = 0
     for physical in re.findall(r"[^\n]*\n|[^\n]+", raw):
-        end = _comment_at(physical)
+        end = _end(physical)
         if _continued(physical):
-            end = len(physical.rstrip(" \t\r\n\f\v")) - 1
+            end = len(physical[:end].rstrip(SPACES)) - 1
         at = 0
         while at < end:
             if physical[at] == "\\" and at + 1 < end:
@@ -244,14 +254,17 @@ def _read(raw: str) -> Line:
     text, where = _logical(raw)
     include = _INCLUDE.match(text)
     if include:
-        return Line(raw, include=include[1])
+        return Line(raw, include=include[1], unread=text[include.end() :].strip(SPACES))
     pairs: list[Pair] = []
     at = 0
+    rest = 0
     while match := _PAIR.match(text, at):
         value = match[4] if match[4] is not None else match[3]
         pairs.append(Pair(match[1], value, _value_start(raw, where, match.start(3)), where[match.end(3) - 1] + 1))
         at = match.end()
-    return Line(raw, tuple(pairs))
+        if len(pairs) == 1 or pairs[0].key.lower() in RECORD_KEYS:
+            rest = at
+    return Line(raw, tuple(pairs), unread=text[rest:].strip(SPACES))
 
 
 def _value_start(raw: str, where: Sequence[int], at: int) -> int:

@@ -90,3 +90,49 @@ def test_what_cannot_be_written_is_refused(value):
 def test_a_line_that_is_not_understood_is_kept():
     text = "!!! what = is this\n=\n==x\nKey\n"
     assert parse(text).render() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "expected"),
+    [
+        ("MaxJobCount=5 \\ # x\n", "MaxJobCount", "5"),
+        ("A=x,\\ # the rest\ny\n", "A", "x,y"),
+        ("# c \\\nA=1\n", "A", "1"),
+        ("A=1\0 2\nB=3\n", "A", "1"),
+        ('A="one\n', "A", '"one'),
+        ('A="one two"x\n', "A", '"one'),
+        ("A=1\u00a02\n", "A", "1\u00a02"),
+        ("\vA = 1\n", "A", "1"),
+    ],
+)
+def test_reading_goes_by_slurms_own_order_of_steps(text, key, expected):
+    assert parse(text).get(key) == expected
+
+
+def test_a_line_after_a_comment_that_follows_a_backslash_stands_on_its_own():
+    text = "A=1 \\ # x\n"
+    assert parse(text).with_value("K", "v").render() == text + "\nK=v\n"
+
+
+def test_include_starts_in_the_first_column():
+    assert parse("Include a\n  Include b\ninclude\tc # d\n").includes() == ("a", "c")
+
+
+@pytest.mark.parametrize(
+    ("text", "unread"),
+    [
+        ("A=1\n", ""),
+        ("A=1 # comment\n", ""),
+        ("NodeName=a CPUs=1\tState=UNKNOWN \n", ""),
+        ("A=1 B=2\n", "B=2"),
+        ("A=\n", "A="),
+        ("hello world\n", "hello world"),
+        ("  Include a\n", "Include a"),
+        ("Include a b\n", "b"),
+        ("NodeName=a CPUs=1 what\n", "what"),
+        ("\ufeffA=1\n", "\ufeffA=1"),
+        ("A=1 \\ # x\nB=2\n", "B=2"),
+    ],
+)
+def test_what_slurm_stumbles_over_is_known(text, unread):
+    assert parse(text).lines[0].unread == unread
