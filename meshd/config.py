@@ -21,6 +21,9 @@ from meshd.runtime.secretfile import read_secret
 
 DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
 NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
+PARTITION = r"[A-Za-z0-9_.-]+"
+SLURM_DEFAULT = "default"
+"""In any case: `NodeName=` and `PartitionName=` of this name set what later lines inherit, and declare nothing."""
 
 
 class _Table(BaseModel):
@@ -176,6 +179,15 @@ class PoolSettings(_Table):
     def _one_spelling(cls, gpu: str) -> str:
         return gpus.asked(gpu)
 
+    @field_validator("partition")
+    @classmethod
+    def _partition_name(cls, name: str) -> str:
+        if name and not re.fullmatch(PARTITION, name):
+            raise ValueError(f"{name!r}: only letters, digits, dots, dashes and underscores are possible in Slurm")
+        if name.lower() == SLURM_DEFAULT:
+            raise ValueError(f"{name!r} is a reserved word in Slurm: choose another name")
+        return name
+
     @model_validator(mode="after")
     def _a_model_for_the_gpus(self) -> PoolSettings:
         if not self.gpu and max(self.gpus_per_node, self.gpus_per_node_max or 0):
@@ -280,6 +292,8 @@ class Settings(BaseSettings):
         for name in pools:
             if not re.fullmatch(NAME, name):
                 raise ValueError(f"pool name {name!r}: lower-case letters, digits and dashes, at most 20, letter first")
+            if name == SLURM_DEFAULT:
+                raise ValueError(f"pool name {name!r} is a reserved word in Slurm: rename the pool")
         return pools
 
     @model_validator(mode="after")

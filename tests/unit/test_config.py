@@ -152,3 +152,18 @@ def test_what_mints_needs_a_credential(tmp_path: Path, monkeypatch: pytest.Monke
     assert tailnet_credentials(TailnetSettings()) == (None, None)
     with pytest.raises(ValueError, match="reusable"):
         TailnetSettings.model_validate({"key_mode": "single"})
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[pools.default]\n", "pools"),
+        ('[pools.a]\npartition = "DEFAULT"\n', "pools.a.partition"),
+        ('[pools.a]\npartition = "Default"\n', "pools.a.partition"),
+        ('[pools.a]\npartition = "a b"\n', "pools.a.partition"),
+        ('[pools.a]\npartition = "a,b"\n', "pools.a.partition"),
+        ('[pools.a]\npartition = "a\\nNodeName=b"\n', "pools.a.partition"),
+    ],
+)
+def test_a_name_that_slurm_would_take_for_something_else_is_refused(tmp_path: Path, text: str, where: str) -> None:
+    assert [problem.partition(":")[0] for problem in problems(write(tmp_path, text))] == [where]
