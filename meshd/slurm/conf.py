@@ -1,10 +1,10 @@
 """PURE: slurm.conf and its kin as lines that can be read, and amended without touching anything else.
 
-The grammar is that of Slurm's `src/common/parse_config.c`. Comments are removed first: `#` starts one unless a backslash
-stands before it. Then a backslash at the end (spaces may follow) joins the next line. Keys have any case and any space
-around `=`; a value is one word or stands in double quotes; a record (`NodeName=...`) takes the rest of its line, any
-other key has a line of its own; of a key that stands several times the last one is in force; `Include FILE` starts in the
-first column. What cannot be read is kept; `Line.unread` has what Slurm would stumble over.
+The grammar is that of Slurm's `src/common/parse_config.c`. Comments go first: `#` starts one unless a backslash stands
+before it. Then a backslash at the end (spaces may follow) joins the next line. Keys have any case and any space around
+`=`; a value is one word or stands in double quotes; a record (`NodeName=...`) takes the rest of its line, any other key
+has a line of its own; of a key that stands several times the last one is in force; `Include FILE` starts in the first
+column. What cannot be read is kept; `Line.unread` has what Slurm would stumble over.
 """
 
 from __future__ import annotations
