@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from meshd import gpus
 from meshd.errors import ConfigError
+from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB, word_fault
 from meshd.runtime.secretfile import read_secret
 
 DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
@@ -147,8 +148,12 @@ class PoolSettings(_Table):
         None, description="with it, machines with gpus_per_node up to this many GPUs will do; else exactly so many"
     )
     arch: Literal["x86_64", "arm64"] = Field("x86_64", description="CPU architecture of all machines of the pool")
-    cpus_min: Annotated[int, Field(gt=0)] = Field(1, description="what a free slot promises; the smallest machine")
-    memory_min_mib: Annotated[int, Field(gt=0)] = Field(1024, description="what a free slot promises")
+    cpus_min: Annotated[int, Field(gt=0, le=COUNT_MAX)] = Field(
+        1, description="what a free slot promises; the smallest machine"
+    )
+    memory_min_mib: Annotated[int, Field(gt=0, le=MEMORY_MAX_MIB)] = Field(
+        1024, description="what a free slot promises"
+    )
     max_nodes: Annotated[int, Field(gt=0, le=10000)] = 8
     providers: tuple[str, ...] = Field((), description="in order of preference; empty: every enabled one")
     regions: tuple[str, ...] = Field((), description="regions or zones to rent in; empty: every one of the providers'")
@@ -187,6 +192,14 @@ class PoolSettings(_Table):
         if name.lower() == SLURM_DEFAULT:
             raise ValueError(f"{name!r} is a reserved word in Slurm: choose another name")
         return name
+
+    @field_validator("features")
+    @classmethod
+    def _features_of_slurm(cls, features: tuple[str, ...]) -> tuple[str, ...]:
+        for feature in features:
+            if fault := word_fault("feature", feature):
+                raise ValueError(fault)
+        return features
 
     @model_validator(mode="after")
     def _a_model_for_the_gpus(self) -> PoolSettings:

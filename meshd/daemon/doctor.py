@@ -15,6 +15,7 @@ from meshd.errors import AuthFailed, MeshdError, RateLimited, Transient, Uncerta
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.words import counted
 from meshd.munge.client import MungeClient
+from meshd.plan.ipv4 import NO_IPV4_CURE, head_without_ipv4, machines_without_ipv4
 from meshd.provider_api import Provider
 
 CHECK_TIMEOUT_S = 20.0
@@ -43,8 +44,10 @@ class Doctor:
         munge_key: ReadyCheck,
         names: ReadyCheck,
         config_problem: Callable[[], str],
+        machine_names: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self._snapshot = snapshot
+        self._machine_names = machine_names
         self._providers = providers
         self._munge = munge
         self._devices = devices
@@ -97,6 +100,12 @@ class Doctor:
         view = seen.value
         if not view.healthy:
             return fail("tailnet", "; ".join(view.problems) or "the head is not online", "run `tailscale status`")
+        if without := head_without_ipv4(view):
+            return fail("tailnet", without, NO_IPV4_CURE)
+        if lacking := machines_without_ipv4(view, self._machine_names()):
+            which = f"{counted(len(lacking), 'machine')}: {', '.join(lacking[:5])}"
+            text = f"no IPv4 address, which Slurm's files need: {which}"
+            return fail("tailnet", text, NO_IPV4_CURE)
         relayed = sorted(p.hostname for p in view.peers.values() if p.path.startswith("relay"))
         if relayed:
             text = f"reached over a relay, which is slow: {counted(len(relayed), 'machine')}: {', '.join(relayed[:5])}"

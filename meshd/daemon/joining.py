@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from meshd.config import SlurmSettings
 from meshd.daemon.records import Records
 from meshd.errors import JoinRefused
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import TailnetPeer
+from meshd.plan.admission import check_same
+from meshd.plan.ipv4 import NO_IPV4, NO_IPV4_CURE
 
+MEMORY_FRACTION = SlurmSettings().memory_fraction
 WAITING = frozenset({Phase.BOOTING, Phase.JOINING})
 
 
-def accept_join(records: Records, machine: Machine, peer: TailnetPeer, facts: NodeFacts) -> Machine:
-    """Write down that a machine joined, or joined again after its agent or the machine restarted.
+def check_join(machine: Machine, peer: TailnetPeer, facts: NodeFacts, memory_fraction: float = MEMORY_FRACTION) -> None:
+    """Refuse a machine without an address that Slurm could use, and one that Slurm has and that is another now.
 
     Raises:
-        JoinRefused: the machine is not in a phase in which it may join.
+        JoinRefused: with the cure.
     """
+    if not peer.ipv4:
+        raise JoinRefused(NO_IPV4, NO_IPV4_CURE)
+    if machine.phase in IN_SLURM and machine.facts is not None:
+        check_same(facts, machine.facts, gpus_rented=machine.gpus, memory_fraction=memory_fraction)
+
+
+def accept_join(
+    records: Records, machine: Machine, peer: TailnetPeer, facts: NodeFacts, memory_fraction: float = MEMORY_FRACTION
+) -> Machine:
+    """Write down that a machine joined, or joined again after its agent or the machine restarted.
+
+    A machine that joins again keeps the hardware that it was accepted with: Slurm's files do not change under its jobs.
+
+    Raises:
+        JoinRefused: the machine is not in a phase in which it may join, has no IPv4 address, or is not any more what it
+            was.
+    """
+    check_join(machine, peer, facts, memory_fraction)
+    if machine.phase in IN_SLURM and machine.facts is not None:
+        facts = replace(facts, shape=machine.facts.shape, gpus=machine.facts.gpus)
     news: dict[str, Any] = {
         "tailnet_ip": peer.ipv4,
         "tailnet_id": peer.id,

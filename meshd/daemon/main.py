@@ -195,6 +195,7 @@ class Daemon:
             ),
             files=self._publishing.check, munge_key=self._munge_desk.check, names=self._roster.check,
             config_problem=lambda: self._in_force.problem,
+            machine_names=lambda: frozenset(m.name for m in self._journal.machines()),
         )  # fmt: skip
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
         self._metrics.follow(self._standing)
@@ -272,6 +273,8 @@ class Daemon:
             *problems.of_price_files(self._prices.files.damaged()),
             *problems.of_text(self._publishing.unused_ranges(), NEWER_SLURM, "warning"),
             *self._publishing.held.problems(),
+            *problems.of_left_out(self._publishing.left_out),
+            *problems.of_unsafe(self._publishing.unsafe),
             *self._telemetry.problems(),
             *self._munge_desk.problem(),
             *self._machine_devices.problems(now),
@@ -362,6 +365,7 @@ class Daemon:
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
             heard=self._auth.engine.heard, watch=self._ticket_watch,
+            memory_fraction=lambda: self.settings.slurm.memory_fraction,
         )  # fmt: skip
 
     def reload(self) -> None:

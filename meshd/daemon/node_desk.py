@@ -15,7 +15,7 @@ from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
 from meshd.bootstrap.tokens import TICKET_CLOSED, JoinTicket, NodeCaller
 from meshd.config import TimingSettings
 from meshd.daemon.agents import AgentQueues
-from meshd.daemon.joining import accept_join
+from meshd.daemon.joining import MEMORY_FRACTION, accept_join, check_join
 from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.node_steps import NodeSteps
@@ -88,6 +88,7 @@ class NodeDeskOfDaemon:
         ends_itself: Callable[[str], bool],
         heard: Callable[[str], None] = lambda _: None,
         watch: TicketWatch | None = None,
+        memory_fraction: Callable[[], float] = lambda: MEMORY_FRACTION,
     ) -> None:
         self._records = records
         self._tickets = JoinTickets(records.journal)
@@ -104,6 +105,7 @@ class NodeDeskOfDaemon:
         self._nodes = nodes
         self._ends_itself = ends_itself
         self._heard = heard
+        self._memory_fraction = memory_fraction
 
     async def whois(self, ip: str) -> TailnetPeer | None:
         """The device that has this address."""
@@ -166,28 +168,29 @@ class NodeDeskOfDaemon:
     async def join(self, machine: str, peer: TailnetPeer, facts: NodeFacts) -> JoinAnswer:
         """Accept or refuse a machine."""
         record = self._records.get(machine)
-        await self._admit(record, facts)
+        await self._admit(record, peer, facts)
         bound = self._tickets.bind(machine, peer.id, self._records.now())
         if bound != peer.id:
             raise JoinRefused(f"another device has joined as {machine}", "look for a second device with its name")
         if self._closed(record):
             raise JoinRefused(f"the join token of {machine} is used up", "the agent rejoins", code=TICKET_CLOSED)
-        accept_join(self._records, record, peer, facts)
+        accept_join(self._records, record, peer, facts, self._memory_fraction())
         return self._answer(record, peer, key_b64(self._rotator.key_for_joining().get_secret_value()))
 
     async def rejoin(self, caller: NodeCaller, peer: TailnetPeer, facts: NodeFacts, munge_key: str) -> JoinAnswer:
         """Accept a machine again; it gets the munge key only when it has another one."""
         record = self._records.get(caller.machine)
-        await self._admit(record, facts)
+        await self._admit(record, peer, facts)
         if not caller.device_id:
             self._tickets.rebind(record.name, peer.id, self._records.now())
         key = self._rotator.key_for_joining()
-        accept_join(self._records, record, peer, facts)
+        accept_join(self._records, record, peer, facts, self._memory_fraction())
         has_it = fingerprint(key) == munge_key
         return self._answer(record, peer, None if has_it else key_b64(key.get_secret_value()))
 
-    async def _admit(self, record: Machine, facts: NodeFacts) -> None:
+    async def _admit(self, record: Machine, peer: TailnetPeer, facts: NodeFacts) -> None:
         try:
+            check_join(record, peer, facts, self._memory_fraction())
             check_facts(
                 facts, gpus_rented=record.gpus, gpu_model=record.offer.gpu, slurmctld_version=self._slurm_version(),
                 clock_skew_max_s=self._timing().clock_skew_max_s,

@@ -17,6 +17,7 @@ from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.model.plan import Accept, DisableKeyExpiry, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
 from meshd.plan.causes import scopes
+from meshd.plan.ipv4 import NO_IPV4
 from meshd.plan.leaving import way_out
 
 log = structlog.get_logger(__name__)
@@ -221,4 +222,5 @@ class NodeSteps:
 
     async def refuse(self, machine: Machine, error: MeshdError) -> None:
         """Give up a machine that may not join."""
-        self._records.move(machine.name, way_out(machine), str(error), failure=str(error), cause=FailureCause.ADMISSION)
+        cause = FailureCause.NO_IPV4 if str(error).startswith(NO_IPV4) else FailureCause.ADMISSION
+        self._records.move(machine.name, way_out(machine), str(error), failure=str(error), cause=cause)

@@ -52,6 +52,23 @@ def of_sources(snapshot: Snapshot) -> Iterable[ProblemView]:
         yield _problem("error", f"the head's tailnet is not well: {words}", "run `tailscale status` on the head")
 
 
+def of_left_out(machines: Mapping[str, str]) -> Iterable[ProblemView]:
+    """Machines whose line cannot stand in Slurm's files, each with why."""
+    for machine, why in sorted(machines.items()):
+        yield _problem(
+            "error",
+            f"it is left out of Slurm's files: {why}",
+            f"`meshctl remove {machine}` replaces it; if its pool's settings are at fault, mend meshd.toml",
+            machine=machine,
+        )
+
+
+def of_unsafe(slots: Mapping[str, str]) -> Iterable[ProblemView]:
+    """Slots that keep the line that they have for now, each with why."""
+    for slot, why in sorted(slots.items()):
+        yield _problem("warning", why, f"see `squeue -w {slot}`; all other changes go on")
+
+
 def of_breakers(breakers: Mapping[str, Breaker], monotonic_s: float, now: datetime) -> Iterable[ProblemView]:
     """Clouds that are left alone for a while, since their calls fail."""
     for provider, breaker in sorted(breakers.items()):

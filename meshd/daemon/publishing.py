@@ -21,6 +21,7 @@ from meshd.daemon.held_lines import HeldLines
 from meshd.errors import SlurmError
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import SlurmView
+from meshd.plan.limits import as_word, usable
 from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
 from meshd.slurm.capabilities import capabilities, parse_version
@@ -81,6 +82,8 @@ class Publishing:
         self._longer = 1
         self._error = ""
         self._fixed_by = ""
+        self.left_out: Mapping[str, str] = {}
+        """Machines whose line cannot be written, each with why; all others go on."""
         self.shapes_fixed = True
         """All nodes of a pool have to be of its smallest shape: so it is before 23.11, and until Slurm has answered."""
 
@@ -88,6 +91,11 @@ class Publishing:
     def in_force(self) -> Mapping[str, str]:
         """The address of every slot whose joined line Slurm has."""
         return self._publisher.published if self._publisher else {}
+
+    @property
+    def unsafe(self) -> Mapping[str, str]:
+        """The slots that keep their line although another is wanted, each with why: jobs may run there."""
+        return self._publisher.unsafe if self._publisher else {}
 
     async def start(self) -> None:
         """Find the files. Raises SlurmError when their directory cannot be used."""
@@ -176,26 +184,37 @@ class Publishing:
             self._made_for, self._error = key, ""
             return self._wanted
         try:
+            before = self._publisher.lines if self._publisher else {}
             self.shapes_fixed = not capabilities(parse_version(view.version)).may_change_shapes
             self._fixed_by = view.version if self.shapes_fixed else ""
-            wanted = render(pools, [self._joined(m, settings) for m in joined], shapes_fixed=self.shapes_fixed)
+            wanted = render(
+                pools, [self._joined(m, settings) for m in joined], shapes_fixed=self.shapes_fixed, before=before
+            )
         except SlurmError as error:
             if str(error) != self._error:
                 log.error("slurm_files_cannot_be_made", reason=str(error))
             self._error = str(error)
             return None
         self._made_for, self._made_of, self._error = key, of, ""
+        self._note_left_out(wanted, {m.slot: m.name for m in joined})
         return wanted
 
     def _pools(self, settings: Settings, view: SlurmView | None) -> tuple[PoolLine, ...] | None:
         """The pools of the settings, and what of the former ones must stay."""
-        if view is None or self._publisher is None:
+        if view is None:
             return None
-        of = (settings, self._publisher.nodes_conf, view, self.held.revision)
+        nodes_conf = self._publisher.nodes_conf if self._publisher is not None else ""
+        of = (settings, nodes_conf, view, self.held.revision)
         if self._pools_of is None or any(a is not b for a, b in zip(of, self._pools_of, strict=True)):
-            self._pools_made = self.held.lines(pool_lines(settings.pools), self._publisher.nodes_conf, view)
+            self._pools_made = self.held.lines(pool_lines(settings.pools), nodes_conf, view)
             self._pools_of = of
         return self._pools_made
+
+    def _note_left_out(self, wanted: Rendered, names: Mapping[str, str]) -> None:
+        left_out = {names.get(slot, slot): why for slot, why in wanted.left_out.items()}
+        for machine in left_out.keys() - self.left_out.keys():
+            log.error("machine_left_out_of_slurm_files", machine=machine, reason=left_out[machine])
+        self.left_out = left_out
 
     @staticmethod
     def _joined(machine: Machine, settings: Settings) -> JoinedNode:
@@ -206,7 +225,8 @@ class Publishing:
         features = [offer.provider, offer.region or machine.region, offer.gpu, "spot" if offer.spot else "ondemand"]
         return JoinedNode(
             slot=machine.slot, address=machine.tailnet_ip, shape=facts.shape,
-            devices=facts.gpus if pool.gpus_per_node else (), features=tuple(f for f in features if f),
+            devices=usable(facts.gpus, machine.gpus) if pool.gpus_per_node else (),
+            features=tuple(as_word(feature) for feature in features if feature),
             memory_fraction=settings.slurm.memory_fraction, former_addresses=machine.former_ips,
         )  # fmt: skip
 

@@ -22,6 +22,8 @@ class FailureCause(StrEnum):
     """It powered itself off, or its start command ended, before it joined."""
     TAILNET = "tailnet"
     """It was never seen on the tailnet."""
+    NO_IPV4 = "no_ipv4"
+    """The tailnet gives it no IPv4 address. One such failure stops the pool."""
     AUTH_KEY = "auth_key"
     """The auth key that all machines share is dead."""
     AGENT = "agent"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from meshd import gpus
 from meshd.errors import JoinRefused
-from meshd.model.hardware import NodeFacts
+from meshd.model.hardware import NodeFacts, NodeShape
+from meshd.plan.limits import gpus_fault, memory_promised_mib, shape_fault, usable
 
 
 def release(version: str) -> tuple[int, int] | None:
@@ -56,6 +58,8 @@ def check_facts(
     _check_slurmd(facts.slurmd_version, slurmctld_version)
     if facts.shape.cpus < 1 or facts.shape.memory_mib < 1:
         raise JoinRefused("slurmd -C told no CPUs or no memory", "run slurmd -C on the machine and see why")
+    if fault := shape_fault(facts.shape):
+        raise JoinRefused(f"slurmd -C: {fault}", "run slurmd -C on the machine and see why")
     _check_gpus(facts, gpus_rented, gpu_model)
 
 
@@ -93,13 +97,53 @@ def _check_gpus(facts: NodeFacts, rented: int, model: str) -> None:
             f"{rented} GPUs were rented and nvidia-smi shows {len(facts.gpus)}",
             "look for a missing driver or a broken GPU (dmesg); the machine is given back",
         )
-    for gpu in facts.gpus[:rented] if rented else ():
-        if not gpu.device:
-            raise JoinRefused(
-                f"GPU {gpu.index} ({gpu.name}) has no device file", "load the driver (nvidia-modprobe -c 0 -u)"
-            )
+    used = usable(facts.gpus, rented)
+    if fault := gpus_fault(used):
+        raise JoinRefused(fault, "load the driver (nvidia-modprobe -c 0 -u); see `nvidia-smi -L` on the machine")
+    for gpu in used:
         if model and not gpus.related(model, gpus.normalise(gpu.name)):
             raise JoinRefused(
                 f"GPU {gpu.index} is a {gpu.name}, and {model} was rented",
                 "the cloud gave another model: the machine is given back",
             )
+
+
+def check_same(facts: NodeFacts, accepted: NodeFacts, *, gpus_rented: int, memory_fraction: float) -> None:
+    """Whether a machine that Slurm has is still what it was when it was accepted: Slurm goes by that.
+
+    Versions, names and the clock may change; so may the memory, as long as it is what its line promises.
+
+    Args:
+        facts: what it says of itself now.
+        accepted: what it said when it joined.
+        gpus_rented: the GPUs that count.
+        memory_fraction: the part of its memory that its line promises.
+
+    Raises:
+        JoinRefused: it is another now. Not fatal: it may come back as it was, and jobs may run on it.
+    """
+    cure = "`meshctl remove MACHINE` replaces it; it may also come back as it was (reboot it, look for a broken GPU)"
+    now, then = replace(facts.shape, memory_mib=0), replace(accepted.shape, memory_mib=0)
+    if now != then:
+        raise JoinRefused(
+            f"its hardware has changed since it joined: {_counts(then)}, now {_counts(now)}", cure, fatal=False
+        )
+    promised_mib = memory_promised_mib(accepted.shape.memory_mib, memory_fraction)
+    if facts.shape.memory_mib < promised_mib:
+        text = f"it has {facts.shape.memory_mib} MiB of memory now, and its line in Slurm promises {promised_mib}"
+        raise JoinRefused(text, cure, fatal=False)
+    old, new = ([(g.device, g.name) for g in usable(f.gpus, gpus_rented)] for f in (accepted, facts))
+    if old != new:
+        raise JoinRefused(
+            f"its GPUs have changed since it joined: {_devices(old)}, now {_devices(new)}", cure, fatal=False
+        )
+
+
+def _counts(shape: NodeShape) -> str:
+    return (
+        f"{shape.cpus} CPUs, {shape.boards}x{shape.sockets_per_board}x{shape.cores_per_socket}x{shape.threads_per_core}"
+    )
+
+
+def _devices(gpus_: list[tuple[str, str]]) -> str:
+    return " ".join(device or "none" for device, _ in gpus_) or "none"

@@ -10,6 +10,7 @@ from meshd.model.failure import FailureCause
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Accept, Launch, Move, NotePeer, NotePublished, StartSlurmd, Step
 from meshd.plan.asking import ended_step
+from meshd.plan.ipv4 import NO_IPV4, NO_IPV4_CURE
 from meshd.plan.leaving import fail, way_out
 from meshd.plan.signs import age_s, both_since, may_have_jobs
 from meshd.plan.world import World
@@ -38,6 +39,8 @@ def booting(machine: Machine, world: World) -> Step | None:
     if step := ended_step(machine, world, "before it joined the tailnet", guess):
         return step
     peer = world.peer(machine)
+    if peer is not None and not peer.ipv4:
+        return fail(machine, f"{NO_IPV4} ({NO_IPV4_CURE})", FailureCause.NO_IPV4)
     if peer is not None:
         return NotePeer(machine.name, "seen on the tailnet", peer.ipv4, peer.id, peer.path)
     if world.peers is None:

@@ -63,6 +63,7 @@ RULES: Mapping[FailureCause, Rule] = {
     FailureCause.AUTH_KEY: Rule(Scope.NOTHING, at_once=False),  # nothing is rented while the key is dead
     FailureCause.SCRIPT: _IN_A_ROW,
     FailureCause.TAILNET: _IN_A_ROW,
+    FailureCause.NO_IPV4: _IN_A_ROW,  # the first one counts for all: `memory.tripped`
     FailureCause.AGENT: _IN_A_ROW,
     FailureCause.ADMISSION: _IN_A_ROW,
     FailureCause.CONFIGURE: _IN_A_ROW,

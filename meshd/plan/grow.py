@@ -19,6 +19,7 @@ from meshd.plan.arriving import DEAD_KEY_CURE
 from meshd.plan.causes import scopes
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
+from meshd.plan.ipv4 import NO_IPV4_CURE
 from meshd.plan.placement import overshoot_most, spot_policy, total_limit, usable, why_none
 from meshd.plan.world import World
 from meshd.provider_api import Offer
@@ -152,6 +153,8 @@ class Growth:
     def _held_back(self) -> Warn | None:
         if self._world.dead_key:
             return Warn(self._pool.name, f"no new machines: {self._world.dead_key}", DEAD_KEY_CURE)
+        if self._world.no_ipv4:
+            return Warn(self._pool.name, f"no new machines: {self._world.no_ipv4}", NO_IPV4_CURE)
         block = self._desired.blocks.get(f"pool:{self._pool.name}")
         if block is not None and block.until > self._world.now:
             return Warn(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from meshd.model.desired import Block, Cause
+from meshd.model.failure import FailureCause
 from meshd.model.machine import Machine
 from meshd.plan.causes import counts_in_a_row
 from meshd.runtime.pauses import growing_pause_s
@@ -146,6 +147,8 @@ def tripped(
     if previous is not None and half_open:
         since, limit = max(since, previous.until), 1
     failed = failures_in_row(rented, since)
+    if failed and failed[0].failure_cause is FailureCause.NO_IPV4:
+        limit, part = 1, None  # no other machine would fare better
     if len(failed) < limit or (part is not None and not half_open and len({part(m) for m in failed}) < 2):
         return None
     of_offer = key.startswith("offer:")

@@ -10,6 +10,7 @@ from typing import TypeGuard, TypeVar
 from meshd.model.desired import Block, Policy
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView
+from meshd.plan.ipv4 import head_without_ipv4
 from meshd.provider_api import Instance, InstanceState
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ class World:
         slurm: None when Slurm did not answer, or long ago; else it was read at slurm_at.
         slurm_since: since when it answers without a break.
         jobs: by slot, the ids of its jobs.
+        no_ipv4: why the tailnet's addresses cannot be used for Slurm; "" when they can.
     """
 
     now: datetime
@@ -46,6 +48,7 @@ class World:
     jobs: Mapping[str, tuple[str, ...]]
     published: Mapping[str, str]
     dead_key: str
+    no_ipv4: str
     blocks: Mapping[str, Block]
 
     @staticmethod
@@ -83,6 +86,7 @@ class World:
             jobs=jobs,
             published=snapshot.published,
             dead_key=snapshot.dead_key,
+            no_ipv4=head_without_ipv4(snapshot.tailnet.value) if isinstance(snapshot.tailnet, Fresh) else "",
             blocks=blocks,
         )
 

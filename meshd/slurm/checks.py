@@ -26,31 +26,38 @@ def shapes_differ(nodes_conf: str, last_good: str) -> bool:
     return any(new[slot] != shape for slot, shape in old.items() if slot in new)
 
 
-def refuse_if_unsafe(wanted: Rendered, view: SlurmView, last_good: str) -> None:
-    """Look through Slurm's eyes before anything is written.
+def refuse_if_garbled(wanted: Rendered) -> None:
+    """The text must be what it says it is.
 
     Raises:
-        SlurmError: the text is not what it says it is; or a node that may run a job would be set DOWN, be removed, or
-            become another machine, which ends its jobs. The same machine at another address keeps them.
+        SlurmError: it is not.
     """
     if read_slots(wanted.nodes_conf) != wanted.slots or read_joined(wanted.nodes_conf) != dict(wanted.joined):
         raise SlurmError("the new nodes.conf does not read back as it was meant: it is not written")
+
+
+def unsafe_slots(wanted: Rendered, view: SlurmView, last_good: str) -> dict[str, str]:
+    """The slots whose change would end jobs, each with why: to be looked at before anything is written.
+
+    A node that may run a job must not be set DOWN, be removed, or become another machine. The same machine at another
+    address keeps its jobs.
+    """
+    found: dict[str, str] = {}
     leaving = (set(read_slots(last_good)) | set(wanted.slots)) - wanted.joined.keys()
     for slot in sorted(leaving & view.nodes.keys()):
         node = view.nodes[slot]
         jobs = view.jobs_on(slot)
         if node.busy or jobs:
-            raise SlurmError(f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): its line stays until they end")
-        if node.up and not node.drained:
-            raise SlurmError(f"{slot} is open to jobs in Slurm: drain it before its line becomes a free slot")
+            found[slot] = f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): its line stays until they end"
+        elif node.up and not node.drained:
+            found[slot] = f"{slot} is open to jobs in Slurm: drain it before its line becomes a free slot"
     for slot, before in read_joined(last_good).items():
         after = wanted.joined.get(slot, before)
         jobs = view.jobs_on(slot)
         same = after == before or before in wanted.former.get(slot, ())
         if not same and slot in view.nodes and (jobs or view.nodes[slot].busy):
-            raise SlurmError(
-                f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): it stays at {before} until they end"
-            )
+            found[slot] = f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): it stays at {before} until they end"
+    return found
 
 
 def refuse_if_named(leaving: Leaving, view: SlurmView, reservations: Iterable[SlurmReservation]) -> None:

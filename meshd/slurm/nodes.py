@@ -8,84 +8,48 @@ but the arguments: it is compared by its hash.
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network
-
-from ClusterShell.NodeSet import NodeSet
+from ipaddress import IPv4Address
 
 from meshd.errors import SlurmError
-from meshd.model.hardware import GpuFact, NodeShape
-from meshd.model.ids import slot_name
+from meshd.model.ids import slot_index, slot_name
+from meshd.plan.limits import (
+    COUNT_MAX,
+    GPUS_MAX,
+    MEMORY_MAX_MIB,
+    NODES_MAX,
+    POOL,
+    partition_fault,
+    word_fault,
+)
 from meshd.slurm.conf import parse
+from meshd.slurm.lines import PLACEHOLDERS
+from meshd.slurm.node_lines import FREE_REASON as FREE_REASON
+from meshd.slurm.node_lines import JoinedNode as JoinedNode
+from meshd.slurm.node_lines import Lines, free_line, lines_of, slot_range
+from meshd.slurm.node_lines import PoolLine as PoolLine
 from meshd.slurm.show import hostlist
 
 NODES = "nodes.conf"
 GRES = "gres.conf"
 """The names of meshd's two files in its own directory."""
 
-PLACEHOLDERS = IPv4Network("239.192.0.0/14")
-"""Where free slots point: multicast inside an organisation (RFC 2365); 262,144 addresses.
-
-No program can connect to one, and the kernel says so at once. With an address that swallows packets slurmctld's pings
-of free slots hang, and each reconfigure waits 2 to 3 s for them ("agent_fini: left 12 agent threads active").
-"""
-
-FREE_REASON = "meshd: free slot"
-
 HEADER = """\
 # Written by meshd, whole, whenever a machine joins or leaves. Do not edit: an edit is reported and overwritten.
 # Pools are changed in /etc/meshd/meshd.toml, machines with `meshctl scale` and `meshctl remove`.
 """
 
-_WORD = re.compile(r"[A-Za-z0-9_.-]+")
-_DEVICE = re.compile(r"/dev/[A-Za-z0-9_./-]+")
-
 
 @dataclass(frozen=True, slots=True)
-class PoolLine:
-    """A pool as Slurm needs it.
+class Source:
+    """What was rendered: to render it again with some slots as they were."""
 
-    Attributes:
-        partition: several pools may share one.
-        gpu: the Gres type that jobs ask for; "" for GPUs without a type.
-        cpus_min: what a free slot promises, as is memory_min_mib.
-        features: of every slot, free or joined: a job that asks for one is accepted while all slots are free.
-        leaving: the settings no longer have its partition: it takes no new jobs (`retained`).
-    """
-
-    name: str
-    partition: str
-    max_nodes: int
-    gpu: str
-    gpus_per_node: int
-    cpus_min: int
-    memory_min_mib: int
-    features: tuple[str, ...] = ()
-    default: bool = False
-    leaving: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedNode:
-    """A machine on its slot.
-
-    Attributes:
-        address: its tailnet IPv4 address.
-        features: those of this machine (provider, region, GPU model, spot), in addition to the pool's.
-        memory_fraction: the part of `shape.memory_mib` that is promised: slurmd sees a little less after each boot.
-        former_addresses: those that this very machine had before: its line may move on from them while jobs run.
-    """
-
-    slot: str
-    address: str
-    shape: NodeShape
-    devices: tuple[GpuFact, ...] = ()
-    features: tuple[str, ...] = ()
-    memory_fraction: float = 0.95
-    former_addresses: tuple[str, ...] = ()
+    pools: tuple[PoolLine, ...]
+    joined: tuple[JoinedNode, ...]
+    shapes_fixed: bool
+    before: Mapping[str, Lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +60,8 @@ class Rendered:
         slots: every declared slot, in the order of the file.
         joined: the address of each slot that is not free.
         former: earlier addresses of the same machine, for the slots whose machine had another one.
+        left_out: the machines whose line cannot be written, by slot, each with why. Such a slot keeps the line that it
+            had, or is free.
         digest: SHA-256 over both texts, hex.
     """
 
@@ -104,7 +70,9 @@ class Rendered:
     slots: tuple[str, ...]
     joined: Mapping[str, str]
     former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
     digest: str = field(init=False)
+    source: Source | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "digest", digest_of(self.nodes_conf, self.gres_conf))
@@ -115,48 +83,85 @@ def digest_of(nodes_conf: str, gres_conf: str) -> str:
     return hashlib.sha256(f"{nodes_conf}\0{gres_conf}".encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def render(pools: Sequence[PoolLine], joined: Iterable[JoinedNode], *, shapes_fixed: bool) -> Rendered:
+def render(
+    pools: Sequence[PoolLine],
+    joined: Iterable[JoinedNode],
+    *,
+    shapes_fixed: bool,
+    before: Mapping[str, Lines] | None = None,
+    hold: Collection[str] = (),
+) -> Rendered:
     """The files for these pools and machines.
+
+    A machine whose line cannot be written is left out, with its slot in `left_out`: all others go on. Its slot keeps
+    the line that it has in `before`, if that is this machine's, and else is free.
 
     Args:
         pools: in any order; the output is by name.
         joined: at most one a slot, each on a slot of a pool.
         shapes_fixed: a joined slot keeps the pool's smallest shape (Slurm before 23.11).
+        before: the lines that are in force, by slot.
+        hold: these slots keep their lines from `before`, whoever is on them now.
 
     Raises:
-        SlurmError: a name, feature or address that cannot stand in the file, a slot that no pool has or that is
-            taken twice, two machines with one address, more slots than placeholder addresses.
+        SlurmError: a pool that cannot be written, or more slots than placeholder addresses.
     """
-    by_slot = _by_slot(joined)
-    addresses = {slot: node.address for slot, node in sorted(by_slot.items())}
-    former = {slot: node.former_addresses for slot, node in sorted(by_slot.items()) if node.former_addresses}
+    joined, before = tuple(joined), before or {}
+    _check_pools(pools)
+    left_out: dict[str, str] = {}
+    lines = _lines_of(pools, joined, before, left_out, shapes_fixed=shapes_fixed)
+    lines |= {slot: before[slot] for slot in hold if slot in before}
     body: list[str] = []
     gres: list[str] = []
     slots: list[str] = []
+    rest = dict(lines)
     for pool in sorted(pools, key=lambda p: p.name):
-        _check_pool(pool)
-        if len(slots) + pool.max_nodes > PLACEHOLDERS.num_addresses:
-            raise SlurmError(f"the pools have more than {PLACEHOLDERS.num_addresses} slots in all")
-        for run in _runs(pool, by_slot):
-            first = by_slot.pop(slot_name(pool.name, run[0]), None)
-            if first is None:
-                body.append(_free_line(pool, run, len(slots)))
-            else:
-                body.append(_joined_line(pool, first, shapes_fixed=shapes_fixed))
-                gres.extend(_gres_lines(pool, first))
+        for run in _runs(pool, lines):
+            own = rest.pop(slot_name(pool.name, run[0]), None)
+            body.append(free_line(pool, run, len(slots)) if own is None else own.node)
+            gres.extend(own.gres if own is not None else ())
             slots.extend(slot_name(pool.name, index) for index in run)
-    if by_slot:
-        raise SlurmError(f"no pool has the slots {', '.join(sorted(by_slot))}: their machines must leave first")
-    names = [pool.name for pool in pools]
-    if len(set(names)) != len(names) or len(set(slots)) != len(slots):
-        raise SlurmError("two pools share a name")
+    for slot, own in sorted(rest.items()):  # held, though no pool has the slot any more
+        body.append(own.node)
+        gres.extend(own.gres)
+        slots.append(slot)
+    former = {node.slot: node.former_addresses for node in joined if node.former_addresses and node.slot in lines}
     return Rendered(
         nodes_conf=HEADER + "".join(f"{line}\n" for line in [*body, *_partitions(pools)]),
         gres_conf=HEADER + "".join(f"{line}\n" for line in gres),
         slots=tuple(slots),
-        joined=addresses,
-        former=former,
+        joined={slot: own.address for slot, own in sorted(lines.items())},
+        former=dict(sorted(former.items())),
+        left_out=dict(sorted(left_out.items())),
+        source=Source(tuple(pools), joined, shapes_fixed, before),
     )
+
+
+def holding(wanted: Rendered, before: Mapping[str, Lines], slots: Collection[str]) -> Rendered:
+    """The same content, but these slots keep the lines that they have in `before`.
+
+    Raises:
+        SlurmError: it was not made by `render`.
+    """
+    of = wanted.source
+    if of is None:
+        raise SlurmError("a content that was not rendered cannot keep lines")
+    return render(of.pools, of.joined, shapes_fixed=of.shapes_fixed, before={**of.before, **before}, hold=slots)
+
+
+def read_lines(nodes_conf: str, gres_conf: str) -> dict[str, Lines]:
+    """The lines of every slot that is not free, from the two files as `render` writes them."""
+    gres: dict[str, list[str]] = {}
+    for line in gres_conf.splitlines():
+        if line.startswith("NodeName="):
+            gres.setdefault(line.split()[0].partition("=")[2], []).append(line)
+    found: dict[str, Lines] = {}
+    for line in nodes_conf.splitlines():
+        record = dict(pair.partition("=")[::2] for pair in line.split()) if line.startswith("NodeName=") else {}
+        if record and record.get("State") != "DOWN":
+            slot = record["NodeName"]
+            found[slot] = Lines(record.get("NodeAddr", ""), line, tuple(gres.get(slot, ())))
+    return found
 
 
 @lru_cache(maxsize=4)
@@ -195,20 +200,57 @@ def is_placeholder(address: str) -> bool:
         return False
 
 
-def _by_slot(joined: Iterable[JoinedNode]) -> dict[str, JoinedNode]:
-    by_slot: dict[str, JoinedNode] = {}
-    addresses: set[str] = set()
-    for node in joined:
-        if node.slot in by_slot:
-            raise SlurmError(f"slot {node.slot} is taken by two machines")
-        if node.address in addresses:
-            raise SlurmError(f"slot {node.slot}: another slot has the address {node.address} too")
-        by_slot[node.slot] = node
-        addresses.add(node.address)
-    return by_slot
+def _check_pools(pools: Sequence[PoolLine]) -> None:
+    for pool in pools:
+        _check_pool(pool)
+    if sum(pool.max_nodes for pool in pools) > PLACEHOLDERS.num_addresses:
+        raise SlurmError(f"the pools have more than {PLACEHOLDERS.num_addresses} slots in all")
+    names = [pool.name for pool in pools]
+    if len(set(names)) != len(names):
+        raise SlurmError("two pools share a name")
 
 
-def _runs(pool: PoolLine, joined: Mapping[str, JoinedNode]) -> Iterator[list[int]]:
+def _lines_of(
+    pools: Sequence[PoolLine],
+    joined: Sequence[JoinedNode],
+    before: Mapping[str, Lines],
+    left_out: dict[str, str],
+    *,
+    shapes_fixed: bool,
+) -> dict[str, Lines]:
+    """The lines of the machines, by slot; why there is none is added to `left_out`."""
+    by_pool = {pool.name: pool for pool in pools}
+    of_before = {own.address: slot for slot, own in before.items()}
+    lines: dict[str, Lines] = {}
+    taken: set[str] = set()
+    # Who had an address or a slot already comes before who claims it too.
+    for node in sorted(joined, key=lambda n: of_before.get(n.address) != n.slot):
+        was = before.get(node.slot)
+        try:
+            if node.slot in lines:
+                raise SlurmError("another machine has this slot too")
+            if node.address in taken:
+                raise SlurmError(f"another machine has the address {node.address} too")
+            own = lines_of(_pool_of(node, by_pool), node, shapes_fixed=shapes_fixed)
+        except SlurmError as error:
+            left_out[node.slot] = str(error)
+            if was is None or was.address not in (node.address, *node.former_addresses) or node.slot in lines:
+                continue
+            own = was
+        lines[node.slot] = own
+        taken.add(own.address)
+    return lines
+
+
+def _pool_of(node: JoinedNode, pools: Mapping[str, PoolLine]) -> PoolLine:
+    pool = pools.get(node.slot.rpartition("-")[0])
+    index = slot_index(pool.name, node.slot) if pool is not None else None
+    if pool is None or index is None or index > pool.max_nodes:
+        raise SlurmError("no pool has this slot any more")
+    return pool
+
+
+def _runs(pool: PoolLine, joined: Mapping[str, object]) -> Iterator[list[int]]:
     """The pool's indexes in order: a joined one alone, free neighbours together."""
     run: list[int] = []
     for index in range(1, pool.max_nodes + 1):
@@ -223,136 +265,31 @@ def _runs(pool: PoolLine, joined: Mapping[str, JoinedNode]) -> Iterator[list[int
         yield run
 
 
-def _free_line(pool: PoolLine, run: Sequence[int], offset: int) -> str:
-    names = _slot_range(pool, run[0], run[-1])
-    addresses = _address_ranges(int(PLACEHOLDERS.network_address) + offset, len(run))
-    features = _features(pool, ())
-    return " ".join(
-        [
-            f"NodeName={names} NodeAddr={addresses} CPUs={pool.cpus_min} RealMemory={pool.memory_min_mib}",
-            *_gres_field(pool.gpu, pool.gpus_per_node),
-            *([f"Feature={features}"] if features else []),
-            f'State=DOWN Reason="{FREE_REASON}"',
-        ]
-    )
-
-
-def _joined_line(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> str:
-    _check_address(node)
-    if len(node.devices) < pool.gpus_per_node:
-        raise SlurmError(f"slot {node.slot}: {len(node.devices)} GPUs, but the pool promises {pool.gpus_per_node}")
-    count = pool.gpus_per_node if shapes_fixed else len(node.devices)
-    features = _features(pool, node.features)
-    return " ".join(
-        [
-            f"NodeName={node.slot} NodeAddr={node.address}",
-            _minimal_shape(pool) if shapes_fixed else _shape(node),
-            *_gres_field(pool.gpu, count),
-            *([f"Feature={features}"] if features else []),
-            "State=UNKNOWN",
-        ]
-    )
-
-
-def _minimal_shape(pool: PoolLine) -> str:
-    return f"CPUs={pool.cpus_min} RealMemory={pool.memory_min_mib}"
-
-
-def _shape(node: JoinedNode) -> str:
-    shape = node.shape
-    memory_mib = int(shape.memory_mib * node.memory_fraction)
-    numbers = (shape.cpus, shape.boards, shape.sockets_per_board, shape.cores_per_socket, shape.threads_per_core)
-    if min(*numbers, memory_mib) < 1:
-        raise SlurmError(f"slot {node.slot}: its hardware was reported with a zero: {shape}")
-    return (
-        f"CPUs={shape.cpus} Boards={shape.boards} SocketsPerBoard={shape.sockets_per_board} "
-        f"CoresPerSocket={shape.cores_per_socket} ThreadsPerCore={shape.threads_per_core} RealMemory={memory_mib}"
-    )
-
-
-def _gres_field(kind: str, count: int) -> list[str]:
-    if count == 0:
-        return []
-    return [f"Gres=gpu:{_word('GPU type', kind)}:{count}" if kind else f"Gres=gpu:{count}"]
-
-
-def _slot_range(pool: PoolLine, first: int, last: int) -> str:
-    return slot_name(pool.name, first) if first == last else f"{pool.name}-[{first}-{last}]"
-
-
-@lru_cache(maxsize=256)
-def _folded(files: tuple[str, ...]) -> str:
-    return str(NodeSet.fromlist(files))
-
-
-def _gres_lines(pool: PoolLine, node: JoinedNode) -> list[str]:
-    """The device files: slurmd takes only GPUs that have a File. slurmctld needs no line, so free slots have none."""
-    if not node.devices:
-        return []
-    for fact in node.devices:
-        if not _DEVICE.fullmatch(fact.device):
-            raise SlurmError(f"slot {node.slot}: {fact.device!r} is not a GPU's device file")
-    files = tuple(fact.device for fact in sorted(node.devices, key=lambda fact: fact.index))
-    if len(set(files)) != len(files):
-        raise SlurmError(f"slot {node.slot}: two GPUs have the same device file")
-    typed = f" Type={_word('GPU type', pool.gpu)}" if pool.gpu else ""
-    return [f"NodeName={node.slot} Name=gpu{typed} File={_folded(files)}"]
-
-
-def _features(pool: PoolLine, own: Sequence[str]) -> str:
-    """The pool's GPU model and features, then the machine's; each once."""
-    names = [*([pool.gpu] if pool.gpu else []), *pool.features, *own]
-    return ",".join(dict.fromkeys(_word("feature", name) for name in names if name))
-
-
 def _partitions(pools: Iterable[PoolLine]) -> list[str]:
     members: dict[str, list[PoolLine]] = {}
     for pool in sorted(pools, key=lambda p: p.name):
         members.setdefault(pool.partition or pool.name, []).append(pool)
     lines = []
     for name, of in sorted(members.items()):
-        nodes = ",".join(_slot_range(pool, 1, pool.max_nodes) for pool in of)
+        nodes = ",".join(slot_range(pool, 1, pool.max_nodes) for pool in of)
         default = "YES" if any(pool.default for pool in of) else "NO"
         state = "DRAIN" if all(pool.leaving for pool in of) else "UP"
-        lines.append(
-            f"PartitionName={_word('partition', name)} Nodes={nodes} Default={default} MaxTime=INFINITE State={state}"
-        )
+        lines.append(f"PartitionName={name} Nodes={nodes} Default={default} MaxTime=INFINITE State={state}")
     return lines
 
 
 def _check_pool(pool: PoolLine) -> None:
-    _word("pool", pool.name)
-    if min(pool.max_nodes, pool.cpus_min, pool.memory_min_mib) < 1 or pool.gpus_per_node < 0:
-        raise SlurmError(f"pool {pool.name}: nodes, CPUs and memory must be at least 1")
-
-
-def _check_address(node: JoinedNode) -> None:
-    try:
-        address = IPv4Address(node.address)
-    except ValueError as error:
-        raise SlurmError(f"slot {node.slot}: {node.address!r} is not an IPv4 address") from error
-    if address in PLACEHOLDERS:
-        raise SlurmError(f"slot {node.slot}: {address} is a placeholder for free slots, not a machine's address")
-
-
-def _word(what: str, text: str) -> str:
-    """The text, if it can stand in the file.
-
-    Raises:
-        SlurmError: it has characters that Slurm would read as something else.
-    """
-    if not _WORD.fullmatch(text):
-        raise SlurmError(f"{what} {text!r}: only letters, digits, dots, dashes and underscores are possible in Slurm")
-    return text
-
-
-def _address_ranges(first: int, count: int) -> str:
-    """`count` addresses from `first` on, as Slurm's host list: `239.192.0.[254-255],239.192.1.0`."""
-    parts: list[str] = []
-    while count:
-        low = first & 0xFF
-        size = min(count, 256 - low)
-        prefix = str(IPv4Address(first)).rpartition(".")[0]
-        parts.append(f"{prefix}.{low}" if size == 1 else f"{prefix}.[{low}-{low + size - 1}]")
-        first, count = first + size, count - size
-    return ",".join(parts)
+    if not POOL.fullmatch(pool.name):
+        raise SlurmError(f"pool {pool.name!r}: only small letters, digits and dashes are possible, 20 at most")
+    for what, word in (("GPU type", pool.gpu), *(("feature", one) for one in pool.features)):
+        if word and (fault := word_fault(what, word)):
+            raise SlurmError(f"pool {pool.name}: {fault}")
+    if fault := partition_fault(pool.partition or pool.name):
+        raise SlurmError(f"pool {pool.name}: {fault}")
+    limits = {"nodes": (pool.max_nodes, NODES_MAX), "CPUs": (pool.cpus_min, COUNT_MAX)}
+    limits["memory in MiB"] = (pool.memory_min_mib, MEMORY_MAX_MIB)
+    for what, (number, most) in limits.items():
+        if not 1 <= number <= most:
+            raise SlurmError(f"pool {pool.name}: {what} must be 1 to {most}, not {number}")
+    if not 0 <= pool.gpus_per_node <= GPUS_MAX:
+        raise SlurmError(f"pool {pool.name}: 0 to {GPUS_MAX} GPUs are possible in a node")

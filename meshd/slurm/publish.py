@@ -19,10 +19,18 @@ from meshd.errors import CommandTimeout, MeshdError, SlurmError, SlurmRefused
 from meshd.model.observed import SlurmView
 from meshd.runtime.clock import Clock
 from meshd.slurm.capabilities import Capabilities
-from meshd.slurm.checks import missing_in_force, node_set_changes, refuse_if_named, refuse_if_unsafe, shapes_differ
+from meshd.slurm.checks import (
+    missing_in_force,
+    node_set_changes,
+    refuse_if_garbled,
+    refuse_if_named,
+    shapes_differ,
+    unsafe_slots,
+)
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import SlurmFiles, Texts
-from meshd.slurm.nodes import Rendered, read_joined
+from meshd.slurm.node_lines import Lines
+from meshd.slurm.nodes import Rendered, holding, read_joined, read_lines
 from meshd.slurm.retained import leaving_of_texts
 
 VERIFY_TIMEOUT_S = 20.0
@@ -114,6 +122,8 @@ class Publisher:
         self._published: Mapping[str, str] = read_joined(good.nodes) if good else {}
         self.nodes_conf = good.nodes if good else ""
         """The nodes.conf that is in force."""
+        self.lines: Mapping[str, Lines] = read_lines(good.nodes, good.gres) if good else {}
+        self.unsafe: Mapping[str, str] = {}
 
     @property
     def published(self) -> Mapping[str, str]:
@@ -173,7 +183,7 @@ class Publisher:
             self._busy = True
             try:
                 if self._is_applied(wanted):
-                    self._last_error = ""
+                    self._last_error, self.unsafe = "", {}
                     return False
                 await self._apply(wanted)
             except OSError as error:
@@ -197,7 +207,10 @@ class Publisher:
         back = self._begin_from_last_good()
         capabilities = await self._client.capabilities()
         view = await self._client.view()
-        refuse_if_unsafe(wanted, view, back.nodes)
+        refuse_if_garbled(wanted)
+        wanted = self._with_unsafe_held(wanted, view, back)
+        if self._is_applied(wanted):
+            return
         leaving = leaving_of_texts(wanted.nodes_conf, back.nodes)
         if leaving:
             refuse_if_named(leaving, view, await self._client.reservations())
@@ -213,10 +226,30 @@ class Publisher:
         self._applied_digest = texts.digest
         self._published = dict(wanted.joined)
         self.nodes_conf = wanted.nodes_conf
+        self.lines = read_lines(texts.nodes, texts.gres)
         self._last_applied_at = self._clock.now()
         self._refused = ""
         self._changed()
         self._files.mark_good(texts)
+
+    def _with_unsafe_held(self, wanted: Rendered, view: SlurmView, back: Texts) -> Rendered:
+        """The content with the slots as they are that may have jobs; all other changes go on.
+
+        Raises:
+            SlurmError: nothing else is to be changed, or such a slot has no line of ours that it could keep.
+        """
+        self.unsafe = unsafe_slots(wanted, view, back.nodes)
+        if not self.unsafe:
+            return wanted
+        lines = read_lines(back.nodes, back.gres)
+        reasons = "; ".join(self.unsafe.values())
+        if wanted.source is None or not self.unsafe.keys() <= lines.keys():
+            raise SlurmError(reasons)
+        merged = holding(wanted, lines, self.unsafe.keys())
+        refuse_if_garbled(merged)
+        if self._is_applied(merged):
+            raise SlurmError(reasons)
+        return merged
 
     def _begin_from_last_good(self) -> Texts:
         """The last good files, back in place when they are not: an edit or a crash may have left what nobody can parse.

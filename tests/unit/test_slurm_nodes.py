@@ -6,7 +6,8 @@ import pytest
 
 from meshd.errors import SlurmError
 from meshd.model.hardware import GpuFact, NodeShape
-from meshd.slurm.nodes import HEADER, JoinedNode, PoolLine, read_joined, read_slots, render
+from meshd.plan.limits import cpus_of, shape_fault
+from meshd.slurm.nodes import HEADER, JoinedNode, PoolLine, holding, read_joined, read_lines, read_slots, render
 
 H100 = PoolLine("h100", "", 6, "h100", 8, 32, 200000, ("fast",), default=True)
 CPU = PoolLine("cpu", "misc", 1, "", 0, 1, 1024)
@@ -71,9 +72,59 @@ def test_addresses_of_a_large_pool_are_folded_by_network():
         {"shape": NodeShape(0, 1, 1, 1, 1, 1000)},
     ],
 )
-def test_what_must_not_get_into_the_file(change):
-    with pytest.raises(SlurmError):
-        render([H100], [replace(NODE, **change)], shapes_fixed=False)
+def test_what_must_not_get_into_the_file_leaves_out_that_machine_alone(change):
+    bad, other = replace(NODE, **change), replace(NODE, slot="h100-4", address="100.64.0.4")
+    made = render([H100], [bad, other], shapes_fixed=False)
+    assert list(made.left_out) == [bad.slot]
+    assert made.joined == {"h100-4": "100.64.0.4"}
+    assert made.nodes_conf == render([H100], [other], shapes_fixed=False).nodes_conf
+
+
+def test_a_line_that_cannot_be_made_any_more_stays_as_it_is():
+    before = render([H100], [NODE], shapes_fixed=False)
+    lines = read_lines(before.nodes_conf, before.gres_conf)
+    assert lines["h100-2"].node in before.nodes_conf.splitlines()
+    larger = replace(H100, gpus_per_node=16)
+    made = render([larger], [NODE], shapes_fixed=False, before=lines)
+    assert lines["h100-2"].node in made.nodes_conf.splitlines()
+    assert made.gres_conf == before.gres_conf
+    assert list(made.left_out) == ["h100-2"]
+    another = replace(NODE, address="100.64.0.9")
+    made = render([larger], [another], shapes_fixed=False, before=lines)
+    assert made.joined == {}, "a line of another machine is not kept"
+
+
+def test_slots_that_are_held_keep_their_lines_whoever_is_there():
+    before = render([H100], [NODE], shapes_fixed=False)
+    lines = read_lines(before.nodes_conf, before.gres_conf)
+    newcomer = replace(NODE, address="100.64.0.9")
+    other = replace(NODE, slot="h100-4", address="100.64.0.4")
+    made = holding(render([H100], [newcomer, other], shapes_fixed=False), lines, ["h100-2"])
+    assert made.joined == {"h100-2": "100.64.0.2", "h100-4": "100.64.0.4"}
+    smaller = holding(render([replace(H100, max_nodes=1)], [], shapes_fixed=False), lines, ["h100-2"])
+    assert smaller.slots == ("h100-1", "h100-2")
+
+
+@pytest.mark.parametrize(
+    ("shape", "cpus"),
+    [
+        (NodeShape(8, 1, 1, 8, 1, 65536), 8),
+        (NodeShape(8, 1, 1, 8, 2, 65536), 8),
+        (NodeShape(32, 1, 1, 24, 1, 65536), 24),  # two kinds of cores: Slurm itself counts 24
+        (NodeShape(65533, 1, 1, 65533, 1, 65536), 65533),
+        (NodeShape(8, 0, 1, 8, 1, 65536), None),
+        (NodeShape(10**9, 1, 1, 10**9, 1, 10**9), None),
+        (NodeShape(65534, 1, 1, 65534, 1, 65536), None),
+        (NodeShape(8, 256, 256, 8, 1, 65536), None),
+        (NodeShape(64, 1, 1, 1, 1, 65536), None),
+        (NodeShape(8, 1, 1, 8, 1, 0), None),
+        (NodeShape(8, 1, 1, 8, 1, 2**31), None),
+    ],
+)
+def test_what_slurm_can_hold(shape, cpus):
+    assert bool(shape_fault(shape)) is (cpus is None)
+    if cpus is not None:
+        assert cpus_of(shape) == cpus
 
 
 @pytest.mark.parametrize(
@@ -83,6 +134,10 @@ def test_what_must_not_get_into_the_file(change):
         replace(H100, partition="p q"),
         replace(H100, gpu="h100 State=UP"),
         replace(H100, max_nodes=0),
+        replace(H100, partition="DEFAULT"),
+        replace(CPU, name="default", partition=""),
+        replace(H100, cpus_min=70_000),
+        replace(H100, name="H100"),
     ],
 )
 def test_pools_that_cannot_be_written(pool):
@@ -91,10 +146,16 @@ def test_pools_that_cannot_be_written(pool):
 
 
 def test_two_machines_never_share_a_slot_or_an_address():
-    with pytest.raises(SlurmError, match="two machines"):
-        render([H100], [NODE, replace(NODE, address="100.64.0.3")], shapes_fixed=False)
-    with pytest.raises(SlurmError, match="address"):
-        render([H100], [NODE, replace(NODE, slot="h100-3")], shapes_fixed=False)
+    made = render([H100], [NODE, replace(NODE, address="100.64.0.3")], shapes_fixed=False)
+    assert (made.joined, list(made.left_out)) == ({"h100-2": "100.64.0.2"}, ["h100-2"])
+    lines = read_lines(made.nodes_conf, made.gres_conf)
+    made = render([H100], [replace(NODE, slot="h100-1"), NODE], shapes_fixed=False, before=lines)
+    assert (made.joined, list(made.left_out)) == ({"h100-2": "100.64.0.2"}, ["h100-1"]), "who had it first keeps it"
+
+
+def test_pools_that_would_declare_the_same_nodes():
+    with pytest.raises(SlurmError):
+        render([CPU, CPU], [], shapes_fixed=False)
 
 
 def test_reading_back():

@@ -207,6 +207,23 @@ async def test_a_busy_or_open_slot_is_never_freed(world: World) -> None:
     assert world.publisher.published == {}
 
 
+async def test_a_slot_with_jobs_keeps_its_line_and_all_others_go_on(world: World) -> None:
+    await world.publisher.apply(wanted("a-2"))
+    world.slurm.jobs = [("7", "a-2", "1:00")]
+    assert await world.publisher.apply(wanted("a-1", "a-3"))
+    assert set(world.publisher.published) == {"a-1", "a-2", "a-3"}
+    assert set(world.publisher.unsafe) == {"a-2"}
+    reconfigures = world.slurm.count("scontrol reconfigure")
+    with pytest.raises(SlurmError, match="7"):
+        await world.publisher.apply(wanted("a-1", "a-3"))
+    assert world.slurm.count("scontrol reconfigure") == reconfigures
+    world.slurm.jobs = []
+    world.slurm.states["a-2"] = "IDLE+DRAIN"
+    assert await world.publisher.apply(wanted("a-1", "a-3"))
+    assert set(world.publisher.published) == {"a-1", "a-3"}
+    assert world.publisher.unsafe == {}
+
+
 async def test_a_changed_node_set_restarts_an_old_slurmctld_after_the_last_job_start_is_saved(tmp_path: Path) -> None:
     world = World(tmp_path, "22.05.8")
     await world.publisher.apply(wanted("a-2"))

@@ -11,6 +11,7 @@ from meshd.errors import SlurmError
 from meshd.model.observed import SlurmJob, SlurmReservation, SlurmView
 from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
+from meshd.slurm.node_lines import Lines
 from meshd.slurm.nodes import Rendered
 from meshd.slurm.retained import read_pools
 from meshd.store.journal import Journal
@@ -35,6 +36,7 @@ class Taker:
     """Stands for the publisher: everything comes into force at once."""
 
     def __init__(self) -> None:
+        self.lines: dict[str, Lines] = {}
         self.nodes_conf = ""
 
     def request(self, wanted: Rendered) -> None:

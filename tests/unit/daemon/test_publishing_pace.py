@@ -14,6 +14,7 @@ from meshd.model.observed import SlurmView
 from meshd.provider_api import Offer, ProviderName
 from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
+from meshd.slurm.node_lines import Lines
 from meshd.slurm.nodes import Rendered
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
@@ -32,6 +33,7 @@ class Asked:
     def __init__(self) -> None:
         self.digests: list[str] = []
         self.sizes: list[int] = []
+        self.lines: dict[str, Lines] = {}
 
     def request(self, wanted: Rendered) -> None:
         if wanted.digest not in self.digests[-1:]:

@@ -15,7 +15,7 @@ from deploy.node.meshd_node.paths import Paths
 from meshd.api.node_throttle import Throttle
 from meshd.errors import JoinRefused
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
-from meshd.plan.admission import check_facts, release, slurmd_window
+from meshd.plan.admission import check_facts, check_same, release, slurmd_window
 
 FIXTURES = Path(__file__).resolve().parents[3] / "deploy/sandbox/fixtures/nvidia-smi/h100"
 FACTS = NodeFacts(
@@ -52,6 +52,10 @@ def test_a_good_machine_is_accepted() -> None:
             True,
         ),
         (replace(FACTS, shape=NodeShape(0, 0, 0, 0, 0, 0)), "no CPUs", True),
+        (replace(FACTS, shape=replace(FACTS.shape, boards=0)), "Boards is 0", True),
+        (replace(FACTS, shape=NodeShape(10**9, 1, 1, 10**9, 1, 10**9)), "CPUs is 1000000000", True),
+        (replace(FACTS, gpus=(*FACTS.gpus[:7], replace(FACTS.gpus[7], device="/dev/nvidia0"))), "same device", True),
+        (replace(FACTS, gpus=(*FACTS.gpus[:7], replace(FACTS.gpus[7], device="/dev/mem"))), "no GPU's device", True),
     ],
 )
 def test_refusals_say_why(facts: NodeFacts, words: str, *, fatal: bool) -> None:
@@ -59,6 +63,29 @@ def test_refusals_say_why(facts: NodeFacts, words: str, *, fatal: bool) -> None:
         admit(facts)
     assert caught.value.fatal is fatal
     assert caught.value.cure
+
+
+@pytest.mark.parametrize(
+    ("now", "same"),
+    [
+        (replace(FACTS, agent_version="0.2.0", clock_skew_s=1.0, os="Debian 14"), True),
+        (replace(FACTS, shape=replace(FACTS.shape, memory_mib=127000)), True),
+        (replace(FACTS, gpus=(*FACTS.gpus, replace(FACTS.gpus[0], index=9, device=""))), True),
+        (replace(FACTS, shape=replace(FACTS.shape, memory_mib=64000)), False),
+        (replace(FACTS, shape=NodeShape(8, 1, 1, 8, 1, 128000)), False),
+        (replace(FACTS, shape=replace(FACTS.shape, boards=0)), False),
+        (replace(FACTS, gpus=FACTS.gpus[1:]), False),
+        (replace(FACTS, gpus=(replace(FACTS.gpus[0], device=""), *FACTS.gpus[1:])), False),
+    ],
+)
+def test_a_machine_that_slurm_has_stays_what_it_was(now: NodeFacts, *, same: bool) -> None:
+    refusal = None
+    try:
+        check_same(now, FACTS, gpus_rented=8, memory_fraction=0.95)
+    except JoinRefused as error:
+        refusal = error
+    assert (refusal is None) is same
+    assert refusal is None or (not refusal.fatal and refusal.cure)
 
 
 @pytest.mark.parametrize(

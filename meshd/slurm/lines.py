@@ -1,0 +1,266 @@
+"""PURE: which lines may stand in meshd's nodes.conf and gres.conf. Everything else is refused.
+
+Slurm's commands read these files as root, and a slurm.conf line may name a library to load (`PluginDir=`). So root's
+unit takes only what this file lets through: records of nodes and partitions with a closed set of keys, each with a
+closed form of its value. meshd writes its lines by the same rules. Standard library only: root's unit imports this.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+
+from meshd.plan.limits import COUNT_MAX, GPUS_MAX, MEMORY_MAX_MIB, NODES_MAX, POOL, partition_fault
+
+TAILNET = IPv4Network("100.64.0.0/10")
+PLACEHOLDERS = IPv4Network("239.192.0.0/14")
+"""Where free slots point: multicast inside an organisation (RFC 2365); 262,144 addresses.
+
+No program can connect to one, and the kernel says so at once. With an address that swallows packets slurmctld's pings
+of free slots hang, and each reconfigure waits 2 to 3 s for them ("agent_fini: left 12 agent threads active").
+"""
+
+LINE_MAX = 65_536
+LINES_MAX = 2 * PLACEHOLDERS.num_addresses
+MAX_NODES_DEFAULT = 8
+"""As in the settings of a pool."""
+
+_COUNT = r"[1-9][0-9]{0,4}"
+_WORD = r"[A-Za-z0-9_.-]{1,64}"
+_SLOTS = r"[a-z][-a-z0-9]{0,19}-(?:[1-9][0-9]{0,4}|\[[1-9][0-9]{0,4}-[1-9][0-9]{0,4}\])"
+_ADDRESSES = r"[0-9]{1,3}(?:\.[0-9]{1,3}){2}\.(?:[0-9]{1,3}|\[[0-9]{1,3}-[0-9]{1,3}\])"
+_NODE = {
+    "NodeAddr": rf"{_ADDRESSES}(?:,{_ADDRESSES})*",
+    "CPUs": _COUNT,
+    "Boards": _COUNT,
+    "SocketsPerBoard": _COUNT,
+    "CoresPerSocket": _COUNT,
+    "ThreadsPerCore": _COUNT,
+    "RealMemory": r"[1-9][0-9]{0,9}",
+    "Weight": _COUNT,
+    "Gres": rf"gpu(?::{_WORD})?:[1-9][0-9]?",
+    "Feature": rf"{_WORD}(?:,{_WORD})*",
+    "State": r"(?:UNKNOWN|DOWN|DRAIN|CLOUD|FUTURE)",
+    "Reason": r'"[A-Za-z0-9 _.,:;()/-]{1,200}"',
+}
+_PARTITION = {
+    "Nodes": rf"{_SLOTS}(?:,{_SLOTS})*",
+    "Default": r"(?:YES|NO)",
+    "MaxTime": r"INFINITE",
+    "State": r"(?:UP|DOWN|DRAIN|INACTIVE)",
+}
+_FILES = r"(?:[0-9]{1,4}|\[[0-9]{1,4}(?:-[0-9]{1,4})?(?:,[0-9]{1,4}(?:-[0-9]{1,4})?)*\])"
+
+
+def _record(opens: str, value: str, keys: Mapping[str, str]) -> re.Pattern[str]:
+    """A line that begins with `opens=value` and has any of the keys after it."""
+    return re.compile(rf"{opens}=({value})((?: (?:{'|'.join(f'{key}={form}' for key, form in keys.items())}))+)")
+
+
+_NODE_LINE = _record("NodeName", _SLOTS, _NODE)
+_PARTITION_LINE = _record("PartitionName", _WORD, _PARTITION)
+_GRES_LINE = re.compile(rf"NodeName=({_SLOTS}) Name=gpu(?: Type={_WORD})? File=/dev/nvidia{_FILES}")
+_COMMENT = re.compile(r"#[ -\[\]-~]{0,300}")
+_PAIR = re.compile(r" ([A-Z][A-Za-z]+)=(\"[^\"]*\"|[^ ]+)")
+_NUMBERS = {
+    **dict.fromkeys(("CPUs", "Boards", "SocketsPerBoard", "CoresPerSocket", "ThreadsPerCore", "Weight"), COUNT_MAX),
+    "RealMemory": MEMORY_MAX_MIB,
+}
+
+
+class LineRefused(Exception):
+    """The text may not become one of Slurm's files. The message names the line and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The names that may be declared.
+
+    Attributes:
+        pools: the highest slot number of each pool.
+    """
+
+    pools: Mapping[str, int] = field(default_factory=dict)
+    partitions: frozenset[str] = frozenset()
+
+    def __or__(self, other: Allowed) -> Allowed:
+        """What either allows."""
+        names = {*self.pools, *other.pools}
+        pools = {name: max(self.pools.get(name, 0), other.pools.get(name, 0)) for name in names}
+        return Allowed(pools, self.partitions | other.partitions)
+
+
+def allowed_by(settings: bytes) -> Allowed:
+    """The names that meshd's settings (TOML) declare; none when they cannot be read."""
+    try:
+        tables = tomllib.loads(settings.decode()).get("pools", {})
+    except ValueError:
+        return Allowed()
+    pools: dict[str, int] = {}
+    partitions: set[str] = set()
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        if POOL.fullmatch(name) and isinstance(table, dict):
+            most, partition = table.get("max_nodes", MAX_NODES_DEFAULT), table.get("partition")
+            pools[name] = min(most, NODES_MAX) if isinstance(most, int) else MAX_NODES_DEFAULT
+            partitions.add(partition if isinstance(partition, str) and partition else name)
+    return Allowed(pools, frozenset(partitions))
+
+
+def check(nodes_conf: str, gres_conf: str, allowed: Allowed | None = None) -> Allowed:
+    """Look through both files.
+
+    Args:
+        nodes_conf: whole text.
+        gres_conf: whole text.
+        allowed: names that may be declared; None for any.
+
+    Returns:
+        The names that are declared.
+
+    Raises:
+        LineRefused: with the first line that may not stand there.
+    """
+    declared: dict[str, set[int]] = {}
+    partitions: set[str] = set()
+    used: list[tuple[int, str]] = []
+    for number, line in _lines("nodes.conf", nodes_conf):
+        fault = _node_or_partition(line, declared, partitions, used, number)
+        if fault:
+            raise LineRefused(f"nodes.conf, line {number}: {fault}")
+    for number, slots in used:
+        pool, first, last = slots_of(slots)
+        if not declared.get(pool, set()).issuperset(range(first, last + 1)):
+            raise LineRefused(f"nodes.conf, line {number}: {slots} is no node of this file")
+    found = Allowed({pool: max(indexes) for pool, indexes in declared.items()}, frozenset(partitions))
+    _check_names(found, allowed)
+    for number, line in _lines("gres.conf", gres_conf):
+        fault = "" if _COMMENT.fullmatch(line) else gres_line_fault(line)
+        if fault:
+            raise LineRefused(f"gres.conf, line {number}: {fault}")
+        if match := _GRES_LINE.fullmatch(line):
+            pool, first, last = slots_of(match[1])
+            if not declared.get(pool, set()).issuperset(range(first, last + 1)):
+                raise LineRefused(f"gres.conf, line {number}: {match[1]} is no node of nodes.conf")
+    return found
+
+
+def node_line_fault(line: str) -> str:
+    """Why this may not be a node's line; "" when it may."""
+    match = _NODE_LINE.fullmatch(line)
+    if not match:
+        return f"no node's line in meshd's form: {line[:100]!r}"
+    pool, first, last = slots_of(match[1])
+    if not POOL.fullmatch(pool) or not 1 <= first <= last <= NODES_MAX:
+        return f"no slot's name: {match[1]!r}"
+    keys = _pairs(match[2])
+    if keys is None:
+        return "a key stands there twice"
+    for key, most in _NUMBERS.items():
+        if key in keys and int(keys[key]) > most:
+            return f"{key}={keys[key]} is more than {most}"
+    if int(keys.get("Gres", "0").rpartition(":")[2]) > GPUS_MAX:
+        return f"{keys['Gres']} is more than {GPUS_MAX}"
+    return _address_fault(keys.get("NodeAddr", ""), last - first + 1)
+
+
+def partition_line_fault(line: str) -> str:
+    """Why this may not be a partition's line; "" when it may."""
+    match = _PARTITION_LINE.fullmatch(line)
+    if not match:
+        return f"no partition's line in meshd's form: {line[:100]!r}"
+    if _pairs(match[2]) is None:
+        return "a key stands there twice"
+    return partition_fault(match[1])
+
+
+def gres_line_fault(line: str) -> str:
+    """Why this may not be a line of gres.conf; "" when it may."""
+    return "" if _GRES_LINE.fullmatch(line) else f"no GPU's line in meshd's form: {line[:100]!r}"
+
+
+def slots_of(text: str) -> tuple[str, int, int]:
+    """The pool, first and last index of `h100-3` or `h100-[4-8]`."""
+    pool, _, index = text.partition("[")[0].rpartition("-") if "[" in text else text.rpartition("-")
+    if "[" not in text:
+        return pool, int(index), int(index)
+    first, _, last = text.partition("[")[2].rstrip("]").partition("-")
+    return pool, int(first), int(last)
+
+
+def _lines(name: str, text: str) -> list[tuple[int, str]]:
+    """The numbered lines, once the text as a whole is in order."""
+    if re.search(r"[^\n -~]", text):
+        raise LineRefused(f"{name}: it has characters that are not printable ASCII")
+    if "\\" in text:
+        raise LineRefused(f"{name}: it has a backslash, which joins lines")
+    if text and not text.endswith("\n"):
+        raise LineRefused(f"{name}: the last line has no end")
+    lines = text.split("\n")[:-1]
+    if len(lines) > LINES_MAX or any(len(line) > LINE_MAX for line in lines):
+        raise LineRefused(f"{name}: more than {LINES_MAX} lines, or a line of more than {LINE_MAX} characters")
+    return list(enumerate(lines, 1))
+
+
+def _node_or_partition(
+    line: str, declared: dict[str, set[int]], partitions: set[str], used: list[tuple[int, str]], number: int
+) -> str:
+    if line.startswith("#"):
+        return "" if _COMMENT.fullmatch(line) else "no comment in meshd's form"
+    if line.startswith("PartitionName="):
+        if fault := partition_line_fault(line):
+            return fault
+        match = _PARTITION_LINE.fullmatch(line)
+        name = match[1] if match else ""
+        if name in partitions:
+            return f"partition {name} stands there twice"
+        partitions.add(name)
+        nodes = (_pairs(match[2]) if match else None) or {}
+        used.extend((number, slots) for slots in nodes.get("Nodes", "").split(",") if slots)
+        return ""
+    if fault := node_line_fault(line):
+        return fault
+    pool, first, last = slots_of(line.partition(" ")[0].partition("=")[2])
+    known = declared.setdefault(pool, set())
+    new = range(first, last + 1)
+    if not known.isdisjoint(new):
+        return f"{pool}-{min(known.intersection(new))} is declared twice"
+    known.update(new)
+    return ""
+
+
+def _check_names(found: Allowed, allowed: Allowed | None) -> None:
+    if allowed is None:
+        return
+    for pool, most in found.pools.items():
+        if most > allowed.pools.get(pool, 0):
+            raise LineRefused(f"nodes.conf: {pool}-{most} is no slot of a pool in meshd.toml")
+    if unknown := sorted(found.partitions - allowed.partitions):
+        raise LineRefused(f"nodes.conf: {unknown[0]} is no partition of a pool in meshd.toml")
+
+
+def _pairs(text: str) -> dict[str, str] | None:
+    """The keys with their values; None when one stands there twice."""
+    pairs = _PAIR.findall(text)
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else None
+
+
+def _address_fault(text: str, nodes: int) -> str:
+    """Why these are not the addresses of so many nodes: one on the tailnet, or placeholders."""
+    count = 0
+    for part in text.split(",") if text else ():
+        head, _, last = part.rpartition(".")
+        low, _, high = last.strip("[]").partition("-")
+        try:
+            first, end = IPv4Address(f"{head}.{low}"), IPv4Address(f"{head}.{high or low}")
+        except ValueError:
+            return f"{part} is no IPv4 address"
+        size = int(end) - int(first) + 1
+        free = first in PLACEHOLDERS and end in PLACEHOLDERS
+        if size < 1 or not (free or (size == nodes == 1 and first in TAILNET)):
+            return f"{part} is neither an address of the tailnet ({TAILNET}) nor a free slot's ({PLACEHOLDERS})"
+        count += size
+    return "" if count == nodes else f"{count} addresses for {nodes} nodes"

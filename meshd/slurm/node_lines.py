@@ -1,0 +1,207 @@
+"""PURE: the lines of one slot: a free one's, and that of a machine on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import IPv4Address
+
+from ClusterShell.NodeSet import NodeSet
+
+from meshd.errors import SlurmError
+from meshd.model.hardware import GpuFact, NodeShape
+from meshd.model.ids import slot_name
+from meshd.plan.limits import cpus_of, gpus_fault, memory_promised_mib, shape_fault, word_fault
+from meshd.slurm.lines import PLACEHOLDERS, gres_line_fault, node_line_fault
+
+FREE_REASON = "meshd: free slot"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLine:
+    """A pool as Slurm needs it.
+
+    Attributes:
+        partition: several pools may share one.
+        gpu: the Gres type that jobs ask for; "" for GPUs without a type.
+        cpus_min: what a free slot promises, as is memory_min_mib.
+        features: of every slot, free or joined: a job that asks for one is accepted while all slots are free.
+        leaving: the settings no longer have its partition: it takes no new jobs (`retained`).
+    """
+
+    name: str
+    partition: str
+    max_nodes: int
+    gpu: str
+    gpus_per_node: int
+    cpus_min: int
+    memory_min_mib: int
+    features: tuple[str, ...] = ()
+    default: bool = False
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedNode:
+    """A machine on its slot.
+
+    Attributes:
+        address: its tailnet IPv4 address.
+        features: those of this machine (provider, region, GPU model, spot), in addition to the pool's.
+        memory_fraction: the part of `shape.memory_mib` that is promised: slurmd sees a little less after each boot.
+        former_addresses: those that this very machine had before: its line may move on from them while jobs run.
+    """
+
+    slot: str
+    address: str
+    shape: NodeShape
+    devices: tuple[GpuFact, ...] = ()
+    features: tuple[str, ...] = ()
+    memory_fraction: float = 0.95
+    former_addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The lines of one slot, as they stand in the two files.
+
+    Attributes:
+        address: the machine's.
+        gres: its lines in gres.conf; none without GPUs.
+    """
+
+    address: str
+    node: str
+    gres: tuple[str, ...] = ()
+
+
+def lines_of(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> Lines:
+    """A machine's lines.
+
+    Raises:
+        SlurmError: it has something that cannot stand in Slurm's files.
+    """
+    own = Lines(node.address, _joined_line(pool, node, shapes_fixed=shapes_fixed), _gres_lines(pool, node))
+    for fault in (node_line_fault(own.node), *(gres_line_fault(line) for line in own.gres)):
+        if fault:
+            raise SlurmError(fault)
+    return own
+
+
+def free_line(pool: PoolLine, run: Sequence[int], offset: int) -> str:
+    """The line of free slots that stand side by side.
+
+    Args:
+        pool: theirs.
+        run: their indexes.
+        offset: how many slots stand before them in the file: it chooses their placeholder addresses.
+    """
+    names = slot_range(pool, run[0], run[-1])
+    addresses = _address_ranges(int(PLACEHOLDERS.network_address) + offset, len(run))
+    features = _features(pool, ())
+    return " ".join(
+        [
+            f"NodeName={names} NodeAddr={addresses} CPUs={pool.cpus_min} RealMemory={pool.memory_min_mib}",
+            *_gres_field(pool.gpu, pool.gpus_per_node),
+            *([f"Feature={features}"] if features else []),
+            f'State=DOWN Reason="{FREE_REASON}"',
+        ]
+    )
+
+
+def _joined_line(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> str:
+    _check_address(node)
+    if len(node.devices) < pool.gpus_per_node:
+        raise SlurmError(f"{len(node.devices)} GPUs, but the pool promises {pool.gpus_per_node}")
+    count = pool.gpus_per_node if shapes_fixed else len(node.devices)
+    features = _features(pool, node.features)
+    return " ".join(
+        [
+            f"NodeName={node.slot} NodeAddr={node.address}",
+            _minimal_shape(pool) if shapes_fixed else _shape(node),
+            *_gres_field(pool.gpu, count),
+            *([f"Feature={features}"] if features else []),
+            "State=UNKNOWN",
+        ]
+    )
+
+
+def _minimal_shape(pool: PoolLine) -> str:
+    return f"CPUs={pool.cpus_min} RealMemory={pool.memory_min_mib}"
+
+
+def _shape(node: JoinedNode) -> str:
+    shape = node.shape
+    if fault := shape_fault(shape):
+        raise SlurmError(fault)
+    return (
+        f"CPUs={cpus_of(shape)} Boards={shape.boards} SocketsPerBoard={shape.sockets_per_board} "
+        f"CoresPerSocket={shape.cores_per_socket} ThreadsPerCore={shape.threads_per_core} "
+        f"RealMemory={memory_promised_mib(shape.memory_mib, node.memory_fraction)}"
+    )
+
+
+def _gres_field(kind: str, count: int) -> list[str]:
+    if count == 0:
+        return []
+    return [f"Gres=gpu:{_word('GPU type', kind)}:{count}" if kind else f"Gres=gpu:{count}"]
+
+
+def slot_range(pool: PoolLine, first: int, last: int) -> str:
+    """Neighbouring slots as Slurm's host list."""
+    return slot_name(pool.name, first) if first == last else f"{pool.name}-[{first}-{last}]"
+
+
+@lru_cache(maxsize=256)
+def _folded(files: tuple[str, ...]) -> str:
+    return str(NodeSet.fromlist(files))
+
+
+def _gres_lines(pool: PoolLine, node: JoinedNode) -> tuple[str, ...]:
+    """The device files: slurmd takes only GPUs that have a File. slurmctld needs no line, so free slots have none."""
+    if not node.devices:
+        return ()
+    if fault := gpus_fault(node.devices):
+        raise SlurmError(fault)
+    files = tuple(fact.device for fact in sorted(node.devices, key=lambda fact: fact.index))
+    typed = f" Type={_word('GPU type', pool.gpu)}" if pool.gpu else ""
+    return (f"NodeName={node.slot} Name=gpu{typed} File={_folded(files)}",)
+
+
+def _features(pool: PoolLine, own: Sequence[str]) -> str:
+    """The pool's GPU model and features, then the machine's; each once."""
+    names = [*([pool.gpu] if pool.gpu else []), *pool.features, *own]
+    return ",".join(dict.fromkeys(_word("feature", name) for name in names if name))
+
+
+def _check_address(node: JoinedNode) -> None:
+    try:
+        address = IPv4Address(node.address)
+    except ValueError as error:
+        raise SlurmError(f"{node.address!r} is not an IPv4 address") from error
+    if address in PLACEHOLDERS:
+        raise SlurmError(f"{address} is a placeholder for free slots, not a machine's address")
+
+
+def _word(what: str, text: str) -> str:
+    """The text, if it can stand in the file.
+
+    Raises:
+        SlurmError: it has characters that Slurm would read as something else.
+    """
+    if fault := word_fault(what, text):
+        raise SlurmError(fault)
+    return text
+
+
+def _address_ranges(first: int, count: int) -> str:
+    """`count` addresses from `first` on, as Slurm's host list: `239.192.0.[254-255],239.192.1.0`."""
+    parts: list[str] = []
+    while count:
+        low = first & 0xFF
+        size = min(count, 256 - low)
+        prefix = str(IPv4Address(first)).rpartition(".")[0]
+        parts.append(f"{prefix}.{low}" if size == 1 else f"{prefix}.[{low}-{low + size - 1}]")
+        first, count = first + size, count - size
+    return ",".join(parts)

@@ -1,0 +1,71 @@
+"""A tailnet without IPv4: said once, in one clear refusal, and nothing more is rented."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from meshd.daemon.joining import check_join
+from meshd.errors import JoinRefused
+from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.failure import FailureCause
+from meshd.model.machine import Phase
+from meshd.model.observed import Fresh, TailnetView
+from meshd.model.plan import Move, RequestMachine
+from meshd.plan.ipv4 import NO_IPV4, machines_without_ipv4
+from meshd.plan.memory import BootPolicy, tripped
+from meshd.plan.planner import plan
+from meshd.plan.world import LONG_AGO
+from tests.unit.worlds import FACTS, NOW, around, machine, peer, snapshot, tailnet
+
+WANTED = Desired(
+    "lab", {"h100": Pool("h100", "h100", 1, 6, ("aws",))}, {"h100": Target("h100", 1)}, Policy(), {},
+)  # fmt: skip
+
+
+def test_nothing_is_rented_while_the_head_has_no_ipv4_address() -> None:
+    view = replace(tailnet(), self_ipv4="")
+    made = plan(WANTED, [], snapshot(tailnet=Fresh(view, NOW)), NOW)
+    assert not [step for step in made.steps if isinstance(step, RequestMachine)]
+    (warning,) = made.warnings
+    assert "IPv4" in warning.reason and "disable-ipv4" in warning.cure
+    steps = plan(WANTED, [], snapshot(), NOW).steps
+    assert [step for step in steps if isinstance(step, RequestMachine)]
+
+
+def test_a_machine_without_an_address_is_given_back_at_once() -> None:
+    m = machine(Phase.BOOTING, age_s=5)
+    without = replace(peer(m), ipv4="")
+    steps = plan(WANTED, [m], around(m, tailnet=Fresh(tailnet(without), NOW)), NOW).steps
+    (move,) = [step for step in steps if isinstance(step, Move)]
+    assert (move.to, move.failure.startswith(NO_IPV4)) == (Phase.TERMINATING, True)
+
+
+def test_one_such_machine_stops_its_pool() -> None:
+    policy = BootPolicy(3, 600.0, 3600.0)
+    m = replace(
+        machine(Phase.TERMINATING),
+        failure=f"{NO_IPV4} (...)",
+        failure_cause=FailureCause.NO_IPV4,
+        created_at=NOW - timedelta(seconds=30),
+    )
+    assert tripped("pool:h100", [m], LONG_AGO, None, NOW, policy) is not None
+    other = replace(m, failure="it did not boot", failure_cause=FailureCause.TAILNET)
+    assert tripped("pool:h100", [other], LONG_AGO, None, NOW, policy) is None
+
+
+def test_the_join_is_refused_for_good() -> None:
+    m = machine(Phase.JOINING)
+    with pytest.raises(JoinRefused) as caught:
+        check_join(m, replace(peer(m), ipv4=""), FACTS)
+    assert caught.value.fatal
+    check_join(m, peer(m), FACTS)
+
+
+def test_which_machines_the_doctor_names() -> None:
+    m = machine(Phase.READY)
+    view: TailnetView = tailnet(replace(peer(m), ipv4=""), replace(peer(m), id="x", hostname="laptop", ipv4=""))
+    assert machines_without_ipv4(view, frozenset({m.name})) == (m.name,)
+    assert machines_without_ipv4(tailnet(peer(m)), frozenset({m.name})) == ()
