@@ -8,7 +8,8 @@ from meshd.api import schema as s
 from meshd.api.faults import Unknown
 from meshd.daemon.machine_desk import MachineDesk
 from meshd.model.desired import Desired
-from meshd.store.journal import EventFilter, Journal
+from meshd.store.events import EventFilter
+from meshd.store.journal import Journal
 
 KINDS = frozenset({
     "adopted", "auth_key", "block", "clock", "copy", "device", "device_removed", "drain", "failure", "force", "kept",

@@ -280,6 +280,9 @@ class Daemon:
             *self._machine_devices.problems(now),
             *self._ticket_watch.problems(now),
             *self._records.node_events.problems({machine.name for machine in self._journal.machines()}),
+            *problems.of_journal(
+                self._journal.unreadable.lately(now), self._journal.machines(), self._journal.targets(), now
+            ),
             *problems.of_devices(self._journal.machines(), now),
             *self._auth.occasion.problems(),
             *self._auth.own_keys.problems(),

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from meshd.runtime.clock import Clock
-from meshd.store.journal import Event, EventFilter, Journal
+from meshd.store.events import Event, EventFilter
+from meshd.store.journal import Journal
 
 
 class News:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from meshd.api.schema import ProblemView
 from meshd.daemon.guard.breaker import Breaker
 from meshd.model.desired import Desired
 from meshd.model.ids import MachineName
-from meshd.model.machine import DEVICE_GONE, IN_SLURM, Machine, Phase
+from meshd.model.machine import DEVICE_GONE, IN_SLURM, UNREADABLE, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, Unavailable
 from meshd.model.plan import Warn
 from meshd.model.words import ending
 from meshd.plan.devices import expiring_keys, same_machine_id
 from meshd.plan.prices import refresh_words, rented_by_stale
 from meshd.plan.scale import supply_gpus
+from meshd.store.unreadable import Unreadable
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
@@ -251,6 +252,38 @@ def of_prices(desired: Desired, machines: Iterable[Machine]) -> Iterable[Problem
             some = "1 machine was" if len(names) == 1 else f"{len(names)} machines were"
             text = f"{some} rented within the limit by prices of {provider} of {date}: the bill may be higher"
             yield _problem("warning", text, refresh_words(provider), pool=pool)
+
+
+_JOURNAL_CURES = {
+    "targets": "set the target of {key} again with `meshctl scale {key} --gpus N`",
+    "blocks": "nothing: what was left alone for a while is tried again",
+    "auth_rotations": "`meshctl rotate-key` begins another rotation",
+    "auth_rotation_nodes": "`meshctl rotate-key` shows how the rotation stands",
+    "munge_rotations": "`meshctl rotate-munge-key` begins another rotation",
+    "machine_keys": "an auth key with the description `meshd {key}` may still be valid: look in the admin console",
+}
+
+
+def of_journal(unreadable: Iterable[Unreadable], machines: Iterable[Machine], targets: Collection[str],
+               now: datetime) -> Iterable[ProblemView]:  # fmt: skip
+    """Rows of the journal that could not be read; each is kept in its table `unreadable`."""
+    why = {row.key: row.why for row in unreadable if row.table == "machines"}
+    for machine in machines:
+        if UNREADABLE not in machine.marks:
+            continue
+        price = f"{machine.usd_per_hour:.2f} USD/h" if machine.usd_per_hour else "a price that is not known"
+        what = why.get(machine.name, "damaged")
+        yield _problem(
+            "error" if machine.held else "warning",
+            f"the record of {machine.name} in the journal could be read only in part ({what}): meshd leaves it as it "
+            f"is; it costs {price}",
+            f"`meshctl remove {machine.name}` gives it back after its jobs, and another takes its place",
+            since=machine.marks[UNREADABLE], pool=machine.pool, machine=machine.name,
+        )  # fmt: skip
+    for row in unreadable:
+        if row.table in _JOURNAL_CURES and not (row.table == "targets" and row.key in targets):
+            text = f"a row of {row.table} in the journal could not be read and is left out ({row.key}): {row.why}"
+            yield _problem("warning", text, _JOURNAL_CURES[row.table].format(key=row.key), since=row.at)
 
 
 def of_price_files(damaged: Mapping[str, str]) -> Iterable[ProblemView]:

@@ -18,7 +18,7 @@ from meshd.plan.prices import is_stale
 from meshd.plan.render import overshoot_gpus
 from meshd.plan.scale import units
 from meshd.provider_api import Offer
-from meshd.store.journal import Event
+from meshd.store.events import Event
 
 
 def slurm_of(snapshot: Snapshot | None) -> SlurmView | None:

@@ -68,6 +68,9 @@ COUNTS_AS_SUPPLY = frozenset(
 DEVICE_GONE = "device_gone"
 """The mark of a machine whose tailnet device was deleted while it runs."""
 
+UNREADABLE = "unreadable"
+"""The mark of a machine whose record in the journal could be read only in part."""
+
 COSTS_MONEY = frozenset(Phase) - {Phase.REQUESTED, Phase.GONE}
 
 
@@ -146,6 +149,12 @@ class Machine:
     def may_run_jobs(self) -> bool:
         """Its slurmd was, or may have been, started: an adopted machine (no create call is known) has a past."""
         return self.slurmd_started or "start_slurmd" in self.marks or self.launch_attempts == 0
+
+    @property
+    def held(self) -> bool:
+        """Left alone, since what is known of it may be wrong, until somebody removes it or its end has begun."""
+        over = self.removal in {"wanted", "forced"} or self.phase in {Phase.TERMINATING, Phase.LOST, Phase.GONE}
+        return UNREADABLE in self.marks and not over
 
     @property
     def usd_per_hour(self) -> float:

@@ -79,7 +79,9 @@ def give_back(
     """
     timeout_s = pool.idle_timeout_s
     have = supply_gpus(machines)
-    candidates = [m for m in machines if m.name in idle and m.phase is Phase.READY and not m.removal and not m.failure]
+    candidates = [
+        m for m in machines if m.name in idle and m.phase is Phase.READY and not (m.removal or m.failure or m.held)
+    ]
     for machine in sorted(candidates, key=lambda m: (idle[m.name], m.name)):
         idle_s = (now - idle[machine.name]).total_seconds()
         if timeout_s is None or idle_s < timeout_s:

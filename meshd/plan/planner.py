@@ -39,11 +39,12 @@ def plan(
         machines: every record of the journal that is not GONE, and the GONE ones whose device may still be listed.
         snapshot: what was observed.
         now: UTC.
-        busy: machines with a step in flight: they are left alone.
+        busy: machines with a step in flight: they are left alone, as are those that are held.
         ended_ids: (provider, instance id) of listed instances that the journal holds to be GONE.
         late_ids: the same of those whose name the journal knows and which it does not have as an instance.
         first_seen: when each unknown instance was first seen.
     """
+    busy = {*busy, *(machine.name for machine in machines if machine.held)}
     world = World.of(snapshot, desired.policy, now, desired.blocks)
     by_pool: dict[str, list[Machine]] = {}
     for machine in machines:

@@ -52,12 +52,24 @@ class AuthRotations:
         return rotation
 
     def _read_last(self) -> Rotation | None:
-        rows = self._journal.rows("SELECT id, record FROM auth_rotations ORDER BY rowid DESC LIMIT 1")
-        if not rows:
-            return None
-        nodes = self._journal.rows("SELECT machine, record FROM auth_rotation_nodes WHERE rotation = ?", rows[0][0])
-        rotation = _ROTATION.validate_json(rows[0][1])
-        return replace(rotation, nodes={machine: _NODE.validate_json(record) for machine, record in nodes})
+        """The newest that can be read. Of one that cannot, its nodes' rows go with it."""
+        sift = self._journal.unreadable.sift
+        while rows := self._journal.rows("SELECT rowid, id, record FROM auth_rotations ORDER BY rowid DESC LIMIT 1"):
+            nodes = self._journal.rows(
+                "SELECT rowid, machine, record FROM auth_rotation_nodes WHERE rotation = ?", rows[0][1]
+            )
+            try:
+                rotation = _ROTATION.validate_json(rows[0][2])
+            except ValueError:
+                list(sift("auth_rotation_nodes", nodes, _unwanted))
+                list(sift("auth_rotations", rows, _ROTATION.validate_json))
+                continue
+            return replace(rotation, nodes=dict(sift("auth_rotation_nodes", nodes, _NODE.validate_json)))
+        return None
+
+
+def _unwanted(_record: str) -> RotationNode:
+    raise ValueError("its rotation cannot be read")
 
 
 def _changed(before: Mapping[str, RotationNode], after: Mapping[str, RotationNode]) -> dict[str, RotationNode]:

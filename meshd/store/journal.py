@@ -6,13 +6,12 @@ as well: a tick reads no disk. Every write is durable when the call returns (WAL
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, LiteralString
@@ -25,8 +24,20 @@ from meshd.model.machine import Machine, Phase
 from meshd.obs.log import redact
 from meshd.plaintext import plain, plain_json
 from meshd.plan.memory import remembered
+from meshd.store.events import (
+    EVENTS_AFTER,
+    EVENTS_NEWEST,
+    EVENTS_OF_POOL,
+    Event,
+    EventFilter,
+    event_of,
+    moment,
+)
+from meshd.store.lockfile import cannot_open, lock
 from meshd.store.migrations import migrate
 from meshd.store.news import FIELDS_MAX_CHARS, News, Origin
+from meshd.store.salvage import Row, salvage
+from meshd.store.unreadable import Unreadable, UnreadableRows
 
 EVENTS_KEPT = 100_000
 """So many events of meshd's own are kept, and as many of people's: what happened long before is in the system's log."""
@@ -43,48 +54,6 @@ _MACHINE = TypeAdapter(Machine)
 _TARGET = TypeAdapter(Target)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened, as `meshctl events` shows it."""
-
-    id: int
-    at: datetime
-    machine: str
-    kind: str
-    text: str
-    fields: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class EventFilter:
-    """Which events are of interest. Empty fields do not constrain.
-
-    Attributes:
-        machines: names of machines.
-        kinds: as in `Event.kind`.
-        pool: the pool's own events, and those of its machines, also of those that are gone.
-        since: not older than this.
-    """
-
-    machines: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
-    pool: str = ""
-    since: datetime | None = None
-
-
-EVERY_EVENT = EventFilter()
-
-_EVENTS_WHERE: LiteralString = """
-    (?1 = '[]' OR machine IN (SELECT value FROM json_each(?1)))
-    AND (?2 = '[]' OR kind IN (SELECT value FROM json_each(?2)))
-    AND (?3 = '' OR machine IN (SELECT name FROM machines WHERE pool = ?3)
-         OR (machine = '' AND json_extract(fields, '$.pool') = ?3))
-    AND at >= ?4
-"""
-_EVENTS_NEWEST: LiteralString = "SELECT * FROM events WHERE " + _EVENTS_WHERE + " ORDER BY id DESC LIMIT ?5"
-_EVENTS_AFTER: LiteralString = "SELECT * FROM events WHERE " + _EVENTS_WHERE + " AND id > ?6 ORDER BY id LIMIT ?5"
-
-
 class Journal:
     """See the module. All methods raise StoreError when the database cannot be read or written."""
 
@@ -95,18 +64,18 @@ class Journal:
             StoreError: another meshd has it open, it is damaged, or it is of a newer form.
         """
         self._path = path
-        self._lock = _lock(path.with_suffix(".lock"))
+        self._lock = lock(path.with_suffix(".lock"))
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=True)
         except sqlite3.Error as error:
             os.close(self._lock)
-            raise _cannot_open(path, error) from error
+            raise cannot_open(path, error) from error
+        self._listeners: list[Callable[[], None]] = []
         try:
             self._load(path)
         except (sqlite3.Error, ValueError, OSError, StoreError) as error:
             self.close()
-            raise _cannot_open(path, error) from error
-        self._listeners: list[Callable[[], None]] = []
+            raise cannot_open(path, error) from error
         self.revision = 0
         """Grows with every change of a machine's record, so that what depends on them is made anew only then."""
 
@@ -115,16 +84,21 @@ class Journal:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.text_factory = lambda raw: raw.decode("utf-8", "replace")
         migrate(self._db)
-        self._live: dict[str, Machine] = {m.name: m for m in self._read_machines("phase <> 'gone'")}
-        gone = "phase = 'gone' AND json_extract(record, '$.device_removed') = 0 ORDER BY rowid DESC LIMIT ?"
+        self._unreadable = UnreadableRows(self)
+        self._live: dict[str, Machine] = {}
+        for row in self._machine_rows("phase <> 'gone'"):
+            self._live[row.name] = self._read_machine(row) or self._salvaged(row)
+        gone = (
+            "phase = 'gone' AND json_valid(record) AND CASE WHEN json_valid(record) THEN "
+            "json_extract(record, '$.device_removed') END = 0 ORDER BY rowid DESC LIMIT ?"
+        )
         self._gone: dict[str, Machine] = {m.name: m for m in reversed(list(self._read_machines(gone, GONE_KEPT)))}
-        targets = (_TARGET.validate_json(row[0]) for row in self.rows("SELECT record FROM targets"))
-        self._targets = {target.pool: target for target in targets}
-        self._blocks = {
-            key: Block(key, datetime.fromisoformat(until), reason, strikes, Cause(cause))
-            for key, until, reason, strikes, cause in self.rows("SELECT key, until, reason, strikes, cause FROM blocks")
-        }
+        targets = self.rows("SELECT rowid, pool, record FROM targets")
+        self._targets = dict(self._unreadable.sift("targets", targets, _TARGET.validate_json))
+        blocks = self.rows("SELECT rowid, key, json_array(key, until, reason, strikes, cause) FROM blocks")
+        self._blocks = dict(self._unreadable.sift("blocks", blocks, _block_of))
 
     # -- machines -------------------------------------------------------------------------------------------------
 
@@ -258,17 +232,15 @@ class Journal:
         newest = "SELECT * FROM events WHERE ?1 IN ('', machine) ORDER BY id DESC LIMIT ?2"
         after = "SELECT * FROM events WHERE ?1 IN ('', machine) AND id > ?3 ORDER BY id LIMIT ?2"
         rows = self.rows(newest, machine, limit)[::-1] if after_id < 0 else self.rows(after, machine, limit, after_id)
-        return [_event_of(row) for row in rows]
+        return [event_of(row) for row in rows]
 
     def events_like(self, wanted: EventFilter, after_id: int = 0, limit: int = 100) -> list[Event]:
         """As `events`, of those that match."""
         since = wanted.since.astimezone(UTC).isoformat() if wanted.since else ""
         matches = (json.dumps(wanted.machines), json.dumps(wanted.kinds), wanted.pool, since, limit)
-        if after_id < 0:
-            rows = self.rows(_EVENTS_NEWEST, *matches)[::-1]
-        else:
-            rows = self.rows(_EVENTS_AFTER, *matches, after_id)
-        return [_event_of(row) for row in rows]
+        newest = after_id < 0
+        rows = self.rows(EVENTS_NEWEST, *matches)[::-1] if newest else self.rows(EVENTS_AFTER, *matches, after_id)
+        return [event_of(row) for row in rows]
 
     def event_kinds(self) -> set[str]:
         """The kinds of all events that are kept."""
@@ -276,13 +248,8 @@ class Journal:
 
     def events_of_pool(self, pool: str, limit: int) -> list[Event]:
         """The newest events of a pool and of its machines, also of those that are gone; oldest first."""
-        rows = self.rows(
-            "SELECT * FROM events WHERE machine IN (SELECT name FROM machines WHERE pool = ?1) "
-            "OR (machine = '' AND json_extract(fields, '$.pool') = ?1) ORDER BY id DESC LIMIT ?2",
-            pool,
-            limit,
-        )
-        return [_event_of(row) for row in rows[::-1]]
+        rows = self.rows(EVENTS_OF_POOL, pool, limit)
+        return [event_of(row) for row in rows[::-1]]
 
     def last_event_id(self) -> int:
         """The id of the newest event, 0 when there is none."""
@@ -291,6 +258,11 @@ class Journal:
     def on_event(self, listener: Callable[[], None]) -> None:
         """Call `listener()` after each event, to wake those who follow."""
         self._listeners.append(listener)
+
+    @property
+    def unreadable(self) -> UnreadableRows:
+        """The rows that could not be read."""
+        return self._unreadable
 
     def close(self) -> None:
         """Close the database and let another process have it."""
@@ -363,9 +335,35 @@ class Journal:
                 (origin.value, kept),
             )
 
+    def _machine_rows(self, where: LiteralString, *args: Any) -> Iterable[Row]:
+        columns: LiteralString = "SELECT name, pool, slot, provider, instance_id, phase, record FROM machines WHERE "
+        for row in self.rows(columns + where, *args):
+            yield Row(*row)
+
     def _read_machines(self, where: LiteralString, *args: Any) -> Iterable[Machine]:
-        for (record,) in self.rows("SELECT record FROM machines WHERE " + where, *args):
-            yield _MACHINE.validate_json(record)
+        for row in self._machine_rows(where, *args):
+            yield self._read_machine(row) or salvage(row, datetime.now(UTC))[0]
+
+    @staticmethod
+    def _read_machine(row: Row) -> Machine | None:
+        """None: its record is damaged."""
+        try:
+            return _MACHINE.validate_json(row.record)
+        except (ValueError, OverflowError, RecursionError):
+            return None
+
+    def _salvaged(self, row: Row) -> Machine:
+        """What can be read of a damaged record, written in its place; the record as it was is kept aside."""
+        now = datetime.now(UTC)
+        machine, lost = salvage(row, now)
+        why = f"cannot be read: {', '.join(lost)}"
+        with self.writing(News(now, "journal", f"its record in the journal {why}", machine.name)) as db:
+            self._unreadable.keep(db, Unreadable(now, "machines", row.name, why), row.record)
+            db.execute(
+                "UPDATE machines SET phase = ?, record = ? WHERE name = ?",
+                (machine.phase.value, redact(_MACHINE.dump_json(machine).decode()), row.name),
+            )
+        return machine
 
 
 def _bounded(machine: Machine) -> Machine:
@@ -378,34 +376,6 @@ def _bounded(machine: Machine) -> Machine:
     return replace(machine, **changes) if changes else machine
 
 
-def _event_of(row: Any) -> Event:
-    return Event(row[0], datetime.fromisoformat(row[1]), row[2], row[3], row[4], json.loads(row[5]))
-
-
-def _cannot_open(path: Path, error: Exception) -> StoreError:
-    """What is wrong, and what to do. Of a full or unreadable disk sqlite speaks as an OperationalError."""
-    cause = error.__cause__ or error
-    damaged = isinstance(cause, sqlite3.DatabaseError | ValueError) and not isinstance(cause, sqlite3.OperationalError)
-    if damaged:
-        words = str(cause).splitlines()[0]
-        return StoreError(
-            f"the journal {path} is damaged: {words}. Move it away and start meshd: it finds its machines again by "
-            "their tags; targets must be set anew"
-        )
-    return error if isinstance(error, StoreError) else StoreError(f"the journal {path} cannot be opened: {error}")
-
-
-def _lock(path: Path) -> int:
-    """Take the lock that makes this process the only writer; the kernel drops it when the process ends."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be made: {error.strerror}: cluster.state_dir must exist and belong to SlurmUser"
-        ) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise StoreError(f"another meshd runs with this journal ({path} is locked)") from error
-    return fd
+def _block_of(record: str) -> Block:
+    key, until, reason, strikes, cause = json.loads(record)
+    return Block(key, moment(until), reason, int(strikes), Cause(cause))

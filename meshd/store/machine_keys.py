@@ -20,7 +20,8 @@ class OpenKeys:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        keys = (_KEY.validate_json(row[0]) for row in journal.rows("SELECT record FROM machine_keys"))
+        rows = journal.rows("SELECT rowid, machine || ' ' || purpose, record FROM machine_keys")
+        keys = (key for _, key in journal.unreadable.sift("machine_keys", rows, _KEY.validate_json))
         self._keys = {(key.machine, key.purpose): key for key in keys}
 
     def all(self) -> list[MachineKey]:

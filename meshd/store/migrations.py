@@ -43,6 +43,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE joins ADD COLUMN closed_at TEXT NOT NULL DEFAULT ''",
         """UPDATE joins SET closed_at = at WHERE machine IN (
             SELECT name FROM machines WHERE phase NOT IN ('requested', 'launching', 'booting', 'joining', 'configuring')
+            OR NOT json_valid(record)
             OR json_extract(record, '$.munge_ok') = 1 OR json_extract(record, '$.line_published') = 1)""",
     ),
     (
@@ -50,6 +51,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "UPDATE events SET origin = 1 WHERE kind IN ('login', 'problem')",
         "UPDATE events SET origin = 2 WHERE kind IN ('target', 'remove', 'drain', 'undrain', 'rotation', 'munge_key')",
         "CREATE INDEX events_by_origin ON events (origin, id)",
+    ),
+    (
+        # Rows that could not be read, as they were.
+        """CREATE TABLE unreadable (
+            id INTEGER PRIMARY KEY, at TEXT NOT NULL, of_table TEXT NOT NULL, key TEXT NOT NULL,
+            record TEXT NOT NULL, why TEXT NOT NULL) STRICT""",
     ),
 )
 

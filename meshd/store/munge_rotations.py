@@ -22,9 +22,11 @@ class MungeRotations:
         self._journal = journal
 
     def last(self) -> Rotation | None:
-        """The newest rotation; None when there never was one."""
-        rows = self._journal.rows("SELECT record FROM munge_rotations ORDER BY rowid DESC LIMIT 1")
-        return _ROTATION.validate_json(rows[0][0]) if rows else None
+        """The newest rotation that can be read; None when there never was one."""
+        while rows := self._journal.rows("SELECT rowid, id, record FROM munge_rotations ORDER BY rowid DESC LIMIT 1"):
+            for _, found in self._journal.unreadable.sift("munge_rotations", rows, _ROTATION.validate_json):
+                return found
+        return None
 
     def put(self, rotation: Rotation, text: str, at: datetime) -> Rotation:
         """Write a rotation down, with the event that tells why unless `text` is empty."""

@@ -1,0 +1,72 @@
+"""Events as they are read, and how the journal is asked for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, LiteralString
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, as `meshctl events` shows it."""
+
+    id: int
+    at: datetime
+    machine: str
+    kind: str
+    text: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events are of interest. Empty fields do not constrain.
+
+    Attributes:
+        machines: names of machines.
+        kinds: as in `Event.kind`.
+        pool: the pool's own events, and those of its machines, also of those that are gone.
+        since: not older than this.
+    """
+
+    machines: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    pool: str = ""
+    since: datetime | None = None
+
+
+EVERY_EVENT = EventFilter()
+
+_EVENTS_WHERE: LiteralString = """ WHERE
+    (?1 = '[]' OR machine IN (SELECT value FROM json_each(?1)))
+    AND (?2 = '[]' OR kind IN (SELECT value FROM json_each(?2)))
+    AND (?3 = '' OR machine IN (SELECT name FROM machines WHERE pool = ?3)
+         OR (machine = '' AND (CASE WHEN json_valid(fields) THEN json_extract(fields, '$.pool') END) = ?3))
+    AND at >= ?4
+"""
+_EVENTS: LiteralString = "SELECT * FROM events"
+EVENTS_NEWEST: LiteralString = _EVENTS + _EVENTS_WHERE + " ORDER BY id DESC LIMIT ?5"
+EVENTS_AFTER: LiteralString = _EVENTS + _EVENTS_WHERE + " AND id > ?6 ORDER BY id LIMIT ?5"
+EVENTS_OF_POOL: LiteralString = """
+    SELECT * FROM events WHERE machine IN (SELECT name FROM machines WHERE pool = ?1)
+    OR (machine = '' AND (CASE WHEN json_valid(fields) THEN json_extract(fields, '$.pool') END) = ?1)
+    ORDER BY id DESC LIMIT ?2
+"""
+
+
+def moment(text: str) -> datetime:
+    """A time as it is written; UTC where it says no zone. Raises ValueError."""
+    at = datetime.fromisoformat(text)
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def event_of(row: Any) -> Event:
+    """An event of its row; what cannot be read of one is said in its fields."""
+    try:
+        at, fields = moment(row[1]), json.loads(row[5])
+    except (ValueError, RecursionError):
+        at, fields = datetime.fromtimestamp(0, UTC), {"unreadable": True}
+    return Event(row[0], at, row[2], row[3], row[4], fields if isinstance(fields, dict) else {"unreadable": True})
