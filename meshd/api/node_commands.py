@@ -141,6 +141,18 @@ class CommandQueue:
                 continue
         return []
 
+    def hasten(self) -> bool:
+        """End a held poll with nothing to do: an agent that is there comes again at once.
+
+        Returns:
+            False when a delivered command has no result yet: the agent may be at work, and not come for that.
+        """
+        if any(one.delivered_at is not None for one in self._pending.values()):
+            return False
+        self._turn += 1
+        self._wake.set()
+        return True
+
     async def result(self, command_id: str, timeout_s: float) -> ResultIn | None:
         """Wait for a command's result; None when it did not come in time or the id is not known."""
         for result in self._outcomes:

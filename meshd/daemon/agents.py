@@ -59,6 +59,10 @@ class AgentQueues:
         queue = self.of(machine)
         return await _outcome(queue, queue.put(verb, args, first=first), timeout_s)
 
+    def hasten(self, machine: str) -> bool:
+        """End the agent's held poll, so that it comes again at once; False when it may be at work on a command."""
+        return self.of(machine).hasten()
+
     def keep(self, roster: Mapping[str, str], alive: Collection[str], joined: Collection[str]) -> None:
         """Tell the joined agents a changed roster, and forget the queues of machines that are no more.
 

@@ -213,8 +213,8 @@ class CloudSteps:
             self._records.mark(machine.name, "asked_cloud", f"{step.reason}, and knows no more: {error}")
             return
         now = self._records.get(step.subject)
-        if now.phase is not machine.phase or now.failure:
-            return  # it got on meanwhile
+        if now.phase is not machine.phase or now.failure or now.heartbeat_at != machine.heartbeat_at:
+            return  # it got on, or spoke, meanwhile
         if found.state not in ENDED and found.state is not InstanceState.TERMINATING:
             text = f"{step.reason}, but says that it is {found.state.value}"
             at = self._records.now()

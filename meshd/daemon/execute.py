@@ -17,6 +17,7 @@ from meshd.daemon.records import Records
 from meshd.errors import MeshdError
 from meshd.model import plan as p
 from meshd.model.machine import DEVICE_GONE, Phase
+from meshd.plan.signs import ASKED
 from meshd.runtime.clock import Clock
 from meshd.runtime.pauses import growing_pause_s
 
@@ -47,6 +48,7 @@ class Executor:
     ) -> None:
         self._records = records
         self._cloud = cloud
+        self._nodes = nodes
         self._clock = clock
         self._wake = wake
         self._max_concurrent = max_concurrent
@@ -102,6 +104,8 @@ class Executor:
                 self._note_peer(step)
             case p.NoteDevice():
                 self._note_device(step)
+            case p.AskAgent():
+                self._ask_agent(step)
             case p.NotePublished():
                 self._records.change(step.subject, "published", step.reason, line_published=True)
             case p.Remove():
@@ -128,6 +132,13 @@ class Executor:
         else:
             # It may change with every packet: it is worth no line in the journal.
             self._records.journal.note(replace(machine, path=step.path))
+
+    def _ask_agent(self, step: p.AskAgent) -> None:
+        """It is worth no line in the journal."""
+        if self._nodes.ask_agent(step.subject):
+            machine = self._records.get(step.subject)
+            marks = {**machine.marks, ASKED: self._records.now()}
+            self._records.journal.note(replace(machine, marks=marks))
 
     def _note_device(self, step: p.NoteDevice) -> None:
         marks = {mark: at for mark, at in self._records.get(step.subject).marks.items() if mark != DEVICE_GONE}

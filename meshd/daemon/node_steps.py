@@ -53,6 +53,10 @@ class Agents(Protocol):
         """Have the agent carry out a verb; returns "" or why it failed (also when it did not answer in time)."""
         ...
 
+    def hasten(self, machine: str) -> bool:
+        """Have the agent speak now; False when it may be at work on a command, and silent for that."""
+        ...
+
 
 class Devices(Protocol):
     """What is asked of the tailnet's API."""
@@ -132,6 +136,10 @@ class NodeSteps:
         machine = self._records.get(step.subject)
         if machine.removal == "surplus" and not machine.left_slurm:  # nobody has removed it meanwhile
             self._records.move(machine.name, Phase.READY, step.reason, removal="")
+
+    def ask_agent(self, machine: str) -> bool:
+        """Have a machine's agent give a sign of life; False when its silence would prove nothing."""
+        return self._agents.hasten(machine)
 
     async def _until_calm(self) -> None:
         if self._calm is not None:

@@ -71,6 +71,9 @@ DEVICE_GONE = "device_gone"
 UNREADABLE = "unreadable"
 """The mark of a machine whose record in the journal could be read only in part."""
 
+REBOOTING = "rebooting"
+"""The mark of a machine whose agent said, as it was stopped, that the machine reboots."""
+
 COSTS_MONEY = frozenset(Phase) - {Phase.REQUESTED, Phase.GONE}
 
 
@@ -155,6 +158,11 @@ class Machine:
         """Left alone, since what is known of it may be wrong, until somebody removes it or its end has begun."""
         over = self.removal in {"wanted", "forced"} or self.phase in {Phase.TERMINATING, Phase.LOST, Phase.GONE}
         return UNREADABLE in self.marks and not over
+
+    @property
+    def rebooting(self) -> bool:
+        """Its agent said that it reboots, and has not spoken since."""
+        return REBOOTING in self.marks
 
     @property
     def usd_per_hour(self) -> float:

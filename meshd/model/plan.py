@@ -85,6 +85,11 @@ class NoteDevice(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class AskAgent(Step):
+    """Have the machine's agent give a sign of life at once: its cloud says that the machine has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class NotePublished(Step):
     """The machine's line is in force in Slurm."""
 

@@ -12,7 +12,7 @@ from meshd.model.plan import Accept, Launch, Move, NotePeer, NotePublished, Star
 from meshd.plan.asking import ended_step
 from meshd.plan.ipv4 import NO_IPV4, NO_IPV4_CURE
 from meshd.plan.leaving import fail, way_out
-from meshd.plan.signs import age_s, both_since, may_have_jobs
+from meshd.plan.signs import age_s, both_since, may_have_jobs, rebooting
 from meshd.plan.world import World
 
 DEAD_KEY_CURE = "`meshctl rotate-key`; where meshd cannot mint, put a new reusable key in place first"
@@ -122,11 +122,14 @@ def testing(machine: Machine, world: World) -> Step | None:
         text = f"Slurm refused its registration: {node.reason or 'no reason given'}"
         return fail(machine, text, FailureCause.TEST)
     since = both_since(world)
-    if since is not None and age_s(machine, world, since) > world.policy.test_timeout_s:
+    limit_s = world.policy.test_timeout_s
+    if rebooting(machine, world):
+        limit_s = max(limit_s, world.policy.boot_timeout_s)
+    if since is not None and age_s(machine, world, since) > limit_s:
         states = "+".join(sorted(node.states)) if node else "unknown to Slurm"
         return fail(
             machine,
-            f"not up in Slurm within {world.policy.test_timeout_s:g} s (state {states}): see slurmd's log "
+            f"not up in Slurm within {limit_s:g} s (state {states}): see slurmd's log "
             "on the machine; ports 6817 and 6818 must be open between head and machine in the tailnet's ACL",
             FailureCause.TEST,
         )

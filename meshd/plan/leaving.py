@@ -84,10 +84,10 @@ def _at_work_again(machine: Machine, world: World) -> bool:
 
 def _gone_from(instance: Instance | None, machine: Machine, world: World, at: datetime) -> bool:
     """Whether the listing of `at` shows its end: a fresh machine may be missing, one that still speaks is alive."""
-    if instance is not None:
-        return instance.state is InstanceState.GONE
-    born = machine.launch_called_at or machine.created_at
     spoke_since = machine.heartbeat_at is not None and machine.heartbeat_at > at
+    if instance is not None:
+        return instance.state is InstanceState.GONE and not spoke_since
+    born = machine.launch_called_at or machine.created_at
     return (at - born).total_seconds() > world.policy.listing_lag_s and not spoke_since
 
 

@@ -11,18 +11,37 @@ from collections.abc import Callable
 
 from meshd.model.failure import FailureCause
 from meshd.model.machine import DEVICE_GONE, IN_SLURM, Machine, Phase
-from meshd.model.plan import DisableKeyExpiry, Move, NoteDevice, NotePeer, Step
+from meshd.model.plan import AskAgent, DisableKeyExpiry, Move, NoteDevice, NotePeer, Step, Warn
 from meshd.plan import arriving, doubt, leaving
 from meshd.plan.asking import ended_step
 from meshd.plan.leaving import fail
-from meshd.plan.signs import dead
+from meshd.plan.signs import contradiction, dead, patience_s, to_be_asked
 from meshd.plan.world import World
 from meshd.provider_api import InstanceState
 
 
 def next_step(machine: Machine, world: World) -> Step | None:
     """The one step that this machine needs now; None when it is well or has to wait."""
-    return _BY_PHASE[machine.phase](machine, world) or _device(machine, world)
+    return _BY_PHASE[machine.phase](machine, world) or _ask(machine, world) or _device(machine, world)
+
+
+def doubt_of_end(machine: Machine, world: World) -> Warn | None:
+    """People are told of a machine that works, and of which its cloud says that it has ended."""
+    words = contradiction(machine, world) if machine.phase in IN_SLURM else ""
+    if not words:
+        return None
+    return Warn(
+        machine.name,
+        f"{words}; but its agent spoke {world.silence_s(machine):.0f} s ago, so it is kept, and its jobs go on",
+        f"look at {machine.instance_id} in {machine.provider}'s console; `meshctl remove {machine.name}` gives it back "
+        "once its jobs have ended",
+    )
+
+
+def _ask(machine: Machine, world: World) -> Step | None:
+    if machine.phase not in IN_SLURM or not to_be_asked(machine, world):
+        return None
+    return AskAgent(machine.name, f"{machine.provider} says that it has ended")
 
 
 def _device(machine: Machine, world: World) -> Step | None:
@@ -51,7 +70,7 @@ def _ready(machine: Machine, world: World) -> Step | None:
         why = ", since its tailnet device was deleted" if DEVICE_GONE in machine.marks else ""
         return fail(
             machine,
-            f"no word from it for over {world.policy.heartbeat_lost_s:g} s{why}, and Slurm does not reach it either",
+            f"no word from it for over {patience_s(machine, world):g} s{why}, and Slurm does not reach it either",
             FailureCause.UNKNOWN,
         )
     return _lasting_key(machine, world)

@@ -19,8 +19,9 @@ from meshd.plan.signs import ENDED
 from meshd.plan.world import World, believed
 from meshd.provider_api import Instance, InstanceState, Offer
 
-_COSTS_NOTHING = (ENDED | {InstanceState.TERMINATING}) - {InstanceState.STOPPED}
-"""These need not be ended. One that is powered off does: its disk costs."""
+_OFF = frozenset({InstanceState.STOPPED, InstanceState.FAILED})
+_COSTS_NOTHING = (ENDED | {InstanceState.TERMINATING}) - _OFF
+"""These need not be ended. One that is powered off does, since its disk costs, and one that is ill may cost all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class _Orphan:
         address: its own on the tailnet, "" when it is not there; None when that is not known.
         line: the address of the joined line of its slot, "" for a free slot.
         late: see `Known.late_ids`.
+        off: nothing runs on it, and nothing will: its cloud says so, and neither the tailnet nor Slurm sees it at work.
     """
 
     instance: Instance
@@ -62,11 +64,7 @@ class _Orphan:
     address: str | None
     line: str
     late: bool
-
-    @property
-    def off(self) -> bool:
-        """It is powered off: nothing runs on it, and nothing will."""
-        return self.instance.state is InstanceState.STOPPED
+    off: bool
 
     @property
     def in_force(self) -> bool:
@@ -141,7 +139,10 @@ def _orphan(desired: Desired, instance: Instance, known: Known, world: World) ->
     address = None if world.peers is None else peer.ipv4 if peer else ""
     line = world.published.get(slot, "") if slot else ""
     late = (instance.provider, instance.id) in known.late_ids
-    return _Orphan(instance, pool, slot if pool else None, address, line, late)
+    node = world.slurm.nodes.get(slot) if world.slurm is not None and slot and line == address else None
+    at_work = (peer is not None and peer.online) or (node is not None and node.up)
+    off = instance.state in _OFF and world.peers is not None and not at_work
+    return _Orphan(instance, pool, slot if pool else None, address, line, late, off)
 
 
 def _end(orphan: _Orphan, world: World) -> TerminateOrphan | None:

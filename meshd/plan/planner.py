@@ -14,7 +14,7 @@ from meshd.model.desired import Desired
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Plan, Step, Warn
-from meshd.plan.lifecycle import next_step
+from meshd.plan.lifecycle import doubt_of_end, next_step
 from meshd.plan.orphans import Known, orphan_steps
 from meshd.plan.prices import stale_warnings
 from meshd.plan.scale import scale_steps
@@ -59,6 +59,9 @@ def plan(
     steps += stale_warnings(desired, tuple(steps), now)
     decided = {step.subject for step in steps}
     for machine in machines:
+        doubt = doubt_of_end(machine, world)
+        if doubt is not None:
+            steps.append(doubt)
         if machine.name not in busy and machine.name not in decided:
             step = next_step(machine, world)
             if step is not None:

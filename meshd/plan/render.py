@@ -7,10 +7,20 @@ from dataclasses import dataclass
 
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase
-from meshd.model.plan import KeepAfterAll, NoteDevice, NotePeer, NotePublished, Plan, Remove, RequestMachine, Step
+from meshd.model.plan import (
+    AskAgent,
+    KeepAfterAll,
+    NoteDevice,
+    NotePeer,
+    NotePublished,
+    Plan,
+    Remove,
+    RequestMachine,
+    Step,
+)
 from meshd.plan.scale import supply_gpus, units
 
-_BOOKKEEPING = (NoteDevice, NotePeer, NotePublished)
+_BOOKKEEPING = (AskAgent, NoteDevice, NotePeer, NotePublished)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,22 @@ from meshd.plan.world import World
 from meshd.provider_api import InstanceState
 
 ENDED = frozenset({InstanceState.GONE, InstanceState.FAILED, InstanceState.PREEMPTED, InstanceState.STOPPED})
-"""States in which nothing runs on a machine any more."""
+"""States in which nothing runs on a machine any more, if the word is true."""
+
+SURE = frozenset({InstanceState.GONE, InstanceState.PREEMPTED})
+"""Of these, those that are believed as soon as the agent does not answer. The others are words for a machine that is
+ill, off for a moment, or being repaired (Lambda's `unhealthy`, RunPod's `ERROR`, GCE's `REPAIRING`): it may work on."""
+
+REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT", "POWERING_UP", "POWERING_DOWN", "POWER_UP"})
+"""Slurm's words for a node that is away and comes back (`scontrol reboot`)."""
+
+ASKED = "agent_asked"
+"""The mark of when its agent was asked for a sign of life."""
+
+ANSWER_S = 5.0
+"""An agent that is there answers a question within a round trip; so long is waited."""
+
+ASK_AGAIN_S = 15.0
 
 
 def age_s(machine: Machine, world: World, since: datetime | None = None) -> float:
@@ -31,19 +46,62 @@ def both_since(world: World) -> datetime | None:
     return max(world.peers_since, world.slurm_since)
 
 
+def rebooting(machine: Machine, world: World) -> bool:
+    """Slurm says so, or its agent did before it went down."""
+    node = world.node(machine)
+    return machine.rebooting or (node is not None and bool(node.states & REBOOTING))
+
+
+def patience_s(machine: Machine, world: World) -> float:
+    """How long a machine may be silent before it counts as lost: one that reboots, as long as a boot may take."""
+    policy = world.policy
+    return max(policy.boot_timeout_s, policy.heartbeat_lost_s) if rebooting(machine, world) else policy.heartbeat_lost_s
+
+
+def last_word(machine: Machine) -> datetime | None:
+    """When its agent spoke; None when it never did. One that was found again may have, before: it counts from then."""
+    return machine.heartbeat_at or (machine.created_at if machine.launch_attempts == 0 else None)
+
+
 def silent(machine: Machine, world: World) -> bool:
     """Its agent has not spoken for long, while the head could hear it."""
-    if machine.heartbeat_at is None or world.peers_since is None:
-        return machine.heartbeat_at is None
-    heard = max(machine.heartbeat_at, world.peers_since)
-    return (world.now - heard).total_seconds() > world.policy.heartbeat_lost_s
+    spoke = last_word(machine)
+    if spoke is None or world.peers_since is None:
+        return spoke is None
+    heard = max(spoke, world.peers_since)
+    return (world.now - heard).total_seconds() > patience_s(machine, world)
 
 
 def ended_by_cloud(machine: Machine, world: World) -> str:
-    """Why the machine does not exist any more as the cloud tells it; "" while it does or that is not known.
+    """Why the machine does not exist any more as the cloud tells it; "" while it does or that is not sure.
 
+    A cloud's word is believed when the machine does not contradict it. One that is on its way down may still speak.
     Missing from a listing is a weak word: a machine that still speaks is not gone.
     """
+    words = _said_ended(machine, world)
+    return words if words and (_on_its_way_down(machine, world) or _agrees(machine, world)) else ""
+
+
+def contradiction(machine: Machine, world: World) -> str:
+    """What the cloud says of a machine that still speaks, in the cloud's words; "" while they agree."""
+    instance = world.instance(machine)
+    if instance is None or instance.state not in ENDED or _agrees(machine, world):
+        return ""
+    return _said_ended(machine, world)
+
+
+def to_be_asked(machine: Machine, world: World) -> bool:
+    """Its agent shall give a sign of life now: its cloud says that it has ended, and that it is silent is not known."""
+    instance = world.instance(machine)
+    if instance is None or instance.state not in SURE or not contradiction(machine, world):
+        return False
+    asked = machine.marks.get(ASKED)
+    return world.peers_since is not None and (
+        asked is None or (world.now - asked).total_seconds() >= ASK_AGAIN_S
+    )  # fmt: skip
+
+
+def _said_ended(machine: Machine, world: World) -> str:
     at = world.listed_at.get(machine.provider)
     if at is None or (machine.phase is Phase.BOOTING and at <= machine.phase_since):
         return ""
@@ -58,14 +116,39 @@ def ended_by_cloud(machine: Machine, world: World) -> str:
     born = max(born, machine.marks.get("told_alive", born))
     if (at - born).total_seconds() <= world.policy.listing_lag_s:
         return ""  # a fresh machine may be missing from a listing that lags
-    return f"{machine.provider} does not list it any more" if silent(machine, world) else ""
+    return f"{machine.provider} does not list it any more"
+
+
+def _on_its_way_down(machine: Machine, world: World) -> bool:
+    instance = world.instance(machine)
+    return instance is not None and instance.state is InstanceState.TERMINATING
+
+
+def _agrees(machine: Machine, world: World) -> bool:
+    """The machine is as silent as one that has ended."""
+    instance = world.instance(machine)
+    if last_word(machine) is None:
+        return True
+    if instance is not None and instance.state in SURE:
+        return silent(machine, world) or _unanswered(machine, world)
+    if not silent(machine, world) or world.slurm is None:
+        return False
+    node = world.node(machine)
+    return node is None or not node.up or (instance is None and world.idle(machine))
+
+
+def _unanswered(machine: Machine, world: World) -> bool:
+    """Its agent was asked, and has not spoken since."""
+    asked, spoke = machine.marks.get(ASKED), last_word(machine)
+    if asked is None or spoke is None or spoke > asked or world.peers_since is None:
+        return False
+    return (world.now - max(asked, world.peers_since)).total_seconds() >= ANSWER_S
 
 
 def surely_ended(machine: Machine, world: World) -> bool:
     """Nothing runs on it any more, so nothing can be killed: not merely on its way down."""
-    instance = world.instance(machine)
-    ending = instance is not None and instance.state is InstanceState.TERMINATING
-    return bool(ended_by_cloud(machine, world)) and (not ending or silent(machine, world))
+    ended = bool(ended_by_cloud(machine, world))
+    return ended and (not _on_its_way_down(machine, world) or silent(machine, world))
 
 
 def may_have_jobs(machine: Machine, world: World) -> bool:

@@ -103,6 +103,10 @@ class World:
         """The machine's device on the tailnet."""
         return self.peers.get(machine.name) if self.peers is not None else None
 
+    def silence_s(self, machine: Machine) -> float:
+        """How long ago its agent spoke; since it was made, when it never did."""
+        return (self.now - (machine.heartbeat_at or machine.created_at)).total_seconds()
+
     def idle(self, machine: Machine) -> bool:
         """Surely no job runs on the machine's slot. False also means: not known."""
         if self.slurm is None:

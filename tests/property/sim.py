@@ -106,6 +106,11 @@ class SimMachine:
     ended_listed_until_s: float = 0.0
     slurmd: bool = False
     ip: str = ""
+    said: InstanceState = InstanceState.RUNNING
+    said_until_s: float = 0.0
+
+
+FALSE_WORDS = (InstanceState.FAILED, InstanceState.STOPPED, InstanceState.PREEMPTED, InstanceState.GONE)
 
 
 @dataclass
@@ -129,6 +134,7 @@ class World:
     sold_out: set[str] = field(default_factory=set)  # offers that have nothing until this round is over
     creates: int = 0
     next_ip: int = 1
+    lies: random.Random = field(default_factory=lambda: random.Random(0))
 
     def chance(self, p: float) -> bool:
         return self.faults and self.rng.random() < p
@@ -196,6 +202,8 @@ class World:
 
     def _instance(self, m: SimMachine) -> Instance:
         state = InstanceState.RUNNING if m.ended_s is None else InstanceState.GONE
+        if m.ended_s is None and self.clock.t_s < m.said_until_s and self.faults:
+            state = m.said
         return Instance(
             CLOUD, InstanceId(m.id), m.token, state, m.offer.region, m.offer.instance_type,
             launched_at=START + timedelta(seconds=m.born_s),
@@ -281,6 +289,9 @@ class World:
         self.maybe_crash()
         return ""
 
+    def hasten(self, machine: str) -> bool:
+        return self.lies.random() < 0.8
+
     async def user_data(self, machine: Machine) -> UserData:
         return UserData("#!/bin/sh\n", "a" * 64)
 
@@ -309,6 +320,8 @@ class World:
         for machine in self.machines.values():
             if machine.ended_s is None and t >= machine.dies_s:
                 self._end(machine, by_meshd=False)
+            if machine.slurmd and self.faults and self.lies.random() < 0.02:
+                machine.said, machine.said_until_s = self.lies.choice(FALSE_WORDS), t + self.lies.uniform(5, 300)
         for slot, (_, ends_s) in list(self.jobs.items()):
             if t >= ends_s:
                 del self.jobs[slot]
@@ -488,7 +501,10 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
     Violation.seen.clear()
     rng, places = random.Random(seed), random.Random(-seed)
     about = setting or Setting()
-    world = World(rng, SimClock(START), Capabilities(idempotent_launch=about.idempotent), fails=about.fails)
+    world = World(
+        rng, SimClock(START), Capabilities(idempotent_launch=about.idempotent), fails=about.fails,
+        lies=random.Random(-1 - seed),
+    )  # fmt: skip
     policy = Policy(
         boot_timeout_s=about.boot_timeout_s, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
         listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120,

@@ -103,11 +103,17 @@ class Agents:
     def __init__(self) -> None:
         self.orders: list[str] = []
         self.answer = ""
+        self.hastened: list[str] = []
+        self.at_work = False
 
     async def command(self, machine: str, verb: str, args: Mapping[str, object], timeout_s: float) -> str:
         self.orders.append(verb)
         await asyncio.sleep(0)
         return self.answer
+
+    def hasten(self, machine: str) -> bool:
+        self.hastened.append(machine)
+        return not self.at_work
 
     async def user_data(self, machine: Machine) -> UserData:
         return UserData("#!/bin/sh\n", "a" * 64)

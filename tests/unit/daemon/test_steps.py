@@ -24,6 +24,7 @@ from meshd.model import plan as p
 from meshd.model.desired import Block, Cause, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
+from meshd.plan.signs import ASKED
 from meshd.provider_api import Offer, ProviderName
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import NOW, OFFER, ago, around, instance, machine, node, snapshot
@@ -100,6 +101,19 @@ async def test_why_a_step_failed_is_forgotten_once_none_is_planned_any_more(smal
     small.clock.t_s += 60
     small.reconciler.tick()
     assert m.name not in small.executor.problems
+
+
+async def test_an_agent_is_asked_for_a_sign_of_life_unless_it_may_be_at_work(small: Small) -> None:
+    m = give(small, replace(machine(Phase.READY), name=LEAVING.name, slot=LEAVING.slot), "IDLE")
+    events = len(small.journal.events())
+    small.agents.at_work = True
+    small.executor.begin(p.AskAgent(m.name, "its cloud says so"))
+    assert ASKED not in small.get(m.name).marks, "its silence would prove nothing"
+    small.agents.at_work = False
+    small.executor.begin(p.AskAgent(m.name, "its cloud says so"))
+    assert small.get(m.name).marks[ASKED] == small.clock.now()
+    assert small.agents.hastened == [m.name] * 2
+    assert len(small.journal.events()) == events, "it is worth no line in the journal"
 
 
 async def test_force_and_death_do_not_wait(small: Small) -> None:

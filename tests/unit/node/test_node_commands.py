@@ -90,3 +90,17 @@ def test_arguments_are_in_no_repr() -> None:
     queue = CommandQueue()
     queue.put("auth_key", {"key": "tskey-secret"})
     assert "tskey-secret" not in repr(queue.pending())
+
+
+async def test_a_held_poll_ends_at_once_when_a_sign_of_life_is_wanted() -> None:
+    queue = CommandQueue()
+    poll = asyncio.create_task(queue.take(60))
+    await asyncio.sleep(0)
+    assert queue.hasten()
+    assert await poll == []
+    order = queue.put("greet")
+    assert queue.hasten(), "nothing was delivered yet"
+    assert [one.id for one in await queue.take(60)] == [order]
+    assert not queue.hasten(), "the agent may be at work on it"
+    queue.settle([ResultIn(id=order, ok=True)])
+    assert queue.hasten()

@@ -9,9 +9,10 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Block, Cause, Policy
-from meshd.model.machine import DEVICE_GONE, MOVES, Machine, Phase
+from meshd.model.machine import DEVICE_GONE, MOVES, REBOOTING, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
-from meshd.plan.lifecycle import next_step
+from meshd.plan.lifecycle import doubt_of_end, next_step
+from meshd.plan.signs import ASKED, ENDED
 from meshd.plan.world import World
 from meshd.provider_api import InstanceState
 from tests.unit.worlds import GONE_DARK, NOW, ago, around, instance, machine, node, peer, slurm, snapshot, tailnet
@@ -180,10 +181,105 @@ def test_missing_and_silent_is_given_up(phase: Phase) -> None:
     assert to(found) is (Phase.TERMINATING if phase is Phase.CONFIGURING else Phase.DRAINING)
 
 
-@pytest.mark.parametrize("state", [InstanceState.GONE, InstanceState.PREEMPTED, InstanceState.STOPPED])
-def test_ended_by_its_cloud(state: InstanceState) -> None:
-    m = machine(Phase.READY)
-    assert to(step(m, around(m, instances={"aws": Fresh((instance(m, state),), NOW)}))) is Phase.DRAINING
+def saying(m: Machine, state: InstanceState, *states: str, **parts: Any) -> Snapshot:
+    """All is well but for its cloud's word."""
+    return around(m, *states, instances={"aws": Fresh((instance(m, state, reason="why"),), NOW)}, **parts)
+
+
+@pytest.mark.parametrize("phase", IN_SLURM)
+@pytest.mark.parametrize("state", sorted(ENDED))
+@pytest.mark.parametrize("jobs", [True, False])
+def test_no_word_of_a_cloud_ends_a_machine_that_speaks(phase: Phase, state: InstanceState, jobs: bool) -> None:
+    m = machine(phase, heartbeat_at=ago(5), marks={"start_slurmd": ago(1000), "drained": ago(900)})
+    busy = {"jobs": {m.slot: "7"}} if jobs else {}
+    for asked in (None, ago(30), ago(3)):
+        asks = {ASKED: asked} if asked else {}
+        now = replace(m, marks={**m.marks, **asks})
+        found = step(now, saying(now, state, "ALLOCATED" if jobs else "IDLE", "DRAIN", **busy))
+        assert not isinstance(found, p.Terminate)
+        assert not isinstance(found, p.Move) or not found.failure
+        assert not isinstance(found, p.Leave) or not (found.dead or jobs)
+        doubt = doubt_of_end(now, World.of(saying(now, state), POLICY, NOW, {}))
+        assert doubt is not None
+        assert "why" in doubt.reason
+
+
+@pytest.mark.parametrize("state", [InstanceState.GONE, InstanceState.PREEMPTED])
+def test_an_agent_is_asked_before_a_plain_word_is_believed(state: InstanceState) -> None:
+    m = machine(Phase.READY, heartbeat_at=ago(20))
+    assert isinstance(step(m, saying(m, state)), p.AskAgent)
+    asked = replace(m, marks={**m.marks, ASKED: ago(4)})
+    assert step(asked, saying(asked, state)) is None, "it may yet answer"
+    unanswered = replace(m, marks={**m.marks, ASKED: ago(6)})
+    assert to(step(unanswered, saying(unanswered, state))) is Phase.DRAINING
+    answered = replace(m, heartbeat_at=ago(3), marks={**m.marks, ASKED: ago(6)})
+    assert step(answered, saying(answered, state)) is None
+    later = replace(m, heartbeat_at=ago(3), marks={**m.marks, ASKED: ago(16)})
+    assert isinstance(step(later, saying(later, state)), p.AskAgent), "again and again"
+    silent = replace(m, heartbeat_at=ago(121))
+    assert to(step(silent, saying(silent, state))) is Phase.DRAINING
+    deaf = {"tailnet": GONE_DARK}
+    assert step(unanswered, saying(unanswered, state, **deaf)) is None, "the head hears nobody"
+    back = {"tailnet": Fresh(tailnet(peer(m)), NOW, ago(2))}
+    assert step(unanswered, saying(unanswered, state, **back)) is None, "it has heard for a moment only"
+
+
+@pytest.mark.parametrize("state", [InstanceState.FAILED, InstanceState.STOPPED])
+def test_a_machine_that_is_ill_is_given_up_once_neither_agent_nor_slurm_sees_it(state: InstanceState) -> None:
+    m = machine(Phase.READY, heartbeat_at=ago(20))
+    assert step(m, saying(m, state, "DOWN", "NOT_RESPONDING")) is None
+    quiet = replace(m, heartbeat_at=ago(121))
+    assert step(quiet, saying(quiet, state, "IDLE")) is None, "its slurmd answers"
+    assert step(quiet, saying(quiet, state, slurm=GONE_DARK)) is None, "whether it does is not known"
+    assert to(step(quiet, saying(quiet, state, "DOWN", "NOT_RESPONDING"))) is Phase.DRAINING
+    rebooting = saying(quiet, state, "DOWN", "REBOOT_ISSUED")
+    assert step(quiet, rebooting) is None
+
+
+@pytest.mark.parametrize("state", sorted(ENDED))
+def test_one_that_never_spoke_is_given_up_at_its_clouds_word(state: InstanceState) -> None:
+    for phase in (Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING, Phase.READY):
+        m = machine(phase, heartbeat_at=None)
+        found = step(m, saying(m, state, "DOWN"))
+        assert to(found) in {Phase.TERMINATING, Phase.DRAINING}
+
+
+def test_one_that_speaks_is_not_called_gone_after_it_was_ended() -> None:
+    m = machine(Phase.TERMINATING, marks={"terminate_called": ago(60)}, heartbeat_at=ago(-1), tailnet_ip="")
+    assert not isinstance(step(m, saying(m, InstanceState.GONE)), p.Move)
+    quiet = replace(m, heartbeat_at=ago(61))
+    assert to(step(quiet, saying(quiet, InstanceState.GONE))) is Phase.GONE
+
+
+# -- a reboot ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["REBOOT_ISSUED", "REBOOT_REQUESTED", "POWERING_UP", "POWERING_DOWN"])
+@pytest.mark.parametrize("base", ["DOWN", "IDLE"])
+def test_a_node_that_reboots_is_waited_for_as_long_as_a_boot_may_take(word: str, base: str) -> None:
+    m = machine(Phase.READY, heartbeat_at=ago(899))
+    seen = around(m, base, word, "NOT_RESPONDING", "DRAIN")
+    assert step(m, seen) is None
+    assert to(step(replace(m, heartbeat_at=ago(901)), seen)) is Phase.DRAINING
+    missing = replace(seen, instances={"aws": Fresh((), NOW)})
+    assert step(m, missing) is None, "some clouds do not list a machine that reboots"
+    assert to(step(m, around(m, "DOWN", "NOT_RESPONDING"))) is Phase.DRAINING, "no reboot"
+
+
+def test_a_reboot_by_hand_is_known_from_its_agent() -> None:
+    m = machine(Phase.READY, heartbeat_at=ago(600))
+    down = around(m, "DOWN", "NOT_RESPONDING")
+    assert step(replace(m, marks={**m.marks, REBOOTING: ago(600)}), down) is None
+    late = replace(m, heartbeat_at=ago(901), marks={**m.marks, REBOOTING: ago(901)})
+    found = step(late, down)
+    assert isinstance(found, p.Move)
+    assert "900 s" in found.failure
+
+
+def test_a_node_that_reboots_while_it_is_tested_has_longer() -> None:
+    m = machine(Phase.TESTING, age_s=600)
+    assert to(step(m, around(m, "DOWN"))) is Phase.DRAINING
+    assert step(m, around(m, "DOWN", "REBOOT_ISSUED")) is None
 
 
 @pytest.mark.parametrize("state", [InstanceState.UNKNOWN, InstanceState.RUNNING, InstanceState.BOOTING])
@@ -203,7 +299,9 @@ def test_being_shut_down_its_jobs_are_not_killed_early() -> None:
     busy = around(m, "ALLOCATED", "DRAIN", jobs={m.slot: "7"}, instances=ending)
     assert step(m, busy) is None
     over = {"aws": Fresh((instance(m, InstanceState.GONE),), NOW)}
-    found = step(m, around(m, "ALLOCATED", "DRAIN", jobs={m.slot: "7"}, instances=over))
+    assert isinstance(step(m, around(m, "ALLOCATED", "DRAIN", jobs={m.slot: "7"}, instances=over)), p.AskAgent)
+    dead = replace(m, marks={**m.marks, ASKED: ago(6)}, heartbeat_at=ago(7))
+    found = step(dead, around(dead, "ALLOCATED", "DRAIN", jobs={m.slot: "7"}, instances=over))
     assert isinstance(found, p.Leave)
     assert found.dead
 

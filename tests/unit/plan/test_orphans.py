@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from meshd.model import plan as p
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
@@ -70,20 +72,35 @@ def test_not_while_it_may_be_behind_a_slot_at_work() -> None:
 
 
 def test_ended_ones_and_stale_listings_are_nothing() -> None:
-    for state in (InstanceState.GONE, InstanceState.TERMINATING, InstanceState.FAILED):
+    for state in (InstanceState.GONE, InstanceState.TERMINATING, InstanceState.PREEMPTED):
         assert steps(stray=replace(STRAY, state=state)) == []
     assert steps(seen={"instances": {"aws": GONE_DARK}}) == []
     assert steps(seen={"instances": {"aws": Fresh((STRAY,), ago(1000))}}) == []
 
 
-def test_one_that_is_powered_off_costs_for_its_disk_and_is_ended() -> None:
-    off = replace(STRAY, state=InstanceState.STOPPED)
-    busy = Fresh(slurm(node(LOST, "ALLOCATED"), jobs={"h100-3": "7"}), NOW)
-    here = {"tailnet": Fresh(tailnet(peer(LOST)), NOW), "published": {"h100-3": LOST.tailnet_ip}, "slurm": busy}
-    for gpus, seen in ((None, {}), (3, {}), (3, here), (0, {"slurm": GONE_DARK, "tailnet": GONE_DARK})):
+@pytest.mark.parametrize("state", [InstanceState.STOPPED, InstanceState.FAILED])
+def test_one_that_is_off_or_ill_costs_and_is_ended(state: InstanceState) -> None:
+    off = replace(STRAY, state=state)
+    lost = Fresh(slurm(node(LOST, "ALLOCATED", "NOT_RESPONDING"), jobs={"h100-3": "7"}), NOW)
+    away = Fresh(tailnet(replace(peer(LOST), online=False)), NOW)
+    here = {"tailnet": away, "published": {"h100-3": LOST.tailnet_ip}, "slurm": lost}
+    for gpus, seen in ((None, {}), (3, {}), (3, here), (0, {"slurm": GONE_DARK})):
         (found,) = steps(stray=off, gpus=gpus, seen=seen)
         assert isinstance(found, p.TerminateOrphan), "nothing runs on it, whatever its slot does"
     assert steps(stray=replace(off, launched_at=ago(60))) == []
+
+
+@pytest.mark.parametrize("state", [InstanceState.STOPPED, InstanceState.FAILED])
+def test_one_that_works_whatever_its_cloud_says_is_taken_over(state: InstanceState) -> None:
+    off = replace(STRAY, state=state)
+    busy = Fresh(slurm(node(LOST, "ALLOCATED"), jobs={"h100-3": "7"}), NOW)
+    for online in (True, False):
+        seen_by_tailnet = Fresh(tailnet(replace(peer(LOST), online=online)), NOW)
+        here = {"tailnet": seen_by_tailnet, "published": {"h100-3": LOST.tailnet_ip}, "slurm": busy}
+        (found,) = steps(stray=off, gpus=3, seen=here)
+        assert isinstance(found, p.AdoptOrphan), "a job runs on it"
+    dark = {"slurm": GONE_DARK, "tailnet": GONE_DARK}
+    assert steps(stray=off, gpus=0, seen=dark) == [], "whether it works is not known"
 
 
 def test_it_counts_as_what_its_type_is_wherever_that_is_offered() -> None:
