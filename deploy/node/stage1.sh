@@ -11,6 +11,7 @@ LOGIN=@LOGIN_SERVER@
 ETC=/etc/meshd-node
 KEY=$ETC/tailscale.key
 STATE=/var/lib/meshd-node/state.json
+PYZ=/opt/meshd-node/meshd-node.pyz
 MARK=/var/lib/meshd-node/machine
 TRIES=@TRIES@
 
@@ -27,10 +28,11 @@ nap() { sleep 0.05 2>/dev/null || sleep 1; }
 
 booted() { [ -d /run/systemd/system ]; }
 
-was_node() { [ -e "$STATE" ] && [ -s /opt/meshd-node/meshd-node.pyz ]; }
+# Its state may be lost or damaged: its token alone brings it back.
+was_node() { [ -e "$STATE" ] || [ -e $ETC/node.token ] && [ -s $PYZ ]; }
 
 start_agent() {
-  if booted; then systemctl --no-block start meshd-node; else python3 /opt/meshd-node/meshd-node.pyz install; fi
+  if booted; then systemctl --no-block start meshd-node; else python3 $PYZ install; fi
 }
 
 # The machine cannot become a node. Nothing can be lost: no job has ever run on it, unless it had joined before. Then its
@@ -66,7 +68,7 @@ install_tailscale() {
   say "installing tailscale"
   ID='' VERSION_CODENAME=''
   [ -r /etc/os-release ] && . /etc/os-release
-  case "$ID" in debian|ubuntu) ;; *) give_up "no tailscale 1.90 here and no way to install it on '$ID': use an image with it";; esac
+  case "$ID" in debian|ubuntu) ;; *) give_up "no tailscale 1.90 here and no way to install it on '$ID'";; esac
   base=@PACKAGES@/$ID/$VERSION_CODENAME
   keyring=/usr/share/keyrings/tailscale-archive-keyring.gpg
   get "$base.noarmor.gpg" "$keyring" && get "$base.tailscale-keyring.list" /etc/apt/sources.list.d/tailscale.list ||
@@ -244,14 +246,16 @@ main() {
   mkdir -p "$ETC"
   chmod 0700 "$ETC"
   forget_image
-  if [ ! -e "$STATE" ]; then
+  # Where a cloud keeps this script in a file, it is root's alone: it holds keys.
+  [ ! -f "$0" ] || chmod go= "$0"
+  if ! was_node; then
     printf '%s\n' @JOIN@ >"$ETC/join.json.new" && mv "$ETC/join.json.new" "$ETC/join.json"
   fi
   tailscale_ok || install_tailscale
   start_tailscaled
   rm -f "$ETC/online"
   if ! was_node; then
-    command -v python3 >/dev/null 2>&1 || give_up "no python3 here, which the node agent needs: use an image with it"
+    command -v python3 >/dev/null 2>&1 || give_up "no python3 here, which the node agent needs"
     begin_fetch
   fi
   join_tailnet

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from deploy.sandbox.clouds.metadata import PORT
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.headmachine import Head, HeadOptions
-from deploy.sandbox.network import GATEWAY
+from deploy.sandbox.network import GATEWAY, METADATA
 from deploy.sandbox.tailnet import API_TOKEN, CONTROL_URL
 from deploy.sandbox.vendors import VENDORS, credentials
 from deploy.sandbox.world import World
@@ -119,6 +120,7 @@ class Cluster:
                         lambda_limits=self.options.lambda_spacing_s,
                     ),
                     listen=self.world.network.listen,
+                    listen_metadata=lambda: self.world.network.listen(PORT, METADATA),
                 )
             )  # fmt: skip
             for name, machines in self.options.room.items():

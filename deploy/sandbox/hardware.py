@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from deploy.sandbox.hypervisor import MachineSpec
+from deploy.sandbox.network import METADATA
 
 _MEMORY_MIB = {
     "H100 80GB": 81559,
@@ -81,9 +82,12 @@ def lay_out(spec: MachineSpec, address: str, root: Path) -> None:
         address: its IPv4 address.
         root: an empty or missing directory.
     """
+    # GCE's images name the service so; where no name server is, this is all that does.
+    more = f"{METADATA} metadata.google.internal metadata\n" if spec.labels.get("cloud") == "gce" else ""
+    names = f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {spec.name}\n{more}"
     files = {
         "etc/hostname": f"{spec.name}\n",
-        "etc/hosts": f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {spec.name}\n",
+        "etc/hosts": names,
         "var/lib/cloud/seed/nocloud/meta-data": json.dumps(
             {"instance-id": f"i-{spec.name}", "local-hostname": spec.name}
         ),

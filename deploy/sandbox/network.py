@@ -21,6 +21,9 @@ from deploy.sandbox import proc
 GATEWAY = "10.77.0.1"
 """Where the sandbox's servers listen, and the machines' default route (which leads nowhere)."""
 
+METADATA = "169.254.169.254"
+"""Where clouds serve a machine's metadata; machines reach it over their default route."""
+
 _PREFIX = "10.77.0"
 _FIRST, _LAST = 10, 254
 _NETNS = Path("/run/netns")
@@ -71,6 +74,7 @@ class Network:
                 "link set lo up",
                 "link add br0 type bridge",
                 f"addr add {GATEWAY}/24 dev br0",
+                f"addr add {METADATA}/32 dev lo",
                 "link set br0 up",
             ],
         )
@@ -131,16 +135,17 @@ class Network:
         """The same command, run in the bridge's namespace."""
         return ["nsenter", f"--net={self.namespace}", "--", *(str(word) for word in argv)]
 
-    def listen(self, port: int) -> socket.socket:
+    def listen(self, port: int, address: str = GATEWAY) -> socket.socket:
         """A TCP socket that listens inside the sandbox while its owner stays outside.
 
         Args:
             port: TCP port; 0 takes a free one.
+            address: the gateway's, or the metadata service's.
         """
         made = self.open_socket()
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind((GATEWAY, port))
+            made.bind((address, port))
             made.listen(128)
         except OSError:
             made.close()

@@ -168,6 +168,7 @@ class PollIn(_FromAgent):
         notices: what happened on the machine by itself, oldest first; one may come twice when an answer was lost.
         auth_key_sha256: of the tailnet auth key that it keeps for a login without state; "" when it keeps none.
         spare_key_sha256: of the key for one use that it keeps for the case that its device is deleted; "" for none.
+        metadata_open: why users of the machine can reach its cloud's metadata service; "" when they cannot.
         hold_s: the agent wants an answer within this many seconds; None: the head's own.
     """
 
@@ -178,6 +179,7 @@ class PollIn(_FromAgent):
     roster_version: Annotated[int, Field(ge=-1, le=1_000_000_000)] = 0
     auth_key_sha256: _Sha256 = ""
     spare_key_sha256: _Sha256 = ""
+    metadata_open: Annotated[str, Field(max_length=400)] = ""
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None
     heartbeat: HeartbeatIn = HeartbeatIn()
     results: Annotated[tuple[ResultIn, ...], Field(max_length=256)] = ()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 import structlog
 
 from meshd.api.schema import CheckRow
+from meshd.daemon import metadata_watch
 from meshd.daemon.checkrow import fail, ok, warn
 from meshd.daemon.device_checks import DeviceChecks
 from meshd.errors import AuthFailed, MeshdError, RateLimited, Transient, Uncertain
+from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.words import counted
 from meshd.munge.client import MungeClient
@@ -45,7 +47,9 @@ class Doctor:
         names: ReadyCheck,
         config_problem: Callable[[], str],
         machine_names: Callable[[], frozenset[str]] = frozenset,
+        machines: Callable[[], Iterable[Machine]] = tuple,
     ) -> None:
+        self._machines = machines
         self._snapshot = snapshot
         self._machine_names = machine_names
         self._providers = providers
@@ -65,6 +69,7 @@ class Doctor:
             ("slurm", self._slurm),
             ("slurm files", self._files),
             ("node names", self._names),
+            ("metadata service", self._metadata_service),
             ("tailnet", self._tailnet),
             *self._devices.all(),
             *((f"provider {name}", self._provider(provider)) for name, provider in sorted(self._providers.items())),
@@ -77,6 +82,9 @@ class Doctor:
         if problem:
             return warn("settings", problem, "`meshctl config check` shows every fault; then `systemctl reload meshd`")
         return ok("settings", "are in force")
+
+    async def _metadata_service(self) -> CheckRow:
+        return metadata_watch.check(self._machines())
 
     async def _munge_round_trip(self) -> CheckRow:
         await self._munge.exchange(await self._munge.encode())

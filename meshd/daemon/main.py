@@ -16,7 +16,7 @@ from meshd.api.auth import Gate
 from meshd.api.schema import ProblemView
 from meshd.api.server import ApiServer
 from meshd.config import Settings
-from meshd.daemon import problems, wanted
+from meshd.daemon import metadata_watch, problems, wanted
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps
@@ -194,7 +194,7 @@ class Daemon:
                 ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
             ),
             files=self._publishing.check, munge_key=self._munge_desk.check, names=self._roster.check,
-            config_problem=lambda: self._in_force.problem,
+            config_problem=lambda: self._in_force.problem, machines=self._journal.machines,
             machine_names=lambda: frozenset(m.name for m in self._journal.machines()),
         )  # fmt: skip
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
@@ -283,6 +283,7 @@ class Daemon:
             *problems.of_journal(
                 self._journal.unreadable.lately(now), self._journal.machines(), self._journal.targets(), now
             ),
+            *metadata_watch.problems(self._journal.machines()),
             *problems.of_devices(self._journal.machines(), now),
             *self._auth.occasion.problems(),
             *self._auth.own_keys.problems(),

@@ -265,6 +265,10 @@ class NodeDeskOfDaemon:
             )  # one that keeps a key was not born with one of its own
         if report.spare_key_sha256 != record.spare_key:
             record = self._keeps_spare(record, report)
+        if report.metadata_open != record.metadata_open:
+            text = f"its metadata service is open to users: {report.metadata_open}"
+            text = text if report.metadata_open else "its metadata service is closed to users"
+            record = self._records.change(machine, "metadata", text, metadata_open=report.metadata_open)
         self._records.journal.note(replace(record, heartbeat_at=self._records.now()))
         ended = self._agents.settle(machine, report.results)
         self._rotator.heard(machine, report.model_copy(update={"results": tuple(ended)}))

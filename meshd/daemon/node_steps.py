@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from typing import Any, Protocol
 
 import structlog
@@ -22,6 +23,8 @@ from meshd.plan.leaving import way_out
 
 log = structlog.get_logger(__name__)
 
+HEARD_LATELY = timedelta(seconds=60)
+ERASE_TIMEOUT_S = 5.0
 MARK = "meshd:"
 """Drain reasons of ours begin so; a node drained with another reason is never resumed by meshd."""
 
@@ -189,9 +192,13 @@ class NodeSteps:
         Only a machine whose slurmd did not surely stop needs it: somebody may have opened its node anew after it had
         left, and then it may have a job. It is drained once more, and its jobs are waited for.
 
+        One that joined and never started slurmd has not left Slurm: it is told here to erase its secrets.
+
         Raises:
             SlurmError: Slurm cannot be asked: unknown is not idle.
         """
+        if not machine.may_run_jobs:
+            await self._erase_secrets(machine)
         if not machine.slurmd_started or machine.removal == "forced":
             return ""
         view = await self._slurm.view()
@@ -204,6 +211,18 @@ class NodeSteps:
         elif not node.busy and not jobs:
             return ""
         return f"its slurmd runs on, and its node is open or at work: {', '.join(jobs) or 'no job yet'}"
+
+    async def _erase_secrets(self, machine: Machine) -> None:
+        """Best effort, once: an agent that spoke just now answers at once, and no machine's end waits for another."""
+        heard = machine.heartbeat_at
+        fresh = heard is not None and self._records.now() - heard < HEARD_LATELY
+        if machine.facts is None or machine.left_slurm or machine.terminate_calls or not fresh:
+            return
+        why = await self._agents.command(
+            machine.name, "leave", {}, min(ERASE_TIMEOUT_S, self._timing().leave_timeout_s)
+        )
+        if why:
+            log.warning("secrets_not_erased", machine=machine.name, reason=why)
 
     async def remove_device(self, step: RemoveDevice) -> None:
         """Delete the tailnet device of a machine that is gone."""

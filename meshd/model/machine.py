@@ -105,6 +105,7 @@ class Machine:
         auth_key: sha256 of the tailnet auth key that it was born with or that it last told to hold; "" when not known.
         own_key: it was born with a key of its own for one use, and keeps none but a spare.
         spare_key: sha256 of the spare auth key that it last told to hold; "" for none.
+        metadata_open: why its users can reach the cloud's metadata service, in its agent's words; "" when they cannot.
         usd_per_hour: of the whole machine.
     """
 
@@ -144,6 +145,7 @@ class Machine:
     auth_key: str = ""
     own_key: bool = False
     spare_key: str = ""
+    metadata_open: str = ""
     refusal: str = ""
     vendor_words: str = ""
     marks: dict[str, datetime] = field(default_factory=dict)

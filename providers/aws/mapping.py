@@ -285,7 +285,7 @@ def run_parameters(request: LaunchRequest, settings: AwsSettings, image: Image) 
         "ClientToken": request.token,
         "UserData": request.user_data,
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2, "InstanceMetadataTags": "enabled"},
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "InstanceMetadataTags": "enabled"},
         "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list} for kind in ("instance", "volume")],
         "BlockDeviceMappings": [{"DeviceName": image.root_device, "Ebs": {**volume, "DeleteOnTermination": True}}],
     }

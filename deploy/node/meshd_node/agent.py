@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from . import commands, heartbeat
+from . import commands, erase, heartbeat, metadata
 from .backoff import Backoff
 from .console import say
 from .deadman import DeadMan
@@ -25,6 +25,8 @@ RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 10.0
 EXIT_DEAD_MAN = 75
 SKEW_SAMPLES = 3
+GUARD_INTERVAL_S = 60.0
+METADATA_TEXT_MAX = 400
 
 
 class Agent:
@@ -49,6 +51,10 @@ class Agent:
         self._results: list[dict[str, Any]] = []
         self._problem = ""
         self._told = ""
+        self._forgot = False
+        self._guard_at = 0.0
+        self._guarded = False
+        self._metadata_open = ""
         self._login = LoginWatch(node, moved=lambda _old, _new: link.cut())
         node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
@@ -89,6 +95,7 @@ class Agent:
             self._dead_man.contact()
             self._rejoin = False
             self._configured = False
+        self._guard_metadata()  # before slurmd, and so before any user's job
         if not self._configured:
             configure(node, self._link)
             self._configured = True
@@ -110,6 +117,7 @@ class Agent:
             "roster_version": node.state.roster_version,
             "auth_key_sha256": sha256_of(node.paths.auth_key),
             "spare_key_sha256": sha256_of(node.paths.spare_key),
+            "metadata_open": self._metadata_open[:METADATA_TEXT_MAX],
             "hold_s": hold_s,
             "heartbeat": heartbeat.take(node.paths, node.load),
             "results": self._results,
@@ -133,12 +141,30 @@ class Agent:
             node.munge_changed = self._configured = False
 
     def _forget_join_token(self) -> None:
-        """It opens nothing any more, and is of no use here."""
+        """It opens nothing any more, and is of no use here; nor are the copies of stage 1, which each boot may make."""
+        if not self._forgot:
+            self._forgot = True
+            erase.spent_copies(self._node.paths)
         if self._token:
             self._token = ""
             config = read_json(self._node.paths.join_file)
             config.pop("token", None)
             write_atomic(self._node.paths.join_file, json.dumps(config).encode(), 0o600)
+
+    def _guard_metadata(self) -> None:
+        """Close the metadata service to users; look once a minute whether it still is."""
+        now = time.monotonic()
+        if not self._node.guards_metadata or now < self._guard_at:
+            return
+        self._guard_at = now + GUARD_INTERVAL_S
+        if self._metadata_open or (self._guarded and not metadata.in_place()):
+            self._guarded = False
+        if not self._guarded:
+            why = metadata.close()
+            self._guarded = not why
+            if why != self._metadata_open:
+                self._metadata_open = why
+                say(f"the metadata service is {f'open to users: {why}' if why else 'closed to users'}")
 
     def _phase(self) -> str:
         state = self._node.state

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
 
-from . import munge, reauth
+from . import erase, munge, reauth
 from .console import say
 from .errors import NodeError, NotPossible, ToolMissing
 from .files import sha256_of, write_atomic
@@ -176,10 +176,13 @@ def _fitting(text: str) -> str:
 
 
 def _leave(node: Node, _args: Args) -> Data:
+    """The machine is given back: nothing secret stays on its disk. The agent speaks on with the token in its memory."""
     node.state.slurmd_wanted = False
     node.state.left = True
     node.slurmd.stop()
-    return {"alive": node.slurmd.alive()}
+    node.munged.stop()
+    erased = erase.left(node.paths)
+    return {"alive": node.slurmd.alive(), "erased": len(erased)}
 
 
 def _take_slurmd_args(node: Node, args: Args) -> None:

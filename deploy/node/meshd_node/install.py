@@ -38,9 +38,10 @@ def install(node: Node, options: list[str]) -> None:
     if not paths.slurmd_env.exists():
         write_atomic(paths.slurmd_env, b"SLURMD_ARGS=\n", 0o600)
     node.install_units(True)
-    wants = paths.units / "multi-user.target.wants"
-    wants.mkdir(parents=True, exist_ok=True)
-    link = wants / units.NODE_UNIT
-    if not link.is_symlink():
-        link.symlink_to(f"/etc/systemd/system/{units.NODE_UNIT}")
+    for target, unit in (("multi-user.target", units.NODE_UNIT), ("sysinit.target", units.METADATA_UNIT)):
+        wants = paths.units / f"{target}.wants"
+        wants.mkdir(parents=True, exist_ok=True)
+        link = wants / unit
+        if not link.is_symlink():
+            link.symlink_to(f"/etc/systemd/system/{unit}")
     start_unit(node.systemctl, "--no-block", "restart", units.NODE_UNIT)

@@ -1,4 +1,4 @@
-"""The command line: `meshd-node.pyz [--root DIR] [--systemctl PROGRAM] [--proc DIR] run|install|facts|reauth`."""
+"""The command line: `meshd-node.pyz [--root DIR] [--systemctl PROGRAM] [--proc DIR] VERB`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--proc", type=Path, default=Path("/proc"), help="directory that stands for /proc")
     parser.add_argument("--systemctl", default="systemctl", help="program that stands for systemctl")
     parser.add_argument("--refused-pause-s", type=float, default=30.0, help="pause after a refusal")
-    parser.add_argument("verb", choices=("run", "install", "facts", "reauth"))
+    parser.add_argument("verb", choices=("run", "install", "facts", "reauth", "metadata"))
     parser.add_argument("--attempt", default="", help="of reauth: a word under which its result is kept")
     options = parser.parse_args(argv)
     paths = Paths(options.root, options.proc)
@@ -42,6 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             sys.stdout.write(json.dumps(facts.gather(paths, lambda: 0.0), indent=2) + "\n")
             return 0
+        if options.verb == "metadata":
+            from . import metadata
+
+            why = metadata.close()
+            if why:
+                say(f"the metadata service is open to users: {why}", urgent=True)
+            return EXIT_FAILED if why else 0
         if options.verb == "reauth":
             from . import reauth
 

@@ -40,6 +40,8 @@ class Node:
         """munged has another key than when it was proved with the head last."""
         self.clock_skew_s: Callable[[], float] = lambda: 0.0
         """This clock minus the head's, measured now."""
+        self.guards_metadata = str(paths.root) == "/"
+        """Only a whole machine has rules of its own; in a directory that stands for one they would be the host's."""
         self.systemd = paths.systemd_marker.is_dir()
         self.munged: Service
         self.slurmd: Service
@@ -89,7 +91,9 @@ class Node:
         """Write the units. systemd must read them again only when it may know an older text; that takes 0.1 s."""
         texts = {units.SLURMD_UNIT: units.slurmd_unit(find("slurmd") or SLURMD_DEFAULT, str(self.paths.slurmd_env))}
         if with_agent:
-            texts[units.NODE_UNIT] = units.node_unit(sys.executable or "/usr/bin/python3", str(self.paths.agent))
+            python = sys.executable or "/usr/bin/python3"
+            texts[units.NODE_UNIT] = units.node_unit(python, str(self.paths.agent))
+            texts[units.METADATA_UNIT] = units.metadata_unit(python, str(self.paths.agent))
         stale = False
         for name, text in texts.items():
             known = (self.paths.units / name).exists()

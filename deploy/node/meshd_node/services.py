@@ -20,6 +20,10 @@ RESTART_S = 2.0
 STOP_S = 20.0
 
 
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+"""Variables with such names stay with the agent: what a cloud puts into a container's environment is not for jobs."""
+
+
 class Service(Protocol):
     """One daemon. Each verb may be repeated."""
 
@@ -162,7 +166,7 @@ class ChildService:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             umask=0o022,
-            env={**os.environ, "PATH": search_path()},
+            env=_environment(),
             user=uid if drop else None,
             group=gid if drop else None,
             extra_groups=[] if drop else None,
@@ -180,3 +184,8 @@ class ChildService:
                         self._spawn()
                     except (OSError, ToolMissing) as error:
                         say(f"{self._pid_file.stem} cannot be started: {error}")
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in SECRET_WORDS)}
+    return {**kept, "PATH": search_path()}

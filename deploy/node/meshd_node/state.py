@@ -67,11 +67,13 @@ def load(path: Path, token_path: Path) -> State:
 
 
 def save(path: Path, token_path: Path, state: State) -> None:
-    """Keep it, durably; the token first, for without it the rest is of no use.
+    """Keep it, durably; the token first, for without it the rest is of no use. One that has left keeps no token.
 
     Raises:
         OSError: it could not be written; the old one is still there.
     """
-    if state.node_token and read_secret(token_path) != state.node_token:
+    if state.left:
+        token_path.unlink(missing_ok=True)
+    elif state.node_token and read_secret(token_path) != state.node_token:
         write_atomic(token_path, state.node_token.encode() + b"\n", 0o600)
     write_atomic(path, json.dumps({**asdict(state), "node_token": ""}, separators=(",", ":")).encode(), 0o600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 NODE_UNIT = "meshd-node.service"
+METADATA_UNIT = "meshd-metadata.service"
 SLURMD_UNIT = "meshd-slurmd.service"
 MUNGE_UNIT = "munge.service"
 
@@ -26,6 +27,29 @@ OOMScoreAdjust=-900
 
 [Install]
 WantedBy=multi-user.target
+"""
+
+
+def metadata_unit(python: str, agent: str) -> str:
+    """Closes the metadata service to users early at each boot: before the network, and so before any user's process.
+
+    It comes after the services that load rules of their own, for those flush all others first.
+    """
+    return f"""[Unit]
+Description=Close the cloud's metadata service to users
+DefaultDependencies=no
+After=local-fs.target systemd-modules-load.service nftables.service netfilter-persistent.service ufw.service
+Before=sysinit.target network-pre.target shutdown.target
+Wants=network-pre.target
+Conflicts=shutdown.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={python} {agent} metadata
+
+[Install]
+WantedBy=sysinit.target
 """
 
 

@@ -228,6 +228,10 @@ class Ec2Cloud:
                 user_data=base64.b64decode(form.get("UserData", "")).decode("utf-8", "replace"),
                 spot=spot,
                 tags=tags,
+                metadata={
+                    "http_tokens": form.get("MetadataOptions.HttpTokens", "optional"),
+                    "hop_limit": form.get("MetadataOptions.HttpPutResponseHopLimit", "1"),
+                },
             ),
             struck,
         )

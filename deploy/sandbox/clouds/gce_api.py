@@ -204,6 +204,7 @@ class GceCloud(StandIn):
                 user_data=metadata_of(body).get("startup-script", ""),
                 spot=spot,
                 tags=dict(body.get("labels") or {}),
+                metadata=metadata_of(body),
             ),
             self.struck,
         )

@@ -64,6 +64,7 @@ class Machine:
     fate: Fate
     spot: bool = False
     tags: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
     address: str = ""
     life: Life = Life.PENDING
     powered_off: bool = False
@@ -78,7 +79,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What a create call asks for."""
+    """What a create call asks for.
+
+    Attributes:
+        metadata: of the metadata service: GCE's attributes by key; for EC2 its options `http_tokens` and `hop_limit`.
+    """
 
     id: str
     token: str
@@ -91,6 +96,7 @@ class Birth:
     user_data: str
     spot: bool = False
     tags: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,7 @@ class Ledger:
                 fate=_fate(struck, now),
                 spot=birth.spot,
                 tags=birth.tags,
+                metadata=birth.metadata,
             )
             self._machines[machine.id] = machine
             if not machine.fate.never_boots:

@@ -30,6 +30,7 @@ from deploy.sandbox.clouds.gce_api import GceCloud
 from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.clouds.lambda_api import LambdaCloud, RateLimits
 from deploy.sandbox.clouds.ledger import Ledger, Rules
+from deploy.sandbox.clouds.metadata import MetadataService
 from deploy.sandbox.clouds.paperspace_api import PaperspaceCloud
 from deploy.sandbox.clouds.runpod_api import RunpodCloud
 from deploy.sandbox.hypervisor import HollowHypervisor, Hypervisor
@@ -106,6 +107,7 @@ class CloudServer:
         options: where and how.
         now: UTC clock that the machines live by.
         listen: makes the listening socket for a port, e.g. in another network namespace; None: on `options.ip`.
+        listen_metadata: makes the socket at which machines reach the metadata service; None: there is none.
     """
 
     def __init__(
@@ -114,7 +116,9 @@ class CloudServer:
         options: ServerOptions | None = None,
         now: Callable[[], datetime] = utc_now,
         listen: Callable[[int], socket.socket] | None = None,
+        listen_metadata: Callable[[], socket.socket] | None = None,
     ) -> None:
+        self._listen_metadata = listen_metadata
         self.options = options or ServerOptions()
         self.hypervisor = hypervisor
         self.now = now
@@ -158,6 +162,9 @@ class CloudServer:
         self.paperspace_url = await self._serve_cloud("paperspace", self.paperspace, options.paperspace_port)
         self.runpod_url = await self._serve_cloud("runpod", self.runpod, options.runpod_port)
         self.gce_url = await self._serve_cloud("gce", self.gce, options.gce_port)
+        if self._listen_metadata is not None:
+            service = MetadataService({name: cloud.ledger for name, cloud in self.clouds.items()})
+            await self._serve_at(service.app(), self._listen_metadata())
         if options.watch_s:
             watch = asyncio.create_task(self._watch(), name="cloud watch")
             self._stack.callback(watch.cancel)
@@ -215,12 +222,15 @@ class CloudServer:
         return url
 
     async def _serve(self, app: web.Application, port: int) -> str:
+        return f"http://{self.options.ip}:{await self._serve_at(app, self._listen(port))}"
+
+    async def _serve_at(self, app: web.Application, listener: socket.socket) -> int:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        await web.SockSite(runner, self._listen(port)).start()
+        await web.SockSite(runner, listener).start()
         bound: Any = runner.addresses[0]
-        return f"http://{self.options.ip}:{bound[1]}"
+        return int(bound[1])
 
     def _listen_here(self, port: int) -> socket.socket:
         return socket.create_server((self.options.ip, port))

@@ -156,8 +156,16 @@ async def test_the_verbs(house: House) -> None:
     await until(lambda: len(house.machine.slurmd_calls()) == 2)
     assert (await house.desk.order("stop_slurmd")).data == {"alive": False}
     assert (await house.desk.order("start_slurmd")).ok
-    assert (await house.desk.order("leave")).data == {"alive": False}
+    assert (root / "etc/munge/munge.key").exists()
+    left = await house.desk.order("leave")
+    assert left.data["alive"] is False
     await until(lambda: house.desk.reports[-1].phase == "left")
+    secrets = ("etc/munge/munge.key", "etc/meshd-node/node.token", "etc/meshd-node/tailscale.key")
+    assert not [name for name in (*secrets, "etc/meshd-node/tailscale.spare.key") if (root / name).exists()]
+    token = house.desk.node_tokens[0].get_secret_value().encode()
+    files = [path for folder in ("etc", "var") for path in (root / folder).rglob("*") if path.is_file()]
+    assert not [path for path in files if token in path.read_bytes()]
+    assert house.desk.reports[-1].heartbeat.munged_alive is False
 
 
 async def test_a_command_delivered_twice_is_carried_out_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,7 @@ def test_run_parameters() -> None:
     assert found["ClientToken"] == "lab-h100-1-abc"
     assert found["InstanceInitiatedShutdownBehavior"] == "terminate"
     assert found["MetadataOptions"]["HttpTokens"] == "required"
+    assert found["MetadataOptions"]["HttpPutResponseHopLimit"] == 1, "no container reaches it through another hop"
     assert found["Placement"] == {"AvailabilityZone": "us-east-1a"}
     assert found["BlockDeviceMappings"][0]["DeviceName"] == "/dev/xvda"
     tags = {tag["Key"]: tag["Value"] for tag in found["TagSpecifications"][1]["Tags"]}

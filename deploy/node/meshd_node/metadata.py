@@ -1,0 +1,134 @@
+"""The cloud's metadata service, closed to everybody but root: it serves the user data, and that holds secrets.
+
+EC2 and GCE serve it at 169.254.169.254, and at fd00:ec2::254 and fd20:ce::254. Only TCP is closed, and not port 53:
+GCE's resolver has the same address. `skuid` and `owner` are the kernel's own user ids, so that root of a user namespace
+is the user who made it. What comes from containers is forwarded and has no owner: it is closed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from . import tools
+from .errors import NodeError
+
+IPV4 = "169.254.169.254"
+IPV6 = ("fd00:ec2::254", "fd20:ce::254")
+TABLE = "meshd_metadata"
+CHAIN = "meshd-metadata"
+RULE_PREFERENCE = 91
+TIMEOUT_S = 20.0
+DNS = 53
+LAST_UID = 4294967294
+
+Run = Callable[[Sequence[str], float, bytes], object]
+
+
+def nft_rules() -> str:
+    """What nft reads: the table is made anew in one transaction, whatever was in it."""
+    hosts = [f"ip daddr {IPV4}", *(f"ip6 daddr {address}" for address in IPV6)]
+    output = "\n".join(f"    {host} meta skuid != 0 tcp dport != {DNS} reject" for host in hosts)
+    forward = "\n".join(f"    {host} tcp dport != {DNS} reject" for host in hosts)
+    return f"""table inet {TABLE} {{}}
+delete table inet {TABLE}
+table inet {TABLE} {{
+  chain output {{
+    type filter hook output priority -10; policy accept;
+{output}
+  }}
+  chain forward {{
+    type filter hook forward priority -10; policy accept;
+{forward}
+  }}
+}}
+"""
+
+
+def close(run: Run | None = None) -> str:
+    """Close it. May be repeated: the rules are there once.
+
+    Args:
+        run: runs a program; raises NodeError when it is missing or fails.
+
+    Returns:
+        "" when it is closed, else why not: no tool that can do it is here, or each failed.
+    """
+    run = run or _run
+    faults = []
+    for name, way in (("nft", _by_nft), ("iptables", _by_iptables), ("ip", _by_ip_rule)):
+        try:
+            way(run)
+            return ""
+        except NodeError as error:
+            faults.append(f"{name}: {error}")
+    return "; ".join(faults)
+
+
+def in_place(run: Run | None = None) -> bool:
+    """Whether the rules are there: somebody may have flushed them."""
+    run = run or _run
+    looks = (
+        ["nft", "list", "table", "inet", TABLE],
+        ["iptables", "-w", "-C", "OUTPUT", "-j", CHAIN],
+    )
+    for argv in looks:
+        try:
+            run(argv, TIMEOUT_S, b"")
+            return True
+        except NodeError:
+            continue
+    return False
+
+
+def has_ipv6() -> bool:
+    """Whether the kernel speaks IPv6; without it there are no rules of it to make."""
+    return Path("/proc/net/if_inet6").exists()
+
+
+def _by_nft(run: Run) -> None:
+    run(["nft", "-f", "-"], TIMEOUT_S, nft_rules().encode())
+
+
+def _by_iptables(run: Run) -> None:
+    _fill_chains(run, "iptables", [IPV4])
+    if has_ipv6():
+        _fill_chains(run, "ip6tables", IPV6)
+
+
+def _fill_chains(run: Run, program: str, addresses: Sequence[str]) -> None:
+    users = ["-m", "owner", "!", "--uid-owner", "0"]
+    for hook, who in (("OUTPUT", users), ("FORWARD", [])):
+        chain = CHAIN if hook == "OUTPUT" else f"{CHAIN}-fwd"
+        if not _works(run, [program, "-w", "-n", "-L", chain]):
+            run([program, "-w", "-N", chain], TIMEOUT_S, b"")
+        run([program, "-w", "-F", chain], TIMEOUT_S, b"")
+        for address in addresses:
+            words = ["-d", address, "-p", "tcp", "!", "--dport", str(DNS), *who, "-j", "REJECT"]
+            run([program, "-w", "-A", chain, *words], TIMEOUT_S, b"")
+        if not _works(run, [program, "-w", "-C", hook, "-j", chain]):
+            run([program, "-w", "-I", hook, "1", "-j", chain], TIMEOUT_S, b"")
+
+
+def _by_ip_rule(run: Run) -> None:
+    """Without a firewall: no route to it for any user but root. What is forwarded is not stopped."""
+    families = [("-4", [f"{IPV4}/32"]), ("-6", [f"{address}/128" for address in IPV6])]
+    for family, addresses in families if has_ipv6() else families[:1]:
+        while _works(run, ["ip", family, "rule", "del", "pref", str(RULE_PREFERENCE)]):
+            pass
+        for address in addresses:
+            for ports in (f"1-{DNS - 1}", f"{DNS + 1}-65535"):
+                words = ["uidrange", f"1-{LAST_UID}", "to", address, "ipproto", "tcp", "dport", ports, "prohibit"]
+                run(["ip", family, "rule", "add", "pref", str(RULE_PREFERENCE), *words], TIMEOUT_S, b"")
+
+
+def _works(run: Run, argv: Sequence[str]) -> bool:
+    try:
+        run(argv, TIMEOUT_S, b"")
+    except NodeError:
+        return False
+    return True
+
+
+def _run(argv: Sequence[str], timeout_s: float, stdin: bytes) -> object:
+    return tools.run(argv, timeout_s, stdin)

@@ -1,0 +1,99 @@
+"""The metadata services of EC2 and GCE at 169.254.169.254: who asks is known by the address.
+
+As the vendors have it: every process of a machine may ask. EC2's second version wants a token, which PUT gives to
+everybody; the answer to PUT goes only as many hops as the launch said. The first version is there unless the launch
+asked for `HttpTokens=required`. GCE wants a header. Facts: docs.aws.amazon.com/AWSEC2/latest/UserGuide/
+instancedata-data-retrieval.html, cloud.google.com/compute/docs/metadata/querying-metadata.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from deploy.sandbox.clouds.ledger import Ledger, Life, Machine
+
+PORT = 80
+TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
+TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105 - a header's name
+FLAVOR_HEADER = "Metadata-Flavor"
+TTL_MAX_S = 21600
+ATTRIBUTES = "/computeMetadata/v1/instance/attributes/"
+
+
+class MetadataService:
+    """Both services; a machine sees its own cloud's.
+
+    Args:
+        ledgers: the clouds' machines, by the cloud's name.
+    """
+
+    def __init__(self, ledgers: Mapping[str, Ledger]) -> None:
+        self._ledgers = ledgers
+        self._tokens: dict[str, str] = {}
+
+    def app(self) -> web.Application:
+        """The routes; anything else is 404."""
+        app = web.Application()
+        app.router.add_put("/latest/api/token", self._token)
+        app.router.add_get("/latest/user-data", self._user_data)
+        app.router.add_get("/latest/meta-data/instance-id", self._instance_id)
+        app.router.add_get(ATTRIBUTES, self._attributes)
+        app.router.add_get(ATTRIBUTES + "{key}", self._attribute)
+        return app
+
+    async def _token(self, request: web.Request) -> web.StreamResponse:
+        machine = self._machine("aws", request)
+        ttl = request.headers.get(TTL_HEADER, "")
+        if not ttl.isdigit() or not 1 <= int(ttl) <= TTL_MAX_S:
+            raise web.HTTPBadRequest(text="Bad Request")
+        token = secrets.token_urlsafe(42)
+        self._tokens[token] = machine.id
+        made: socket.socket | None = request.transport.get_extra_info("socket") if request.transport else None
+        if made is not None:
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, int(machine.metadata.get("hop_limit", "1")))
+        return web.Response(text=token, headers={TTL_HEADER: ttl})
+
+    async def _user_data(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text=self._allowed(request).user_data)
+
+    async def _instance_id(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text=self._allowed(request).id)
+
+    async def _attribute(self, request: web.Request) -> web.StreamResponse:
+        machine = self._flavored(request)
+        value = machine.metadata.get(request.match_info["key"])
+        if value is None:
+            raise web.HTTPNotFound
+        return web.Response(text=value, headers={FLAVOR_HEADER: "Google"})
+
+    async def _attributes(self, request: web.Request) -> web.StreamResponse:
+        machine = self._flavored(request)
+        headers = {FLAVOR_HEADER: "Google"}
+        if request.query.get("recursive") == "true":
+            return web.json_response(dict(machine.metadata), headers=headers)
+        return web.Response(text="".join(f"{key}\n" for key in machine.metadata), headers=headers)
+
+    def _allowed(self, request: web.Request) -> Machine:
+        machine = self._machine("aws", request)
+        token = request.headers.get(TOKEN_HEADER)
+        if token is None and machine.metadata.get("http_tokens") == "required":
+            raise web.HTTPUnauthorized(text="Unauthorized")
+        if token is not None and self._tokens.get(token) != machine.id:
+            raise web.HTTPUnauthorized(text="Unauthorized")
+        return machine
+
+    def _flavored(self, request: web.Request) -> Machine:
+        machine = self._machine("gce", request)
+        if request.headers.get(FLAVOR_HEADER) != "Google":
+            raise web.HTTPForbidden(text="Missing Metadata-Flavor:Google header.")
+        return machine
+
+    def _machine(self, cloud: str, request: web.Request) -> Machine:
+        for machine in self._ledgers[cloud].everything():
+            if machine.address and machine.address == request.remote and machine.life is not Life.ENDED:
+                return machine
+        raise web.HTTPNotFound

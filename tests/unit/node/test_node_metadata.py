@@ -1,0 +1,96 @@
+"""How the agent closes the metadata service: by the first tool that can, once, and what it tells when none can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deploy.node.meshd_node import metadata, units
+from deploy.node.meshd_node.errors import NodeError, ToolFailed, ToolMissing
+
+
+class Machine:
+    """Runs the tools that it has; remembers iptables' chains and ip's rules."""
+
+    def __init__(self, *tools: str) -> None:
+        self.tools = tools
+        self.calls: list[str] = []
+        self.tables: list[str] = []
+        hooks = ("iptables OUTPUT", "iptables FORWARD", "ip6tables OUTPUT", "ip6tables FORWARD")
+        self.rules: dict[str, list[str]] = {hook: [] for hook in hooks}
+
+    def run(self, argv: Sequence[str], timeout_s: float, stdin: bytes) -> object:
+        if argv[0] not in self.tools:
+            raise ToolMissing(argv[0])
+        self.calls.append(" ".join(argv))
+        words = [word for word in argv[1:] if word not in ("-w", "-n")]
+        if argv[0] == "nft":
+            if words[0] == "list" and not self.tables:
+                raise ToolFailed("nft", 1, "No such file or directory")
+            self.tables = [stdin.decode()] if words[0] == "-f" else self.tables
+        elif argv[0] in ("iptables", "ip6tables"):
+            self._iptables(words[0], f"{argv[0]} {words[1]}", " ".join(words[2:]).removeprefix("1 "))
+        else:
+            self._ip(words)
+        return None
+
+    def _iptables(self, verb: str, chain: str, rule: str) -> None:
+        if verb == "-N":
+            self.rules[chain] = []
+        elif chain not in self.rules or (verb == "-C" and rule not in self.rules[chain]):
+            raise ToolFailed("iptables", 1, "no such chain or rule")
+        elif verb == "-F":
+            self.rules[chain] = []
+        elif verb in ("-A", "-I"):
+            self.rules[chain].append(rule)
+
+    def _ip(self, words: list[str]) -> None:
+        mine = self.rules.setdefault(f"ip {words[0]}", [])
+        if words[2] == "add":
+            mine.append(" ".join(words[5:]))
+        elif not mine:
+            raise ToolFailed("ip", 2, "no such rule")
+        else:
+            mine.pop()
+
+
+def test_nft_is_preferred_and_the_rules_are_there_once() -> None:
+    machine = Machine("nft", "iptables", "ip")
+    assert not metadata.in_place(machine.run)
+    assert metadata.close(machine.run) == metadata.close(machine.run) == ""
+    assert {call.split()[0] for call in machine.calls} == {"nft", "iptables"}
+    (rules,) = machine.tables
+    assert metadata.in_place(machine.run)
+    assert f"delete table inet {metadata.TABLE}" in rules
+    for address in (metadata.IPV4, *metadata.IPV6):
+        assert f"daddr {address} meta skuid != 0 tcp dport != 53 reject" in rules
+
+
+def test_iptables_is_the_second_choice() -> None:
+    machine = Machine("iptables", "ip6tables")
+    assert metadata.close(machine.run) == metadata.close(machine.run) == ""
+    assert machine.rules["iptables OUTPUT"] == [f"-j {metadata.CHAIN}"], "once"
+    (rule,) = machine.rules[f"iptables {metadata.CHAIN}"]
+    assert rule == f"-d {metadata.IPV4} -p tcp ! --dport 53 -m owner ! --uid-owner 0 -j REJECT"
+    assert metadata.in_place(machine.run)
+    machine.rules["iptables OUTPUT"].clear()
+    assert not metadata.in_place(machine.run), "somebody flushed them"
+
+
+def test_routing_rules_are_the_last_choice() -> None:
+    machine = Machine("ip")
+    assert metadata.close(machine.run) == metadata.close(machine.run) == ""
+    assert [rule.split("dport ")[1] for rule in machine.rules["ip -4"]] == ["1-52 prohibit", "54-65535 prohibit"]
+    assert all(rule.startswith("uidrange 1-4294967294 to 169.254.169.254/32") for rule in machine.rules["ip -4"])
+
+
+def test_without_any_tool_it_says_so() -> None:
+    why, names = metadata.close(Machine().run), ["nft", "iptables", "ip"]
+    assert [name for name in names if f"{name} is not installed" in why] == names
+    assert isinstance(ToolMissing("nft"), NodeError)
+
+
+def test_at_boot_it_is_closed_before_anything_of_users_and_after_what_flushes_rules() -> None:
+    text = units.metadata_unit("/usr/bin/python3", "/opt/meshd-node/meshd-node.pyz")
+    assert "ExecStart=/usr/bin/python3 /opt/meshd-node/meshd-node.pyz metadata" in text
+    assert "Before=sysinit.target network-pre.target" in text
+    assert "nftables.service" in text.split("After=")[1].splitlines()[0]
