@@ -1,10 +1,21 @@
-"""The whole exception tree. It imports nothing, so anything may import it."""
+"""The whole exception tree. It imports nothing but what blanks secrets, so anything may import it."""
 
 from __future__ import annotations
 
+from meshd.plaintext import TEXT_MAX_CHARS, plain, plain_text
+from meshd.redaction import redact
+
+MESSAGE_MAX_CHARS = 8000
+
 
 class MeshdError(Exception):
-    """Root of everything meshd raises on purpose. The text names what happened, where, and what to do."""
+    """Root of everything meshd raises on purpose. The text names what happened, where, and what to do.
+
+    Programs and clouds have their say in it: no secret that meshd knows and no control character stays in it.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(plain_text(redact(one), MESSAGE_MAX_CHARS) if isinstance(one, str) else one for one in args))
 
 
 class ConfigError(MeshdError):
@@ -109,10 +120,10 @@ class ProviderError(MeshdError):
         vendor_text: str = "",
         retry_after_s: float | None = None,
     ) -> None:
-        self.text = text
+        self.text = text = plain(redact(text), TEXT_MAX_CHARS)
         self.provider = provider
         self.operation = operation
-        self.vendor_text = vendor_text or text
+        self.vendor_text = plain(redact(vendor_text), TEXT_MAX_CHARS) if vendor_text else text
         self.retry_after_s = retry_after_s
         super().__init__(f"{provider} {operation}: {text}".strip(" :") if provider or operation else text)
 

@@ -23,8 +23,15 @@ def plain(text: str, max_chars: int = TEXT_MAX_CHARS) -> str:
     return text if text.isascii() and text.isprintable() else _NOT_PLAIN.sub(" ", text)
 
 
+def plain_text(text: str, max_chars: int) -> str:
+    """As `plain`, but newlines and tabs stay."""
+    if len(text) > max_chars:
+        text = text[: max_chars - 1] + "…"
+    return text if text.isascii() and text.isprintable() else _NOT_PLAIN_BUT_LINES.sub(" ", text)
+
+
 def plain_lines(text: str, max_chars: int) -> str:
-    """As `plain`, but newlines and tabs stay; of longer text the end is kept, as of a log."""
+    """As `plain_text`, but of longer text the end is kept, as of a log."""
     return _NOT_PLAIN_BUT_LINES.sub(" ", text[-max_chars:])
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
 
 from meshd.errors import ConfigError
+from meshd.redaction import register_secret
 from meshd.runtime.secretfile import read_secret
 
 
@@ -33,10 +34,22 @@ def parse(model: type[S], table: Mapping[str, Any], source: str) -> S:
         ConfigError: one line per problem. Values are in none of them.
     """
     try:
-        return model.model_validate(dict(table))
+        settings = model.model_validate(dict(table))
+        _register(settings)
+        return settings
     except ValidationError as error:
         problems = [_line(e) for e in error.errors(include_input=False, include_url=False, include_context=False)]
     raise ConfigError(source, problems)
+
+
+def _register(settings: BaseModel) -> None:
+    """Secrets that are in the settings themselves never show."""
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, SecretStr | SecretBytes):
+            register_secret(value.get_secret_value())
+        elif isinstance(value, BaseModel):
+            _register(value)
 
 
 def _line(error: Mapping[str, Any]) -> str:
@@ -51,4 +64,7 @@ def secret_of(value: SecretStr | None, path: Path | None, credential: str) -> Se
     Raises:
         ConfigError: the file is named but missing, unreadable or empty.
     """
-    return value if value is not None else read_secret(path, credential)
+    if value is not None:
+        register_secret(value.get_secret_value())
+        return value
+    return read_secret(path, credential)

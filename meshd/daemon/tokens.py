@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from meshd.bootstrap.tokens import hash_token
 from meshd.errors import StoreError
+from meshd.redaction import register_secret
 from meshd.runtime.atomicfile import write_atomic
 
 SECRET_BYTES = 32
@@ -43,15 +44,16 @@ class MachineTokens:
             raise StoreError(f"{path} cannot be used: {error.strerror}") from error
         if len(secret) < SECRET_BYTES:
             raise StoreError(f"{path} is cut short: remove it, a new one is made; machines that joined must join anew")
+        register_secret(secret)
         return cls(secret)
 
     def join_token(self, machine: str) -> SecretStr:
         """What the machine joins with."""
-        return self._derive("join", machine)
+        return _shown_never(self._derive("join", machine))
 
     def node_token(self, machine: str) -> SecretStr:
         """What its node agent speaks with afterwards."""
-        return self._derive("node", machine)
+        return _shown_never(self._derive("node", machine))
 
     def whose(self, use: str, token_hash: str, machines: Iterable[str]) -> str | None:
         """The machine whose `use` token has this hash, of these machines; None when it is none's."""
@@ -66,3 +68,8 @@ class MachineTokens:
 
     def _derive(self, use: str, machine: str) -> SecretStr:
         return SecretStr(hmac.new(self._secret, f"{use}:{machine}".encode(), hashlib.sha256).hexdigest())
+
+
+def _shown_never(token: SecretStr) -> SecretStr:
+    register_secret(token.get_secret_value(), passing=True)
+    return token

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import SecretBytes
 
 from meshd.errors import MungeError
+from meshd.redaction import register_secret
 from meshd.runtime.atomicfile import write_atomic
 
 KEY_BYTES = 1024
@@ -21,7 +22,9 @@ KEY_PATH = Path("/etc/munge/munge.key")
 
 def make_key(random_bytes: Callable[[int], bytes] = os.urandom) -> SecretBytes:
     """A new key of 1024 random bytes."""
-    return SecretBytes(random_bytes(KEY_BYTES))
+    key = random_bytes(KEY_BYTES)
+    register_secret(key)
+    return SecretBytes(key)
 
 
 def fingerprint(key: SecretBytes) -> str:
@@ -77,6 +80,7 @@ def read_key(path: Path | None = None, credential: str = "munge_key") -> SecretB
         raise MungeError(f"the munge key {path} cannot be read: {error.strerror}") from error
     if not KEY_MIN_B <= len(data) <= KEY_MAX_B:
         raise MungeError(f"the munge key {path} has {len(data)} bytes; munged takes {KEY_MIN_B} to {KEY_MAX_B}")
+    register_secret(data)
     return SecretBytes(data)
 
 

@@ -16,29 +16,11 @@ from pydantic import SecretBytes, SecretStr
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from meshd.config import LogSettings
+from meshd.redaction import HIDDEN, redact, register_secret
 
-HIDDEN: Final = "**********"
-SECRET_MIN_LENGTH: Final = 6
+__all__ = ["HIDDEN", "redact", "redact_event", "register_secret", "set_up"]
+
 _PRIORITIES: Final = {"critical": 2, "error": 3, "exception": 3, "warning": 4, "info": 6, "debug": 7}
-_secrets: set[str] = set()
-
-
-def register_secret(secret: str) -> None:
-    """Keep this value out of every log line from now on, wherever in a line it stands.
-
-    Values under 6 characters are not taken: they would blank innocent words.
-    """
-    for part in (secret, secret.strip()):
-        if len(part) >= SECRET_MIN_LENGTH:
-            _secrets.add(part)
-
-
-def redact(text: str) -> str:
-    """The text without any registered value, the longest first so that none leaves a tail."""
-    for secret in sorted(_secrets, key=len, reverse=True):
-        if secret in text:
-            text = text.replace(secret, HIDDEN)
-    return text
 
 
 def redact_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

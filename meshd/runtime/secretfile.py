@@ -8,10 +8,13 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from meshd.errors import ConfigError
+from meshd.redaction import register_secret
 
 
 def read_secret(path: Path | None, credential: str) -> SecretStr | None:
     """The secret in `path`, or else the one in `$CREDENTIALS_DIRECTORY/credential`; None when there is neither.
+
+    From then on it is in no log line: see `meshd.redaction`.
 
     Raises:
         ConfigError: the file is named but missing, unreadable or empty.
@@ -29,4 +32,5 @@ def read_secret(path: Path | None, credential: str) -> SecretStr | None:
         raise ConfigError(str(path), ["is not UTF-8 text"]) from None
     if not text:
         raise ConfigError(str(path), ["is empty"])
+    register_secret(text)
     return SecretStr(text)

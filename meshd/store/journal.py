@@ -21,9 +21,9 @@ from pydantic import TypeAdapter
 from meshd.errors import StoreError
 from meshd.model.desired import Block, Cause, Target
 from meshd.model.machine import Machine, Phase
-from meshd.obs.log import redact
 from meshd.plaintext import plain, plain_json
 from meshd.plan.memory import remembered
+from meshd.redaction import redact, redact_json
 from meshd.store.events import (
     EVENTS_AFTER,
     EVENTS_NEWEST,
@@ -200,6 +200,7 @@ class Journal:
 
     def block(self, block: Block, at: datetime) -> None:
         """Leave something alone until a time."""
+        block = replace(block, reason=plain(redact(block.reason)))
         until = block.until.isoformat()
         fields = {"until": until, "strikes": block.strikes, "cause": block.cause.value}
         with self.writing(News(at, "block", f"{block.key}: {block.reason}", fields=fields)) as db:
@@ -207,7 +208,7 @@ class Journal:
                 "INSERT INTO blocks (key, until, reason, strikes, cause) VALUES (?,?,?,?,?) "
                 "ON CONFLICT (key) DO UPDATE SET until=excluded.until, reason=excluded.reason, "
                 "strikes=excluded.strikes, cause=excluded.cause",
-                (block.key, until, redact(block.reason), block.strikes, block.cause.value),
+                (block.key, until, block.reason, block.strikes, block.cause.value),
             )
         self._blocks[block.key] = block
 
@@ -314,7 +315,7 @@ class Journal:
                 self._gone.pop(next(iter(self._gone)))
 
     def _event(self, news: News) -> int:
-        fields = redact(json.dumps(plain_json(dict(news.fields)), default=str))
+        fields = redact(json.dumps(plain_json(redact_json(news.fields)), default=str))
         if len(fields) > FIELDS_MAX_CHARS:
             fields = json.dumps({"left_out": sorted(news.fields)[:20]})
         cursor = self._db.execute(

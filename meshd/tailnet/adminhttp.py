@@ -12,6 +12,7 @@ import aiohttp
 from pydantic import SecretStr
 
 from meshd.errors import TailnetError, TailnetRefused
+from meshd.redaction import register_secret
 from meshd.runtime.clock import Clock
 from meshd.runtime.pauses import growing_pause_s
 from meshd.tailnet.fields import Json, table, text
@@ -143,6 +144,7 @@ class AdminHttp:
                     )
                 lifetime = reply.body.get("expires_in")
                 lifetime_s = float(lifetime) if isinstance(lifetime, int | float) else 3600.0
+                register_secret(token, passing=True)
                 self._token = SecretStr(token)
                 self._token_until_s = asked_s + max(lifetime_s - TOKEN_MARGIN_S, 0.0)
             return self._token

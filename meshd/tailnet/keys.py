@@ -177,7 +177,7 @@ class Minter:
         )  # fmt: skip
         if made.secret is None:
             raise TailnetError("the minted key has no secret")
-        register_secret(made.secret.get_secret_value())
+        register_secret(made.secret.get_secret_value(), passing=True)
         expires = made.expires or self._clock.now() + timedelta(seconds=lifetime_s)
         log.info("auth_key_minted", key_id=made.id, expires=expires.isoformat(), tags=tuple(tags))
         return KeptKey(made.secret, made.id, expires, tuple(tags), minted=True)

@@ -146,7 +146,7 @@ class KeyStore:
         secret = text(record, "key")
         if not secret:
             return None
-        register_secret(secret)
+        register_secret(secret, passing=True)
         return KeptKey(
             SecretStr(secret),
             text(record, "id"),

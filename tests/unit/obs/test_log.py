@@ -11,13 +11,14 @@ from pydantic import SecretStr
 
 from meshd.config import LogSettings
 from meshd.obs.log import redact, register_secret, set_up
+from meshd.redaction import Redactor
 
 SECRET = 'tskey-auth-"quoted"\\kept'
 
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("meshd.obs.log._secrets", set())
+    monkeypatch.setattr("meshd.redaction._known", Redactor())
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
