@@ -65,10 +65,16 @@ class GpuIn(_FromAgent):
 
 
 class FactsIn(_FromAgent):
-    """What the agent found on its machine."""
+    """What the agent found on its machine.
+
+    Attributes:
+        gpus: those that work.
+        gpu_fault: what nvidia-smi says of the others, and of itself.
+    """
 
     shape: ShapeIn
     gpus: Annotated[tuple[GpuIn, ...], Field(max_length=64)] = ()
+    gpu_fault: Annotated[str, Field(max_length=1000), _Words] = ""
     slurmd_version: _Version = ""
     tailscale_version: _Version = ""
     agent_version: _Version = ""

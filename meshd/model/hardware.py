@@ -39,6 +39,8 @@ class NodeFacts:
     Attributes:
         slurmd_version: e.g. "24.11.5".
         clock_skew_s: the machine's clock minus the head's, in seconds.
+        gpus: those that work.
+        gpu_fault: what nvidia-smi says of GPUs that do not work, and of itself; "" while all is well.
         machine_id: a digest of /etc/machine-id where systemd runs; "" elsewhere, and from an agent that does not tell.
     """
 
@@ -52,3 +54,4 @@ class NodeFacts:
     clock_skew_s: float
     ssh_host_key: str = ""
     machine_id: str = ""
+    gpu_fault: str = ""

@@ -92,9 +92,12 @@ def _check_slurmd(slurmd: str, slurmctld: str) -> None:
 
 
 def _check_gpus(facts: NodeFacts, rented: int, model: str) -> None:
-    if len(facts.gpus) < rented:
+    working = [gpu for gpu in facts.gpus if gpu.memory_mib > 0]
+    if len(working) < rented:
+        broken = [f"GPU {gpu.index} has no memory" for gpu in facts.gpus if gpu.memory_mib <= 0]
+        words = "; ".join([facts.gpu_fault, *broken] if facts.gpu_fault else broken)
         raise JoinRefused(
-            f"{rented} GPUs were rented and nvidia-smi shows {len(facts.gpus)}",
+            f"{rented} GPUs were rented and nvidia-smi shows {len(working)}" + (f": {words}" if words else ""),
             "look for a missing driver or a broken GPU (dmesg); the machine is given back",
         )
     used = usable(facts.gpus, rented)

@@ -31,6 +31,15 @@ class ToolTimeout(NodeError):
         super().__init__(f"{program} did not finish within {timeout_s:g} s")
 
 
+class ToolHangs(ToolTimeout):
+    """A program was killed and does not end: the kernel keeps it. It is not started again meanwhile."""
+
+    def __init__(self, program: str, pid: int) -> None:
+        NodeError.__init__(
+            self, f"{program} (process {pid}) hangs, and cannot be killed: the device that it waits for does not answer"
+        )
+
+
 class NotPossible(NodeError):
     """This machine cannot be made a node as it is. `cure` says what would help."""
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import platform
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from . import VERSION, parse
+from .bounded import Hangs
 from .errors import NodeError, ToolMissing
 from .paths import Paths
 from .tools import find, run
 
 NVIDIA_TIMEOUT_S = 60.0
 """The first call after boot may load the driver for each GPU."""
+
+LOOKS_S = NVIDIA_TIMEOUT_S + 15.0
 
 
 def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
@@ -30,7 +34,7 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
 
     Raises:
         HeadUnreachable: the head told no time.
-        ToolTimeout, ToolFailed: slurmd or nvidia-smi is there and broken.
+        ToolTimeout, ToolFailed, Hangs: slurmd or nvidia-smi is there and broken.
         NotPossible: slurmd -C printed something else than its usual line.
     """
     later = _Later()
@@ -42,8 +46,10 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
     ):
         later.begin(name, work)
     skew_s = clock_skew_s()
+    found = later.results()
+    found["gpus"], found["gpu_fault"] = found["gpus"]
     return {
-        **later.results(),
+        **found,
         "agent_version": VERSION,
         "os": parse.os_name(_text(paths.os_release))[:200],
         "arch": platform.machine(),
@@ -67,10 +73,14 @@ class _Later:
         self._threads.append(thread)
         thread.start()
 
-    def results(self) -> dict[str, Any]:
-        """All of them, when the last has ended; the first failure is raised."""
+    def results(self, within_s: float = LOOKS_S) -> dict[str, Any]:
+        """All of them, when the last has ended; the first failure is raised, or Hangs for one that does not end."""
+        deadline = time.monotonic() + within_s
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
+        hanging = [thread.name for thread in self._threads if thread.is_alive()]
+        if hanging and not self._failed:
+            raise Hangs(f"the look at {hanging[0]}")
         if self._failed:
             raise self._failed[0]
         return self._found
@@ -80,15 +90,22 @@ class _Later:
             self._found[name] = work()
         except NodeError as error:
             self._failed.append(error)
+        except OSError as error:  # no process can be started, or a file not be read
+            self._failed.append(NodeError(f"the look at {name} failed: {error}"))
 
 
-def gpus(paths: Paths) -> list[dict[str, Any]]:
-    """The GPUs that nvidia-smi lists, each with its device file ("" when there is none)."""
+def gpus(paths: Paths) -> tuple[list[dict[str, Any]], str]:
+    """The GPUs that work, each with its device file ("" when there is none), and what nvidia-smi says of the others.
+
+    Raises:
+        ToolTimeout: nvidia-smi hangs.
+    """
     try:
         argv = ["nvidia-smi", f"--query-gpu={parse.GPU_QUERY}", "--format=csv,noheader,nounits"]
-        found = parse.gpus(run(argv, NVIDIA_TIMEOUT_S, check=False).stdout)
+        result = run(argv, NVIDIA_TIMEOUT_S, check=False)
     except ToolMissing:
-        return []
+        return [], ""
+    found, fault = parse.gpus(result.stdout), parse.gpu_fault(result.stdout, result.stderr, result.returncode)
     files = device_files(paths.dev)
     minors = _minors(paths.proc / "driver/nvidia/gpus")
     for place, gpu in enumerate(found):
@@ -98,7 +115,7 @@ def gpus(paths: Paths) -> list[dict[str, Any]]:
         if minor is None:
             minor = gpu["index"]
         gpu["device"] = f"/dev/nvidia{minor}" if minor in files else ""
-    return found
+    return found, fault
 
 
 def device_files(dev: Path) -> list[int]:

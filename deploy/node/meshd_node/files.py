@@ -7,10 +7,16 @@ import hashlib
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+LOCK_S = 200.0
+"""Longer than a login takes at most, and than a join with GPUs that do not answer."""
+
+LOCK_STEP_S = 0.02
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
@@ -58,16 +64,29 @@ def write_if_changed(path: Path, data: bytes) -> bool:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path, within_s: float = LOCK_S) -> Iterator[None]:
     """One process of ours at a time; the kernel drops the lock when its holder ends.
 
+    Args:
+        directory: what is locked; made when it is missing.
+        within_s: the holder is waited for so long.
+
     Raises:
-        OSError: the directory cannot be made.
+        OSError: the directory cannot be made, or (TimeoutError) the holder hangs.
     """
     directory.mkdir(parents=True, exist_ok=True)
     fd = os.open(str(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    text = f"{directory} is locked by another process of meshd-node for over {within_s:g} s"
+                    raise TimeoutError(text) from None
+                time.sleep(LOCK_STEP_S)
         yield
     finally:
         os.close(fd)

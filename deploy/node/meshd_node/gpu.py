@@ -43,25 +43,31 @@ class LoadWatch:
         self._thread = threading.Thread(target=self._watch, name="gpu load", daemon=True)
 
     def start(self) -> None:
-        """Begin; once. It ends with the process, or where there is no nvidia-smi."""
+        """Begin; once. It ends with the process."""
         self._thread.start()
 
     def last(self) -> tuple[list[dict[str, Any]], str]:
-        """The last load of each GPU, and why it could not be read ("" when it could)."""
+        """The last load of each GPU, and what is wrong with those that have none ("" when nothing is)."""
         with self._lock:
             return list(self._seen), self._fault
 
-    def _watch(self) -> None:
+    def look(self) -> None:
+        """Look once."""
         argv = ["nvidia-smi", f"--query-gpu={parse.LOAD_QUERY}", "--format=csv,noheader,nounits"]
+        seen: list[dict[str, Any]] = []
+        fault = ""
+        try:
+            result = run(argv, NVIDIA_TIMEOUT_S, check=False)
+            seen = list(parse.gpu_load(result.stdout))
+            fault = parse.load_fault(result.stdout, result.stderr, result.returncode)
+        except ToolMissing:
+            pass  # it may be installed yet
+        except (NodeError, OSError) as error:
+            fault = str(error)
+        with self._lock:
+            self._seen, self._fault = seen, fault
+
+    def _watch(self) -> None:
         while True:
-            seen: list[dict[str, Any]] = []
-            fault = ""
-            try:
-                seen = list(parse.gpu_load(run(argv, NVIDIA_TIMEOUT_S).stdout))
-            except ToolMissing:
-                return
-            except NodeError as error:
-                fault = str(error)
-            with self._lock:
-                self._seen, self._fault = seen, fault
+            self.look()
             time.sleep(LOAD_INTERVAL_S)

@@ -65,14 +65,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(paths: Paths, systemctl: str, refused_pause_s: float) -> int:
     from .agent import Agent  # not above: `install` is in a hurry and does not need it
 
-    with locked(paths.state_file.parent):
-        node = Node(paths, systemctl)
+    node = _first_node(paths, systemctl)
     config = read_json(node.paths.join_file)
     if not config.get("heads"):
         say(f"{node.paths.join_file} names no head: nothing can be joined", urgent=True)
         return EXIT_FAILED
     dead_man_s = float(config.get("dead_man_s") or 0.0)
     return Agent(node, _link(config), str(config.get("token", "")), dead_man_s, refused_pause_s).run()
+
+
+def _first_node(paths: Paths, systemctl: str) -> Node:
+    """The machine with its state, once `install` has come to its end; one that hangs is not waited for."""
+    try:
+        with locked(paths.state_file.parent):
+            return Node(paths, systemctl)
+    except TimeoutError as error:
+        say(str(error), urgent=True)
+        return Node(paths, systemctl)
 
 
 def _link(config: dict[str, Any]) -> HeadLink:

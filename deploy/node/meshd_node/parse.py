@@ -9,6 +9,9 @@ from .errors import NotPossible
 
 GPU_QUERY = "index,uuid,name,memory.total"
 LOAD_QUERY = "index,utilization.gpu,memory.used"
+FAULT_MAX = 400
+"""Characters of what nvidia-smi says of GPUs that do not work."""
+_UNTOLD = {"[n/a]", "[not supported]", "[not available]", "[requested functionality has been deprecated]"}
 _SHAPE = {
     "cpus": "CPUs",
     "boards": "Boards",
@@ -46,26 +49,37 @@ def version(text: str) -> str:
 
 
 def gpus(text: str) -> list[dict[str, Any]]:
-    """GPUs from `nvidia-smi --query-gpu=index,uuid,name,memory.total --format=csv,noheader,nounits`.
+    """The GPUs that work, from `nvidia-smi --query-gpu=GPU_QUERY --format=csv,noheader,nounits`.
 
-    A line that cannot be read (a GPU that fell off the bus prints words instead of numbers) is no GPU.
+    A line with words in place of numbers (a GPU that fell off the bus, one that must be reset, a part of one) is no GPU.
     """
-    found = []
-    for line in text.splitlines():
-        parts = [part.strip() for part in line.split(",")]
-        if len(parts) < 4 or not parts[0].isdigit() or not parts[1].startswith("GPU-"):
-            continue
-        memory = parts[3] if parts[3].isdigit() else "0"
-        found.append({"index": int(parts[0]), "uuid": parts[1], "name": parts[2], "memory_mib": int(memory)})
-    return found
+    rows = (_row(line) for line in text.splitlines())
+    return [
+        {"index": int(row[0]), "uuid": row[1], "name": row[2], "memory_mib": int(row[3])} for row in rows if _works(row)
+    ]
+
+
+def gpu_fault(stdout: str, stderr: str = "", returncode: int = 0) -> str:
+    """What nvidia-smi says of GPUs that do not work, and of itself; "" while all is well.
+
+    Args:
+        stdout: what it printed for GPU_QUERY.
+        stderr: its complaints.
+        returncode: what it ended with.
+    """
+    lines = [line.strip() for line in stdout.splitlines() if line.strip() and not _works(_row(line))]
+    lines += [line.strip() for line in stderr.splitlines() if line.strip()]
+    if not lines and returncode:
+        lines = [f"nvidia-smi exited with {returncode}"]
+    return _joined(lines)
 
 
 def gpu_load(text: str) -> list[dict[str, int]]:
     """GPU load from `nvidia-smi --query-gpu=index,utilization.gpu,memory.used --format=csv,noheader,nounits`."""
     found = []
     for line in text.splitlines():
-        parts = [part.strip() for part in line.split(",")]
-        if len(parts) < 3 or not parts[0].isdigit():
+        parts = _row(line)
+        if len(parts) < 3 or not parts[0].isdigit() or _ill(parts):
             continue
         found.append(
             {
@@ -75,6 +89,47 @@ def gpu_load(text: str) -> list[dict[str, int]]:
             }
         )
     return found
+
+
+def load_fault(stdout: str, stderr: str = "", returncode: int = 0) -> str:
+    """As `gpu_fault`, for LOAD_QUERY. What a GPU does not tell (`[N/A]`, as with MIG) is no fault."""
+    lines = []
+    for line in stdout.splitlines():
+        parts = _row(line)
+        if line.strip() and (len(parts) < 3 or not parts[0].isdigit() or _ill(parts)):
+            lines.append(line.strip())
+    lines += [line.strip() for line in stderr.splitlines() if line.strip()]
+    if not lines and returncode:
+        lines = [f"nvidia-smi exited with {returncode}"]
+    return _joined(lines)
+
+
+def _row(line: str) -> list[str]:
+    return [part.strip() for part in line.split(",")]
+
+
+def _works(row: list[str]) -> bool:
+    """A whole line about a whole GPU: its memory is a number, and none of its fields are words of an illness."""
+    return (
+        len(row) == 4
+        and row[0].isdigit()
+        and row[1].startswith("GPU-")
+        and bool(row[2])
+        and not _ill(row)
+        and row[3].isdigit()
+        and int(row[3]) > 0
+    )
+
+
+def _ill(row: list[str]) -> bool:
+    """`[Unknown Error]`, `[GPU is lost]`, `[GPU requires reset]`, `ERR!`: but not what it merely does not tell."""
+    words = [field for field in row if field.startswith("[") or field == "ERR!"]
+    return any(word.lower() not in _UNTOLD for word in words)
+
+
+def _joined(lines: list[str]) -> str:
+    """Each once, and as much as people can read."""
+    return "; ".join(dict.fromkeys(lines))[:FAULT_MAX]
 
 
 def gpu_minor(text: str) -> tuple[str, int] | None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .bounded import Hangs, within
 from .parse import step_job
+
+TITLE_S = 1.0
 
 
 @dataclass
@@ -34,12 +37,21 @@ def look(proc: Path) -> Running:
             elif comm == "munged":
                 running.munged = True
             elif comm.startswith("slurmstepd"):
-                title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                title = _title(entry)
                 if "infinity" not in title:
                     running.jobs.add(step_job(title) or f"pid{entry.name}")
         except OSError:
             continue
     return running
+
+
+def _title(entry: Path) -> str:
+    """A process's command line. The kernel keeps the reader of one that hangs in a page fault: "" then."""
+    try:
+        data = within(f"{entry}/cmdline", (entry / "cmdline").read_bytes, TITLE_S)
+    except Hangs:
+        return ""
+    return data.replace(b"\0", b" ").decode("utf-8", "replace")
 
 
 def uptime_s(proc: Path) -> float:

@@ -6,13 +6,18 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import IO, Any
 
-from .errors import ToolFailed, ToolMissing, ToolTimeout
+from .errors import ToolFailed, ToolHangs, ToolMissing, ToolTimeout
 
 OUTPUT_MAX = 1024 * 1024
+KILL_WAIT_S = 2.0
+"""A killed program is waited for so long. One that the kernel keeps (state D: a GPU or a disk that does not answer) does
+not end before that does, and no signal reaches it."""
 _SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -23,6 +28,26 @@ class Result:
     returncode: int
     stdout: str
     stderr: str
+
+
+@dataclass
+class _Hanging:
+    """A killed program that has not ended, or whose children hold its pipes."""
+
+    process: subprocess.Popen[bytes]
+    pipes: list[IO[bytes]] = field(default_factory=list)
+
+    def over(self) -> bool:
+        """Nothing of it is left. Reads what it still says away, so that it can end."""
+        for pipe in list(self.pipes):
+            if _at_end(pipe):
+                pipe.close()
+                self.pipes.remove(pipe)
+        return self.process.poll() is not None and not self.pipes
+
+
+_hanging: dict[str, _Hanging] = {}
+_lock = threading.Lock()
 
 
 def search_path() -> str:
@@ -39,6 +64,9 @@ def find(program: str) -> str:
 def run(argv: Sequence[str], timeout_s: float, stdin: bytes = b"", check: bool = True) -> Result:
     """Run a program to its end.
 
+    It returns within `timeout_s` and KILL_WAIT_S more, whatever the program does. One that does not end even when it is
+    killed is remembered, and not started again before it has ended: each would hang beside it.
+
     Args:
         argv: program and arguments; no secrets, any local user can read them.
         timeout_s: after this it is killed with all its children.
@@ -48,11 +76,17 @@ def run(argv: Sequence[str], timeout_s: float, stdin: bytes = b"", check: bool =
     Raises:
         ToolMissing: not installed.
         ToolTimeout: it was killed.
+        ToolHangs: one that was started before still hangs.
         ToolFailed: it ended badly and `check` was set.
     """
     program = find(argv[0]) if "/" not in argv[0] else argv[0]
     if not program:
         raise ToolMissing(argv[0])
+    with _lock:
+        before = _hanging.get(program)
+        if before is not None and not before.over():
+            raise ToolHangs(argv[0], before.process.pid)
+        _hanging.pop(program, None)
     try:
         process = subprocess.Popen(
             [program, *argv[1:]],
@@ -67,9 +101,7 @@ def run(argv: Sequence[str], timeout_s: float, stdin: bytes = b"", check: bool =
     try:
         out, err = process.communicate(stdin, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        _end(program, process)
         raise ToolTimeout(argv[0], timeout_s) from error
     result = Result(
         process.returncode,
@@ -79,3 +111,32 @@ def run(argv: Sequence[str], timeout_s: float, stdin: bytes = b"", check: bool =
     if check and result.returncode != 0:
         raise ToolFailed(argv[0], result.returncode, result.stderr or result.stdout)
     return result
+
+
+def _end(program: str, process: subprocess.Popen[bytes]) -> None:
+    """Kill it with its children, and wait a little; what does not end is remembered."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.communicate(timeout=KILL_WAIT_S)
+    except subprocess.TimeoutExpired:
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+        left = _Hanging(process, [pipe for pipe in (process.stdout, process.stderr) if pipe is not None])
+        for pipe in left.pipes:
+            os.set_blocking(pipe.fileno(), False)
+        with _lock:
+            _hanging[program] = left
+
+
+def _at_end(pipe: IO[Any]) -> bool:
+    """Nobody holds the other end any more."""
+    try:
+        while os.read(pipe.fileno(), 65536):
+            pass
+    except BlockingIOError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return True

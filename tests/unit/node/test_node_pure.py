@@ -137,6 +137,70 @@ def test_nvidia_smi() -> None:
     assert parse.gpu_minor("Model: x\n") is None
 
 
+WORDS = Path(__file__).parent / "nvidia_smi"
+"""What nvidia-smi prints for the query when GPUs are ill, as in public reports."""
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "told"),
+    [
+        ("healthy", [0, 1, 2, 3], ()),
+        ("one_of_four", [0], ("1, GPU-a1", "[GPU requires reset]", "[Unknown Error]", "[GPU is lost]")),
+        ("err", [0], ("ERR!",)),
+        ("name_unknown", [0], ("1, GPU-a1, [Unknown Error]",)),
+        ("uuid_lost", [0], ("1, [GPU is lost]",)),
+        ("index_error", [0], ("[Unknown Error], GPU-a1",)),
+        ("no_memory", [0], ("1, GPU-a1", "2, GPU-a2", "3, GPU-a3")),
+        ("mig", [0], ("MIG-b0",)),
+        ("partial", [0, 1], ("2, GPU-a2, NVIDIA H1",)),
+        ("none", [], ("No devices were found",)),
+        ("no_driver", [], ("couldn't communicate with the NVIDIA driver",)),
+        ("mismatch", [], ("Driver/library version mismatch",)),
+        ("handle", [], ("0000:3B:00.0",)),
+        ("handle_lost", [0], ("GPU is lost",)),
+    ],
+)
+def test_a_line_about_a_gpu_that_is_ill_is_no_gpu_and_its_words_are_kept(
+    name: str, good: list[int], told: tuple[str, ...]
+) -> None:
+    text = (WORDS / f"{name}.txt").read_text()
+    found = parse.gpus(text)
+    assert [one["index"] for one in found] == good
+    fault = parse.gpu_fault(text)
+    assert bool(fault) is bool(told)
+    assert all(words in fault for words in told)
+    assert all(one["uuid"] not in fault for one in found)
+    assert all(one["memory_mib"] == 81559 for one in found)
+    assert {path.stem for path in WORDS.glob("*.txt")} >= {name}
+    facts = replace(
+        FACTS,
+        gpus=tuple(GpuFact(**one, device=f"/dev/nvidia{one['index']}") for one in found), gpu_fault=fault,
+    )  # fmt: skip
+    admit(facts, gpus_rented=len(good))
+    with pytest.raises(JoinRefused) as caught:
+        admit(facts, gpus_rented=len(good) + 1)
+    assert caught.value.fatal
+    assert all(words in caught.value.reason for words in told)
+
+
+def test_what_nvidia_smi_says_of_itself_is_kept_and_bounded() -> None:
+    assert parse.gpu_fault("", "a\nb\na\n", 9) == "a; b"
+    assert "255" in parse.gpu_fault("", "", 255)
+    assert len(parse.gpu_fault("x" * 10_000)) <= 400
+    assert parse.gpu_fault("") == "", "a machine without GPUs"
+    assert parse.load_fault("0, 37, 1024\n1, [N/A], [N/A]\n2, [Not Supported], 3\n") == "", "MIG tells no load"
+    ill = "0, 37, 1024\n1, [GPU is lost], [GPU is lost]\n2, ERR!, 5\nUnable to determine the device handle\n"
+    assert [one["index"] for one in parse.gpu_load(ill)] == [0]
+    for words in ("1, [GPU is lost]", "ERR!", "device handle"):
+        assert words in parse.load_fault(ill)
+
+
+def test_a_gpu_without_memory_of_an_older_agent_does_not_count() -> None:
+    facts = replace(FACTS, gpus=(*FACTS.gpus[:7], replace(FACTS.gpus[7], memory_mib=0)))
+    with pytest.raises(JoinRefused):
+        admit(facts)
+
+
 def test_small_parsers() -> None:
     assert parse.version("slurm 24.11.5") == "24.11.5"
     assert parse.version("slurm-wlm 22.05.8") == "22.05.8"
