@@ -132,7 +132,7 @@ class Head:
             textwrap.dedent("""\
                 install -d -o slurm -g slurm /var/spool/slurmctld /var/log/slurm
                 systemctl start munge slurmctld
-                systemctl enable -q --now meshd-slurmctld.path meshd-munge.path meshd-hosts.path
+                systemctl enable -q --now meshd-slurm.path meshd-slurmctld.path meshd-munge.path meshd-hosts.path
                 systemctl enable -q meshd
                 systemctl start meshd
                 """),

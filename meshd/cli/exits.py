@@ -8,6 +8,7 @@ from typing import IO, Any
 import click
 
 from meshd.api.schema import ErrorView
+from meshd.runtime.terminal import clean
 
 
 class Exit(IntEnum):
@@ -79,8 +80,3 @@ class QuietError(CliError):
 def interrupted(text: str = "interrupted", cure: str = "") -> QuietError:
     """After Ctrl-C."""
     return QuietError(text, cure, code=Exit.INTERRUPTED, kind="interrupted")
-
-
-def clean(text: str) -> str:
-    """Text of others without control characters: it must not steer the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -54,7 +54,7 @@ def find(settings: Settings, address: str, root: Path) -> InitInput:
         pools=pool_lines(settings.pools),
         slurm_user=whole.get("SlurmUser") or DEFAULT_SLURM_USER,
         conf_dir=conf_dir,
-        slurm_dir=PurePosixPath(settings.cluster.state_dir) / "slurm",
+        former_dir=PurePosixPath(settings.cluster.state_dir) / "slurm",
     )
 
 

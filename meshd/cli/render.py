@@ -23,8 +23,8 @@ from meshd.api.schema import (
     VersionView,
     WaitingFor,
 )
-from meshd.cli.exits import clean
 from meshd.cli.sheet import Sheet
+from meshd.runtime.terminal import clean
 
 _PIPE_WIDTH = 10_000
 _NODE_HEADERS = (

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from pydantic import BaseModel
 
-from meshd.cli.exits import CliError, Exit, QuietError, clean, interrupted
+from meshd.cli.exits import CliError, Exit, QuietError, interrupted
 from meshd.config import DEFAULT_PATH, ClusterSettings
+from meshd.runtime.terminal import clean, json_clean
 
 if TYPE_CHECKING:
     from meshd.cli.client import Head
@@ -141,7 +142,7 @@ def say(text: str) -> None:
 def print_json(document: BaseModel) -> None:
     """One document on stdout."""
     click.get_current_context().meta[_PRINTED] = True
-    click.echo(document.model_dump_json(indent=2))
+    click.echo(json_clean(document.model_dump_json(indent=2)))
 
 
 def is_terminal() -> bool:

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from meshd.cli.exits import clean
+from meshd.runtime.terminal import clean_line
 
 GAP = 2
 PROSE_MIN = 24
@@ -30,7 +30,7 @@ class Sheet:
 
     def __init__(self, headers: Sequence[str], rows: Iterable[Sequence[Text | str]], spare: Sequence[str] = ()) -> None:
         self._headers = list(headers)
-        self._rows = [[cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row] for row in rows]
+        self._rows = [[cell if isinstance(cell, Text) else Text(clean_line(cell)) for cell in row] for row in rows]
         self._spare = spare
 
     def left_out(self, width: int) -> list[str]:

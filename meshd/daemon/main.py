@@ -49,6 +49,7 @@ from meshd.daemon.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.registry import load_providers
+from meshd.daemon.root_files import RootFiles
 from meshd.daemon.roster import Roster
 from meshd.daemon.rotation.wiring import Sights
 from meshd.daemon.rotation.wiring import build as auth_key_parts
@@ -147,6 +148,7 @@ class Daemon:
         self._publishing = Publishing(
             settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
             slurm=self._sources.slurm_view, wake=self._wake, calm=hold.over,
+            write=RootFiles(settings.cluster.socket.parent, clock),
         )  # fmt: skip
         self._rotator = MungeRotator(
             log_of=MungeRotations(self._journal), store=MungeKeyStore(state), credential=head_key, agents=self._agents,

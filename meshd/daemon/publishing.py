@@ -27,7 +27,8 @@ from meshd.runtime.clock import Clock
 from meshd.slurm.capabilities import capabilities, parse_version
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.conf import parse
-from meshd.slurm.files import SlurmFiles
+from meshd.slurm.files import SlurmFiles, Writer
+from meshd.slurm.headfiles import DIRECTORY, GRES, NODES
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.pools import pool_lines
 from meshd.slurm.publish import Publisher
@@ -59,8 +60,11 @@ class Publishing:
         slurm: Callable[[], SlurmView | None],
         wake: Callable[[], None],
         calm: Callable[[], Awaitable[None]] | None = None,
+        directory: Path = DIRECTORY,
+        write: Writer | None = None,
     ) -> None:
-        """For `calm` see Publisher."""
+        """For `calm` see Publisher; `directory` is root's, and `write` has root's unit write there (see SlurmFiles)."""
+        self._directory, self._write = directory, write
         self._settings = settings
         self._journal = journal
         self._client = client
@@ -99,17 +103,22 @@ class Publishing:
 
     async def start(self) -> None:
         """Find the files. Raises SlurmError when their directory cannot be used."""
-        directory = self._settings().cluster.state_dir / "slurm"
+        own = self._settings().cluster.state_dir / "slurm"
         try:
-            directory.mkdir(mode=0o755, exist_ok=True)
-            # Every user's Slurm commands on the head read them through the links in Slurm's own directory.
-            directory.chmod(0o755)
+            own.mkdir(mode=0o755, exist_ok=True)
+            self._drop_former(own)
             self._publisher = Publisher(
-                files=SlurmFiles(directory), client=self._client, clock=self._clock, restart=self._restart,
-                last_words=self._last_words, changed=self._wake, calm=self._calm,
+                files=SlurmFiles(self._directory, own, self._write), client=self._client, clock=self._clock,
+                restart=self._restart, last_words=self._last_words, changed=self._wake, calm=self._calm,
             )  # fmt: skip
         except OSError as error:
-            raise SlurmError(f"{directory} cannot be used: {error.strerror}") from error
+            raise SlurmError(f"{error.filename or own} cannot be used: {error.strerror}") from error
+
+    def _drop_former(self, own: Path) -> None:
+        """The files that an older meshd wrote itself, once Slurm reads those of root's."""
+        if _same(self._settings().slurm.conf_dir / NODES, self._directory / NODES):
+            for name in (NODES, GRES):
+                (own / name).unlink(missing_ok=True)
 
     async def run(self) -> None:
         """Put in force what was asked for; wakes the loop after each change."""
@@ -272,8 +281,8 @@ class Publishing:
 
     async def check(self) -> CheckRow:
         """For `meshctl doctor`: does slurm.conf include what meshd writes?"""
-        conf = self._settings().slurm.conf_dir / "nodes.conf"
-        ours = self._settings().cluster.state_dir / "slurm" / "nodes.conf"
+        conf = self._settings().slurm.conf_dir / NODES
+        ours = self._directory / NODES
         name, view = "slurm files", self.view()
         if view.error:
             return fail(name, view.error, "see docs/troubleshooting.md, Slurm files")

@@ -17,8 +17,11 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from meshd.config import LogSettings
 from meshd.redaction import HIDDEN, redact, register_secret
+from meshd.runtime.terminal import clean, clean_line
 
 __all__ = ["HIDDEN", "redact", "redact_event", "register_secret", "set_up"]
+
+_MANY_LINES = frozenset({"exception", "stack"})
 
 _PRIORITIES: Final = {"critical": 2, "error": 3, "exception": 3, "warning": 4, "info": 6, "debug": 7}
 
@@ -40,6 +43,12 @@ def _clean(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     return redact(str(value))
+
+
+def _clean_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor for terminals: text of nodes, clouds and callers does not steer them."""
+    one_line = {k: clean_line(v) if isinstance(v, str) and k not in _MANY_LINES else v for k, v in event.items()}
+    return {k: clean(v) if isinstance(v, str) else v for k, v in one_line.items()}
 
 
 class _RedactedStream:
@@ -96,7 +105,12 @@ def set_up(settings: LogSettings, *, stream: TextIO | None = None, env: Mapping[
     renderer: list[Processor] = (
         [structlog.processors.format_exc_info, _prefix_priority, redact_event, _JournalRenderer(prefix=journal)]
         if as_json
-        else [structlog.processors.format_exc_info, redact_event, structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        else [
+            structlog.processors.format_exc_info,
+            redact_event,
+            _clean_event,
+            structlog.dev.ConsoleRenderer(colors=stream.isatty()),
+        ]
     )
     handler = logging.StreamHandler(_RedactedStream(stream))
     handler.setFormatter(

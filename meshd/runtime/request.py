@@ -8,13 +8,31 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+SMALL_MAX_B = 64 << 20
+
 
 class Refused(Exception):
     """The request is not carried out; nothing has changed. The text says why."""
+
+
+def set_aside(request: Path) -> None:
+    """Take away what lies at a request's place, whatever it is: else the path unit would start its service for ever.
+
+    A directory cannot be unlinked, and what is in it is not ours to remove: it is renamed.
+
+    Raises:
+        OSError: not even that is possible.
+    """
+    try:
+        request.unlink(missing_ok=True)
+    except (IsADirectoryError, PermissionError):
+        with suppress(FileNotFoundError):
+            request.rename(request.with_name(f".{request.name}.refused.{time.time_ns()}"))
 
 
 def take(request: Path, max_b: int) -> dict[str, Any]:
@@ -25,18 +43,22 @@ def take(request: Path, max_b: int) -> dict[str, Any]:
         max_b: a longer one is refused.
 
     Raises:
-        Refused: it is no such file.
-        OSError: it cannot be read.
+        Refused: it is no such file. It is gone all the same.
+        OSError: it cannot be read or taken away.
     """
     try:
         fd = os.open(request, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        with suppress(FileNotFoundError):
-            request.unlink()
-        raise
+    except FileNotFoundError:
+        raise Refused("there is no request any more") from None
+    except OSError as error:
+        set_aside(request)
+        raise Refused(f"the request cannot be opened: {error.strerror}") from None
+    set_aside(request)
+    found = os.fstat(fd)
+    if stat.S_ISDIR(found.st_mode):
+        os.close(fd)
+        raise Refused("the request is a directory: it was renamed")
     with os.fdopen(fd, "rb") as file:
-        request.unlink()
-        found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > max_b:
             raise Refused("the request is no regular file, or too long")
         if found.st_uid != request.parent.stat().st_uid or found.st_mode & 0o077:
@@ -44,11 +66,19 @@ def take(request: Path, max_b: int) -> dict[str, Any]:
         data = file.read(max_b)
     try:
         asked = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Refused("the request is not JSON") from None
     if not isinstance(asked, dict):
         raise Refused("the request is no JSON object")
     return asked
+
+
+def read_small(path: Path) -> bytes:
+    """A file of root's; nothing when there is none, or it is longer than any that is meant."""
+    with suppress(OSError), path.open("rb") as file:
+        data = file.read(SMALL_MAX_B + 1)
+        return data if len(data) <= SMALL_MAX_B else b""
+    return b""
 
 
 def write_whole(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:

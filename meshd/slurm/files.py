@@ -1,7 +1,8 @@
-"""I/O: the two files that meshd owns, the last good pair, and who wrote what.
+"""I/O: the two files that Slurm reads, the last good pair, and who wrote what.
 
-The directory holds `nodes.conf` and `gres.conf` (what slurmctld reads, through links in Slurm's own directory), each
-with a `.good` copy of what was last in force, and `written`, the digest of what meshd wrote last.
+`nodes.conf` and `gres.conf` lie in a directory of root's, behind links in Slurm's own; root's unit writes them
+(`headfiles`). meshd's own directory holds a `.good` copy of what was last in force, `.edited` ones of what others
+wrote, and `written`, the digests of what meshd wrote last and before. No program of root's reads these.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from meshd.errors import SlurmError
+from meshd.plan.slurm_lines import Allowed, LineRefused, check
 from meshd.runtime.atomicfile import write_atomic
+from meshd.slurm.headfiles import FILE_MODE, put
 from meshd.slurm.nodes import GRES, NODES, digest_of
-
-FILE_MODE = 0o644
-"""Every user's Slurm commands on the head read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,43 @@ class Texts:
         return digest_of(self.nodes, self.gres)
 
 
-class SlurmFiles:
-    """The files in `directory`. One writer only."""
+class Writer(Protocol):
+    """Replaces both files."""
 
-    def __init__(self, directory: Path) -> None:
+    async def __call__(self, texts: Texts) -> None:
+        """Return when they are in place.
+
+        Raises:
+            SlurmError: they were refused, or nobody writes them; the old files are still there.
+            OSError: no space or permission; the old files are still there.
+        """
+        ...
+
+
+class DirectWriter:
+    """Writes by itself what root's unit would: by the same rules. For where root's unit is not, as in tests."""
+
+    def __init__(self, directory: Path, allowed: Allowed | None = None) -> None:
+        self._directory = directory
+        self._allowed = allowed
+
+    async def __call__(self, texts: Texts) -> None:
+        """See Writer."""
+        try:
+            check(texts.nodes, texts.gres, self._allowed)
+        except LineRefused as error:
+            raise SlurmError(str(error)) from error
+        put(self._directory, texts.nodes, texts.gres)
+
+
+class SlurmFiles:
+    """The files in `directory`, and what meshd remembers of them in `own`. One writer only."""
+
+    def __init__(self, directory: Path, own: Path | None = None, write: Writer | None = None) -> None:
+        """Use root's directory, meshd's own one (the same when None), and who writes the former."""
         self.directory = directory
+        self.own = own or directory
+        self._put = write or DirectWriter(directory)
         self._seen: tuple[object, str] = (None, "")
 
     def current(self) -> Texts:
@@ -50,14 +84,14 @@ class SlurmFiles:
 
     def good(self) -> Texts | None:
         """What was last in force; None before the first time."""
-        if not (self.directory / f"{NODES}.good").exists():
+        if not (self.own / f"{NODES}.good").exists():
             return None
-        return Texts(self._read(f"{NODES}.good"), self._read(f"{GRES}.good"))
+        return Texts(self._read_own(f"{NODES}.good"), self._read_own(f"{GRES}.good"))
 
     def hand_edited(self) -> bool:
         """Somebody else wrote to the files since meshd did."""
-        written = self._read("written").strip()
-        return bool(written) and self.current_digest() != written
+        written = self._read_own("written").split()
+        return bool(written) and self.current_digest() not in written
 
     def keep_edit(self) -> None:
         """Put what somebody else wrote aside, as `nodes.conf.edited` and `gres.conf.edited`.
@@ -71,19 +105,18 @@ class SlurmFiles:
 
     def edit_kept(self) -> bool:
         """Such an edit still lies there: nobody has looked at it and removed it."""
-        return (self.directory / f"{NODES}.edited").exists()
+        return (self.own / f"{NODES}.edited").exists()
 
-    def install(self, texts: Texts) -> None:
-        """Put both files in place, or neither: everything that needs space is done before the first rename.
+    async def install(self, texts: Texts) -> None:
+        """Have both files put in place, or neither.
 
         Raises:
+            SlurmError: they were refused, or nobody writes them.
             OSError: no space or permission; the old files are still there.
         """
-        self._write(f"{NODES}.new", texts.nodes)
-        self._write(f"{GRES}.new", texts.gres)
-        self._write("written", texts.digest)
-        (self.directory / f"{GRES}.new").replace(self.directory / GRES)
-        (self.directory / f"{NODES}.new").replace(self.directory / NODES)
+        # Whichever of the two is there after a crash in between, meshd wrote it.
+        self._write("written", f"{texts.digest}\n{self.current_digest()}\n")
+        await self._put(texts)
 
     def mark_good(self, texts: Texts) -> None:
         """Record that these are in force.
@@ -95,9 +128,10 @@ class SlurmFiles:
         self._write(f"{GRES}.good", texts.gres)
 
     def _read(self, name: str) -> str:
-        with suppress(FileNotFoundError):
-            return (self.directory / name).read_bytes().decode("utf-8", "surrogateescape")
-        return ""
+        return _read(self.directory / name)
+
+    def _read_own(self, name: str) -> str:
+        return _read(self.own / name)
 
     def _mark(self, name: str) -> tuple[int, int, int] | None:
         """What differs after any write."""
@@ -107,4 +141,10 @@ class SlurmFiles:
         return None
 
     def _write(self, name: str, text: str) -> None:
-        write_atomic(self.directory / name, text.encode("utf-8", "surrogateescape"), mode=FILE_MODE)
+        write_atomic(self.own / name, text.encode("utf-8", "surrogateescape"), mode=FILE_MODE)
+
+
+def _read(path: Path) -> str:
+    with suppress(FileNotFoundError):
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    return ""

@@ -25,7 +25,9 @@ GRES_INCLUDE = "meshd-gres.conf"
 """The name of meshd's part of gres.conf in Slurm's directory: without a path, so that it is shipped to the nodes."""
 
 CONF_DIR = PurePosixPath("/etc/slurm")
-SLURM_DIR = PurePosixPath("/var/lib/meshd/slurm")
+SLURM_DIR = PurePosixPath("/var/lib/meshd-slurm")
+FORMER_DIR = PurePosixPath("/var/lib/meshd/slurm")
+"""Where meshd, which is not root, wrote the files itself until 0.1: see `meshd.slurm.headfiles.adopt`."""
 
 TREE_WIDTH = 65533
 SLURMD_TIMEOUT_S = 300
@@ -40,7 +42,7 @@ _TRACKS_CGROUPS = "proctrack/cgroup"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A symbolic link: Slurm's directory stays root's, the file behind it is meshd's."""
+    """A symbolic link to a file that root's unit writes as meshd asks."""
 
     path: PurePosixPath
     target: PurePosixPath
@@ -62,7 +64,8 @@ class InitPlan:
 
     Attributes:
         links: to make where they are not there yet.
-        slurm_dir: meshd's own directory, made with both files when missing, owned by `owner`.
+        slurm_dir: the directory of meshd's files of Slurm, root's, made with both files when missing.
+        former_dir: where an older meshd kept them: what is there is taken over.
         first_nodes_conf: what nodes.conf holds when it is made: every slot free. Slurm before 23.11 does not start
             without a node.
         restart_slurmctld: a setting changed that `scontrol reconfigure` does not apply.
@@ -72,8 +75,8 @@ class InitPlan:
     files: tuple[FileChange, ...]
     links: tuple[Link, ...]
     slurm_dir: PurePosixPath
+    former_dir: PurePosixPath
     first_nodes_conf: str
-    owner: str
     restart_slurmctld: bool
     warnings: tuple[str, ...]
 
@@ -108,6 +111,7 @@ class InitInput:
     slurm_user: str = "slurm"
     conf_dir: PurePosixPath = CONF_DIR
     slurm_dir: PurePosixPath = SLURM_DIR
+    former_dir: PurePosixPath = FORMER_DIR
     cgroups: bool = True
     version: SlurmVersion | None = None
 
@@ -177,8 +181,8 @@ def plan_init(have: InitInput) -> InitPlan:
         files=tuple(files),
         links=_links(have),
         slurm_dir=have.slurm_dir,
+        former_dir=have.former_dir,
         first_nodes_conf=render(have.pools, (), shapes_fixed=True).nodes_conf,
-        owner=have.slurm_user,
         restart_slurmctld=restart,
         warnings=tuple(editor.warnings),
     )

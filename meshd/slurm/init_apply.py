@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from meshd.errors import SlurmError
+from meshd.plan.slurm_lines import LineRefused
 from meshd.runtime.atomicfile import write_atomic
-from meshd.slurm.files import FILE_MODE
+from meshd.slurm.headfiles import FILE_MODE, adopt
 from meshd.slurm.init import CGROUP_CONF, GRES_CONF, GRES_INCLUDE, SLURM_CONF, InitPlan, Link
-from meshd.slurm.nodes import GRES, HEADER, NODES
-
-DIR_MODE = 0o755
-"""Every user's Slurm commands read the files through it."""
-
-PASS_THROUGH = 0o011
-"""So they must get through the directory above it too (StateDirectoryMode=0711 or wider)."""
+from meshd.slurm.nodes import HEADER
 
 
 def read_files(conf_dir: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -39,7 +32,7 @@ def read_files(conf_dir: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def apply_init(plan: InitPlan, now: datetime, *, root: Path = Path("/")) -> tuple[Path, ...]:
-    """Write everything: meshd's directory and links first, then the files that refer to them.
+    """Write everything: the directory and links first, then the files that refer to them.
 
     Each file that changes is copied to `NAME.meshd-YYYYmmddTHHMMSSZ` first. After a failure plan again, and
     apply that.
@@ -53,14 +46,15 @@ def apply_init(plan: InitPlan, now: datetime, *, root: Path = Path("/")) -> tupl
         The copies that were made.
 
     Raises:
-        SlurmError: a file is no longer what the plan was made from, a link's place is taken, or the owner is unknown.
+        SlurmError: a file is no longer what the plan was made from, a link's place is taken, or the files of an older
+            meshd have lines that are not meshd's.
         OSError: no space or permission.
     """
     for change in plan.files:
         path = _under(root, change.path)
         if _text(path) != change.old:
             raise SlurmError(f"{change.path} has changed since the plan was made: plan again")
-    _own_directory(plan, root)
+    _fill_directory(plan, root)
     for link in plan.links:
         _link(link, root)
     copies: list[Path] = []
@@ -77,42 +71,25 @@ def apply_init(plan: InitPlan, now: datetime, *, root: Path = Path("/")) -> tupl
     return tuple(copies)
 
 
-def _own_directory(plan: InitPlan, root: Path) -> None:
-    directory = _under(root, plan.slurm_dir)
-    directory.mkdir(parents=True, exist_ok=True)
-    directory.chmod(DIR_MODE)
-    directory.parent.chmod(directory.parent.stat().st_mode & 0o7777 | PASS_THROUGH)
-    uid, gid = _ids(plan.owner, root)
-    os.chown(directory, uid, gid)
-    for name, text in ((NODES, plan.first_nodes_conf), (GRES, HEADER)):
-        path = directory / name
-        if not path.exists():
-            write_atomic(path, text.encode(), mode=FILE_MODE)
-            os.chown(path, uid, gid)
+def _fill_directory(plan: InitPlan, root: Path) -> None:
+    """Root's directory of meshd's files. Nothing below the directories of meshd's user is written or changed."""
+    try:
+        adopt(_under(root, plan.former_dir), _under(root, plan.slurm_dir), (plan.first_nodes_conf, HEADER))
+    except LineRefused as error:
+        raise SlurmError(
+            f"{plan.former_dir}: {error}: put meshd's own files back (nodes.conf.good, gres.conf.good beside them)"
+        ) from error
 
 
 def _link(link: Link, root: Path) -> None:
     path = _under(root, link.path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_symlink():
-        path.unlink()
-    elif path.exists():
+    if path.exists() and not path.is_symlink():
         raise SlurmError(f"{link.path} is there already and is not meshd's: move it away first")
-    path.symlink_to(link.target)
-
-
-def _ids(user: str, root: Path) -> tuple[int, int]:
-    if root == Path("/"):
-        try:
-            entry = pwd.getpwnam(user)
-        except KeyError as error:
-            raise SlurmError(f"there is no user {user}: install Slurm first") from error
-        return entry.pw_uid, entry.pw_gid
-    for line in (root / "etc/passwd").read_text().splitlines():
-        fields = line.split(":")
-        if fields[0] == user:
-            return int(fields[2]), int(fields[3])
-    raise SlurmError(f"there is no user {user}: install Slurm first")
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(link.target)
+    new.replace(path)  # Slurm's commands find the old or the new one at any moment
 
 
 def _under(root: Path, path: PurePosixPath) -> Path:

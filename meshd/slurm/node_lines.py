@@ -13,7 +13,7 @@ from meshd.errors import SlurmError
 from meshd.model.hardware import GpuFact, NodeShape
 from meshd.model.ids import slot_name
 from meshd.plan.limits import cpus_of, gpus_fault, memory_promised_mib, shape_fault, word_fault
-from meshd.slurm.lines import PLACEHOLDERS, gres_line_fault, node_line_fault
+from meshd.plan.slurm_lines import PLACEHOLDERS, gres_line_fault, node_line_fault
 
 FREE_REASON = "meshd: free slot"
 

@@ -24,8 +24,8 @@ from meshd.plan.limits import (
     partition_fault,
     word_fault,
 )
+from meshd.plan.slurm_lines import PLACEHOLDERS
 from meshd.slurm.conf import parse
-from meshd.slurm.lines import PLACEHOLDERS
 from meshd.slurm.node_lines import FREE_REASON as FREE_REASON
 from meshd.slurm.node_lines import JoinedNode as JoinedNode
 from meshd.slurm.node_lines import Lines, free_line, lines_of, slot_range

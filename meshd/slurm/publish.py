@@ -1,8 +1,8 @@
 """I/O: bring a rendered configuration into force in a running slurmctld, or put everything back.
 
-The only writer of nodes.conf and gres.conf. Changes are gated by content, checked against what Slurm shows, written
-whole, put in force one at a time, and verified; what Slurm does not take is undone. When a change is asked for, so that
-a burst is few of them, is up to the caller.
+Nothing else has nodes.conf and gres.conf written. Changes are gated by content, checked against what Slurm shows,
+written whole, put in force one at a time, and verified; what Slurm does not take is undone. When a change is asked for,
+so that a burst is few of them, is up to the caller.
 """
 
 from __future__ import annotations
@@ -188,8 +188,9 @@ class Publisher:
                 await self._apply(wanted)
             except OSError as error:
                 text = (
-                    f"{self._files.directory} cannot be written ({error.strerror or error}): slurmctld keeps running "
-                    "on the last good configuration; make room there (df), meshd tries again by itself"
+                    f"{error.filename or self._files.directory} cannot be written ({error.strerror or error}): "
+                    "slurmctld keeps running on the last good configuration; make room there (df), meshd tries again "
+                    "by itself"
                 )
                 self._last_error = text
                 self._changed()
@@ -204,7 +205,7 @@ class Publisher:
             return True
 
     async def _apply(self, wanted: Rendered) -> None:
-        back = self._begin_from_last_good()
+        back = await self._begin_from_last_good()
         capabilities = await self._client.capabilities()
         view = await self._client.view()
         refuse_if_garbled(wanted)
@@ -219,7 +220,7 @@ class Publisher:
             await self._wait_for_saved_jobs()
         await self._until_calm()
         texts = Texts(wanted.nodes_conf, wanted.gres_conf)
-        self._files.install(texts)
+        await self._files.install(texts)
         why = await self._put_in_force(wanted, restart=restart)
         if why:
             await self._put_back(back, wanted, why)
@@ -251,7 +252,7 @@ class Publisher:
             raise SlurmError(reasons)
         return merged
 
-    def _begin_from_last_good(self) -> Texts:
+    async def _begin_from_last_good(self) -> Texts:
         """The last good files, back in place when they are not: an edit or a crash may have left what nobody can parse.
 
         Slurm's commands parse the files too: with broken ones nothing could be asked.
@@ -262,7 +263,7 @@ class Publisher:
             log.warning("slurm_files_hand_edited", directory=str(self._files.directory))
             self._files.keep_edit()
         if back != current:
-            self._files.install(back)
+            await self._files.install(back)
         return back
 
     def _needs_restart(self, wanted: Rendered, view: SlurmView, back: Texts, capabilities: Capabilities) -> bool:
@@ -333,7 +334,7 @@ class Publisher:
     async def _put_back(self, back: Texts, wanted: Rendered, why: str) -> None:
         """Restore the last good files, bring slurmctld back to them, and raise."""
         words = await self._ask_last_words()
-        self._files.install(back)
+        await self._files.install(back)
         self._refusals += 1
         self._hold_back(wanted)
         after = "the last good configuration is back"
@@ -383,11 +384,12 @@ class Publisher:
         if self._files.hand_edited():
             return (
                 f"{self._files.directory}: nodes.conf or gres.conf was edited by hand; meshd puts its own back "
-                "and keeps the edit in *.edited"
+                f"and keeps the edit in {self._files.own}/*.edited"
             )
         if self._files.edit_kept():
             return (
                 f"{self._files.directory}: nodes.conf or gres.conf was edited by hand; meshd's own is back and the "
-                "edit lies beside it: put what is needed of it into slurm.conf or meshd.toml, then remove *.edited"
+                f"edit is kept: put what is needed of it into slurm.conf or meshd.toml, then remove *.edited: "
+                f"`rm {self._files.own}/*.edited`"
             )
         return ""

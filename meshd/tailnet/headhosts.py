@@ -1,9 +1,10 @@
 """What root does about the nodes' names in the head's /etc/hosts: `python -m meshd.tailnet.headhosts`.
 
 meshd-hosts.path starts it when meshd, which is not root, has laid a request: {"names": {"h100-1": "100.64.0.2"}}, of
-mode 0600 in its runtime directory. The names go into a marked block; all else in the file stays as it is. Only plain
-names with addresses of the tailnet are taken, and none that the file has already, so that whoever can ask cannot make
-another machine of a name that means something here. Nothing but the standard library is used: it runs as root.
+mode 0600 in its runtime directory. The names go into a marked block; all else in the file stays as it is. Only names of
+slots are taken, as root's own settings and nodes.conf have them, with addresses of the tailnet, and none that the file
+has already, so that whoever can ask cannot make another machine of a name that means something here. Nothing but the
+standard library is used: it runs as root.
 """
 
 from __future__ import annotations
@@ -15,24 +16,38 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from meshd.plan.slurm_lines import known
 from meshd.runtime.hostsfile import with_block
-from meshd.runtime.request import Refused, take, write_whole
+from meshd.runtime.request import Refused, read_small, take, write_whole
 
 REQUEST = "hosts.request"
 HOSTS = Path("/etc/hosts")
+SETTINGS = Path("/etc/meshd/meshd.toml")
+NODES_CONF = Path("/var/lib/meshd-slurm/nodes.conf")
 REQUEST_MAX_B = 4 << 20
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 TAILNET = ipaddress.ip_network("100.64.0.0/10")
 
 
-def serve(request: Path, hosts: Path) -> bool:
+def serve(request: Path, hosts: Path, settings: Path = SETTINGS, nodes: Path = NODES_CONF) -> bool:
     """Take the request and write the block; returns whether the file changed.
+
+    Args:
+        request: see the module.
+        hosts: /etc/hosts.
+        settings: meshd.toml; its pools have the slots that may be named.
+        nodes: root's nodes.conf; its slots may be named too.
 
     Raises:
         Refused: the request asks for something that is not given; the file is as it was.
         OSError: the request cannot be taken, or the file not be written.
     """
-    return put(hosts, _names(take(request, REQUEST_MAX_B)))
+    asked = _names(take(request, REQUEST_MAX_B))
+    slots = known(read_small(settings), read_small(nodes))
+    for name in asked:
+        if not slots.has_slot(name):
+            raise Refused(f"{name[:70]!r} is no slot of a pool in {settings}")
+    return put(hosts, asked)
 
 
 def put(hosts: Path, names: dict[str, str]) -> bool:

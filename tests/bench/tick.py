@@ -105,8 +105,9 @@ class Steady:
         wanted = daemon._publishing._make()
         assert wanted is not None
         (self.state / "slurm").mkdir()
+        daemon._publishing._directory = self.state / "slurm"
         files, texts = SlurmFiles(self.state / "slurm"), Texts(wanted.nodes_conf, wanted.gres_conf)
-        files.install(texts)
+        await files.install(texts)
         files.mark_good(texts)
         await daemon._publishing.start()
         calm()

@@ -26,7 +26,7 @@ SOCKET = "/run/meshd/meshd.sock"
 POLL_S = 0.2
 PATIENCE_S = 120.0
 """Many times what anything here takes on a quiet machine: how long it takes is a figure, not what a test proves."""
-SERVICES = ("tailscaled", "munge", "slurmctld", "meshd-munge.path", "meshd")
+SERVICES = ("tailscaled", "munge", "slurmctld", "meshd-slurm.path", "meshd-munge.path", "meshd")
 """What runs on the head, and does so again when a scenario has failed half-way."""
 
 QUICK = {

@@ -12,7 +12,8 @@ from tests.e2e.test_jobs import WAIT_FOR_WORD
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
-FILES = "/var/lib/meshd/slurm"
+FILES = "/var/lib/meshd-slurm"
+OWN = "/var/lib/meshd/slurm"
 
 
 async def no_problems(lab: Lab) -> None:
@@ -35,14 +36,14 @@ async def test_garbage_in_nodes_conf(lab: Lab, figure: Callable[[str], None]) ->
     figure(f"told: {told}")
     assert "edited by hand" in told
     assert "remove *.edited" in told
-    assert "<<<<<<<" in await lab.head.shell(f"cat {FILES}/nodes.conf.edited")
+    assert "<<<<<<<" in await lab.head.shell(f"cat {OWN}/nodes.conf.edited")
     assert "<<<<<<<" not in await lab.head.shell(f"cat {FILES}/nodes.conf")
     assert await lab.srun("-N1", "printenv", "SLURMD_NODENAME") in {"h100-1", "h100-2"}
 
     assert (await lab.job(job))["JobState"] == "RUNNING"
     await lab.inside(busy, "touch", f"/tmp/end-{job}")
     assert (await lab.completed(job))["Restarts"] == "0"
-    await lab.head.shell(f"rm {FILES}/*.edited")
+    await lab.head.shell(f"rm {OWN}/*.edited")
     await no_problems(lab)
 
 
@@ -51,12 +52,44 @@ async def full_disk(lab: Lab) -> AsyncIterator[Lab]:
     """The directory of Slurm's files lies on a disk that is full."""
     await lab.scale(1)
     await lab.head.shell(
-        f"cp -a {FILES} /root/slurm-files; mount -t tmpfs -o size=64k,mode=0755,uid=slurm,gid=slurm none {FILES};"
+        f"cp -a {FILES} /root/slurm-files; mount -t tmpfs -o size=64k,mode=0755 none {FILES};"
         f"cp -a /root/slurm-files/. {FILES}/; cat /dev/zero >{FILES}/ballast 2>/dev/null || true"
     )
     yield lab
     await lab.head.shell(f"cp -a {FILES}/. /root/slurm-files/; umount -l {FILES}; rm -f /root/slurm-files/ballast;"
                          f"cp -a /root/slurm-files/. {FILES}/; rm -rf /root/slurm-files")  # fmt: skip
+
+
+async def test_root_owns_what_its_tools_read(lab: Lab) -> None:
+    await lab.scale(1)
+    shown = await lab.head.shell(f"stat -c '%U %a %n' {FILES} {FILES}/nodes.conf {FILES}/gres.conf")
+    assert shown.splitlines() == [f"root 755 {FILES}", f"root 644 {FILES}/nodes.conf", f"root 644 {FILES}/gres.conf"]
+    before = await lab.head.shell(f"cat {FILES}/nodes.conf")
+    script = (
+        "import json,os,sys;p='/run/meshd/slurm-files.request';"
+        "fd=os.open(p+'.x',os.O_WRONLY|os.O_CREAT|os.O_EXCL,0o600);"
+        "os.write(fd,json.dumps(dict(id='evil',nodes='PluginDir=/tmp/evil\\n',gres='')).encode());os.rename(p+'.x',p)"
+    )
+    await lab.head.run("runuser", "-u", "slurm", "--", "python3", "-c", script)
+
+    async def answered() -> bool:
+        return "evil" in await lab.head.shell("cat /run/meshd-slurm/answer.json")
+
+    await lab.until(answered, "root's unit has answered")
+    assert '"ok": false' in await lab.head.shell("cat /run/meshd-slurm/answer.json")
+    assert await lab.head.shell(f"cat {FILES}/nodes.conf") == before
+    # What is no file is taken away too, and the next request is served.
+    for name in ("slurm-files.request", "hosts.request", "munge-key.request", "restart-slurmctld"):
+        await lab.head.run("runuser", "-u", "slurm", "--", "mkdir", "-p", f"/run/meshd/{name}/x")
+
+        async def gone(path: str = f"/run/meshd/{name}") -> bool:
+            return (await lab.head.run("test", "-e", path, check=False)).returncode == 1
+
+        await lab.until(gone, f"{name} is taken away")
+    units = "meshd-slurm.path meshd-hosts.path meshd-munge.path meshd-slurmctld.path"
+    shown = await lab.head.shell(f"systemctl is-active {units}")
+    assert shown.split() == ["active"] * 4
+    await lab.scale(2)
 
 
 async def test_a_full_disk(full_disk: Lab, figure: Callable[[str], None]) -> None:

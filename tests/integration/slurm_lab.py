@@ -37,9 +37,9 @@ mount -t tmpfs -o mode=755 tmpfs "$box/scratch"
 mkdir "$box/scratch/upper" "$box/scratch/work"
 mount -t overlay -o "lowerdir=$image,upperdir=$box/scratch/upper,workdir=$box/scratch/work" overlay "$box/root"
 root=$box/root
-mkdir -p "$root/etc/slurm" "$root/etc/munge" "$root/var/lib/meshd" "$root/shared"
+mkdir -p "$root/etc/slurm" "$root/etc/munge" "$root/var/lib/meshd-slurm" "$root/shared"
 mount --bind "$box/slurm" "$root/etc/slurm"
-mount --bind "$box/meshd" "$root/var/lib/meshd"
+mount --bind "$box/files" "$root/var/lib/meshd-slurm"
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
@@ -78,9 +78,9 @@ class Host:
         return self.box / "slurm"
 
     @property
-    def meshd_dir(self) -> Path:
-        """Its /var/lib/meshd, seen from outside."""
-        return self.box / "meshd"
+    def files_dir(self) -> Path:
+        """Its /var/lib/meshd-slurm, seen from outside."""
+        return self.box / "files"
 
     def argv(self, argv: Sequence[str]) -> list[str]:
         """The argv that runs `argv` inside."""
@@ -217,7 +217,7 @@ class Lab:
     def _add(self, name: str, address: str, addresses: Mapping[str, str]) -> None:
         assert self._switch
         box = self.base / name
-        for part in ("scratch", "root", "slurm", "meshd"):
+        for part in ("scratch", "root", "slurm", "files"):
             (box / part).mkdir(parents=True)
         os.chmod(self.base, 0o755)
         (box / "munge.key").write_bytes(self._key)

@@ -134,7 +134,7 @@ async def cluster(lab: Lab) -> AsyncIterator[Cluster]:
     head = lab.hosts["head"]
     init(lab, user_conf=None)
     client = SlurmClient(head.runner, 20.0)
-    files = SlurmFiles(head.meshd_dir / "slurm")
+    files = SlurmFiles(head.files_dir)
     made: list[Cluster] = []
 
     async def restart() -> None:
@@ -187,14 +187,14 @@ def look(head: Host) -> InitInput:
 
 
 def lab_root(head: Host) -> Path:
-    """The head's /etc/slurm and /var/lib/meshd as a tree, for apply_init."""
+    """The head's /etc/slurm and /var/lib/meshd-slurm as a tree, for apply_init."""
     root = head.box / "view"
     if not root.exists():
         (root / "etc").mkdir(parents=True)
         (root / "var/lib").mkdir(parents=True)
         (root / "etc/slurm").symlink_to(head.conf_dir)
-        (root / "var/lib/meshd").symlink_to(head.meshd_dir)
-        (root / "etc/passwd").write_text(head.call("cat", "/etc/passwd"))
+        head.files_dir.rename(root / "var/lib/meshd-slurm")
+        head.files_dir.symlink_to(root / "var/lib/meshd-slurm")
     return root
 
 
@@ -433,7 +433,7 @@ async def test_a_head_with_its_own_slurm_conf_and_gres_conf(lab: Lab) -> None:
             await asyncio.to_thread(head.stop, "slurmctld")
         await asyncio.to_thread(lambda: head.start_slurmctld(wait=False))
 
-    files = SlurmFiles(head.meshd_dir / "slurm")
+    files = SlurmFiles(head.files_dir)
     publisher = Publisher(files=files, client=client, clock=SystemClock(), restart=restart)
     shape = NodeShape(1, 1, 1, 1, 1, 600)
     node = JoinedNode("h100-2", lab.hosts["m1"].address, shape, GPUS)
@@ -454,5 +454,5 @@ async def test_a_head_with_its_own_slurm_conf_and_gres_conf(lab: Lab) -> None:
 async def test_init_plan_is_for_this_directory(lab: Lab) -> None:
     head = lab.hosts["head"]
     init(lab, None)
-    assert (head.conf_dir / "nodes.conf").readlink() == Path("/var/lib/meshd/slurm/nodes.conf")
+    assert (head.conf_dir / "nodes.conf").readlink() == Path("/var/lib/meshd-slurm/nodes.conf")
     assert PurePosixPath("/etc/slurm") == InitInput("x", "h", "", None).conf_dir

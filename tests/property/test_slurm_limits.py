@@ -11,7 +11,7 @@ from meshd.errors import JoinRefused
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
 from meshd.plan.admission import check_facts, check_same
 from meshd.plan.limits import COUNT_MAX, as_word, usable
-from meshd.slurm.lines import Allowed, check
+from meshd.plan.slurm_lines import Allowed, check
 from meshd.slurm.nodes import JoinedNode, PoolLine, read_joined, read_lines, read_slots, render
 
 COUNTS = st.one_of(st.integers(0, 9), st.sampled_from([64, 255, 256, COUNT_MAX, COUNT_MAX + 1, 65536, 10**9]))

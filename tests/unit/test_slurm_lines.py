@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshd.slurm.lines import Allowed, LineRefused, allowed_by, check
+from meshd.plan.slurm_lines import Allowed, LineRefused, allowed_by, check
 from meshd.slurm.nodes import HEADER, PoolLine, render
 from tests.unit.test_slurm_nodes import GOLDEN, H100, NODE
 

@@ -18,7 +18,8 @@ from meshd.runtime.run import Result
 from meshd.slurm import files as files_module
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.conf import parse
-from meshd.slurm.files import SlurmFiles
+from meshd.slurm.files import SlurmFiles, Texts
+from meshd.slurm.headfiles import put
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, read_joined, read_slots, render
 from meshd.slurm.publish import Publisher
 from meshd.slurm.show import SEPARATOR, hostlist
@@ -138,7 +139,7 @@ class StandInSlurm:
 
 class World:
     def __init__(self, directory: Path, version: str = "24.11.5") -> None:
-        self.files = SlurmFiles(directory)
+        self.files = SlurmFiles(directory, write=self.write)
         (directory / "nodes.conf").write_text(render([POOL], [], shapes_fixed=True).nodes_conf)
         (directory / "gres.conf").write_text("")
         self.slurm = StandInSlurm(directory, version)
@@ -152,6 +153,10 @@ class World:
             files=self.files, client=SlurmClient(self.slurm, 5.0), clock=self.clock, restart=self.restart,
             last_words=self.last_words, calm=calm,
         )  # fmt: skip
+
+    async def write(self, texts: Texts) -> None:
+        """Without a look at the lines: what Slurm refuses must get through to it."""
+        put(self.files.directory, texts.nodes, texts.gres)
 
     async def restart(self) -> None:
         self.restarts += 1
@@ -363,7 +368,7 @@ async def test_the_address_of_a_slot_with_a_job_is_not_changed(world: World) -> 
 async def test_a_crash_between_writing_and_reconfigure_is_made_good(world: World) -> None:
     await world.publisher.apply(wanted("a-1"))
     new = wanted("a-1", "a-2")
-    world.files.install(files_module.Texts(new.nodes_conf, new.gres_conf))
+    await world.files.install(files_module.Texts(new.nodes_conf, new.gres_conf))
     again = world.made()
     assert again.published == {"a-1": "100.64.0.1"}, "what was written is not yet in force"
     assert await again.apply(new)

@@ -24,6 +24,7 @@ RestartSec=1
 KillMode=process
 UMask=0077
 OOMScoreAdjust=-900
+LimitCORE=0
 
 [Install]
 WantedBy=multi-user.target

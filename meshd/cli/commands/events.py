@@ -10,9 +10,10 @@ import click
 from meshd.api.schema import EventsQuery, EventsView
 from meshd.cli import render
 from meshd.cli.client import Head
-from meshd.cli.exits import UnreachableError, clean
+from meshd.cli.exits import UnreachableError
 from meshd.cli.params import Name, node_option, past_or_ago, pool_option
 from meshd.cli.session import Session, output_option, print_json, say
+from meshd.runtime.terminal import clean_line, json_clean
 
 WAIT_S = 25.0
 RETRY_S = 2.0
@@ -97,4 +98,4 @@ async def _follow(head: Head, query: EventsQuery, *, as_json: bool) -> None:
 
 def _print(view: EventsView, *, as_json: bool) -> None:
     for row in view.events:
-        click.echo(row.model_dump_json() if as_json else clean(render.event(row)))
+        click.echo(json_clean(row.model_dump_json()) if as_json else clean_line(render.event(row)))

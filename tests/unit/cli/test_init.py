@@ -27,8 +27,6 @@ def root(tmp_path: Path) -> Path:
     slurm = tmp_path / "image" / "etc" / "slurm"
     slurm.mkdir(parents=True)
     (slurm / "slurm.conf").write_text(SLURM_CONF)
-    nobody = pwd.getpwnam("nobody")
-    (slurm.parent / "passwd").write_text(f"nobody:x:{nobody.pw_uid}:{nobody.pw_gid}::/:/bin/false\n")
     (tmp_path / "meshd.toml").write_text('[cluster]\nname = "lab"\n[pools.a100]\ngpu = "a100"\n')
     munge = slurm.parent / "munge"
     munge.mkdir(mode=0o700)
@@ -71,7 +69,7 @@ def test_it_writes_keeps_a_copy_and_is_done_then(init: Meshctl, root: Path) -> N
     new = (root / "etc/slurm/slurm.conf").read_text()
     assert "# my cluster" in new
     assert "NodeName=rack[1-4] CPUs=8" in new
-    assert (root / "var/lib/meshd/slurm/nodes.conf").exists()
+    assert (root / "var/lib/meshd-slurm/nodes.conf").exists()
     again = init("--yes", "-o", "json")
     assert (again.code, again.json()["changes"]) == (0, [])
     assert "nothing to do" in again.err

@@ -21,6 +21,7 @@ class Head:
     def __init__(self, root: Path) -> None:
         self.hosts = root / "hosts"
         self.hosts.write_text(BEFORE)
+        (root / "meshd.toml").write_text("[pools.h100]\n")
         self.run = root / "run"
         self.run.mkdir()
         self.clock = HandClock()
@@ -39,7 +40,7 @@ class Head:
         return (self.run / REQUEST).exists()
 
     def serve(self) -> None:
-        serve(self.run / REQUEST, self.hosts)
+        serve(self.run / REQUEST, self.hosts, self.run.parent / "meshd.toml")
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from meshd.runtime.request import Refused
+from meshd.slurm.nodes import PoolLine, render
 from meshd.tailnet import headhosts
 from meshd.tailnet.headhosts import put, serve
 
@@ -20,6 +22,7 @@ def hosts(tmp_path: Path) -> Path:
     file = tmp_path / "hosts"
     file.write_text(BEFORE)
     file.chmod(0o644)
+    (tmp_path / "meshd.toml").write_text("[pools.h100]\nmax_nodes = 4\n[pools.gateway]\n")
     return file
 
 
@@ -28,7 +31,7 @@ def ask(hosts: Path, body: object, mode: int = 0o600) -> bool:
     request.write_text(body if isinstance(body, str) else json.dumps(body))
     request.chmod(mode)
     try:
-        return serve(request, hosts)
+        return serve(request, hosts, hosts.parent / "meshd.toml", hosts.parent / "nodes.conf")
     finally:
         assert not request.exists(), "or it would be served for ever"
 
@@ -56,6 +59,14 @@ def test_a_link_stays_one(hosts: Path, tmp_path: Path) -> None:
     "names",
     [
         {"gateway.example": "100.64.0.2"},
+        {"gateway": "100.64.0.2"},
+        {"ldap": "100.64.0.2"},
+        {"localhost": "100.64.0.2"},
+        {"head": "100.64.0.2"},
+        {"ldap-1": "100.64.0.2"},
+        {"h100-5": "100.64.0.2"},
+        {"h100-01": "100.64.0.2"},
+        {"h100-0": "100.64.0.2"},
         {"localhost\n1.2.3.4 x": "100.64.0.2"},
         {"Bank": "100.64.0.2"},
         {"-x": "100.64.0.2"},
@@ -77,8 +88,26 @@ def test_anything_else_is_refused_whole(hosts: Path, names: object) -> None:
 
 
 def test_a_name_that_means_something_here_is_left(hosts: Path) -> None:
-    assert ask(hosts, {"names": {"gateway": "100.64.0.2", "h100-1": "100.64.0.3"}})
-    assert hosts.read_text() == BEFORE + "# BEGIN meshd\n100.64.0.3\th100-1\n# END meshd\n"
+    hosts.write_text(BEFORE + "10.0.0.7 gateway-1\n")
+    assert ask(hosts, {"names": {"gateway-1": "100.64.0.2", "h100-1": "100.64.0.3"}})
+    assert hosts.read_text() == BEFORE + "10.0.0.7 gateway-1\n# BEGIN meshd\n100.64.0.3\th100-1\n# END meshd\n"
+
+
+def test_a_slot_that_slurm_has_may_be_named_when_the_settings_lose_it(hosts: Path) -> None:
+    made = render([PoolLine("old", "", 3, "", 0, 1, 1024)], [], shapes_fixed=False)
+    (hosts.parent / "nodes.conf").write_text(made.nodes_conf)
+    assert ask(hosts, {"names": {"old-3": "100.64.0.2", "h100-4": "100.64.0.3"}})
+    with pytest.raises(Refused):
+        ask(hosts, {"names": {"old-4": "100.64.0.2"}})
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo"])
+def test_what_is_no_file_is_taken_away(hosts: Path, kind: str) -> None:
+    request = hosts.parent / headhosts.REQUEST
+    request.mkdir() if kind == "directory" else os.mkfifo(request)
+    with pytest.raises(Refused):
+        serve(request, hosts)
+    assert not os.path.lexists(request)
 
 
 @pytest.mark.parametrize(("body", "mode"), [("[]", 0o600), ("{", 0o600), ('{"names": {}}', 0o644), ("", 0o600)])

@@ -86,6 +86,11 @@ class Allowed:
     pools: Mapping[str, int] = field(default_factory=dict)
     partitions: frozenset[str] = frozenset()
 
+    def has_slot(self, name: str) -> bool:
+        """The name is that of a slot."""
+        pool, _, index = name.rpartition("-")
+        return re.fullmatch(r"[1-9][0-9]{0,4}", index) is not None and int(index) <= self.pools.get(pool, 0)
+
     def __or__(self, other: Allowed) -> Allowed:
         """What either allows."""
         names = {*self.pools, *other.pools}
@@ -107,6 +112,15 @@ def allowed_by(settings: bytes) -> Allowed:
             pools[name] = min(most, NODES_MAX) if isinstance(most, int) else MAX_NODES_DEFAULT
             partitions.add(partition if isinstance(partition, str) and partition else name)
     return Allowed(pools, frozenset(partitions))
+
+
+def known(settings: bytes, nodes_conf: bytes) -> Allowed:
+    """The names of the settings, and those of the nodes.conf that is in place: these may stay in any case."""
+    try:
+        there = check(nodes_conf.decode("ascii"), "")
+    except (ValueError, LineRefused):
+        there = Allowed()
+    return allowed_by(settings) | there
 
 
 def check(nodes_conf: str, gres_conf: str, allowed: Allowed | None = None) -> Allowed:

@@ -1,0 +1,203 @@
+"""What root does about Slurm's files when meshd, which is not root, asks: `python -m meshd.slurm.headfiles`.
+
+Slurm's commands read nodes.conf and gres.conf as root, so root owns them. meshd-slurm.path starts this when a request
+is there; every line is looked through as if an enemy had written it (`lines`), and both files are replaced, whole.
+Nothing but the standard library is used: it must start quickly, and it runs as root.
+
+The request is a file of mode 0600 in meshd's runtime directory, of the user that the directory belongs to: {"id",
+"nodes", "gres"}. The answer is for everybody to read: {"id", "ok", "detail", "errno"}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+import sys
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from meshd.plan.slurm_lines import LineRefused, check, known
+from meshd.runtime.request import Refused, read_small, take, write_whole
+
+REQUEST = "slurm-files.request"
+ANSWER = Path("/run/meshd-slurm/answer.json")
+DIRECTORY = Path("/var/lib/meshd-slurm")
+"""Where Slurm's directory has its links to; root's."""
+
+SETTINGS = Path("/etc/meshd/meshd.toml")
+NODES, GRES = "nodes.conf", "gres.conf"
+LINKS = {"nodes.conf": NODES, "meshd-gres.conf": GRES}
+"""Names in Slurm's directory, and what each points at."""
+
+REQUEST_MAX_B = 64 << 20
+FILE_MODE = 0o644
+"""Every user's Slurm commands on the head read them."""
+
+
+def serve(request: Path, answer: Path, directory: Path = DIRECTORY, settings: Path = SETTINGS) -> bool:
+    """Take the request, write both files, tell what came of it; returns whether they were written.
+
+    Raises:
+        OSError: the request cannot be taken or the answer not be written.
+    """
+    asked: dict[str, Any] = {}
+    told: dict[str, Any] = {"ok": False, "detail": "", "errno": 0}
+    try:
+        asked = take(request, REQUEST_MAX_B)
+        nodes, gres = asked.get("nodes"), asked.get("gres")
+        if not isinstance(nodes, str) or not isinstance(gres, str):
+            raise Refused("the request has no text for both files")
+        check(nodes, gres, known(read_small(settings), read_small(directory / NODES)))
+        put(directory, nodes, gres)
+        told["ok"] = True
+    except (Refused, LineRefused) as error:
+        told["detail"] = str(error)
+    except OSError as error:
+        told |= {"detail": f"{error.filename or directory}: {error.strerror}", "errno": error.errno or 0}
+    told["id"] = str(asked.get("id", ""))[:64]
+    write_whole(answer, json.dumps(told).encode(), 0o644)
+    return bool(told["ok"])
+
+
+def put(directory: Path, nodes: str, gres: str) -> None:
+    """Put both files in place, or neither: everything that needs space is done before the first rename.
+
+    Raises:
+        OSError: no space or permission; the old files are still there.
+    """
+    new = {name: directory / f".{name}.new" for name in (GRES, NODES)}
+    try:
+        for name, text in ((GRES, gres), (NODES, nodes)):
+            write_whole(new[name], text.encode(), FILE_MODE)
+        for name, path in new.items():
+            path.replace(directory / name)
+    finally:
+        for path in new.values():
+            with suppress(FileNotFoundError):
+                path.unlink()
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(directory: Path) -> None:
+    """Make the directory, root's; one that is there must be.
+
+    Raises:
+        OSError: it is no directory, or another's.
+    """
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise OSError(0, "is no directory of root's: move it away", str(directory))
+    directory.chmod(0o755)
+
+
+def adopt(former: Path, directory: Path, first: tuple[str, str] | None = None) -> bool:
+    """Fill the directory when it is empty: with the files of an older meshd, looked through, or else with new ones.
+
+    Args:
+        former: the directory where an older meshd, which is not root, wrote them.
+        directory: root's.
+        first: nodes.conf and gres.conf when there are no older ones; None to make none then.
+
+    Returns:
+        Whether something was written.
+
+    Raises:
+        LineRefused: the older files have lines that are not meshd's.
+        OSError: they cannot be read or written.
+    """
+    make_directory(directory)
+    if (directory / NODES).exists():
+        return False
+    nodes, gres = _theirs(former / NODES), _theirs(former / GRES)
+    if nodes is None:
+        if first is None:
+            return False
+        nodes, gres = first
+    check(nodes, gres or "")
+    put(directory, nodes, gres or "")
+    return True
+
+
+def relink(conf_dir: Path, directory: Path) -> tuple[str, ...]:
+    """Point meshd's links in Slurm's directory at root's files; a name that is no link is left alone.
+
+    Returns:
+        The links that were changed.
+
+    Raises:
+        OSError: no permission.
+    """
+    changed = []
+    for name, target in LINKS.items():
+        link, to = conf_dir / name, directory / target
+        if link.is_symlink() and link.readlink() != to and to.exists():
+            new = conf_dir / f".{name}.new"
+            with suppress(FileNotFoundError):
+                new.unlink()
+            new.symlink_to(to)
+            new.replace(link)
+            changed.append(name)
+    return tuple(changed)
+
+
+def _theirs(path: Path) -> str | None:
+    """A file of another user's directory, which may be anything; None when there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise LineRefused(f"{path} is no regular file")
+        data = file.read(REQUEST_MAX_B + 1)
+    try:
+        return data.decode("ascii")
+    except ValueError:
+        raise LineRefused(f"{path} has characters that are not ASCII") from None
+
+
+def _directories(settings: Path) -> tuple[Path, Path]:
+    """Slurm's directory, and that of an older meshd's files, as the settings name them."""
+    tables: dict[str, Any] = {}
+    with suppress(ValueError):
+        tables = tomllib.loads(read_small(settings).decode())
+    slurm, cluster = tables.get("slurm"), tables.get("cluster")
+    conf_dir = slurm.get("conf_dir") if isinstance(slurm, dict) else None
+    state_dir = cluster.get("state_dir") if isinstance(cluster, dict) else None
+    return Path(str(conf_dir or "/etc/slurm")), Path(str(state_dir or "/var/lib/meshd")) / "slurm"
+
+
+def main() -> int:
+    """The command line. Ends with 0 also when the request was refused, for the answer says so."""
+    parser = argparse.ArgumentParser(description="Writes meshd's files of Slurm, as meshd asks.")
+    parser.add_argument("directory", type=Path, nargs="?", help="meshd's runtime directory, where the request lies")
+    parser.add_argument("--adopt", action="store_true", help="take over the files of an older meshd")
+    arguments = parser.parse_args()
+    if arguments.adopt == (arguments.directory is not None):
+        parser.error("either a directory or --adopt")
+    try:
+        if arguments.adopt:
+            conf_dir, former = _directories(SETTINGS)
+            if adopt(former, DIRECTORY):
+                sys.stderr.write(f"{DIRECTORY} has the files of {former} now\n")
+            for name in relink(conf_dir, DIRECTORY):
+                sys.stderr.write(f"{conf_dir / name} points at {DIRECTORY} now\n")
+        elif not serve(arguments.directory / REQUEST, ANSWER):
+            sys.stderr.write(f"a request was refused: see {ANSWER}\n")
+    except (LineRefused, OSError) as error:
+        sys.stderr.write(f"{DIRECTORY} is left as it is: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
