@@ -33,6 +33,8 @@ class Source(Generic[T]):
         timeout_s: after this the read counts as failed; None: it has a deadline of its own.
         interval_s: how long to wait between two reads, asked anew each time: short while somebody waits for news.
         changed: called after each read.
+        spacing_s: the least seconds between two reads, however much somebody hurries: what is asked for in the
+            meantime is one read.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Source(Generic[T]):
         interval_s: Callable[[], float],
         changed: Callable[[], None],
         timeout_s: float | None = None,
+        spacing_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.name = name
         self._read = read
@@ -51,6 +54,7 @@ class Source(Generic[T]):
         self._timeout_s = timeout_s
         self._interval_s = interval_s
         self._changed = changed
+        self._spacing_s = spacing_s
         self._soon = asyncio.Event()
         self.current: Observation[T] = Unavailable("not read yet", clock.now())
 
@@ -90,7 +94,8 @@ class Source(Generic[T]):
         while True:
             self._soon.clear()  # before the read: who hurries while it goes on wants a newer one
             await self.read_once()
-            waited_s = 0.0
+            await self._clock.sleep(spacing_s := self._spacing_s())
+            waited_s = spacing_s
             while waited_s < self._wait_s() and not self._soon.is_set():
                 # The interval may shrink while we wait: somebody began to wait for news.
                 nap_s = min(self._wait_s() - waited_s, 0.25)

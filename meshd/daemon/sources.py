@@ -44,7 +44,12 @@ class Sources:
     ) -> None:
         self.listings = {
             name: Source(
-                f"provider:{name}", _listing(provider), clock, interval_s=partial(pace.cloud_s, name), changed=changed
+                f"provider:{name}",
+                _listing(provider),
+                clock,
+                interval_s=partial(pace.cloud_s, name),
+                changed=changed,
+                spacing_s=partial(pace.cloud_spacing_s, name),
             )
             for name, provider in providers.items()
         }

@@ -79,7 +79,9 @@ def parse_nodes(text: str) -> dict[str, SlurmNode]:
     return {node.name: node for node in nodes}
 
 
+@lru_cache(maxsize=16384)
 def _node(line: str) -> SlurmNode:
+    # Most lines are the same as 5 s before: slurmctld takes a node's load and memory once in SlurmdTimeout / 3.
     # The kernel's version is free text in the middle, the reason free text at the end.
     head, _, tail = line.partition(" Reason=")
     before, _, after = head.partition(" OS=")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 
 from meshd.errors import InvalidRequest
 from meshd.provider_api import Offer, PriceSource
 from providers._gather import all_of
 from providers._prices import Price, Prices, by_settings
+from providers._remembered import Remembered
 from providers.aws.client import Ec2
 from providers.aws.mapping import AWS, Image, InstanceType, newest_image, spot_prices, to_instance_type, to_offer
 from providers.aws.settings import AwsSettings
@@ -17,7 +19,6 @@ from providers.aws.settings import AwsSettings
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    read_at: datetime
     types: dict[str, InstanceType]
     zones: tuple[tuple[str, str], ...]
 
@@ -30,8 +31,8 @@ class Catalogue:
         self._settings = settings
         self._prices = prices
         self._now = now
-        self._regions: dict[str, _Region] = {}
-        self._images: dict[tuple[str, str], tuple[datetime, Image]] = {}
+        self._regions: Remembered[str, _Region] = Remembered(now, settings.catalogue_ttl_s)
+        self._images: Remembered[tuple[str, str], Image] = Remembered(now, settings.catalogue_ttl_s)
 
     def price(self, region: str, instance_type: str) -> Price | None:
         """The on-demand price: from the settings, else from the newer table; None when none has it."""
@@ -44,7 +45,7 @@ class Catalogue:
         return [offer for part in parts for offer in part]
 
     async def _offers_of(self, region: str, spot: bool) -> list[Offer]:
-        known = await self._region(region)
+        known = await self._regions.get(region, partial(self._region, region))
         if not known.types:
             return []
         wanted = [(known.types[name], zone) for name, zone in known.zones if self._zone_wanted(zone)]
@@ -70,16 +71,11 @@ class Catalogue:
         return not self._settings.zones or zone in self._settings.zones
 
     async def _region(self, region: str) -> _Region:
-        known = self._regions.get(region)
-        if known is not None and self._fresh(known.read_at):
-            return known
         rows = await self._ec2.instance_types(region, self._settings.instance_types)
         types = {kind.name: kind for kind in map(to_instance_type, rows) if kind is not None}
         offered = await self._ec2.zones(region, sorted(types)) if types else []
         zones = tuple(sorted((str(row["InstanceType"]), str(row["Location"])) for row in offered))
-        known = _Region(self._now(), types, tuple(pair for pair in zones if pair[0] in types))
-        self._regions[region] = known
-        return known
+        return _Region(types, tuple(pair for pair in zones if pair[0] in types))
 
     async def image(self, region: str, arch: str) -> Image:
         """The AMI to boot.
@@ -87,9 +83,9 @@ class Catalogue:
         Raises:
             InvalidRequest: there is none; the text names the setting that would help.
         """
-        cached = self._images.get((region, arch))
-        if cached is not None and self._fresh(cached[0]):
-            return cached[1]
+        return await self._images.get((region, arch), partial(self._image, region, arch))
+
+    async def _image(self, region: str, arch: str) -> Image:
         fixed = self._settings.images.get(f"{region}/{arch}", "")
         name = self._settings.image_names.get(arch, "")
         owner = self._settings.image_owner
@@ -99,8 +95,4 @@ class Catalogue:
             what = fixed or f"owner {owner}, name {name!r}"
             text = f'no AMI in {region} ({what}): set providers.aws.images."{region}/{arch}"'
             raise InvalidRequest(text, provider=AWS, operation="launch")
-        self._images[region, arch] = (self._now(), image)
         return image
-
-    def _fresh(self, at: datetime) -> bool:
-        return self._now() - at < timedelta(seconds=self._settings.catalogue_ttl_s)

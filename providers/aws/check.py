@@ -51,7 +51,7 @@ class Check:
         machines: list[Row] = []
 
         async def instances() -> None:
-            machines.extend(await self._ec2.instances(region, cluster_filter(self._cluster), "check"))
+            machines.extend(await self._ec2.instances(region, cluster_filter(self._cluster), dict, "check"))
 
         missing = await lacking([Probe("ec2:DescribeInstances", instances), *self._reads(region)], _named)
         ours = next((str(row["InstanceId"]) for row in machines), "")

@@ -204,6 +204,22 @@ def tags_of(raw: Mapping[str, Any]) -> dict[str, str]:
     return {str(tag["Key"]): str(tag.get("Value", "")) for tag in raw.get("Tags", [])}
 
 
+INSTANCE_FIELDS = frozenset(
+    {
+        "InstanceId",
+        "InstanceLifecycle",
+        "InstanceType",
+        "LaunchTime",
+        "PublicIpAddress",
+        "State",
+        "StateReason",
+        "StateTransitionReason",
+        "Tags",
+    }
+)
+"""What `to_instance` reads of an entry; the client asks the SDK for nothing else."""
+
+
 def to_instance(raw: Mapping[str, Any], region: str, usd_per_hour: float | None = None) -> Instance:
     """One entry of DescribeInstances or RunInstances."""
     vendor_state = str(raw.get("State", {}).get("Name", ""))

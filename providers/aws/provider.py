@@ -99,8 +99,8 @@ class AwsProvider:
         return instance
 
     async def _holder_of(self, token: str, region: str, error: ProviderError) -> Instance:
-        rows = await self._ec2.instances(region, token_filter(token), "launch")
-        found = [self._instance(row, region) for row in rows]
+        read = partial(self._instance, region)
+        found = await self._ec2.instances(region, token_filter(token), read, "launch")
         live = [instance for instance in found if instance.state is not InstanceState.GONE]
         for instance in live or found:
             return instance
@@ -125,15 +125,16 @@ class AwsProvider:
             raise self._fresh.judge(instance, error) from error
         if raw is None:
             raise self._fresh.judge(instance, NotFound("not in the answer", provider=AWS, operation="get"))
-        return self._instance(raw, region)
+        return self._instance(region, raw)
 
     async def list(self) -> Sequence[Instance]:
         """DescribeInstances by the cluster's tag, in all regions; ended ones stay in it for about an hour."""
         filters = cluster_filter(self._cluster)
         regions = self._settings.regions
-        parts = await all_of(self._ec2.instances(region, filters) for region in regions)
-        rows = zip(regions, parts, strict=True)
-        instances = [self._instance(row, region) for region, part in rows for row in part]
+        parts = await all_of(
+            self._ec2.instances(region, filters, partial(self._instance, region)) for region in regions
+        )
+        instances = [instance for part in parts for instance in part]
         for instance in instances:
             self._fresh.see(instance.id)
         return instances
@@ -167,7 +168,7 @@ class AwsProvider:
         """Close connections and threads."""
         await self._ec2.aclose()
 
-    def _instance(self, raw: Row, region: str) -> Instance:
+    def _instance(self, region: str, raw: Row) -> Instance:
         spot = raw.get("InstanceLifecycle") == "spot"
         price = None if spot else self._catalogue.price(region, str(raw.get("InstanceType", "")))
         return to_instance(raw, region, price.usd_per_hour if price else None)

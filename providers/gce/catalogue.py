@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from meshd.provider_api import Offer
 from providers._prices import Price, Prices
+from providers._remembered import Remembered
 from providers.gce.client import Gce
 from providers.gce.settings import GceSettings
 from providers.gce.shapes import MachineType, by_zone, name_filter, price_of, to_offers, usable_types
@@ -19,8 +20,7 @@ class Catalogue:
         self._gce = gce
         self._settings = settings
         self._prices = prices
-        self._now = now
-        self._known: tuple[datetime, list[MachineType]] | None = None
+        self._types: Remembered[str, list[MachineType]] = Remembered(now, settings.catalogue_ttl_s)
 
     def price(self, region: str, instance_type: str, *, spot: bool) -> Price | None:
         """The price of a machine; None when it is not known."""
@@ -32,12 +32,9 @@ class Catalogue:
 
     async def types(self) -> list[MachineType]:
         """The machine types of the settings, in each of their zones."""
-        if self._known is not None:
-            at, types = self._known
-            if self._now() - at < timedelta(seconds=self._settings.catalogue_ttl_s):
-                return types
+        return await self._types.get("", self._read)
+
+    async def _read(self) -> list[MachineType]:
         rows = by_zone(await self._gce.machine_types(name_filter(self._settings)), "machineTypes")
         cards = await self._gce.accelerator_types() if self._settings.attached_gpus else {}
-        types = usable_types(rows, by_zone(cards, "acceleratorTypes"), self._settings)
-        self._known = (self._now(), types)
-        return types
+        return usable_types(rows, by_zone(cards, "acceleratorTypes"), self._settings)

@@ -19,6 +19,7 @@ from meshd.provider_api import (
 )
 from providers._fresh import Freshness
 from providers._offers import matches
+from providers._remembered import Remembered
 from providers._settings import parse
 from providers._userdata import check_user_data
 from providers.lambda_cloud.client import LambdaApi
@@ -35,6 +36,7 @@ from providers.lambda_cloud.mapping import (
 from providers.lambda_cloud.settings import LambdaSettings
 
 USER_DATA_MAX_B = 1_000_000
+SSH_KEYS_TTL_S = 600.0
 ENDING = frozenset({InstanceState.TERMINATING, InstanceState.GONE})
 
 
@@ -46,7 +48,7 @@ class LambdaProvider:
         self._settings = settings
         self._api = api
         self._now = context.now
-        self._ssh_key_name = settings.ssh_key_name
+        self._ssh_keys: Remembered[str, str] = Remembered(context.now, SSH_KEYS_TTL_S)
         self._fresh = Freshness(context.now, settings.fresh_s)
 
     @property
@@ -77,9 +79,8 @@ class LambdaProvider:
         Lambda takes no idempotency token: after Uncertain, list and look for the name before launching again.
         """
         check_user_data(request, USER_DATA_MAX_B, LAMBDA)
-        ssh_key_name = self._ssh_key_name or only_key(await self._api.ssh_keys())
+        ssh_key_name = self._settings.ssh_key_name or await self._ssh_keys.get("", self._only_ssh_key)
         instance_id = await self._api.launch(launch_body(request, self._settings, ssh_key_name))
-        self._ssh_key_name = ssh_key_name
         self._fresh.see(InstanceId(instance_id))
         return Instance(
             provider=LAMBDA,
@@ -91,6 +92,9 @@ class LambdaProvider:
             launched_at=self._now(),
             usd_per_hour=request.offer.usd_per_hour,
         )
+
+    async def _only_ssh_key(self) -> str:
+        return only_key(await self._api.ssh_keys())
 
     async def get(self, instance: Instance) -> Instance:
         """The machine by its id.

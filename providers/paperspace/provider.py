@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from meshd.errors import AuthFailed, InvalidRequest, NotFound, ProviderError, Transient, Uncertain
@@ -21,6 +21,7 @@ from meshd.provider_api import (
 )
 from providers._fresh import Freshness
 from providers._gather import all_of
+from providers._remembered import Remembered
 from providers._settings import parse
 from providers._userdata import check_user_data
 from providers.paperspace.catalogue import Catalogue, shipped
@@ -54,7 +55,7 @@ class PaperspaceProvider:
         self._now = context.now
         self._fresh = Freshness(context.now, settings.fresh_s)
         self._scripts = StartupScripts(context.cluster, settings, api, context.now)
-        self._templates: tuple[datetime, list[Mapping[str, Any]]] | None = None
+        self._templates: Remembered[str, list[Mapping[str, Any]]] = Remembered(context.now, settings.templates_ttl_s)
         self._was_up: set[InstanceId] = set()
         self._ending: set[InstanceId] = set()
 
@@ -78,10 +79,7 @@ class PaperspaceProvider:
         return [replace(offer, available=free) for offer, free in zip(found, room, strict=True)]
 
     async def _os_templates(self, operation: str) -> list[Mapping[str, Any]]:
-        ttl = timedelta(seconds=self._settings.templates_ttl_s)
-        if self._templates is None or self._now() - self._templates[0] >= ttl:
-            self._templates = (self._now(), await self._api.templates(operation))
-        return self._templates[1]
+        return await self._templates.get("", partial(self._api.templates, operation))
 
     async def launch(self, request: LaunchRequest) -> Instance:
         """Launch one machine, named by its token, which is also the name of the startup script with its user data.

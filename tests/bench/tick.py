@@ -53,6 +53,7 @@ max_nodes = {count}
 regions = ["us-east-1"]
 access_key_id = "AKIASANDBOXSANDBOX00"
 secret_access_key_file = "{state}/secret"
+endpoint_url = "{endpoint_url}"
 """
 
 
@@ -75,12 +76,12 @@ def cpu_ms(work: Callable[[], object], repetitions: int = 7) -> float:
 class Steady:
     """A daemon whose fleet is READY and wanted, and all of whose sources say so."""
 
-    def __init__(self, state: Path, count: int, spare: int = 0) -> None:
+    def __init__(self, state: Path, count: int, spare: int = 0, endpoint_url: str = "", more: str = "") -> None:
         self.count = count
         self.state = state
         (state / "secret").write_text("secret")
         path = state / "meshd.toml"
-        path.write_text(SETTINGS.format(state=state, count=count + spare))
+        path.write_text(SETTINGS.format(state=state, count=count + spare, endpoint_url=endpoint_url) + more)
         self.settings = config.load(path)
         self.path = path
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import botocore.parsers
+import botocore.session
 import pytest
 
 from meshd.errors import (
@@ -21,9 +23,10 @@ from meshd.errors import (
 from meshd.provider_api import InstanceState, LaunchRequest, Offer, ProviderName
 from providers._answers import Refusal
 from providers._prices import shipped
-from providers.aws import mapping
+from providers.aws import client, mapping
 from providers.aws.mapping import Image, run_parameters, to_error, to_instance, to_instance_type, to_state
 from providers.aws.settings import AwsSettings
+from tests.bench import ec2_pages
 
 OFFER = Offer(ProviderName("aws"), "us-east-1", "us-east-1a", "p5.4xlarge", "h100-sxm", 1, 80, 16, 262144, 6.88)
 CODES: list[tuple[str, int, type[ProviderError]]] = [
@@ -188,3 +191,25 @@ def test_shipped_prices() -> None:
     assert table.usd("us-east-1", "p5.48xlarge") == 55.04
     assert table.usd("us-east-1", "p5.4xlarge") == 6.88
     assert table.usd("mars-1", "p5.4xlarge") is None
+
+
+def test_the_sdk_is_asked_for_all_that_is_read_of_an_instance_and_for_nothing_else() -> None:
+    whole = botocore.session.get_session()
+    lean = botocore.session.get_session()
+    lean.register_component("data_loader", client._models())
+    body = ec2_pages.page(1, 3, "next").replace(
+        b"<reason/>",
+        b"<reason>Server.SpotInstanceTermination</reason><instanceLifecycle>spot</instanceLifecycle><stateReason>"
+        b"<code>Server.SpotInstanceTermination</code><message>taken back</message></stateReason>",
+    )
+    seen = []
+    for session in (whole, lean):
+        shape = session.get_service_model("ec2").operation_model("DescribeInstances").output_shape
+        answer = botocore.parsers.create_parser("ec2").parse({"status_code": 200, "headers": {}, "body": body}, shape)
+        rows = [row for reservation in answer["Reservations"] for row in reservation["Instances"]]
+        seen.append([to_instance(row, "us-east-1") for row in rows])
+        assert answer["NextToken"] == "next"
+    assert seen[0] == seen[1]
+    assert (len(seen[1]), seen[1][0].spot, seen[1][0].reason) == (3, True, "Server.SpotInstanceTermination: taken back")
+    assert seen[1][0].launched_at == ec2_pages.fleet.BORN
+    assert set(rows[0]) == mapping.INSTANCE_FIELDS

@@ -1,0 +1,50 @@
+"""How often clouds are listed: more seldom where a listing is long, and once for a burst of launches."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from meshd.config import Settings
+from meshd.daemon.observe import Source
+from meshd.daemon.pace import Pace
+from meshd.store.journal import Journal
+from tests.bench import fleet
+from tests.clocks import LoopClock, in_loop_time
+
+
+@pytest.mark.parametrize(("count", "interval_s", "spacing_s"), [(0, 15.0, 1.0), (100, 15.0, 1.0), (4000, 20.0, 2.0)])
+def test_a_long_listing_is_read_more_seldom(tmp_path: Path, count: int, interval_s: float, spacing_s: float) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    journal._db.execute("PRAGMA synchronous = OFF")
+    for i in range(1, count + 1):
+        journal.put(fleet.ready(i), "phase", "ready", fleet.BORN)
+    pace = Pace(journal, Settings)
+    assert (pace.cloud_s("aws"), pace.cloud_spacing_s("aws")) == (interval_s, spacing_s)
+    assert (pace.cloud_s("lambda"), pace.cloud_spacing_s("lambda")) == (15.0, 1.0)
+    journal.close()
+
+
+@in_loop_time
+async def test_a_burst_of_launches_is_a_few_listings() -> None:
+    reads = []
+    clock = LoopClock()
+
+    async def read() -> int:
+        reads.append(clock.monotonic_s())
+        await asyncio.sleep(0.2)
+        return len(reads)
+
+    listing = Source("x", read, clock, interval_s=lambda: 1e9, changed=lambda: None, spacing_s=lambda: 1.0)
+    task = asyncio.create_task(listing.run())
+    for _ in range(500):  # in 10 s
+        await asyncio.sleep(0.02)
+        listing.hurry()
+    await asyncio.sleep(5)
+    task.cancel()
+    assert 8 <= len(reads) <= 11
+    assert all(later - earlier >= 1.2 - 1e-9 for earlier, later in itertools.pairwise(reads))
+    assert reads[-1] >= 10.0 - 1.2  # what the last launch asked for was read after it
