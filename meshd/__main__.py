@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from meshd import __version__, config
+from meshd.api.doorkeeper import raise_descriptor_limit
 from meshd.config import Settings
 from meshd.daemon.main import Daemon
 from meshd.errors import ConfigError, MeshdError
@@ -27,6 +28,7 @@ def main() -> None:
     try:
         settings = config.load(arguments.config)
         logging.set_up(settings.log)
+        raise_descriptor_limit()
         asyncio.run(_live(settings, arguments.config))
     except ConfigError as error:
         for problem in error.problems:

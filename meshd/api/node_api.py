@@ -11,6 +11,7 @@ import structlog
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
+from meshd.api.doorkeeper import Doorkeeper, Limits, address_of, share
 from meshd.api.node_desk import NodeDesk
 from meshd.api.node_results import LOGS_MAX_B
 from meshd.api.node_schema import JoinIn, MungeIn, PollIn
@@ -39,12 +40,18 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 M = TypeVar("M", bound=BaseModel)
 
 
+def node_limits(poll_hold_s: float) -> Limits:
+    """Of the node API. An agent holds one connection, and opens another when that breaks."""
+    return Limits(total=share(0.5, 32768), each=16, answer_s=CALL_TIMEOUT_S + poll_hold_s + 30.0)
+
+
 class NodeApi:
     """The server.
 
     Args:
         desk: the daemon's side.
         poll_hold_s: a poll is held this long at most.
+        limits: of its connections; None: `node_limits`.
         clock: for tickets, for GET /v1/time, and for callers with wrong tokens.
     """
 
@@ -54,17 +61,19 @@ class NodeApi:
         *,
         poll_hold_s: float,
         clock: Clock,
+        limits: Limits | None = None,
     ) -> None:
         self._desk = desk
         self._hold_s = poll_hold_s
         self._clock = clock
         self._throttle = Throttle()
         self._pace = TokenBuckets(BURST, CALL_EVERY_S)
+        self._door = Doorkeeper("node_api", limits or node_limits(poll_hold_s), address_of)
         self._runner: web.AppRunner | None = None
 
     def app(self) -> web.Application:
         """The routes; anything else is 404."""
-        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[self._boundary])
+        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[self._door.middleware(), self._boundary])
         app.router.add_get("/v1/time", self._time)
         app.router.add_get("/v1/agent", self._get_agent)
         app.router.add_get("/v1/needs", self._needs)
@@ -79,10 +88,10 @@ class NodeApi:
         Raises:
             OSError: the address is not this machine's (yet), or the port is taken.
         """
-        runner = web.AppRunner(self.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+        runner = self._door.runner(self.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, address, port, reuse_address=True)
+            site = web.TCPSite(runner, address, port, reuse_address=True, backlog=self._door.backlog)
             await site.start()
         except OSError:
             await runner.cleanup()
@@ -166,6 +175,7 @@ class NodeApi:
             await self._desk.check_device(found.machine, peer)
         elif peer.id != found.device_id:
             await self._desk.take_device(found.machine, peer)
+        self._door.trust(request)
         await self._turn(found.machine)
         await self._desk.proved(found)
         return found, peer

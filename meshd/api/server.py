@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from meshd.api.auth import Gate
+from meshd.api.auth import Gate, peer_of
 from meshd.api.boundary import boundary
 from meshd.api.desk import HeadDesk
+from meshd.api.doorkeeper import Doorkeeper, Limits, share
 from meshd.api.listen import SocketError, clear_stale, identity
 from meshd.api.routes import Routes
 
@@ -18,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 BODY_MAX_B = 64 * 1024
 SOCKET_MODE = 0o666
+EACH_USER = 64
+"""Connections of one user: half of them may wait for events."""
 _SHUTDOWN_TIMEOUT_S = 5.0
 
 
@@ -40,13 +45,17 @@ class ApiServer:
             SocketError: another meshd listens there, or the path cannot be used.
         """
         clear_stale(self._path)
-        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[boundary])
+        # Connections of root and of meshd's own user are not limited: they have to get through.
+        door = Doorkeeper(
+            "api", Limits(total=share(1 / 8, 1024), each=EACH_USER), uid_of, free=frozenset({0, os.getuid()})
+        )
+        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[door.middleware(), boundary])
         self._routes = Routes(self._desk, self._gate, self._metrics)
         self._routes.add_to(app)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
+        self._runner = door.runner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
         await self._runner.setup()
         try:
-            await web.UnixSite(self._runner, self._path).start()
+            await web.UnixSite(self._runner, self._path, backlog=door.backlog).start()
             self._path.chmod(SOCKET_MODE)
         except OSError as error:
             await self._runner.cleanup()
@@ -63,3 +72,9 @@ class ApiServer:
         self._runner = None
         if self._ours is not None and identity(self._path) == self._ours:
             self._path.unlink(missing_ok=True)
+
+
+def uid_of(transport: asyncio.BaseTransport) -> int:
+    """The user at the other end; -1 when the kernel does not tell."""
+    peer = peer_of(transport.get_extra_info("socket"))
+    return peer.uid if peer else -1
