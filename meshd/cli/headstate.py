@@ -3,64 +3,192 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from pathlib import Path, PurePosixPath
+import os
+import re
+from collections.abc import Callable
+from ipaddress import IPv4Address
+from pathlib import PurePosixPath
 
 from meshd.config import Settings
 from meshd.errors import SlurmError
+from meshd.plan.slurm_lines import PLACEHOLDERS
+from meshd.runtime.rootfs import Kind, RootFs
 from meshd.runtime.run import run
-from meshd.slurm.conf import parse
-from meshd.slurm.init import CGROUP_CONF, GRES_CONF, SLURM_CONF, InitInput
-from meshd.slurm.init_apply import read_files
+from meshd.slurm import confcheck
+from meshd.slurm.capabilities import SlurmVersion, parse_version
+from meshd.slurm.conftree import Tree, read_tree
+from meshd.slurm.initcodes import InitRefused, Refusal
+from meshd.slurm.initplan import CGROUP_CONF, DAEMON_USER, GRES_CONF, SLURM_CONF, SLURM_DIR, InitInput
+from meshd.slurm.nodes import GRES, NODES
 from meshd.slurm.pools import pool_lines
 from meshd.tailnet.cli import TailscaleCli
 
-DEFAULT_SLURM_USER = "slurm"
+ROOT_USER = "root"
+"""Slurm's own default of SlurmUser."""
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
-def tailnet_address(settings: Settings) -> str:
-    """The head's tailnet IPv4 address.
+def address_of(settings: Settings, given: str | None, fs: RootFs) -> str:
+    """The head's tailnet IPv4 address: what was given, else what tailscaled says.
 
     Raises:
         TailnetError: tailscaled is not there or not logged in.
+        InitRefused: it is no address that machines could reach, or none is given for another machine's image.
     """
-    return asyncio.run(TailscaleCli(run, settings.tailnet.socket).ip4())
+    if given is None:
+        if not fs.is_host:
+            raise InitRefused(
+                Refusal.ADDRESS_NEEDED,
+                f"{fs.root} is another machine's: this machine's tailscaled does not know its address",
+                "give it with --head-address 100.x.y.z",
+            )
+        return asyncio.run(TailscaleCli(run, settings.tailnet.socket).ip4())
+    try:
+        address = IPv4Address(given)
+    except ValueError:
+        raise _bad_address(given, "is not an IPv4 address") from None
+    if address.is_unspecified or address.is_loopback or address.is_multicast or address in PLACEHOLDERS:
+        raise _bad_address(given, "is no address that machines can reach")
+    return str(address)
 
 
-def find(settings: Settings, address: str, root: Path) -> InitInput:
+def _bad_address(given: str, why: str) -> InitRefused:
+    return InitRefused(Refusal.BAD_ADDRESS, f"--head-address {given!r} {why}", "`tailscale ip -4` on the head tells it")
+
+
+def find(settings: Settings, address: str, fs: RootFs) -> InitInput:
     """Everything that the plan is made from.
 
     Raises:
+        InitRefused: something is no file, cannot be followed, or lacks a name.
         SlurmError: a file cannot be read.
     """
-    conf_dir = PurePosixPath(settings.slurm.conf_dir)
-    there = root / conf_dir.relative_to("/")
+    conf_dir = PurePosixPath(os.path.normpath(settings.slurm.conf_dir))
+    former_dir = PurePosixPath(os.path.normpath(settings.cluster.state_dir)) / "slurm"
+    for path in (conf_dir, former_dir):
+        if not path.is_absolute():
+            raise InitRefused(Refusal.BAD_NAME, f"{path} is not an absolute path", "write it from / in meshd.toml")
     try:
-        texts, links = read_files(there)
-        slurm_conf = texts.get(SLURM_CONF)
-        included = {name: _text(there, name, texts) for name in parse(slurm_conf or "").includes()}
+        links, present = _names(fs, conf_dir)
+        load = _loader(fs, {conf_dir / name for name, target in links.items() if _ours(target, former_dir)})
+        known = _version(fs)
+        tree = read_tree(conf_dir / SLURM_CONF, load, known)
+        gres = read_tree(conf_dir / GRES_CONF, load, known)
+        texts = {str(path): conf.render() for path, conf in {**tree.files, **gres.files}.items()}
+        cgroup = load(conf_dir / CGROUP_CONF)
+        own_files = all(fs.kind(SLURM_DIR / name) is Kind.FILE for name in (NODES, GRES))
     except OSError as error:
-        raise SlurmError(f"{error.filename or there} cannot be read: {error.strerror}") from error
-    whole = parse("\n".join([slurm_conf or "", *(text for text in included.values() if text is not None)]))
+        raise SlurmError(f"{error.filename or conf_dir} cannot be read: {error.strerror}") from error
+    slurm_conf = texts.pop(str(conf_dir / SLURM_CONF), None)
     return InitInput(
         cluster=settings.cluster.name,
-        head=socket.gethostname().partition(".")[0],
+        head=_head_name(fs, slurm_conf),
         head_address=address,
         slurm_conf=slurm_conf,
-        gres_conf=texts.get(GRES_CONF),
-        cgroup_conf=texts.get(CGROUP_CONF),
-        included={name: text for name, text in included.items() if text is not None},
+        gres_conf=texts.pop(str(conf_dir / GRES_CONF), None),
+        cgroup_conf=cgroup,
+        included=texts,
         links=links,
+        present=present,
         pools=pool_lines(settings.pools),
-        slurm_user=whole.get("SlurmUser") or DEFAULT_SLURM_USER,
+        slurm_user=slurm_user(tree, slurm_conf, fs),
         conf_dir=conf_dir,
-        former_dir=PurePosixPath(settings.cluster.state_dir) / "slurm",
+        former_dir=former_dir,
+        version=known,
+        slurmctld_port=settings.slurm.slurmctld_port,
+        running=asyncio.run(confcheck.running(run)) if fs.is_host and slurm_conf and not tree.missing else {},
+        own_files=own_files,
     )
 
 
-def _text(conf_dir: Path, name: str, texts: dict[str, str]) -> str | None:
-    """An included file; None when it is not there (yet), as our own before the first init."""
-    if name in texts:
-        return texts[name]
-    path = conf_dir / name
-    return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else None
+def slurm_user(tree: Tree, slurm_conf: str | None, fs: RootFs) -> str:
+    """SlurmUser's name by Slurm's own rule: root where none is set; a number stands for a user. Debian's in a new file.
+
+    Raises:
+        InitRefused: there is no such user.
+    """
+    new = slurm_conf is None or not slurm_conf.strip()
+    user = DAEMON_USER if new else tree.get("SlurmUser") or ROOT_USER
+    try:
+        return fs.user_name(user)
+    except OSError:
+        return user  # an image without users of its own yet
+    except KeyError:
+        raise InitRefused(
+            Refusal.NO_USER,
+            f"SlurmUser is {user}, and there is no such user",
+            "apt-get install slurmctld" if new else "correct SlurmUser= in slurm.conf: slurmctld does not start so",
+        ) from None
+
+
+def _ours(target: str, former_dir: PurePosixPath) -> bool:
+    return PurePosixPath(target) in (SLURM_DIR / NODES, SLURM_DIR / GRES, former_dir / NODES, former_dir / GRES)
+
+
+def _names(fs: RootFs, conf_dir: PurePosixPath) -> tuple[dict[str, str], frozenset[str]]:
+    """The links in Slurm's directory with their targets, and the names of all else."""
+    kind = fs.kind(conf_dir)
+    if kind is Kind.MISSING:
+        return {}, frozenset()
+    if kind is not Kind.DIRECTORY:
+        raise _unusable(conf_dir, kind, "a directory")
+    links: dict[str, str] = {}
+    present: set[str] = set()
+    for name in sorted(path.name for path in fs.locate(conf_dir).iterdir()):
+        if fs.is_link(conf_dir / name):
+            links[name] = str(fs.link_target(conf_dir / name))
+        else:
+            present.add(name)
+    return links, frozenset(present)
+
+
+def _loader(fs: RootFs, own: set[PurePosixPath]) -> Callable[[PurePosixPath], str | None]:
+    """Reads files; what is there and is no file is refused. A link of meshd's own may have nothing behind it yet."""
+
+    def load(path: PurePosixPath) -> str | None:
+        kind = fs.kind(path)
+        if kind is Kind.FILE:
+            return fs.read_text(path)
+        if kind is Kind.MISSING or (kind is Kind.DANGLING and path in own):
+            return None
+        raise _unusable(path, kind, "a file")
+
+    return load
+
+
+def _unusable(path: PurePosixPath, kind: Kind, wanted: str) -> InitRefused:
+    if kind is Kind.DANGLING:
+        return InitRefused(
+            Refusal.LINK_DANGLES, f"{path} is a link to something that is not there", f"make its target, or rm {path}"
+        )
+    if kind is Kind.LOOP:
+        return InitRefused(Refusal.LINK_LOOP, f"{path} is a link that leads back to itself", f"rm {path}")
+    return InitRefused(
+        Refusal.NOT_A_FILE, f"{path} is there and is not {wanted}", f"mv {path} {path}.old, and put {wanted} there"
+    )
+
+
+def _head_name(fs: RootFs, slurm_conf: str | None) -> str:
+    name = fs.short_host_name()
+    if _HOST_NAME.fullmatch(name) or (not name and slurm_conf):
+        return name
+    raise InitRefused(
+        Refusal.HEAD_NAME_NEEDED,
+        f"the head's host name {name!r} cannot stand in slurm.conf",
+        f"echo NAME > {fs.root / 'etc/hostname'}" if not fs.is_host else "hostnamectl set-hostname NAME",
+    )
+
+
+def _version(fs: RootFs) -> SlurmVersion | None:
+    """Slurm's version: this machine's own word, or what dpkg has noted in the image."""
+    if fs.is_host:
+        return asyncio.run(confcheck.version(run))
+    status = PurePosixPath("/var/lib/dpkg/status")
+    if fs.kind(status) is not Kind.FILE:
+        return None
+    for paragraph in fs.read_text(status).split("\n\n"):
+        fields = dict(line.partition(": ")[::2] for line in paragraph.splitlines() if not line.startswith(" "))
+        if fields.get("Package") in ("slurmctld", "slurm-client") and "Version" in fields:
+            return parse_version(fields["Version"].partition("-")[0])
+    return None

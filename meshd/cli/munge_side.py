@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 from pathlib import Path
 
 from meshd.errors import MungeError
 from meshd.munge.key import check_permissions, fingerprint, make_key, write_key
+from meshd.runtime.rootfs import RootFs
 
 OWNER = "munge"
 
@@ -24,22 +24,35 @@ def missing(path: Path) -> bool:
     return False
 
 
-def make(path: Path) -> str:
+def make(path: Path, fs: RootFs) -> str:
     """Make the key and give it to munge's user; returns its fingerprint.
+
+    Args:
+        path: where on this machine.
+        fs: whose users count.
 
     Raises:
         MungeError: it cannot be put in place.
     """
+    uid, gid = owner(fs)
     key = make_key()
-    try:
-        owner = pwd.getpwnam(OWNER)
-    except KeyError:
-        raise MungeError(f"there is no user {OWNER} (install munge on the head)") from None
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_key(path, key)
-        os.chown(path, owner.pw_uid, owner.pw_gid)
-        os.chown(path.parent, owner.pw_uid, owner.pw_gid)
+        os.chown(path, uid, gid)
+        os.chown(path.parent, uid, gid)
     except OSError as error:
         raise MungeError(f"the munge key {path} cannot be written: {error.strerror}") from error
     return fingerprint(key)
+
+
+def owner(fs: RootFs) -> tuple[int, int]:
+    """The numbers of munge's user and group.
+
+    Raises:
+        MungeError: there is no such user.
+    """
+    try:
+        return fs.ids(OWNER)
+    except (KeyError, OSError):
+        raise MungeError(f"there is no user {OWNER} (install munge on the head)") from None

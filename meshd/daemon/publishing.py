@@ -29,6 +29,7 @@ from meshd.slurm.client import SlurmClient
 from meshd.slurm.conf import parse
 from meshd.slurm.files import SlurmFiles, Writer
 from meshd.slurm.headfiles import DIRECTORY, GRES, NODES
+from meshd.slurm.initplan import NODES_INCLUDES
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.pools import pool_lines
 from meshd.slurm.publish import Publisher
@@ -281,15 +282,15 @@ class Publishing:
 
     async def check(self) -> CheckRow:
         """For `meshctl doctor`: does slurm.conf include what meshd writes?"""
-        conf = self._settings().slurm.conf_dir / NODES
+        confs = [self._settings().slurm.conf_dir / include for include in NODES_INCLUDES]
         ours = self._directory / NODES
         name, view = "slurm files", self.view()
         if view.error:
             return fail(name, view.error, "see docs/troubleshooting.md, Slurm files")
         if unused := self.unused_ranges():
             return warn(name, unused, NEWER_SLURM)
-        if not _same(conf, ours):
-            return fail(name, f"{conf} is not the file that meshd writes", "run `meshctl init` as root")
+        if not any(_same(conf, ours) for conf in confs):
+            return fail(name, f"{confs[0]} is not the file that meshd writes", "run `meshctl init` as root")
         return ok(name, f"{view.reconfigures} reconfigures, {view.refusals} refused")
 
 

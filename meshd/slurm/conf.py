@@ -154,6 +154,23 @@ class Conf:
             text += ending
         return parse(f"{text}{line}{ending}")
 
+    def with_line_at(self, index: int, line: str) -> Conf:
+        """With one more line before the logical line `index`; at the end when there is none of that number."""
+        if index >= len(self.lines):
+            return self.with_line(line)
+        ending = "\r\n" if "\r\n" in self.render() else "\n"
+        return replace(self, lines=(*self.lines[:index], _read(f"{line}{ending}"), *self.lines[index:]))
+
+    def without(self, index: int) -> Conf:
+        """Without the logical line `index`."""
+        return replace(self, lines=(*self.lines[:index], *self.lines[index + 1 :]))
+
+    def with_raw(self, index: int, raw: str) -> Conf:
+        """With other text in place of the logical line `index`."""
+        return parse(
+            "".join([*(line.raw for line in self.lines[:index]), raw, *(x.raw for x in self.lines[index + 1 :])])
+        )
+
     def _simple(self) -> Iterator[Line]:
         return (line for line in self.lines if not line.is_record)
 

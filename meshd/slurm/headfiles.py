@@ -127,8 +127,8 @@ def adopt(former: Path, directory: Path, first: tuple[str, str] | None = None) -
     return True
 
 
-def relink(conf_dir: Path, directory: Path) -> tuple[str, ...]:
-    """Point meshd's links in Slurm's directory at root's files; a name that is no link is left alone.
+def relink(conf_dir: Path, directory: Path, former: Path) -> tuple[str, ...]:
+    """Point an older meshd's links in Slurm's directory at root's files; whatever else has such a name is left alone.
 
     Returns:
         The links that were changed.
@@ -139,7 +139,7 @@ def relink(conf_dir: Path, directory: Path) -> tuple[str, ...]:
     changed = []
     for name, target in LINKS.items():
         link, to = conf_dir / name, directory / target
-        if link.is_symlink() and link.readlink() != to and to.exists():
+        if link.is_symlink() and link.readlink() == former / target and to.exists():
             new = conf_dir / f".{name}.new"
             with suppress(FileNotFoundError):
                 new.unlink()
@@ -189,7 +189,7 @@ def main() -> int:
             conf_dir, former = _directories(SETTINGS)
             if adopt(former, DIRECTORY):
                 sys.stderr.write(f"{DIRECTORY} has the files of {former} now\n")
-            for name in relink(conf_dir, DIRECTORY):
+            for name in relink(conf_dir, DIRECTORY, former):
                 sys.stderr.write(f"{conf_dir / name} points at {DIRECTORY} now\n")
         elif not serve(arguments.directory / REQUEST, ANSWER):
             sys.stderr.write(f"a request was refused: see {ANSWER}\n")

@@ -1,16 +1,97 @@
-"""I/O: carry out what `plan_init` planned. Needs root: Slurm's directory is root's."""
+"""I/O: carry out what `plan_init` planned. Needs root: Slurm's directory is root's.
+
+Everything that needs space or permission is done before the first file is replaced; slurm.conf comes last, and what
+comes before it changes nothing for a Slurm that does not include it yet. So a run that is killed leaves the old state
+or the new one, and the next run goes on.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
-from meshd.errors import SlurmError
 from meshd.plan.slurm_lines import LineRefused
-from meshd.runtime.atomicfile import write_atomic
+from meshd.runtime.kept import TEMPORARY, copy_beside, immutable, put, remove_unfinished, stage
+from meshd.runtime.rootfs import Kind, RootFs
 from meshd.slurm.headfiles import FILE_MODE, adopt
-from meshd.slurm.init import CGROUP_CONF, GRES_CONF, GRES_INCLUDE, SLURM_CONF, InitPlan, Link
+from meshd.slurm.initcodes import InitRefused, Refusal
+from meshd.slurm.initplan import CGROUP_CONF, GRES_CONF, SLURM_CONF, FileChange, InitPlan, Link
 from meshd.slurm.nodes import HEADER
+
+_ORDER = {GRES_CONF: 1, CGROUP_CONF: 2, SLURM_CONF: 3}
+
+
+def check_init(plan: InitPlan, fs: RootFs) -> None:
+    """Look whether the plan can be carried out: all that can be known before anything is written.
+
+    Raises:
+        InitRefused: a file is no longer what the plan was made from, or a place is taken or cannot be written.
+        OSError: a directory cannot be looked into.
+    """
+    for path, text in plan.read.items():
+        _same_text(fs, path, text)
+    for change in plan.files:
+        place = fs.locate(change.path)
+        _writable(place.parent, change.path)
+        if immutable(place) or immutable(place.parent):
+            raise InitRefused(
+                Refusal.IMMUTABLE,
+                f"{place} cannot be replaced, not even by root: it or its directory has the immutable flag",
+                f"chattr -i -a {place} {place.parent}",
+            )
+    for link in plan.links:
+        place = fs.locate(link.path, follow_last=False)
+        _writable(place.parent, link.path)
+        former = fs.is_link(link.path) and fs.link_target(link.path) == plan.former_dir / link.target.name
+        if not former and (place.exists() or place.is_symlink()):
+            raise InitRefused(
+                Refusal.FILE_NAME_TAKEN, f"{link.path} is there already", f"mv {link.path} {link.path}.old"
+            )
+
+
+def apply_init(plan: InitPlan, now: datetime, fs: RootFs | None = None) -> dict[PurePosixPath, Path]:
+    """Make the directory, the links, a copy of each old file, then the new files: slurm.conf last.
+
+    Args:
+        plan: what to do.
+        now: for the copies' names; UTC.
+        fs: where the file system begins, for another machine's image.
+
+    Returns:
+        The copy that was made of each changed file.
+
+    Raises:
+        InitRefused: as `check_init`, or another run is under way. Nothing was written.
+        OSError: no space or permission. All files are as they were.
+    """
+    fs = fs or RootFs()
+    with _alone(plan, fs):
+        check_init(plan, fs)
+        changes = sorted(plan.files, key=lambda change: _ORDER.get(change.path.name, 0))
+        _fill_directory(plan, fs)
+        undo: list[tuple[Path, bytes | None]] = []
+        staged: dict[PurePosixPath, Path] = {}
+        copies: dict[PurePosixPath, Path] = {}
+        links: list[Path] = []
+        try:
+            for change in changes:
+                _stage(change, fs, now, staged, copies)
+            for link in plan.links:
+                _link(link, fs, links)
+            for change in changes:
+                _same_text(fs, change.path, change.old)
+                place = fs.locate(change.path)
+                undo.append((place, None if change.old is None else _bytes(change.old)))
+                put(staged.pop(change.path), place)
+        except BaseException:
+            _undo(undo, [*staged.values(), *copies.values(), *links])
+            raise
+        return copies
 
 
 def read_files(conf_dir: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -31,70 +112,101 @@ def read_files(conf_dir: Path) -> tuple[dict[str, str], dict[str, str]]:
     return texts, links
 
 
-def apply_init(plan: InitPlan, now: datetime, *, root: Path = Path("/")) -> tuple[Path, ...]:
-    """Write everything: the directory and links first, then the files that refer to them.
-
-    Each file that changes is copied to `NAME.meshd-YYYYmmddTHHMMSSZ` first. After a failure plan again, and
-    apply that.
-
-    Args:
-        plan: what to do.
-        now: for the copies' names; UTC.
-        root: where the file system begins, for another machine's image.
-
-    Returns:
-        The copies that were made.
-
-    Raises:
-        SlurmError: a file is no longer what the plan was made from, a link's place is taken, or the files of an older
-            meshd have lines that are not meshd's.
-        OSError: no space or permission.
-    """
-    for change in plan.files:
-        path = _under(root, change.path)
-        if _text(path) != change.old:
-            raise SlurmError(f"{change.path} has changed since the plan was made: plan again")
-    _fill_directory(plan, root)
-    for link in plan.links:
-        _link(link, root)
-    copies: list[Path] = []
-    order = {GRES_INCLUDE: 0, GRES_CONF: 1, CGROUP_CONF: 2, SLURM_CONF: 3}
-    for change in sorted(plan.files, key=lambda c: order.get(c.path.name, 0)):
-        path = _under(root, change.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if change.old is not None:
-            copy = path.with_name(f"{path.name}.meshd-{now:%Y%m%dT%H%M%SZ}")
-            write_atomic(copy, change.old.encode("utf-8", "surrogateescape"), mode=path.stat().st_mode & 0o777)
-            copies.append(copy)
-        mode = path.stat().st_mode & 0o777 if change.old is not None else FILE_MODE
-        write_atomic(path, change.new.encode("utf-8", "surrogateescape"), mode=mode)
-    return tuple(copies)
+def _stage(
+    change: FileChange,
+    fs: RootFs,
+    now: datetime,
+    staged: dict[PurePosixPath, Path],
+    copies: dict[PurePosixPath, Path],
+) -> None:
+    fs.locate(change.path.parent).mkdir(parents=True, exist_ok=True)
+    place = fs.locate(change.path)
+    like = place if change.old is not None else None
+    staged[change.path] = stage(place, _bytes(change.new), like, mode=FILE_MODE)
+    if change.old is not None:
+        directory = fs.locate(change.path.parent)
+        name = f"{change.path.name}.meshd-{now:%Y%m%dT%H%M%SZ}"
+        copies[change.path] = copy_beside(place, _bytes(change.old), name, directory)
 
 
-def _fill_directory(plan: InitPlan, root: Path) -> None:
+def _undo(undo: list[tuple[Path, bytes | None]], made: list[Path]) -> None:
+    """Put back what was replaced, and remove what was made."""
+    for place, old in reversed(undo):
+        if old is None:
+            place.unlink(missing_ok=True)
+        elif place.read_bytes() != old:
+            put(stage(place, old, place), place)
+    for path in made:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(plan: InitPlan, fs: RootFs) -> Iterator[None]:
+    """One run at a time: the lock is on the nearest directory above meshd's own that is there."""
+    directory = fs.locate(plan.slurm_dir)
+    while not directory.is_dir():
+        directory = directory.parent
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InitRefused(
+                Refusal.BUSY, "another `meshctl init` is at work", "let it end, then `meshctl init` again"
+            ) from None
+        for change in plan.files:
+            for place in {fs.locate(change.path).parent, fs.locate(change.path.parent)}:
+                with suppress(FileNotFoundError):
+                    remove_unfinished(place)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _fill_directory(plan: InitPlan, fs: RootFs) -> None:
     """Root's directory of meshd's files. Nothing below the directories of meshd's user is written or changed."""
     try:
-        adopt(_under(root, plan.former_dir), _under(root, plan.slurm_dir), (plan.first_nodes_conf, HEADER))
+        adopt(fs.locate(plan.former_dir), fs.locate(plan.slurm_dir), (plan.first_nodes_conf, HEADER))
     except LineRefused as error:
-        raise SlurmError(
-            f"{plan.former_dir}: {error}: put meshd's own files back (nodes.conf.good, gres.conf.good beside them)"
+        raise InitRefused(
+            Refusal.FORMER_FILES,
+            f"{plan.former_dir}: {error}",
+            f"cd {plan.former_dir} && cp nodes.conf.good nodes.conf && cp gres.conf.good gres.conf",
         ) from error
 
 
-def _link(link: Link, root: Path) -> None:
-    path = _under(root, link.path)
+def _link(link: Link, fs: RootFs, made: list[Path]) -> None:
+    """Make a link, or point one of an older meshd's elsewhere: Slurm's commands find one of them at any moment."""
+    path = fs.locate(link.path, follow_last=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not path.is_symlink():
-        raise SlurmError(f"{link.path} is there already and is not meshd's: move it away first")
-    new = path.with_name(f".{path.name}.new")
+    if not path.is_symlink():
+        made.append(path)
+    new = path.with_name(f"{TEMPORARY}{path.name}")
     new.unlink(missing_ok=True)
     new.symlink_to(link.target)
-    new.replace(path)  # Slurm's commands find the old or the new one at any moment
+    new.replace(path)
 
 
-def _under(root: Path, path: PurePosixPath) -> Path:
-    return root / path.relative_to("/")
+def _same_text(fs: RootFs, path: PurePosixPath, text: str | None) -> None:
+    now = fs.read_text(path) if fs.kind(path) is Kind.FILE else None
+    if now != text:
+        raise InitRefused(
+            Refusal.CHANGED_MEANWHILE, f"{path} has changed since the plan was made", "`meshctl init` again"
+        )
 
 
-def _text(path: Path) -> str | None:
-    return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else None
+def _writable(directory: Path, path: PurePosixPath) -> None:
+    """Refuse a directory on a file system that is read-only, as where another program generates /etc."""
+    while not directory.exists():
+        directory = directory.parent
+    read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
+    if read_only or (os.geteuid() == 0 and not os.access(directory, os.W_OK)):
+        raise InitRefused(
+            Refusal.READ_ONLY,
+            f"{path}: {directory} cannot be written ({os.strerror(errno.EROFS)})",
+            "make it writable, or, where another program generates that file, have it write what --dry-run shows",
+        )
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

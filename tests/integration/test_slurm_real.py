@@ -22,6 +22,7 @@ from meshd.errors import SlurmError, SlurmRefused
 from meshd.model.hardware import GpuFact, NodeShape
 from meshd.model.observed import SlurmJob
 from meshd.runtime.clock import SystemClock
+from meshd.runtime.rootfs import RootFs
 from meshd.slurm.capabilities import parse_version
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import SlurmFiles
@@ -168,7 +169,7 @@ def init(lab: Lab, user_conf: str | None, **texts: str) -> tuple[str, ...]:
     for name, text in texts.items():
         (head.conf_dir / name.replace("_", ".")).write_text(text)
     plan = plan_init(look(head))
-    apply_init(plan, datetime.now(UTC), root=lab_root(head))
+    apply_init(plan, datetime.now(UTC), lab_root(head))
     assert plan_init(look(head)).empty, "planning again after init leaves nothing to do"
     if user_conf is None:
         path = head.conf_dir / "slurm.conf"
@@ -180,22 +181,15 @@ def look(head: Host) -> InitInput:
     """What `meshctl init` finds on the head."""
     read, links = read_files(head.conf_dir)
     return InitInput(
-        cluster="lab", head="head", head_address=HEAD_IP, slurm_conf=read.get("slurm.conf"),
-        gres_conf=read.get("gres.conf"), cgroup_conf=read.get("cgroup.conf"), links=links, pools=POOLS, cgroups=False,
-        version=parse_version(head.call("slurmctld", "-V")),
+        cluster="lab", head="head", head_address=HEAD_IP, slurm_conf=read.pop("slurm.conf", None),
+        gres_conf=read.pop("gres.conf", None), cgroup_conf=read.pop("cgroup.conf", None), included=read, links=links,
+        pools=POOLS, cgroups=False, version=parse_version(head.call("slurmctld", "-V")),
     )  # fmt: skip
 
 
-def lab_root(head: Host) -> Path:
-    """The head's /etc/slurm and /var/lib/meshd-slurm as a tree, for apply_init."""
-    root = head.box / "view"
-    if not root.exists():
-        (root / "etc").mkdir(parents=True)
-        (root / "var/lib").mkdir(parents=True)
-        (root / "etc/slurm").symlink_to(head.conf_dir)
-        head.files_dir.rename(root / "var/lib/meshd-slurm")
-        head.files_dir.symlink_to(root / "var/lib/meshd-slurm")
-    return root
+def lab_root(head: Host) -> RootFs:
+    """The head's file system, as the head sees it."""
+    return RootFs(Path(f"/proc/{head.pid}/root"))
 
 
 async def test_a_slot_lives_through_join_work_leave_and_join_again(cluster: Cluster) -> None:

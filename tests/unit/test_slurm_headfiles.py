@@ -167,11 +167,22 @@ def test_the_files_of_an_older_meshd_are_taken_over(head: Head, tmp_path: Path) 
     (conf_dir / "nodes.conf").symlink_to(head.own / "nodes.conf")
     (conf_dir / "meshd-gres.conf").symlink_to(head.own / "gres.conf")
     assert adopt(head.own, files)
-    assert relink(conf_dir, files) == ("nodes.conf", "meshd-gres.conf")
+    assert relink(conf_dir, files, head.own) == ("nodes.conf", "meshd-gres.conf")
     assert (conf_dir / "nodes.conf").readlink() == files / "nodes.conf"
     assert (conf_dir / "nodes.conf").read_text() == made.nodes_conf
     assert (conf_dir / "meshd-gres.conf").read_text() == made.gres_conf
-    assert not adopt(head.own, files) and relink(conf_dir, files) == ()
+    assert not adopt(head.own, files) and relink(conf_dir, files, head.own) == ()
+
+
+def test_a_link_of_the_users_by_that_name_is_left_alone(tmp_path: Path) -> None:
+    made = wanted()
+    files, site = tmp_path / "new", tmp_path / "site-nodes.conf"
+    files.mkdir()
+    put(files, made.nodes_conf, made.gres_conf)
+    site.write_text("NodeName=rack1\n")
+    (tmp_path / "nodes.conf").symlink_to(site)
+    assert relink(tmp_path, files, tmp_path / "former") == ()
+    assert (tmp_path / "nodes.conf").readlink() == site
 
 
 @pytest.mark.parametrize("kind", ["hostile", "link", "fifo"])

@@ -12,7 +12,16 @@ from pydantic import BaseModel
 from meshd.api.schema.base import SCHEMA_VERSION, Document, Part, Request
 from meshd.api.schema.events import EventRow, EventsQuery, EventsView
 from meshd.api.schema.explain import ExplainFailure, ExplainQuery, ExplainView, ExplainViews, RungRow
-from meshd.api.schema.head import CallerView, CheckRow, DoctorView, ErrorView, InitChange, InitView, VersionView
+from meshd.api.schema.head import (
+    CallerView,
+    CheckRow,
+    DoctorView,
+    ErrorView,
+    InitChange,
+    InitFinding,
+    InitView,
+    VersionView,
+)
 from meshd.api.schema.key_rotation import (
     AbortRotationRequest,
     KeyRow,
@@ -57,6 +66,7 @@ __all__ = [
     "ExplainView",
     "ExplainViews",
     "InitChange",
+    "InitFinding",
     "InitView",
     "KeyRow",
     "MachineAnswer",

@@ -30,11 +30,19 @@ class InitChange(Part):
     backup: str = ""
 
 
+class InitFinding(Part):
+    """What `meshctl init` leaves alone and a person should look at. The code is stable, the text is not."""
+
+    code: str
+    text: str
+
+
 class InitView(Document):
     """What `meshctl init` would do or has done, and what is left for a person to do."""
 
     changes: list[InitChange] = []
     warnings: list[str] = []
+    findings: list[InitFinding] = []
     applied: bool = False
     next: list[str] = []
 

@@ -1,0 +1,96 @@
+"""I/O: Slurm's own parser, asked about files that are not in place yet.
+
+`scontrol show hostnames` speaks with no daemon, but reads the whole configuration first and ends when it cannot be
+read (run on 22.05.8 and 24.11.5). It does not look whether names stand twice or plugins fit each other: only slurmctld
+does, and that cannot be started beside the one that works. `init_names` and `init_amend` know those rules.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from meshd.errors import CommandError, CommandNotFound, CommandTimeout
+from meshd.runtime.run import Runner
+from meshd.slurm.capabilities import SlurmVersion, parse_version
+from meshd.slurm.initcodes import InitRefused, Refusal
+from meshd.slurm.initplan import SLURM_CONF, InitInput, InitPlan
+
+PARSE_S = 90.0
+"""Slurm waits 60 s for an included file that is not there."""
+
+LOOK_S = 5.0
+_UNREAD = re.compile(r"pars(e|ing) error|unable to process configuration", re.IGNORECASE)
+
+
+async def check_parse(run: Runner, have: InitInput, plan: InitPlan) -> None:
+    """Let Slurm read the files as they would become. Without Slurm's commands nothing is checked.
+
+    Raises:
+        InitRefused: Slurm cannot read them, or cannot read them as they are.
+    """
+    change = next((c for c in plan.files if c.path.name == SLURM_CONF), None)
+    if change is None:
+        return
+    nodes = {link.path: plan.first_nodes_conf for link in plan.links if link.target.name == "nodes.conf"}
+    texts = {**nodes, **have.texts()}
+    after = await _complaint(run, {**texts, change.path: change.new}, have.conf_dir)
+    if not after:
+        return
+    before = await _complaint(run, {**texts, change.path: change.old}, have.conf_dir) if change.old else ""
+    if not before:
+        raise InitRefused(
+            Refusal.WOULD_BREAK,
+            f"Slurm reads {change.path} as it is, but not as it would become: {after}",
+            "write what `meshctl init --dry-run` shows by hand, as far as Slurm takes it, then `meshctl init` again",
+        )
+    if _UNREAD.search(before):
+        raise InitRefused(
+            Refusal.SLURM_REJECTS,
+            f"Slurm cannot read {change.path} as it is: {before}",
+            "mend that: `scontrol show hostnames x` says nothing but x once Slurm can read its files",
+        )
+
+
+async def version(run: Runner) -> SlurmVersion | None:
+    """The version of Slurm on this machine; None where there is none."""
+    for program in ("slurmctld", "scontrol"):
+        try:
+            return parse_version((await run([program, "-V"], timeout_s=LOOK_S)).stdout)
+        except (CommandNotFound, CommandError, CommandTimeout):
+            continue
+    return None
+
+
+async def running(run: Runner) -> dict[str, str]:
+    """What the slurmctld that runs has in force: `scontrol show config`, keys in lower case; empty without one."""
+    try:
+        shown = (await run(["scontrol", "show", "config"], timeout_s=LOOK_S)).stdout
+    except (CommandNotFound, CommandError, CommandTimeout):
+        return {}
+    pairs = (line.partition("=") for line in shown.splitlines())
+    return {key.strip().lower(): value.strip() for key, equals, value in pairs if equals}
+
+
+async def _complaint(run: Runner, texts: Mapping[PurePosixPath, str], conf_dir: PurePosixPath) -> str:
+    """What Slurm's parser says of these files; "" when it reads them all."""
+    with tempfile.TemporaryDirectory(prefix="meshd-init-") as name:
+        scratch = Path(name)
+        for path, text in texts.items():
+            if path.is_relative_to(conf_dir):
+                place = scratch / path.relative_to(conf_dir)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(text.encode("utf-8", "surrogateescape"))
+        try:
+            done = await run(
+                ["scontrol", "show", "hostnames", "x"],
+                timeout_s=PARSE_S,
+                env={"SLURM_CONF": str(scratch / SLURM_CONF)},
+                check=False,
+            )
+        except CommandNotFound:
+            return ""
+        words = done.stderr.replace(f"{scratch}/", f"{conf_dir}/").replace("scontrol: ", "")
+        return "" if done.returncode == 0 else " ".join(words.split())[:400] or f"exit status {done.returncode}"

@@ -1,0 +1,149 @@
+"""PURE: what `meshctl init` plans from, and the plan."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from meshd.slurm.capabilities import SlurmVersion
+from meshd.slurm.initcodes import Finding
+from meshd.slurm.nodes import PoolLine
+
+SLURM_CONF = "slurm.conf"
+GRES_CONF = "gres.conf"
+CGROUP_CONF = "cgroup.conf"
+
+NODES_INCLUDES = ("nodes.conf", "meshd-nodes.conf", "meshd-slots.conf")
+GRES_INCLUDES = ("meshd-gres.conf", "meshd-slots-gres.conf")
+"""The names of meshd's two files in Slurm's directory: the first that no file of the user's has. Without a path, so
+that Slurm ships them to the nodes."""
+
+CONF_DIR = PurePosixPath("/etc/slurm")
+SLURM_DIR = PurePosixPath("/var/lib/meshd-slurm")
+FORMER_DIR = PurePosixPath("/var/lib/meshd/slurm")
+"""Where meshd, which is not root, wrote the files itself until 0.1: see `meshd.slurm.headfiles.adopt`."""
+
+DAEMON_USER = "slurm"
+"""`User=` of meshd.service."""
+
+SLURMCTLD_PORT = 6817
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link to a file that root's unit writes as meshd asks."""
+
+    path: PurePosixPath
+    target: PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file's old and new text; `old` is None when it is new."""
+
+    path: PurePosixPath
+    old: str | None
+    new: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitPlan:
+    """All that must be done. Empty when nothing is left to do.
+
+    Attributes:
+        links: to make where they are not there yet.
+        slurm_dir: the directory of meshd's files of Slurm, root's, made with both files when missing.
+        former_dir: where an older meshd kept them: what is there is taken over.
+        first_nodes_conf: what nodes.conf holds when it is made: every slot free. Slurm before 23.11 does not start
+            without a node.
+        restart_slurmctld: a setting changed that `scontrol reconfigure` does not apply, or slurmctld runs without one.
+        findings: what is not touched and should be looked at.
+        make_files: the files behind the links are missing.
+        read: the text of every file that the plan was made from, by its absolute path; None: it is not there.
+    """
+
+    files: tuple[FileChange, ...]
+    links: tuple[Link, ...]
+    slurm_dir: PurePosixPath
+    former_dir: PurePosixPath
+    first_nodes_conf: str
+    restart_slurmctld: bool
+    findings: tuple[Finding, ...]
+    make_files: bool = False
+    read: Mapping[PurePosixPath, str | None] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to change."""
+        return not self.files and not self.links and not self.make_files
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The findings' texts."""
+        return tuple(finding.text for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class InitInput:
+    """What is there.
+
+    Attributes:
+        head: the head's short host name, and its tailnet address.
+        slurm_conf: the text; None when there is no such file. So with gres_conf and cgroup_conf.
+        included: text of the other files that are included, by absolute path, or by a path from `conf_dir`.
+        links: symbolic links in the directory, by name: where they point, absolute.
+        present: names of what else is in the directory.
+        cgroups: the machines' kernels let Slurm track jobs by cgroup; False where nodes are pods without systemd.
+        version: of Slurm on the head, by `slurmctld -V` (scontrol fails without a slurm.conf); None takes the newest.
+        slurmctld_port: what meshd tells the machines.
+        running: `scontrol show config` of the slurmctld that runs, keys in lower case; empty where none answers.
+        own_files: the two files behind meshd's links are there.
+        slurm_user: SlurmUser by Slurm's own rule: root where none is set.
+    """
+
+    cluster: str
+    head: str
+    head_address: str
+    slurm_conf: str | None
+    gres_conf: str | None = None
+    cgroup_conf: str | None = None
+    included: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    present: frozenset[str] = frozenset()
+    pools: Sequence[PoolLine] = ()
+    slurm_user: str = DAEMON_USER
+    conf_dir: PurePosixPath = CONF_DIR
+    slurm_dir: PurePosixPath = SLURM_DIR
+    former_dir: PurePosixPath = FORMER_DIR
+    cgroups: bool = True
+    version: SlurmVersion | None = None
+    slurmctld_port: int = SLURMCTLD_PORT
+    running: Mapping[str, str] = field(default_factory=dict)
+    own_files: bool = True
+
+    def texts(self) -> dict[PurePosixPath, str]:
+        """Every text by its absolute path."""
+        found = {self.conf_dir / name: text for name, text in self.included.items()}
+        own = {SLURM_CONF: self.slurm_conf, GRES_CONF: self.gres_conf, CGROUP_CONF: self.cgroup_conf}
+        found.update((self.conf_dir / name, text) for name, text in own.items() if text is not None)
+        return found
+
+
+def render_diff(plan: InitPlan) -> str:
+    """The plan as a unified diff, with links and warnings as comments before it; ends with a line break."""
+    parts = [f"# warning: {finding.text} [{finding.code}]\n" for finding in plan.findings]
+    parts += [f"# link: {link.path} -> {link.target}\n" for link in plan.links]
+    for change in plan.files:
+        parts += [f"# {change.path}: {reason}\n" for reason in change.reasons]
+        before = str(change.path) if change.old is not None else "/dev/null"
+        lines = difflib.unified_diff(_lines(change.old or ""), _lines(change.new), before, str(change.path))
+        parts += [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
+    return "".join(parts)
+
+
+def _lines(text: str) -> list[str]:
+    return re.findall(r"[^\n]*\n|[^\n]+", text)

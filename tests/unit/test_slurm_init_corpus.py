@@ -1,0 +1,91 @@
+"""Every head of the corpus: what init makes of it, and that a second run has nothing to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from meshd.slurm.capabilities import SlurmVersion
+from meshd.slurm.conf import Line, parse
+from meshd.slurm.conftree import Tree, read_tree
+from meshd.slurm.init import InitInput, InitPlan, plan_init
+from meshd.slurm.initcodes import InitRefused, Warn
+from meshd.slurm.nodes import PoolLine
+from tests.slurm_conf_corpus import ADDRESS, CORPUS, HEAD, Case
+
+POOLS = (PoolLine("h100", "", 4, "h100", 2, 1, 500, ("fast",)), PoolLine("cpu", "", 2, "", 0, 1, 500))
+VERSIONS = (SlurmVersion((22, 5), 8), SlurmVersion((24, 11), 5))
+
+
+def look(case: Case, version: SlurmVersion) -> InitInput:
+    rest = {name: text for name, text in case.files.items() if name not in ("slurm.conf", "gres.conf")}
+    user = tree_of(case).get("SlurmUser") or "root"
+    return InitInput(
+        "lab", HEAD, ADDRESS, case.files["slurm.conf"], case.files.get("gres.conf"), None, {**rest, **case.elsewhere},
+        present=frozenset(case.files), pools=POOLS, slurm_user=user, version=version,
+    )  # fmt: skip
+
+
+def tree_of(case: Case) -> Tree:
+    texts = {PurePosixPath("/etc/slurm") / name: text for name, text in {**case.files, **case.elsewhere}.items()}
+    try:
+        return read_tree(PurePosixPath("/etc/slurm/slurm.conf"), texts.get)
+    except InitRefused:
+        return read_tree(PurePosixPath("/"), lambda _: None)
+
+
+def by_version(case: Case, version: SlurmVersion) -> set[Warn]:
+    """Before 23.11 Slurm shares out whole nodes where nothing is set."""
+    return {Warn.SELECT_TYPE} if version.release < (23, 11) and tree_of(case).get("SelectType") is None else set()
+
+
+def after(have: InitInput, plan: InitPlan) -> InitInput:
+    texts = {change.path.name: change.new for change in plan.files}
+    return replace(
+        have,
+        slurm_conf=texts.get("slurm.conf", have.slurm_conf),
+        gres_conf=texts.get("gres.conf", have.gres_conf),
+        included={**have.included, **{link.path.name: plan.first_nodes_conf for link in plan.links[:1]}},
+        links={link.path.name: str(link.target) for link in plan.links},
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=str)
+@pytest.mark.parametrize("name", CORPUS)
+def test_what_init_makes_of_a_head(name: str, version: SlurmVersion) -> None:
+    case = CORPUS[name]
+    have = look(case, version)
+    if case.refused:
+        with pytest.raises(InitRefused) as caught:
+            plan_init(have)
+        assert caught.value.code is case.refused
+        assert caught.value.cure
+        return
+    plan = plan_init(have)
+    assert {finding.code for finding in plan.findings} == case.warns | by_version(case, version)
+    new = next(change.new for change in plan.files if change.path.name == "slurm.conf")
+    for line in case.has:
+        assert line in new.replace("\r", "").split("\n")
+    then = after(have, plan)
+    again = plan_init(then)
+    assert again.empty, [change.reasons for change in again.files]
+    assert {finding.code for finding in again.findings} == case.warns - {Warn.SELECT_TYPE}
+
+
+@pytest.mark.parametrize("name", [name for name, case in CORPUS.items() if not case.refused])
+def test_nothing_else_of_the_users_text_changes(name: str) -> None:
+    """Every old line is still there, in its order, but those of the keys that are told as reasons."""
+    have = look(CORPUS[name], VERSIONS[1])
+    plan = plan_init(have)
+    change = next(change for change in plan.files if change.path.name == "slurm.conf")
+    assert change.old is not None
+    told = {reason.partition("=")[0].partition(" ")[0].lower() for reason in change.reasons}
+    old = [line.raw.rstrip() for line in parse(change.old).lines if key_of(line) not in told]
+    rest = iter([line.raw.rstrip() for line in parse(change.new).lines])
+    assert all(any(line == other for other in rest) for line in old)
+
+
+def key_of(line: Line) -> str:
+    return "include" if line.include else line.pairs[0].key.lower() if line.pairs else ""
