@@ -13,6 +13,7 @@ KEY=$ETC/tailscale.key
 STATE=/var/lib/meshd-node/state.json
 PYZ=/opt/meshd-node/meshd-node.pyz
 MARK=/var/lib/meshd-node/machine
+LIB=/var/lib/tailscale
 TRIES=@TRIES@
 
 say() {
@@ -45,16 +46,14 @@ give_up() {
     exit 1
   fi
   if [ -n @POWER_OFF@ ] && [ ! -e "$STATE" ]; then
-    say "giving up: powering off in 10 s"
+    say "powering off in 10 s"
     sleep 10
     systemctl poweroff 2>/dev/null || poweroff -f
   fi
   exit 1
 }
 
-get() {
-  curl -fsSL --retry 3 -m 120 -o "$2" "$1" 2>/dev/null || wget -q -T 120 -O "$2" "$1" 2>/dev/null
-}
+get() { curl -fsSL -m 120 -o "$2" "$1" || wget -q -T 120 -O "$2" "$1"; }
 
 # 1.90 renews keys without a gap; older ones drop the link.
 tailscale_ok() {
@@ -70,16 +69,28 @@ install_tailscale() {
   [ -r /etc/os-release ] && . /etc/os-release
   case "$ID" in debian|ubuntu) ;; *) give_up "no tailscale 1.90 here and no way to install it on '$ID'";; esac
   base=@PACKAGES@/$ID/$VERSION_CODENAME
-  keyring=/usr/share/keyrings/tailscale-archive-keyring.gpg
-  get "$base.noarmor.gpg" "$keyring" && get "$base.tailscale-keyring.list" /etc/apt/sources.list.d/tailscale.list ||
-    give_up "cannot fetch tailscale's package list from $base"
-  chmod 0644 "$keyring" /etc/apt/sources.list.d/tailscale.list
-  DEBIAN_FRONTEND=noninteractive
-  export DEBIAN_FRONTEND
-  apt-get -q update >/dev/null 2>&1
-  apt-get -q -y -o DPkg::Lock::Timeout=300 install tailscale >/dev/null 2>&1
-  tailscale_ok || give_up "apt-get could not install tailscale 1.90 or newer"
+  keyring=/usr/share/keyrings/tailscale-archive-keyring.gpg list=/etc/apt/sources.list.d/tailscale.list
+  try=1 since=$(up_s)
+  while add_tailscale >$ETC/apt.log 2>&1; rc=$?; ! tailscale_ok; do
+    say "cannot install tailscale (try $try, exit code $rc): $(tail -n 2 $ETC/apt.log | tr '\n' ' ')"
+    [ $(($(up_s) - since)) -lt 600 ] || give_up "no tailscale 1.90 after 10 min of tries"
+    # a list that was cut short is never mended by apt itself
+    ! grep -q 'MergeList\|be parsed' $ETC/apt.log || rm -rf /var/lib/apt/lists/*
+    try=$((try + 1))
+    sleep 10
+  done
 }
+
+# At a first boot others hold apt's locks for minutes (unattended-upgrades, cloud-init), and a mirror may be away.
+add_tailscale() {
+  get "$base.noarmor.gpg" "$keyring" && get "$base.tailscale-keyring.list" "$list" &&
+    chmod 0644 "$keyring" "$list" || return
+  dpkg --configure -a
+  apt update
+  apt -o DPkg::Lock::Timeout=60 install tailscale
+}
+
+apt() { DEBIAN_FRONTEND=noninteractive apt-get -qy "$@" </dev/null; }
 
 # State that came with the image is another machine's: with one node key two fight for one address. The mark holds this
 # machine's name, which no other machine ever has: a reboot finds it, and wipes nothing. No logout: that is the other's.
@@ -88,17 +99,18 @@ stop_image() {
   for p in /proc/[0-9]*; do
     [ "$(cat "$p/comm" 2>/dev/null)" = tailscaled ] || continue
     kill "${p#/proc/}"
-    while [ -d "$p" ]; do nap; done
+    n=0
+    while [ -d "$p" ] && [ $((n += 1)) -lt 400 ]; do nap; done
   done
 }
 
 forget_image() {
   [ "$(cat "$MARK" 2>/dev/null)" = "$MACHINE" ] && return
-  if [ -e /var/lib/tailscale/tailscaled.state ] || [ -e "$STATE" ]; then
+  if [ -e $LIB/tailscaled.state ] || [ -e "$STATE" ]; then
     say "the image holds another machine's tailscale or meshd state: wiping it"
     stop_image
-    rm -rf /var/lib/tailscale/* /var/lib/meshd-node/* "${ETC:?}"/*
-    ! [ -e /var/lib/tailscale/tailscaled.state ] || give_up "cannot wipe /var/lib/tailscale"
+    rm -rf ${LIB:?}/* /var/lib/meshd-node/* "${ETC:?}"/*
+    ! [ -e $LIB/tailscaled.state ] || give_up "cannot wipe $LIB"
   fi
   mkdir -p "${MARK%/*}"
   printf '%s\n' "$MACHINE" >"$MARK.new" && mv "$MARK.new" "$MARK" || give_up "cannot write $MARK"
@@ -107,24 +119,23 @@ forget_image() {
 }
 
 start_tailscaled() {
-  [ -S /run/tailscale/tailscaled.sock ] && tailscale status --json --peers=false >/dev/null 2>&1 && return
+  [ -S /run/tailscale/tailscaled.sock ] && status >/dev/null && return
   if booted; then
     systemctl --no-block enable --now tailscaled >/dev/null 2>&1
   else
-    mkdir -p /run/tailscale /var/lib/tailscale
-    set -- --statedir=/var/lib/tailscale --socket=/run/tailscale/tailscaled.sock
+    mkdir -p /run/tailscale $LIB
+    set -- --statedir=$LIB --socket=/run/tailscale/tailscaled.sock
     [ -c /dev/net/tun ] || set -- "$@" --tun=userspace-networking --socks5-server=localhost:1055
     setsid tailscaled "$@" </dev/null >/var/log/tailscaled.log 2>&1 &
   fi
   n=0
-  until tailscale status --json --peers=false >/dev/null 2>&1; do
-    n=$((n + 1))
-    [ "$n" -lt 600 ] || give_up "tailscaled does not start"
+  until status >/dev/null; do
+    [ $((n += 1)) -lt 600 ] || give_up "tailscaled does not start"
     nap
   done
 }
 
-status() { tailscale status --json --peers=false 2>/dev/null; }
+status() { timeout 10 tailscale status --json --peers=false 2>/dev/null; }
 
 has() { printf '%s' "$S" | grep -q "$1"; }
 
@@ -143,8 +154,7 @@ up() {
 wait_online() {
   n=0
   until online; do
-    n=$((n + 1))
-    [ "$n" -lt "$1" ] || return 1
+    [ $((n += 1)) -lt "$1" ] || return 1
     # a refused key does not get better by waiting
     if [ "$n" -gt 40 ] && has 'login error'; then return 1; fi
     nap
@@ -173,7 +183,7 @@ join_tailnet() {
   while :; do
     n=0
     S=$(status)
-    while { [ -z "$S" ] || has '"BackendState": "NoState"'; } && [ "$n" -lt 200 ]; do n=$((n + 1)); nap; S=$(status); done
+    while { [ -z "$S" ] || has '"BackendState": "NoState"'; } && [ $((n += 1)) -lt 200 ]; do nap; S=$(status); done
     said=$(login)
     wait_online 300 && return
     why=$(printf '%s' "$S" | grep -i 'login error' | head -n 1 | sed 's/^[ "]*//')
@@ -185,15 +195,14 @@ join_tailnet() {
       *) most=$TRIES hint="is ${LOGIN:-https://controlplane.tailscale.com} reachable from here?" ;;
     esac
     [ "$try" -lt "$most" ] || give_up "the tailnet does not take this machine: $hint"
-    try=$((try + 1))
-    sleep $((try * 2))
+    sleep $((2 * (try += 1)))
   done
 }
 
 # Gets the agent over the tailnet, checks its digest and lets it install itself. It is started before there is a tailnet,
 # and waits for it: python takes as long to start as the tailnet to come up.
 begin_fetch() {
-  fetch_agent >"$ETC/fetch.log" 2>&1 &
+  fetch_agent >$ETC/fetch.log 2>&1 &
   fetch=$!
 }
 
@@ -213,8 +222,8 @@ for head in c["heads"]:
         link.request("GET", "/v1/agent", headers={"Authorization": "Bearer " + c["token"]})
         answer = link.getresponse()
         data = answer.read(4194304)
-    except (OSError, http.client.HTTPException) as error:
-        why = "%s: %s" % (head, error)
+    except (OSError, http.client.HTTPException) as e:
+        why = "%s: %s" % (head, e)
         continue
     if answer.status != 200:
         why = "%s: %d %s" % (head, answer.status, answer.reason)
@@ -223,12 +232,10 @@ for head in c["heads"]:
         print(head + ": the agent is not the one this machine was told of", file=sys.stderr)
         sys.exit(3)
     path = "/opt/meshd-node/meshd-node.pyz"
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path + ".new", "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    os.chmod(path + ".new", 0o755)
     os.rename(path + ".new", path)
     lib = "/opt/meshd-node/lib"
     zipfile.ZipFile(path).extractall(lib)
@@ -243,23 +250,23 @@ main() {
   say "stage 1 on $MACHINE"
   # wakes the GPU driver while the rest goes on
   nvidia-smi -L >/dev/null 2>&1 &
-  mkdir -p "$ETC"
-  chmod 0700 "$ETC"
+  mkdir -p $ETC ${PYZ%/*}
+  chmod 0700 $ETC
   forget_image
   # Where a cloud keeps this script in a file, it is root's alone: it holds keys.
   [ ! -f "$0" ] || chmod go= "$0"
   if ! was_node; then
-    printf '%s\n' @JOIN@ >"$ETC/join.json.new" && mv "$ETC/join.json.new" "$ETC/join.json"
+    printf '%s\n' @JOIN@ >$ETC/join.json.new && mv $ETC/join.json.new $ETC/join.json
   fi
   tailscale_ok || install_tailscale
   start_tailscaled
-  rm -f "$ETC/online"
+  rm -f $ETC/online
   if ! was_node; then
     command -v python3 >/dev/null 2>&1 || give_up "no python3 here, which the node agent needs"
     begin_fetch
   fi
   join_tailnet
-  : >"$ETC/online"
+  : >$ETC/online
   [ -n @KEEP_KEY@ ] || rm -f "$KEY"
   say "on the tailnet as $MACHINE"
   if was_node; then
@@ -270,7 +277,7 @@ main() {
   # A head that is away, maybe for a restart, is no fault of this machine's. One that is there ends what it does not want.
   try=1 since=$(up_s)
   while wait "$fetch"; rc=$?; [ "$rc" != 0 ]; do
-    say "cannot get the node agent (try $try): $(tail -n 1 "$ETC/fetch.log")"
+    say "cannot get the node agent (try $try): $(tail -n 1 $ETC/fetch.log)"
     [ "$rc" != 3 ] || give_up "meshd was upgraded meanwhile"
     # shellcheck disable=SC2170  # a number, once it is rendered
     [ $(($(up_s) - since)) -lt @DEAD_MAN_S@ ] || give_up "no word from the head"

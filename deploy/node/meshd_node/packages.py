@@ -1,25 +1,58 @@
-"""Packages that the image lacks, by apt. Nothing they bring is started: the agent starts what is needed."""
+"""Packages that the image lacks, by apt. Nothing they bring is started: the agent starts what is needed.
+
+At a first boot apt is seldom alone: unattended-upgrades, apt-daily and cloud-init hold the lock of the lists (which
+`DPkg::Lock::Timeout` does not cover), dpkg's, or debconf's for minutes; a mirror answers 503, or a list was cut short.
+So all is tried again for minutes, and the words of the last try are kept.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from .console import say
-from .errors import NotPossible, ToolFailed, ToolTimeout
+from .errors import NodeError, NotPossible, ToolFailed, ToolTimeout
 from .files import write_atomic
 from .paths import Paths
-from .tools import find, run
+from .tools import Result, find, run
 
-APT_TIMEOUT_S = 600.0
-_QUIET = ["-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"]
+TOTAL_S = 480.0
+"""For all tries together: less than the head waits for a machine that is on the tailnet (`timing.join_timeout_s`)."""
+PAUSE_S = 5.0
+TRY_TIMEOUT_S = 300.0
+SURE = 3
+"""So many clean looks at the mirror that do not know a package are believed."""
+_UPDATE = ["apt-get", "update", "-q", "-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30"]
+_INSTALL = [
+    "apt-get", "install", "-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=60",
+    "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold",
+]  # fmt: skip
+_POLICY = b"#!/bin/sh\nexit 101\n"
+_CUT_SHORT = ("mergelist", "be parsed", "hash sum mismatch", "no package: header")
+_UNKNOWN = ("unable to locate package", "has no installation candidate")
+_NOT_FETCHED = ("failed to fetch", "err:", "some index files failed", "not get lock", "unable to lock")
 
 
-def ensure(paths: Paths, names: Sequence[str]) -> None:
+def ensure(
+    paths: Paths,
+    names: Sequence[str],
+    told: Callable[[str], None] = lambda _: None,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
     """Install those of `names` that are not installed.
 
+    Args:
+        paths: where the files are.
+        names: as apt knows them.
+        told: called with the words of each try that fails.
+        monotonic: seconds.
+        sleep: pauses, in seconds.
+
     Raises:
-        NotPossible: there is no apt here, or it failed: the reason is apt's own last words.
+        NotPossible: there is no apt here, or it failed until the time was up: the reason is apt's own last words.
     """
     missing = [name for name in names if not _installed(name)]
     if not missing:
@@ -31,17 +64,76 @@ def ensure(paths: Paths, names: Sequence[str]) -> None:
         )
     say(f"installing {wanted}", urgent=True)
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-    held = not paths.policy_rc_d.exists()
-    if held:
-        write_atomic(paths.policy_rc_d, b"#!/bin/sh\nexit 101\n", 0o755)
+    held = _hold_services(paths)
+    began_s, tries, unknown, last = monotonic(), 0, 0, ""
     try:
-        run(["apt-get", "update", "-q"], APT_TIMEOUT_S, check=False)
-        run(["apt-get", "install", *_QUIET, *missing], APT_TIMEOUT_S)
-    except (ToolFailed, ToolTimeout) as error:
-        raise NotPossible(f"cannot install {wanted}: {error}", "use an image with Slurm and munge") from error
+        while True:
+            tries += 1
+            why, clean = _try(paths, missing)
+            if not why:
+                return
+            text = f"cannot install {wanted} (try {tries}): {why}"
+            if text.partition(": ")[2] != last:
+                say(text, urgent=True)
+            told(text)
+            last = why
+            unknown = unknown + 1 if clean and any(word in why.lower() for word in _UNKNOWN) else 0
+            over_s = monotonic() - began_s
+            if unknown >= SURE or over_s + PAUSE_S > TOTAL_S:
+                raise NotPossible(
+                    f"cannot install {wanted}: tried {tries} times in {over_s:.0f} s: {why}",
+                    "use an image with Slurm and munge",
+                )
+            sleep(PAUSE_S)
     finally:
         if held:
-            paths.policy_rc_d.unlink()
+            paths.policy_rc_d.unlink(missing_ok=True)
+
+
+def _try(paths: Paths, missing: Sequence[str]) -> tuple[str, bool]:
+    """(why it failed, "" when all are installed; the lists were read whole)."""
+    with suppress(NodeError):  # what another left half done; while another is at it, this only says so
+        run(["dpkg", "--configure", "-a"], TRY_TIMEOUT_S, check=False)
+    clean, why = False, ""
+    try:
+        update = run(_UPDATE, TRY_TIMEOUT_S, check=False)
+        words = _words(update)
+        clean = update.returncode == 0 and not any(word in words.lower() for word in _NOT_FETCHED)
+        why = "" if update.returncode == 0 else f"apt-get update exited with {update.returncode}: {_short(words)}; "
+        if any(word in words.lower() for word in _CUT_SHORT):
+            _drop_lists(paths)
+        run([*_INSTALL, *missing], TRY_TIMEOUT_S)
+    except (ToolFailed, ToolTimeout) as error:
+        if any(word in str(error).lower() for word in _CUT_SHORT):
+            _drop_lists(paths)
+        return f"{why}{error}", clean
+    return "", clean
+
+
+def _hold_services(paths: Paths) -> bool:
+    """Have packages start nothing; True when that is ours to undo. One of ours that is left over is undone too."""
+    with suppress(OSError):
+        return paths.policy_rc_d.read_bytes() == _POLICY
+    write_atomic(paths.policy_rc_d, _POLICY, 0o755)
+    return True
+
+
+def _drop_lists(paths: Paths) -> None:
+    """A list that was cut short stays so for apt: the next update fetches it whole."""
+    for path in paths.apt_lists.glob("*"):
+        if path.is_file() and path.name != "lock":
+            with suppress(OSError):
+                path.unlink()
+
+
+def _words(result: Result) -> str:
+    return "\n".join(text for text in (result.stdout.strip(), result.stderr.strip()) if text)
+
+
+def _short(words: str) -> str:
+    """The complaints, or else the end."""
+    lines = [line.strip() for line in words.splitlines() if line.startswith(("E:", "W:", "Err:", "dpkg:", "debconf:"))]
+    return " ".join(lines or words.split())[-300:]
 
 
 def _installed(name: str) -> bool:

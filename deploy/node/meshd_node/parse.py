@@ -51,7 +51,7 @@ def version(text: str) -> str:
 def gpus(text: str) -> list[dict[str, Any]]:
     """The GPUs that work, from `nvidia-smi --query-gpu=GPU_QUERY --format=csv,noheader,nounits`.
 
-    A line with words in place of numbers (a GPU that fell off the bus, one that must be reset, a part of one) is no GPU.
+    A line with words in place of numbers (a GPU that fell off the bus, or must be reset, or a part of one) is no GPU.
     """
     rows = (_row(line) for line in text.splitlines())
     return [

@@ -45,4 +45,5 @@ class Paths:
         self.munge_log = root / "var/log/munge"
         self.slurm_log = root / "var/log/slurm"
         self.slurmd_spool = root / "var/spool/slurmd"
+        self.apt_lists = root / "var/lib/apt/lists"
         self.policy_rc_d = root / "usr/sbin/policy-rc.d"

@@ -16,8 +16,8 @@ from .errors import ToolFailed, ToolHangs, ToolMissing, ToolTimeout
 
 OUTPUT_MAX = 1024 * 1024
 KILL_WAIT_S = 2.0
-"""A killed program is waited for so long. One that the kernel keeps (state D: a GPU or a disk that does not answer) does
-not end before that does, and no signal reaches it."""
+"""A killed program is waited for so long. One that the kernel keeps (state D: a GPU or a disk that does not answer) ends
+no sooner than that answers, and no signal reaches it."""
 _SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
