@@ -28,6 +28,8 @@ from meshd.api.schema import (
     ScaleAnswer,
     ScaleRequest,
     StatusView,
+    TokenRenewalRequest,
+    TokenRenewalView,
     VersionView,
     WaiveRequest,
 )
@@ -105,6 +107,14 @@ class HeadDesk(Protocol):
 
     async def rotate_munge_key(self, request: MungeRotationRequest, actor: Actor) -> MungeRotationView:
         """Begin a rotation, unless `dry_run`, abort it, or waive machines. Returns once it is journaled."""
+        ...
+
+    async def token_renewal(self) -> TokenRenewalView:
+        """The last renewal of node tokens."""
+        ...
+
+    async def renew_tokens(self, request: TokenRenewalRequest, actor: Actor) -> TokenRenewalView:
+        """Begin a renewal, unless `dry_run`. Returns once it is journaled. Raises BadRequest, Refused, Unknown."""
         ...
 
     async def rotation(self) -> RotationView:

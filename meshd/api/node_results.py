@@ -58,6 +58,12 @@ class KeyResult(_Result):
     sha256: Sha256 = ""
 
 
+class NodeTokenResult(_Result):
+    """`node_token`: the generation that the agent keeps; it is proved by the token's use alone."""
+
+    generation: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+
+
 class ReauthResult(_Result):
     """`reauth`: the new node key, and how long the link was away."""
 
@@ -95,6 +101,7 @@ RESULTS: Final[Mapping[str, type[_Result]]] = {
     "munge_key": MungeKeyResult,
     "auth_key": KeyResult,
     "spare_key": KeyResult,
+    "node_token": NodeTokenResult,
     "reauth": ReauthResult,
     "greet": GreetResult,
     "start_slurmd": SlurmdResult,

@@ -23,6 +23,7 @@ Verb = Literal[
     "munge_key",
     "auth_key",
     "spare_key",
+    "node_token",
     "reauth",
     "greet",
     "start_slurmd",
@@ -185,7 +186,7 @@ class PollIn(_FromAgent):
     roster_version: Annotated[int, Field(ge=-1, le=1_000_000_000)] = 0
     auth_key_sha256: _Sha256 = ""
     spare_key_sha256: _Sha256 = ""
-    metadata_open: Annotated[str, Field(max_length=400)] = ""
+    metadata_open: Annotated[str, Field(max_length=400), _Words] = ""
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None
     heartbeat: HeartbeatIn = HeartbeatIn()
     results: Annotated[tuple[ResultIn, ...], Field(max_length=256)] = ()

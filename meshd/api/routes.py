@@ -31,6 +31,7 @@ from meshd.api.schema import (
     Request,
     RotateKeyRequest,
     ScaleRequest,
+    TokenRenewalRequest,
     WaiveRequest,
 )
 
@@ -72,6 +73,9 @@ class Routes:
         app.router.add_get("/v1/munge-rotation", self._read(lambda: self._desk.munge_rotation()))
         rotate = self._write("rotate-munge-key", MungeRotationRequest, self._desk.rotate_munge_key)
         app.router.add_post("/v1/munge-rotation", rotate)
+        app.router.add_get("/v1/token-renewal", self._read(lambda: self._desk.token_renewal()))
+        renew = self._write("renew-tokens", TokenRenewalRequest, self._desk.renew_tokens)
+        app.router.add_post("/v1/token-renewal", renew)
         app.router.add_get("/v1/prices", self._read(lambda: self._desk.prices()))
         refresh = self._write("refresh_prices", PricesRefresh, self._desk.refresh_prices)
         app.router.add_post("/v1/prices/refresh", refresh)

@@ -37,6 +37,8 @@ from meshd.api.schema import (
     ScaleAnswer,
     ScaleRequest,
     StatusView,
+    TokenRenewalRequest,
+    TokenRenewalView,
     VersionView,
     WaiveRequest,
 )
@@ -123,6 +125,14 @@ class Head:
     async def rotate_munge_key(self, request: MungeRotationRequest) -> MungeRotationView:
         """Begin, abort or waive."""
         return await self._post("/v1/munge-rotation", request, MungeRotationView)
+
+    async def token_renewal(self) -> TokenRenewalView:
+        """The last renewal of node tokens."""
+        return await self._get("/v1/token-renewal", TokenRenewalView)
+
+    async def renew_tokens(self, request: TokenRenewalRequest) -> TokenRenewalView:
+        """Begin one."""
+        return await self._post("/v1/token-renewal", request, TokenRenewalView)
 
     async def rotation(self) -> RotationView:
         """The rotation of the auth key that is under way, or the last one."""

@@ -27,6 +27,7 @@ from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.rotation.desk import RotationDesk
 from meshd.daemon.targets import asked_target, chosen_pool
+from meshd.daemon.token_desk import TokenDesk
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
@@ -79,6 +80,7 @@ class Desk:
         read_offers: Callable[[], Awaitable[None]],
         prices: PriceDesk,
         munge: MungeDesk,
+        tokens: TokenDesk,
     ) -> None:
         self._journal = records.journal
         self._reconciler = reconciler
@@ -98,6 +100,7 @@ class Desk:
         self._read_offers = read_offers
         self._prices = prices
         self._munge = munge
+        self._tokens = tokens
         self._explainer = Explainer(self._journal, desired, self._tick, clock)
         self._started_at = clock.now()
         self._news = News(self._journal, clock)
@@ -210,6 +213,14 @@ class Desk:
     async def munge_rotation(self) -> s.MungeRotationView:
         """The rotation of the munge key."""
         return self._munge.view()
+
+    async def token_renewal(self) -> s.TokenRenewalView:
+        """The last renewal of node tokens."""
+        return self._tokens.view()
+
+    async def renew_tokens(self, request: s.TokenRenewalRequest, actor: Actor) -> s.TokenRenewalView:
+        """Begin a renewal of node tokens."""
+        return self._tokens.ask(request, str(actor.user))
 
     async def prices(self) -> s.PricesView:
         """Which prices are in use."""

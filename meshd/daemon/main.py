@@ -57,6 +57,8 @@ from meshd.daemon.sources import Sources
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.telemetry import Telemetry
 from meshd.daemon.ticket_watch import TicketWatch
+from meshd.daemon.token_desk import TokenDesk
+from meshd.daemon.token_renewal import TokenRenewer
 from meshd.daemon.tokens import MachineTokens
 from meshd.daemon.under_way import UnderWay, under_way
 from meshd.daemon.views import status_line
@@ -117,6 +119,10 @@ class Daemon:
         )
         self._munge = MungeClient(run)
         self._agents = AgentQueues()
+        self._renewer = TokenRenewer(
+            records, self._tokens, self._agents, clock, lambda: self.settings.node_api.poll_hold_s
+        )
+        self._token_desk = TokenDesk(self._renewer, clock)
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         head_names = HeadNames(settings.cluster.socket.parent, lambda: self.settings.slurm.head_hosts, clock)
         self._roster = Roster(self._journal, self._agents, head_names, lambda: self._watcher.own_ipv4)
@@ -210,7 +216,7 @@ class Daemon:
             look_at_slurm=self._sources.slurm.read_once, look_at_key=self._sources.key.read_once,
             read_offers=Refresh(self._sources.offers.values(), clock),
             prices=PriceDesk(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
-            munge=self._munge_desk,
+            munge=self._munge_desk, tokens=self._token_desk,
             rotation=self._auth.desk,
         )  # fmt: skip
         self._node_front = NodeFront(settings.node_api, lambda: self._watcher.own_ipv4, self._node_desk, clock)
@@ -281,6 +287,7 @@ class Daemon:
             *self._munge_desk.problem(),
             *self._machine_devices.problems(now),
             *self._ticket_watch.problems(now),
+            *self._token_desk.problems(),
             *self._records.node_events.problems({machine.name for machine in self._journal.machines()}),
             *problems.of_journal(
                 self._journal.unreadable.lately(now), self._journal.machines(), self._journal.targets(), now
@@ -350,6 +357,7 @@ class Daemon:
                 "metrics": self._telemetry.run,
                 "prices": self._prices.run,
                 "munge_rotation": self._rotator.run,
+                "token_renewal": self._renewer.run,
                 "auth_key_rotation": self._auth.engine.run,
                 "machine_keys": self._auth.own_keys.run,
                 "spare_keys": self._auth.spares.run,
@@ -371,6 +379,7 @@ class Daemon:
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
             heard=self._auth.engine.heard, watch=self._ticket_watch,
+            renewer=self._renewer,
             memory_fraction=lambda: self.settings.slurm.memory_fraction,
         )  # fmt: skip
 

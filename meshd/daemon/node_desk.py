@@ -21,6 +21,7 @@ from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.records import Records
 from meshd.daemon.ticket_watch import TicketWatch
+from meshd.daemon.token_renewal import TokenRenewer
 from meshd.daemon.tokens import MachineTokens
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
@@ -88,12 +89,14 @@ class NodeDeskOfDaemon:
         ends_itself: Callable[[str], bool],
         heard: Callable[[str], None] = lambda _: None,
         watch: TicketWatch | None = None,
+        renewer: TokenRenewer | None = None,
         memory_fraction: Callable[[], float] = lambda: MEMORY_FRACTION,
     ) -> None:
         self._records = records
         self._tickets = JoinTickets(records.journal)
         self._watch = watch or TicketWatch(records.journal)
         self._tokens = tokens
+        self._renewer = renewer or TokenRenewer(records, tokens, agents, records.clock, lambda: head.poll_hold_s)
         self._agents = agents
         self._devices = devices
         self._whois = whois
@@ -113,7 +116,7 @@ class NodeDeskOfDaemon:
 
     async def machine_for_join(self, token_hash: str) -> JoinTicket | None:
         """The ticket of a machine that may still join."""
-        name = self._tokens.whose("join", token_hash, self._alive())
+        name = self._tokens.whose_join(token_hash, self._renewer.generations())
         machine = self._records.journal.machine(name) if name else None
         if machine is None or machine.phase not in MAY_JOIN:
             return None
@@ -139,11 +142,9 @@ class NodeDeskOfDaemon:
             await self._nodes.refuse(record, error)
 
     async def proved(self, caller: NodeCaller) -> None:
-        """Close the machine's join token."""
+        """Close the machine's join token; a token that is new ends the one before."""
+        self._renewer.proved(caller)
         self._tickets.close(caller.machine, "its node token was used", self._records.now())
-
-    def _alive(self) -> list[str]:
-        return [m.name for m in self._records.journal.machines()]
 
     async def check_device(self, machine: str, peer: TailnetPeer) -> None:
         """Refuse a device that is another machine's."""
@@ -201,8 +202,9 @@ class NodeDeskOfDaemon:
 
     def _answer(self, record: Machine, peer: TailnetPeer, munge_key: SecretStr | None) -> JoinAnswer:
         head = self._head
+        token = self._tokens.node_token(record.name, self._renewer.generation(record.name))
         return JoinAnswer(
-            node_token=self._tokens.node_token(record.name), slot=record.slot, cluster=head.cluster,
+            node_token=token, slot=record.slot, cluster=head.cluster,
             conf_server=head.conf_server, munge_key_b64=munge_key,
             slurm_uid=head.slurm_uid, slurm_gid=head.slurm_gid, munge_uid=head.munge_uid, munge_gid=head.munge_gid,
             roster={**self._agents.roster, record.slot: peer.ipv4}, roster_version=self._agents.roster_version,
@@ -220,12 +222,12 @@ class NodeDeskOfDaemon:
 
     async def machine_for_node(self, token_hash: str) -> NodeCaller | None:
         """The machine of a node token, and the device that it joined with."""
-        name = self._tokens.whose("node", token_hash, self._alive())
+        name, generation = self._tokens.whose_node(token_hash, self._renewer.generations()) or ("", 0)
         machine = self._records.journal.machine(name) if name else None
         if machine is None:
             return None
         device_id = machine.tailnet_id or self._tickets.device(machine.name)
-        return NodeCaller(machine.name, device_id, known=machine.facts is not None)
+        return NodeCaller(machine.name, device_id, machine.facts is not None, generation)
 
     async def munge_exchange(self, machine: str, credential: str) -> str:
         """The head's half of the proof that both have the same munge key."""
@@ -268,7 +270,7 @@ class NodeDeskOfDaemon:
         if report.metadata_open != record.metadata_open:
             text = f"its metadata service is open to users: {report.metadata_open}"
             text = text if report.metadata_open else "its metadata service is closed to users"
-            record = self._records.change(machine, "metadata", text, metadata_open=report.metadata_open)
+            record = self._records.node_change(machine, "metadata", text, metadata_open=report.metadata_open)
         self._records.journal.note(replace(record, heartbeat_at=self._records.now()))
         ended = self._agents.settle(machine, report.results)
         self._rotator.heard(machine, report.model_copy(update={"results": tuple(ended)}))

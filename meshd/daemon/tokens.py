@@ -1,14 +1,17 @@
 """Join and node tokens, derived from one secret: a lost journal does not lock out the machines that are alive.
 
-A token is HMAC-SHA256 of its use and the machine's name. What was used by whom is in the journal.
+A token is HMAC-SHA256 of its use, the machine's name and, of a node token that was renewed, its generation. Which
+generation a machine has is in the journal, and beside the secret as well: when the journal is lost, an old token must
+not open anything again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -19,15 +22,26 @@ from meshd.redaction import register_secret
 from meshd.runtime.atomicfile import write_atomic
 
 SECRET_BYTES = 32
+GENERATIONS = ".generations"
+"""Suffix of the file beside the secret."""
 
 
 class MachineTokens:
-    """Makes tokens and finds out whose a token is."""
+    """Makes tokens and finds out whose a token is.
 
-    def __init__(self, secret: bytes) -> None:
+    Args:
+        secret: what they are derived from.
+        floors: the file of the generations; None: they are kept in memory only.
+    """
+
+    def __init__(self, secret: bytes, floors: Path | None = None) -> None:
         self._secret = secret
-        self._names: set[str] = set()
-        self._by_hash: dict[tuple[str, str], str] = {}
+        self._path = floors
+        self._floors = _read_floors(floors) if floors else {}
+        self._given: Mapping[str, int] = {}
+        self._known: dict[str, int] = {}
+        self._join_hashes: dict[str, str] = {}
+        self._node_hashes: dict[str, tuple[str, int]] = {}
 
     @classmethod
     def at(cls, path: Path) -> MachineTokens:
@@ -45,31 +59,98 @@ class MachineTokens:
         if len(secret) < SECRET_BYTES:
             raise StoreError(f"{path} is cut short: remove it, a new one is made; machines that joined must join anew")
         register_secret(secret)
-        return cls(secret)
+        return cls(secret, path.with_name(path.name + GENERATIONS))
 
     def join_token(self, machine: str) -> SecretStr:
         """What the machine joins with."""
-        return _shown_never(self._derive("join", machine))
+        return _shown_never(self._join(machine))
 
-    def node_token(self, machine: str) -> SecretStr:
+    def node_token(self, machine: str, generation: int = 0) -> SecretStr:
         """What its node agent speaks with afterwards."""
-        return _shown_never(self._derive("node", machine))
+        return _shown_never(self._node(machine, generation))
 
-    def whose(self, use: str, token_hash: str, machines: Iterable[str]) -> str | None:
-        """The machine whose `use` token has this hash, of these machines; None when it is none's."""
-        alive = set(machines)
-        if alive != self._names:
-            kept = {key: name for key, name in self._by_hash.items() if name in alive}
-            for name in alive - self._names:
-                for one in ("join", "node"):
-                    kept[one, hash_token(self._derive(one, name))] = name
-            self._names, self._by_hash = alive, kept
-        return self._by_hash.get((use, token_hash))
+    def whose_join(self, token_hash: str, generations: Mapping[str, int]) -> str | None:
+        """The machine whose join token has this hash; None when it is none's. Arguments as `whose_node`."""
+        self._learn(generations)
+        return self._join_hashes.get(token_hash)
 
-    def _derive(self, use: str, machine: str) -> SecretStr:
-        return SecretStr(hmac.new(self._secret, f"{use}:{machine}".encode(), hashlib.sha256).hexdigest())
+    def whose_node(self, token_hash: str, generations: Mapping[str, int]) -> tuple[str, int] | None:
+        """The machine whose node token has this hash, and the token's generation; None when it is none's.
+
+        Args:
+            token_hash: of what a caller showed.
+            generations: of the machines that are alive; not changed afterwards. The next one of each is taken too: it
+                is known to the machine alone, which was given it.
+        """
+        self._learn(generations)
+        return self._node_hashes.get(token_hash)
+
+    def _learn(self, generations: Mapping[str, int]) -> None:
+        """Make the hashes of what is new. The same object as before is not looked through: that is each call's case."""
+        if generations is self._given:
+            return
+        given = dict(generations)
+        same = {name for name, generation in given.items() if self._known.get(name) == generation}
+        joins = {key: name for key, name in self._join_hashes.items() if name in given}
+        joins.update({hash_token(self._join(name)): name for name in given.keys() - self._known.keys()})
+        nodes = {key: found for key, found in self._node_hashes.items() if found[0] in same}
+        for name in given.keys() - same:
+            for generation in (given[name], given[name] + 1):
+                nodes[hash_token(self._node(name, generation))] = (name, generation)
+        self._given, self._known, self._join_hashes, self._node_hashes = generations, given, joins, nodes
+
+    def floor(self, machine: str) -> int:
+        """The generation below which no token of the machine opens anything."""
+        return self._floors.get(machine, 0)
+
+    def raise_floor(self, machine: str, generation: int) -> None:
+        """No older token of the machine opens anything from now on, whatever becomes of the journal.
+
+        Raises:
+            StoreError: it cannot be written down; nothing has changed.
+        """
+        if generation > self.floor(machine):
+            self._write({**self._floors, machine: generation})
+
+    def forget(self, gone: Collection[str]) -> None:
+        """These machines are gone. Raises StoreError."""
+        if gone & self._floors.keys():
+            self._write({name: floor for name, floor in self._floors.items() if name not in gone})
+
+    @property
+    def floors(self) -> Mapping[str, int]:
+        """By machine, of those whose token was renewed."""
+        return self._floors
+
+    def _write(self, floors: dict[str, int]) -> None:
+        if self._path is not None:
+            try:
+                write_atomic(self._path, json.dumps(floors).encode(), mode=0o600)
+            except OSError as error:
+                raise StoreError(f"{self._path} cannot be written: {error.strerror}") from error
+        self._floors = floors
+
+    def _join(self, machine: str) -> SecretStr:
+        return self._derive(f"join:{machine}")
+
+    def _node(self, machine: str, generation: int) -> SecretStr:
+        return self._derive(f"node:{machine}:{generation}" if generation else f"node:{machine}")
+
+    def _derive(self, text: str) -> SecretStr:
+        return SecretStr(hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest())
 
 
 def _shown_never(token: SecretStr) -> SecretStr:
     register_secret(token.get_secret_value(), passing=True)
     return token
+
+
+def _read_floors(path: Path) -> dict[str, int]:
+    """Raises StoreError: without it, tokens that were renewed might open something again."""
+    try:
+        found = json.loads(path.read_text()) if path.exists() else {}
+        return {str(name): int(generation) for name, generation in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise StoreError(
+            f"{path} cannot be read: {error}; remove it only if no token was renewed, or the journal is whole"
+        ) from error

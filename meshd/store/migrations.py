@@ -58,6 +58,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             id INTEGER PRIMARY KEY, at TEXT NOT NULL, of_table TEXT NOT NULL, key TEXT NOT NULL,
             record TEXT NOT NULL, why TEXT NOT NULL) STRICT""",
     ),
+    (
+        "CREATE TABLE node_tokens (machine TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",
+        "CREATE TABLE token_renewals (id TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",
+    ),
 )
 
 

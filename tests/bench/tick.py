@@ -160,8 +160,7 @@ def parses(count: int, daemon: Daemon, directory: Path) -> dict[str, float]:
         daemon._publishing.look()
 
     def token() -> None:
-        names = [m.name for m in daemon._journal.machines()]
-        daemon._tokens.whose("node", "0" * 64, names)
+        daemon._tokens.whose_node("0" * 64, daemon._renewer.generations())
 
     token()
     return {

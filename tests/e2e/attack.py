@@ -1,7 +1,7 @@
 """What a user tries on a node, with nothing but the standard library; prints what came of it as JSON.
 
-Input, as JSON: the head's node API, tokens that the user may have from elsewhere, and the digests of files that he looks
-for. It runs as a job, and as root where the test wants to see that root is not kept out.
+Input, as JSON: the head's node API, tokens that the user may have from elsewhere, and the digests of files that he
+looks for. It runs as a job, and as root where the test wants to see that root is not kept out.
 """
 
 import hashlib

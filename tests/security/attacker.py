@@ -27,6 +27,8 @@ from meshd.daemon.munge_nodes import MungeNodes
 from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.ticket_watch import TicketWatch
+from meshd.daemon.token_desk import TokenDesk
+from meshd.daemon.token_renewal import TokenRenewer
 from meshd.daemon.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.hardware import GpuFact
@@ -132,11 +134,13 @@ class Head(Small):
             clock=self.clock,
         )  # fmt: skip
         self.watch = TicketWatch(self.journal)
+        self.renewer = TokenRenewer(self.records, self.tokens, self.queues, self.clock, lambda: 25.0)
+        self.token_desk = TokenDesk(self.renewer, self.clock)
         self.desk = NodeDeskOfDaemon(
             records=self.records, tokens=self.tokens, agents=self.queues, devices=self.devices, whois=self,
             munge=munge, rotator=self.rotator, head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
             timing=lambda: self.timing, slurm_version=lambda: "24.11.5", nodes=self.node_steps,
-            ends_itself=lambda _: True, watch=self.watch,
+            ends_itself=lambda _: True, watch=self.watch, renewer=self.renewer,
         )  # fmt: skip
         self.api = NodeApi(self.desk, poll_hold_s=25.0, clock=self.clock)
         self.base = ""

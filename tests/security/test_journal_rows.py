@@ -294,6 +294,8 @@ def test_an_old_journal_with_a_bad_row_is_brought_to_the_newest_form(tmp_path: P
     with sqlite3.connect(path) as db:
         db.execute("UPDATE machines SET record = '{'")
         db.execute("DROP TABLE unreadable")
+        db.execute("DROP TABLE node_tokens")
+        db.execute("DROP TABLE token_renewals")
         db.execute("DROP INDEX events_by_origin")
         db.execute("ALTER TABLE events DROP COLUMN origin")
         db.execute("ALTER TABLE joins DROP COLUMN closed_at")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
@@ -16,6 +17,7 @@ from .node import Node
 from .tailscale import Tailscale
 from .tools import run
 
+TOKEN = re.compile(r"[0-9a-f]{32,128}\Z")
 LOG_LINES_MAX = 2000
 LOG_BYTES_MAX = 32 * 1024
 """Of each log, as JSON: the head takes 256 KiB in all."""
@@ -109,6 +111,16 @@ def _spare_key(node: Node, args: Args) -> Data:
     return {"sha256": sha256_of(node.paths.spare_key)}
 
 
+def _node_token(node: Node, args: Args) -> Data:
+    """Durable first, and used from the next call on: that call ends the old one."""
+    token = str(args["token"])
+    if not TOKEN.match(token):
+        raise NotPossible("the node token has characters that no token has", "this is a fault of meshd: report it")
+    write_atomic(node.paths.node_token, token.encode() + b"\n", 0o600)
+    node.state.node_token = token
+    return {"generation": int(args["generation"])}
+
+
 def _reauth(node: Node, args: Args) -> Data:
     return reauth.reauth(node, str(args["attempt"]), _key(args) if "key" in args else b"")
 
@@ -197,6 +209,7 @@ VERBS: dict[str, Callable[[Node, Args], Data]] = {
     "munge_key": _munge_key,
     "auth_key": _auth_key,
     "spare_key": _spare_key,
+    "node_token": _node_token,
     "reauth": _reauth,
     "greet": _greet,
     "start_slurmd": _start_slurmd,

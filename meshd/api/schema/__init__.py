@@ -46,6 +46,7 @@ from meshd.api.schema.plan import AlternativeRow, PlannedRow, PlanView, StepRow
 from meshd.api.schema.prices import PriceRefreshRow, PriceRow, PricesRefresh, PricesRefreshed, PricesView
 from meshd.api.schema.scale import ScaleAnswer, ScaleOutcome, ScaleRequest, WaitingFor
 from meshd.api.schema.status import PoolView, ProblemView, PublishView, QueueView, SourceView, SpendView, StatusView
+from meshd.api.schema.token_renewal import TokenNodeRow, TokenRenewalRequest, TokenRenewalView
 
 __all__ = [
     "DOCUMENTS",
@@ -107,6 +108,9 @@ __all__ = [
     "SpendView",
     "StatusView",
     "StepRow",
+    "TokenNodeRow",
+    "TokenRenewalRequest",
+    "TokenRenewalView",
     "VersionView",
     "WaitingFor",
     "WaiveRequest",
@@ -136,6 +140,8 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     WaiveRequest,
     MungeRotationView,
     MungeRotationRequest,
+    TokenRenewalView,
+    TokenRenewalRequest,
     MachineAnswer,
     MachineAnswers,
     DoctorView,

@@ -1,4 +1,4 @@
-"""`meshctl rotate-key`: another auth key for launches and for all nodes, or another munge key."""
+"""`meshctl rotate-key`: another auth key for launches and for all nodes, another munge key, or other node tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from meshd.api.schema import RotateKeyRequest, RotationView, WaiveRequest
-from meshd.cli import munge_rotation, render, rotation
+from meshd.cli import munge_rotation, render, rotation, token_renewal
 from meshd.cli.client import Head
 from meshd.cli.exits import CliError, Exit, UnreachableError
 from meshd.cli.follow import follow
@@ -24,6 +24,9 @@ Examples:
                                                      the old key is dead at once, and all nodes log in anew
   meshctl rotate-key --waive h100-3                  go on without a node that is away
   meshctl rotate-key --munge                         another munge key, while jobs run
+  meshctl rotate-key --tokens                        other node tokens, on all nodes
+  meshctl rotate-key --tokens --node h100-3 --compromised
+                                                     that node is locked out at once and given back
 """
 
 
@@ -37,6 +40,8 @@ Examples:
     help="With --compromised: when it leaked, as 2026-11-28T09:30 in UTC or with a zone; else the key's birth.",
 )
 @click.option("--munge", is_flag=True, help="The munge key of head and nodes instead, the fleet running.")
+@click.option("--tokens", is_flag=True, help="The nodes' own tokens instead: an old one ends when the new one is used.")
+@node_option("--node", also="--nodes", help_text="With --tokens: these nodes alone, as in 'h100-[1-4]'.")
 @click.option("--status", is_flag=True, help="How the rotation stands, node by node.")
 @click.option("--abort", is_flag=True, help="Take it back: launches and nodes get the old key again.")
 @node_option("--waive", help_text="Do not wait for these nodes, as in 'h100-[1-4]'; they get the key later.")
@@ -66,6 +71,8 @@ def command(
     compromised: bool,
     since: datetime | None,
     munge: bool,
+    tokens: bool,
+    nodes: tuple[str, ...],
     status: bool,
     abort: bool,
     waive: tuple[str, ...],
@@ -75,7 +82,7 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Rotate the tailnet auth key on all nodes, or the munge key.
+    """Rotate the tailnet auth key on all nodes, the munge key, or the nodes' own tokens.
 
     The auth key changes for new machines, on all nodes and in the store. The new one is proved before anything else,
     and the old one is revoked only when every node is confirmed or waived; until then --abort leads back. Jobs and
@@ -83,7 +90,22 @@ def command(
 
     With --munge it is the munge key: staged on the head and all nodes, switched at one moment, and proved from both
     sides. Jobs run on; Slurm's commands wait for a moment.
+
+    With --tokens each node gets another token to speak to the head with. Jobs are not touched. A node that is off gets
+    it when it returns. With --compromised the old token stops at once: the node is locked out, and given back after its
+    jobs.
     """
+    if nodes and not tokens:
+        raise click.UsageError("--node goes with --tokens")
+    if tokens:
+        _check(False, [status, dry_run], since=since, compromised=compromised)
+        if munge or reauth or since or abort or waive:
+            raise click.UsageError("--tokens does not go with --munge, --reauth, --since, --abort or --waive")
+        token_renewal.command(
+            session, nodes=nodes, compromised=compromised, status=status, dry_run=dry_run, wait=wait,
+            timeout_s=timeout_s, yes=yes, as_json=as_json,
+        )  # fmt: skip
+        return
     _check(reauth or compromised or dry_run, [status, abort, bool(waive)], since=since, compromised=compromised)
     if munge:
         if reauth or compromised:

@@ -45,6 +45,7 @@ from meshd.api.schema import (
 from tests.unit.api.memory_fleet import OFFER, SUPPLY, Box, MemoryFleet, Pool
 from tests.unit.api.memory_munge import MemoryMungeRotation
 from tests.unit.api.memory_rotation import MemoryRotation
+from tests.unit.api.memory_tokens import MemoryTokens
 
 
 @dataclass
@@ -72,6 +73,9 @@ class MemoryDesk(MemoryFleet):
         self.munge = MemoryMungeRotation(lambda: self.now(), self.actors)
         self.munge_rotation = self.munge.munge_rotation
         self.rotate_munge_key = self.munge.rotate_munge_key
+        self.tokens = MemoryTokens(lambda: self.now(), self.actors)
+        self.token_renewal = self.tokens.token_renewal
+        self.renew_tokens = self.tokens.renew_tokens
         self.waiting = 0
         self._changed = asyncio.Condition()
         self._targets = 0

@@ -14,12 +14,16 @@ from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
 from meshd.config import PriceSettings
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.observe import Refresh, Source
 from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.price_files import PriceFiles
 from meshd.daemon.prices import Prices
+from meshd.daemon.token_desk import TokenDesk
+from meshd.daemon.token_renewal import TokenRenewer
+from meshd.daemon.tokens import MachineTokens
 from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, Transient, Uncertain
 from meshd.model.desired import Block, Target
 from meshd.model.ids import MachineName
@@ -62,6 +66,8 @@ class World(Small):
         files = PriceFiles(directory / "prices")
         prices = Prices({}, files, self.clock, settings=PriceSettings, read_offers=nothing, tell=lambda _: None)
         rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").desk
+        renewer = TokenRenewer(self.records, MachineTokens(b"s" * 32), AgentQueues(), self.clock, lambda: 25.0)
+        tokens = TokenDesk(renewer, self.clock)
         self.desk = Desk(
             records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
@@ -69,7 +75,7 @@ class World(Small):
             look_at_slurm=self.look_at_slurm, look_at_key=self.look_at_key, read_offers=self.read_offers,
             problems_of_others=lambda: [],
             prices=PriceDesk(prices, lambda: self.seen.offers, self.desired, self.clock),
-            munge=MungeLab(directory / "munge").desk,
+            munge=MungeLab(directory / "munge").desk, tokens=tokens,
             rotation=rotation,
         )  # fmt: skip
 

@@ -222,9 +222,9 @@ def test_tokens_outlive_the_journal_and_tell_whose_they_are(tmp_path: Path) -> N
     join = one.join_token("lab-a-1-abcdef")
     assert join == two.join_token("lab-a-1-abcdef") != one.node_token("lab-a-1-abcdef")
     hashed = hash_token(join)
-    assert two.whose("join", hashed, ["lab-a-1-abcdef", "b"]) == "lab-a-1-abcdef"
-    assert two.whose("node", hashed, ["lab-a-1-abcdef"]) is None
-    assert two.whose("join", hashed, ["b"]) is None, "its machine is gone"
+    assert two.whose_join(hashed, {"lab-a-1-abcdef": 0, "b": 0}) == "lab-a-1-abcdef"
+    assert two.whose_node(hashed, {"lab-a-1-abcdef": 0}) is None
+    assert two.whose_join(hashed, {"b": 0}) is None, "its machine is gone"
     assert (tmp_path / "k").stat().st_mode & 0o077 == 0
 
 

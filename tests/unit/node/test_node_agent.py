@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 import structlog
 
-from tests.unit.node.standins import KEY, OTHER_KEY, WITHIN_S, House, b64, program, until
+from meshd.bootstrap.tokens import hash_token
+from tests.unit.node.standins import KEY, OTHER_KEY, WITHIN_S, House, b64, new_token, program, until
 
 PYTHON39 = os.environ.get("MESHD_TEST_PYTHON39", "")
 
@@ -335,6 +336,28 @@ async def test_an_agent_that_lost_its_state_joins_again_with_its_node_token(hous
     await until(lambda: house.desk.joins == 2)
     await until(lambda: any(report.munge_ok for report in house.desk.reports[seen:]))
     assert all(ticket.closed for ticket in house.desk.tickets.values())
+
+
+async def test_a_new_node_token_is_kept_and_used_from_the_next_call_on(house: House) -> None:
+    await house.machine.start()
+    await until(lambda: ready(house))
+    path, token = house.machine.root / "etc/meshd-node/node.token", new_token()
+    (caller,) = house.desk.nodes.values()
+    house.desk.nodes[hash_token(token)] = caller
+    result = await house.desk.order("node_token", {"token": token, "generation": 1})
+    assert (result.ok, result.data) == (True, {"generation": 1})
+    assert path.read_text().strip() == token.get_secret_value()
+    assert house.machine.mode("etc/meshd-node/node.token") == 0o600
+    house.desk.nodes = {hash_token(token): caller}  # the old one opens nothing any more
+    seen = len(house.desk.reports)
+    await until(lambda: len(house.desk.reports) > seen + 1)
+    await house.machine.stop()
+    await house.machine.start()
+    seen = len(house.desk.reports)
+    await until(lambda: len(house.desk.reports) > seen)
+    assert house.desk.joins == 1
+    assert not (await house.desk.order("node_token", {"token": "two words", "generation": 2})).ok
+    assert path.read_text().strip() == token.get_secret_value()
 
 
 async def test_the_state_of_an_older_agent_is_taken_over(house: House) -> None:

@@ -1,0 +1,225 @@
+"""Renews node tokens: writes down what is wanted, hands out the next tokens, and ends old ones when new ones are used.
+
+The order makes it safe against any kill. The journal knows the wanted generation before a token goes out. The agent
+keeps the new token durably before it uses it. Until the head has seen it used, the old one opens as before; from then
+on it opens nothing. A meshd that starts again orders anew what is not done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from meshd.bootstrap.tokens import NodeCaller
+from meshd.daemon.agents import Asks
+from meshd.daemon.records import Records
+from meshd.daemon.tokens import MachineTokens
+from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
+from meshd.runtime.clock import Clock
+from meshd.store.join_tickets import JoinTickets
+from meshd.store.node_tokens import NodeTokens, Renewal, TokenGeneration
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 1.0
+GIVE_TIMEOUT_S = 30.0
+AGAIN_S = 30.0
+"""A machine that did not take its token is asked again after so long."""
+AT_ONCE = 64
+POLL_SLACK_S = 15.0
+"""An agent that has not come for so long after its poll was due cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a machine's renewal stands.
+
+    Attributes:
+        state: `waiting`, `done`, `offline` (it gets its token when it returns), `failed`, `locked_out` or `gone`.
+        reason: why it is not done; "" when it is.
+    """
+
+    machine: str
+    slot: str
+    generation: int
+    state: str
+    reason: str = ""
+
+
+class TokenRenewer:
+    """See the module.
+
+    Args:
+        records: the journal.
+        tokens: makes them.
+        agents: asks agents.
+        clock: time.
+        poll_hold_s: how long a poll is held at most.
+    """
+
+    def __init__(
+        self, records: Records, tokens: MachineTokens, agents: Asks, clock: Clock, poll_hold_s: Callable[[], float]
+    ) -> None:
+        self._records = records
+        self._tokens = tokens
+        self._agents = agents
+        self._clock = clock
+        self._poll_hold_s = poll_hold_s
+        self._log = NodeTokens(records.journal)
+        self._seen_at = (-1, -1)
+        self._generations: dict[str, int] = {}
+        self._failures: dict[str, tuple[str, float]] = {}
+        self._awake = asyncio.Event()
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    # -- what others ask ------------------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> Renewal | None:
+        """The newest renewal."""
+        return self._log.last
+
+    def generation(self, machine: str) -> int:
+        """Of the token that opens something."""
+        return max(self._log.of(machine).generation, self._tokens.floor(machine))
+
+    def generations(self) -> dict[str, int]:
+        """Of all machines that are alive; the same object while nothing has changed."""
+        now = (self._records.journal.revision, self._log.revision)
+        if now != self._seen_at:
+            self._generations = {m.name: self.generation(m.name) for m in self._records.journal.machines()}
+            self._seen_at = now
+        return self._generations
+
+    def proved(self, caller: NodeCaller) -> None:
+        """A machine came with this token, and its device is right: an older one opens nothing any more."""
+        if caller.generation <= self.generation(caller.machine):
+            return
+        self._tokens.raise_floor(caller.machine, caller.generation)
+        before = self._log.of(caller.machine)
+        now, generation = self._clock.now(), caller.generation
+        token = replace(before, generation=generation, wanted=max(before.wanted, generation), renewed_at=now)
+        self._log.put(token, "its node token was renewed, and the old one opens nothing any more", now)
+        self._failures.pop(caller.machine, None)
+        log.info("node_token_renewed", machine=caller.machine, generation=generation)
+
+    def may_renew(self) -> list[Machine]:
+        """The machines that have a node token: those that joined and are not on their way out of the cloud."""
+        return [m for m in self._records.journal.machines() if m.phase in IN_SLURM and m.facts is not None]
+
+    def begin(self, machines: Sequence[Machine], by: str, *, compromised: bool) -> Renewal:
+        """Begin a renewal. With `compromised` the old tokens stop at once, and the machines are given back.
+
+        Raises:
+            StoreError: it cannot be written down: nothing has begun.
+        """
+        now = self._clock.now()
+        renewal = Renewal(secrets.token_hex(4), now, by, tuple(m.name for m in machines), compromised)
+        tokens = [self._wanted(machine.name, compromised=compromised) for machine in machines]
+        how = "stopped at once" if compromised else "renewed"
+        self._log.begin(renewal, tokens, f"the node tokens of {len(tokens)} machines are {how}, said {by}")
+        self._give_back_locked_out()
+        self._awake.set()
+        return renewal
+
+    def standing(self, renewal: Renewal) -> list[Standing]:
+        """How each machine of a renewal stands."""
+        return [self._standing(name, renewal) for name in renewal.machines]
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve for ever."""
+        while True:
+            await self.tick()
+            self._awake.clear()
+            try:
+                async with asyncio.timeout(LOOK_S if self._log.renewing() else None):
+                    await self._awake.wait()
+            except TimeoutError:
+                continue
+
+    async def tick(self) -> None:
+        """Hand its token to each machine that is due and can be reached, all at once."""
+        self._forget()
+        self._give_back_locked_out()
+        now_s = self._clock.monotonic_s()
+        due = [
+            token
+            for token in self._log.renewing()
+            if (machine := self._records.journal.machine(token.machine)) is not None
+            and self._reachable(machine)
+            and now_s >= self._failures.get(token.machine, ("", 0.0))[1]
+        ]
+        await asyncio.gather(*(self._hand_over(token) for token in due))
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    async def _hand_over(self, token: TokenGeneration) -> None:
+        name = token.machine
+        args = {"token": self._tokens.node_token(name, token.wanted), "generation": token.wanted}
+        async with self._free:
+            result = await self._agents.ask(name, "node_token", args, GIVE_TIMEOUT_S)
+        if self.generation(name) >= token.wanted:
+            return  # it has used the token, in the call that brought this result or before
+        why = f"its agent did not answer within {GIVE_TIMEOUT_S:g} s" if result is None else result.detail
+        why = why or "its agent keeps the new token and has not used it yet"
+        self._failures[name] = (why, self._clock.monotonic_s() + AGAIN_S)
+        log.warning("node_token_not_renewed", machine=name, reason=why)
+
+    def _wanted(self, name: str, *, compromised: bool) -> TokenGeneration:
+        before, generation = self._log.of(name), self.generation(name)
+        if not compromised:
+            return replace(before, generation=generation, wanted=generation + 1)
+        # The next generation may be on its way to the machine, and so to whoever reads its token there.
+        stopped = max(before.wanted, generation + 1) + 1
+        return replace(before, generation=stopped, wanted=stopped, locked_out=True)
+
+    def _give_back_locked_out(self) -> None:
+        """What follows from the journal's word that a token was stopped; also after a kill in between."""
+        for token in self._log.locked_out():
+            machine = self._records.journal.machine(token.machine)
+            if machine is None or machine.phase not in HOLDS_SLOT or machine.removal in {"wanted", "forced"}:
+                continue
+            reason = "its node token was stopped as compromised"
+            self._tokens.raise_floor(machine.name, token.generation)
+            JoinTickets(self._records.journal).close(machine.name, reason, self._clock.now())
+            self._records.change(machine.name, "remove", reason, removal="wanted", reason=reason)
+
+    def _standing(self, name: str, renewal: Renewal) -> Standing:
+        token, machine = self._log.of(name), self._records.journal.machine(name)
+        slot = machine.slot if machine is not None else ""
+        generation = self.generation(name)
+        if machine is None or machine.phase is Phase.GONE:
+            return Standing(name, slot, generation, "gone")
+        if token.locked_out:
+            return Standing(name, slot, generation, "locked_out", "it is given back after its jobs")
+        if token.wanted <= generation:
+            return Standing(name, slot, generation, "done")
+        if not self._reachable(machine):
+            return Standing(name, slot, generation, "offline", "it gets its token when it returns")
+        if name in self._failures:
+            return Standing(name, slot, generation, "failed", self._failures[name][0])
+        return Standing(name, slot, generation, "waiting", "its agent is handed its token")
+
+    def _reachable(self, machine: Machine) -> bool:
+        heard = machine.heartbeat_at
+        patience_s = self._poll_hold_s() + POLL_SLACK_S
+        return heard is not None and (self._clock.now() - heard).total_seconds() < patience_s
+
+    def _forget(self) -> None:
+        """Generations of machines that are gone; of unknown ones they are kept, for the journal may have been lost."""
+        journal = self._records.journal
+        gone = {
+            name
+            for name in self._tokens.floors
+            if (machine := journal.machine(name)) is not None and machine.phase is Phase.GONE
+        }
+        if gone:
+            self._tokens.forget(gone)
+        for name in [name for name in self._failures if journal.machine(name) is None]:
+            del self._failures[name]
