@@ -82,7 +82,7 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Rotate the tailnet auth key on all nodes, the munge key, or the nodes' own tokens.
+    """Rotate the tailnet auth key, the munge key, or node tokens.
 
     The auth key changes for new machines, on all nodes and in the store. The new one is proved before anything else,
     and the old one is revoked only when every node is confirmed or waived; until then --abort leads back. Jobs and
