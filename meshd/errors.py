@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from meshd.plaintext import TEXT_MAX_CHARS, plain, plain_text
 from meshd.redaction import redact
 
@@ -18,13 +21,41 @@ class MeshdError(Exception):
         super().__init__(*(plain_text(redact(one), MESSAGE_MAX_CHARS) if isinstance(one, str) else one for one in args))
 
 
-class ConfigError(MeshdError):
-    """Settings that cannot be used. `problems` has one line for each fault."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with the settings.
 
-    def __init__(self, source: str, problems: list[str]) -> None:
+    Attributes:
+        text: what is wrong, with the key and the value that are there, but never with a secret.
+        cure: what to do; "" when the text says it.
+        key: the key's path, e.g. ("pools", "h100", "max_nodes"); () when it is about no single key.
+        line: of the settings file, counted from 1; 0 when not known.
+    """
+
+    text: str
+    cure: str = ""
+    key: tuple[str, ...] = ()
+    line: int = 0
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line else ""
+        return f"{place}{self.text}" + (f" ({self.cure})" if self.cure else "")
+
+
+class ConfigError(MeshdError):
+    """Settings that cannot be used.
+
+    Attributes:
+        source: the file, or the table of it.
+        faults: all that is wrong.
+        problems: the same, each as one line.
+    """
+
+    def __init__(self, source: str, problems: Sequence[str | Fault]) -> None:
         self.source = source
-        self.problems = problems
-        super().__init__("; ".join(f"{source}: {problem}" for problem in problems))
+        self.faults = [Fault(one) if isinstance(one, str) else one for one in problems]
+        self.problems = [str(fault) for fault in self.faults]
+        super().__init__("; ".join(f"{source}: {problem}" for problem in self.problems))
 
 
 class CommandError(MeshdError):
@@ -156,6 +187,17 @@ class AuthFailed(ProviderError):
     """The credential is wrong, expired, lacks a permission, or the account is blocked."""
 
     kind = "auth_failed"
+
+
+class ProviderOff(AuthFailed):
+    """meshd cannot use this provider at all: its credential, settings or program are faulty. `cure` says what to do.
+
+    The daemon raises it in the place of an adapter that could not be made; no adapter does.
+    """
+
+    def __init__(self, text: str, cure: str, *, provider: str = "") -> None:
+        self.cure = cure
+        super().__init__(text, provider=provider)
 
 
 class InvalidRequest(ProviderError):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
 
-from meshd.errors import ConfigError
+from meshd.errors import ConfigError, Fault
 from meshd.redaction import register_secret
-from meshd.runtime.secretfile import read_secret
+from meshd.runtime.secretfile import read_secret, source_of
+from meshd.settings_words import dotted, fault_of, misplaced_truth, show
+
+_NO_WILDCARDS = "write each whole name; only types may have wildcards"
 
 
 class AdapterSettings(BaseModel):
     """Base of every adapter's table: unknown keys are refused, values are fixed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 S = TypeVar("S", bound=AdapterSettings)
@@ -31,14 +34,18 @@ def parse(model: type[S], table: Mapping[str, Any], source: str) -> S:
         source: where the table is, e.g. "[providers.aws]"; it begins every line of the error.
 
     Raises:
-        ConfigError: one line per problem. Values are in none of them.
+        ConfigError: one fault per problem, each with its value, unless that is a secret.
     """
+    name = tuple(source.strip("[]").split("."))
+    problems = list(misplaced_truth(table, model, name)) + list(_wildcards(table, name))
     try:
         settings = model.model_validate(dict(table))
-        _register(settings)
-        return settings
     except ValidationError as error:
-        problems = [_line(e) for e in error.errors(include_input=False, include_url=False, include_context=False)]
+        problems += [fault_of(one, model, name) for one in error.errors(include_url=False)]
+    else:
+        _register(settings)
+        if not problems:
+            return settings
     raise ConfigError(source, problems)
 
 
@@ -52,13 +59,19 @@ def _register(settings: BaseModel) -> None:
             _register(value)
 
 
-def _line(error: Mapping[str, Any]) -> str:
-    where = ".".join(str(part) for part in error["loc"])
-    text = "unknown key" if error["type"] == "extra_forbidden" else error["msg"].removeprefix("Value error, ")
-    return f"{where}: {text}" if where else text
+def _wildcards(table: Mapping[str, Any], name: tuple[str, ...]) -> Iterator[Fault]:
+    """Regions and zones are asked for one by one: the cloud would be asked for one that is called `us-*`."""
+    for setting in ("regions", "zones", "data_centers"):
+        places = table.get(setting)
+        for index, place in enumerate(places if isinstance(places, list | tuple) else ()):
+            if isinstance(place, str) and (not place.strip() or set(place) & set("*?[] ")):
+                key = (*name, setting, str(index))
+                yield Fault(f"{dotted(key)} = {show(place)}: it is no name of a place", _NO_WILDCARDS, key)
 
 
-def secret_of(value: SecretStr | None, path: Path | None, credential: str) -> SecretStr | None:
+def secret_of(
+    value: SecretStr | None, path: Path | None, credential: str, *, one_line: bool = True
+) -> SecretStr | None:
     """The secret given by value, or else as `read_secret` finds it.
 
     Raises:
@@ -67,4 +80,9 @@ def secret_of(value: SecretStr | None, path: Path | None, credential: str) -> Se
     if value is not None:
         register_secret(value.get_secret_value())
         return value
-    return read_secret(path, credential)
+    return read_secret(path, credential, one_line=one_line)
+
+
+def place_of(value: SecretStr | None, path: Path | None, credential: str, table: str) -> str:
+    """Where `secret_of` found a secret, for messages: the file that a person can mend, or the table with the value."""
+    return table if value is not None else str(path or source_of(credential))

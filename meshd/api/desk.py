@@ -22,6 +22,8 @@ from meshd.api.schema import (
     PricesRefresh,
     PricesRefreshed,
     PricesView,
+    ReloadRequest,
+    ReloadView,
     RemoveRequest,
     RotateKeyRequest,
     RotationView,
@@ -131,6 +133,10 @@ class HeadDesk(Protocol):
 
     async def waive(self, request: WaiveRequest, actor: Actor) -> RotationView:
         """Let the rotation not wait for a node."""
+        ...
+
+    async def reload(self, request: ReloadRequest, actor: Actor) -> ReloadView:
+        """Read the settings again. With wrong ones nothing changes, and the answer says what is wrong."""
         ...
 
     async def doctor(self) -> DoctorView:

@@ -27,6 +27,7 @@ from meshd.api.schema import (
     MungeRotationRequest,
     OffersQuery,
     PricesRefresh,
+    ReloadRequest,
     RemoveRequest,
     Request,
     RotateKeyRequest,
@@ -80,6 +81,7 @@ class Routes:
         refresh = self._write("refresh_prices", PricesRefresh, self._desk.refresh_prices)
         app.router.add_post("/v1/prices/refresh", refresh)
         app.router.add_post("/v1/remove", self._write("remove", RemoveRequest, self._desk.remove))
+        app.router.add_post("/v1/reload", self._write("reload", ReloadRequest, self._desk.reload))
         app.router.add_get("/v1/rotation", self._read(lambda: self._desk.rotation()))
         app.router.add_post("/v1/rotate-key", self._write("rotate-key", RotateKeyRequest, self._desk.rotate_key))
         app.router.add_post(

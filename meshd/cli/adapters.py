@@ -4,55 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from importlib.metadata import EntryPoint, entry_points
-from typing import cast
 
 from meshd.api.schema import CheckRow
-from meshd.config import Settings
-from meshd.errors import ConfigError, MeshdError
-from meshd.provider_api import ProviderContext, ProviderFactory
+from meshd.cli.faults import rows
+from meshd.config import File, Settings
+from meshd.errors import Fault
+from meshd.plugins import installed, make
+from meshd.provider_api import Provider, ProviderContext
 
-GROUP = "meshd.providers"
 
-
-def check_providers(settings: Settings) -> list[CheckRow]:
-    """A row for each enabled provider; none of them speaks with its cloud."""
-    found = {point.name: point for point in entry_points(group=GROUP)}
+def check_providers(settings: Settings, file: File) -> list[CheckRow]:
+    """A row for each enabled provider, or for each of its faults; none of them speaks with its cloud."""
+    adapters = installed()
     return [
         row
         for name, table in settings.providers.items()
         if table.enabled
-        for row in _check(name, found, ProviderContext(settings.cluster.name, table.own(), lambda: datetime.now(UTC)))
+        for row in asyncio.run(_check(file, make(name, adapters, _context(settings, table.own())), f"providers.{name}"))
     ]
 
 
-def _check(name: str, found: dict[str, EntryPoint], context: ProviderContext) -> list[CheckRow]:
-    about = f"providers.{name}"
-    point = found.get(name)
-    if point is None:
-        known = ", ".join(sorted(found)) or "none"
-        return [
-            CheckRow(
-                name=about,
-                status="fail",
-                text=f"no adapter of this name is installed; there are: {known}",
-                cure="mend the name, or install the adapter's package",
-            )
-        ]
-    try:
-        factory = cast("ProviderFactory", point.load())
-    except (ImportError, AttributeError) as error:
-        cure = f"install what it needs, e.g. `pip install meshd[{name}]`"
-        return [CheckRow(name=about, status="fail", text=f"the adapter cannot be loaded: {error}", cure=cure)]
-    try:
-        asyncio.run(_make_and_close(factory, context))
-    except ConfigError as error:
-        return [CheckRow(name=about, status="fail", text=f"{error.source}: {p}") for p in error.problems]
-    except MeshdError as error:
-        return [CheckRow(name=about, status="fail", text=str(error))]
+def _context(settings: Settings, table: dict[str, object]) -> ProviderContext:
+    return ProviderContext(settings.cluster.name, table, lambda: datetime.now(UTC))
+
+
+async def _check(file: File, made: Provider | tuple[Fault, ...], about: str) -> list[CheckRow]:
+    if isinstance(made, tuple):
+        return rows(file, made, about)
+    await made.aclose()
     return [CheckRow(name=about, status="ok", text="the adapter accepts its settings")]
-
-
-async def _make_and_close(factory: ProviderFactory, context: ProviderContext) -> None:
-    provider = factory(context)
-    await provider.aclose()

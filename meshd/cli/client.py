@@ -30,6 +30,8 @@ from meshd.api.schema import (
     PricesRefresh,
     PricesRefreshed,
     PricesView,
+    ReloadRequest,
+    ReloadView,
     RemoveRequest,
     Request,
     RotateKeyRequest,
@@ -117,6 +119,10 @@ class Head:
     async def remove(self, request: RemoveRequest) -> MachineAnswer:
         """Give a machine back."""
         return await self._post("/v1/remove", request, MachineAnswer)
+
+    async def reload(self) -> ReloadView:
+        """Have the settings read again."""
+        return await self._post("/v1/reload", ReloadRequest(), ReloadView)
 
     async def munge_rotation(self) -> MungeRotationView:
         """The rotation of the munge key."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-VARIABLE = "CREDENTIALS_DIRECTORY"
+from meshd.runtime.secretfile import VARIABLE
 
 
 @contextmanager
@@ -23,7 +23,8 @@ def lent(directory: Path) -> Iterator[bool]:
         return
     try:
         found = {f"{path.parent.name}_{path.name}": path for path in directory.glob("*/*")} if _open(directory) else {}
-        readable = not directory.exists() or all(os.access(path, os.R_OK) for path in (directory, *found.values()))
+        there = [directory, *(path for path in found.values() if path.exists())]
+        readable = not directory.exists() or all(os.access(path, os.R_OK) for path in there)
     except OSError:
         found, readable = {}, False
     with tempfile.TemporaryDirectory(prefix="meshctl-") as made:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from meshd.api.schema import CheckRow
+from meshd.cli.faults import rows_of
 from meshd.config import Settings, load
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout, ConfigError
 from meshd.runtime.run import Result, Runner
@@ -31,8 +32,7 @@ def _settings(config: Path) -> tuple[Settings | None, list[CheckRow]]:
     try:
         settings = load(config)
     except ConfigError as error:
-        cure = "mend it; `meshctl config check` checks it again"
-        return None, [CheckRow(name=error.source, status="fail", text=p, cure=cure) for p in error.problems]
+        return None, rows_of(error)
     return settings, [CheckRow(name=str(config), status="ok", text=f"cluster {settings.cluster.name}")]
 
 

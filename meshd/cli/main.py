@@ -33,6 +33,7 @@ COMMANDS = (
     "doctor",
     "init",
     "config",
+    "reload",
     "version",
     "completion",
     "help",

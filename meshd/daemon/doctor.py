@@ -12,7 +12,7 @@ from meshd.api.schema import CheckRow
 from meshd.daemon import metadata_watch
 from meshd.daemon.checkrow import fail, ok, warn
 from meshd.daemon.device_checks import DeviceChecks
-from meshd.errors import AuthFailed, MeshdError, RateLimited, Transient, Uncertain
+from meshd.errors import AuthFailed, MeshdError, ProviderOff, RateLimited, Transient, Uncertain
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.words import counted
@@ -126,6 +126,8 @@ class Doctor:
             name = f"provider {provider.name}"
             try:
                 return ok(name, await provider.check())
+            except ProviderOff as error:
+                return fail(name, error.text, error.cure)
             except AuthFailed as error:
                 where = f"/etc/meshd/credentials/{provider.name}"
                 cure = f"a permission: docs/providers.md lists all; a credential: put another into {where}, then "

@@ -74,6 +74,7 @@ class Desk:
         clock: Clock,
         cluster: str,
         config_problem: Callable[[], str],
+        reload: Callable[[], s.ReloadView],
         tailscale_version: Callable[[], str],
         look_at_slurm: Callable[[], Awaitable[object]],
         look_at_key: Callable[[], Awaitable[object]],
@@ -94,6 +95,7 @@ class Desk:
         self._clock = clock
         self._cluster = cluster
         self._config_problem = config_problem
+        self._reload = reload
         self._tailscale_version = tailscale_version
         self._look_at_slurm = look_at_slurm
         self._look_at_key = look_at_key
@@ -155,7 +157,7 @@ class Desk:
             *problems.of_text(
                 self._config_problem(),
                 "`meshctl config check` shows every fault; then `systemctl reload meshd`",
-                "warning",
+                "error" if "stay in force" in self._config_problem() else "warning",
             ),
             *problems.of_text(
                 self._published.view().error, "slurmctld runs on the last good files; see `meshctl doctor`"
@@ -277,6 +279,10 @@ class Desk:
             unit=unit_of(pool), target_id=target_id, at=now, last_event_id=last_event_id, plan=view,
             warnings=view.warnings, waiting_for_jobs=waiting,
         )  # fmt: skip
+
+    async def reload(self, request: s.ReloadRequest, actor: Actor) -> s.ReloadView:
+        """Read the settings again."""
+        return self._reload()
 
     async def rotate_munge_key(self, request: s.MungeRotationRequest, actor: Actor) -> s.MungeRotationView:
         """Begin, abort or waive."""

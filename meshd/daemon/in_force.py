@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from meshd import config
+from meshd.api.schema import CheckRow, ReloadView
 from meshd.config import Settings
 from meshd.daemon import wanted
-from meshd.errors import ConfigError
+from meshd.errors import ConfigError, Fault
 from meshd.model.machine import Machine
 from meshd.obs import log as logging
 
@@ -19,6 +20,15 @@ log = structlog.get_logger(__name__)
 
 RELOADABLE: Final = ("pools", "timing", "prices", "log", "slurm")
 """Tables that a reload puts in force; the others need a restart."""
+
+
+def _doubts(path: Path, settings: Settings) -> Sequence[Fault]:
+    """What the file that meshd starts with can hardly mean; nothing when it has changed or gone meanwhile."""
+    try:
+        file = config.read(path)
+    except ConfigError:
+        return ()
+    return file.placed(config.doubts(settings, file.table, file.mode))
 
 
 class InForce:
@@ -32,6 +42,9 @@ class InForce:
     Attributes:
         settings: read them anew for each use: a reload puts others here.
         problem: why the file says something else; "" when all it says is in force.
+        faults: of the file, when it is refused.
+        doubts: what the settings in force can hardly mean.
+        waiting: tables that changed and need a restart.
 
     Raises:
         ConfigError: a machine has no place in them.
@@ -41,21 +54,39 @@ class InForce:
         wanted.check_rented(settings, machines(), str(path))
         self.settings = settings
         self.problem = ""
+        self.faults: Sequence[Fault] = ()
+        self.waiting: Sequence[str] = ()
+        self.doubts: Sequence[Fault] = _doubts(path, settings)
         self._path = path
         self._machines = machines
 
+    def view(self) -> ReloadView:
+        """What came of the last reload."""
+        rows = [
+            CheckRow(name=f"{self._path}:{fault.line}" if fault.line else str(self._path), status="fail",
+                     text=fault.text, cure=fault.cure)
+            for fault in self.faults
+        ]  # fmt: skip
+        return ReloadView(reloaded=not rows, faults=rows, waiting=list(self.waiting))
+
     def reload(self) -> None:
-        """Read the file anew; the old settings stay when the new ones are wrong."""
+        """Read the file again; the old settings stay when the new ones are wrong, and `faults` says why."""
         try:
-            new = config.load(self._path)
-            wanted.check_rented(new, self._machines(), str(self._path))
+            file = config.read(self._path)
+            new = config.parse(file)
+            try:
+                wanted.check_rented(new, self._machines(), str(self._path))
+            except ConfigError as error:
+                raise ConfigError(error.source, file.placed(error.faults)) from error
         except ConfigError as error:
+            self.faults = error.faults
             self.problem = f"the new settings are wrong, the old ones stay in force: {'; '.join(error.problems)}"
             log.error("reload_refused", problems=error.problems)
             return
-        old = self.settings
+        old, self.faults = self.settings, ()
+        self.doubts = file.placed(config.doubts(new, file.table, file.mode))
         self.settings = old.model_copy(update={table: getattr(new, table) for table in RELOADABLE})
-        waiting = [
+        self.waiting = waiting = [
             table
             for table in Settings.model_fields
             if table not in RELOADABLE and getattr(new, table) != getattr(old, table)

@@ -13,7 +13,7 @@ import structlog
 
 from meshd import __version__
 from meshd.api.auth import Gate
-from meshd.api.schema import ProblemView
+from meshd.api.schema import ProblemView, ReloadView
 from meshd.api.server import ApiServer
 from meshd.config import Settings
 from meshd.daemon import metadata_watch, problems, wanted
@@ -41,6 +41,7 @@ from meshd.daemon.node_front import NodeFront, head_facts
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe import Refresh, sources_of
+from meshd.daemon.off_provider import OffProvider
 from meshd.daemon.pace import Pace
 from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.price_files import PriceFiles
@@ -110,7 +111,7 @@ class Daemon:
         self._guards = Guards(lambda: self.settings, self._metrics, clock)
         price_files = PriceFiles(state / "prices")
         self._providers = {
-            name: self._guards.around(provider)
+            name: provider if isinstance(provider, OffProvider) else self._guards.around(provider)
             for name, provider in load_providers(settings, clock.now, price_files.find).items()
         }
         self._local = LocalApi(settings.tailnet.socket)
@@ -212,6 +213,7 @@ class Daemon:
             published=self._publishing, doctor=doctor, problems_of_others=self._problems, desired=self.desired,
             partitions=lambda: {name: pool.partition or name for name, pool in self.settings.pools.items()},
             clock=clock, cluster=settings.cluster.name, config_problem=lambda: self._in_force.problem,
+            reload=self.reload,
             tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
             look_at_slurm=self._sources.slurm.read_once, look_at_key=self._sources.key.read_once,
             read_offers=Refresh(self._sources.offers.values(), clock),
@@ -277,6 +279,9 @@ class Daemon:
         """Those that show neither in the journal nor in a tick."""
         now_s, now = self._clock.monotonic_s(), self._clock.now()
         return [
+            *problems.of_off_providers(self._providers.values()),
+            *problems.of_tailnet_api(self._auth.api),
+            *problems.of_settings(self._in_force.doubts),
             *problems.of_breakers(self._guards.breakers(), now_s, now),
             *problems.of_price_files(self._prices.files.damaged()),
             *problems.of_text(self._publishing.unused_ranges(), NEWER_SLURM, "warning"),
@@ -383,13 +388,14 @@ class Daemon:
             memory_fraction=lambda: self.settings.slurm.memory_fraction,
         )  # fmt: skip
 
-    def reload(self) -> None:
-        """Read the settings anew; keep the old ones when the new ones are wrong."""
+    def reload(self) -> ReloadView:
+        """Read the settings again; keep the old ones when the new ones are wrong."""
         self._notify.reloading()
         self._in_force.reload()
         self._notify.ready()
         self._wake()
         self._auth.engine.wake()  # the file of the auth key may be a new one
+        return self._in_force.view()
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         self._notify.stopping("finishing what is under way")

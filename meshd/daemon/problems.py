@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 
 from meshd.api.schema import ProblemView
 from meshd.daemon.guard.breaker import Breaker
+from meshd.daemon.off_provider import OffProvider
+from meshd.errors import Fault
 from meshd.model.desired import Desired
 from meshd.model.ids import MachineName
 from meshd.model.machine import DEVICE_GONE, IN_SLURM, UNREADABLE, Machine, Phase
@@ -16,7 +18,9 @@ from meshd.model.words import ending
 from meshd.plan.devices import expiring_keys, same_machine_id
 from meshd.plan.prices import refresh_words, rented_by_stale
 from meshd.plan.scale import supply_gpus
+from meshd.provider_api import Provider
 from meshd.store.unreadable import Unreadable
+from meshd.tailnet.off_api import OffApi
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
@@ -45,7 +49,7 @@ def of_sources(snapshot: Snapshot) -> Iterable[ProblemView]:
             yield _problem("error", f"{name} cannot be read: {seen.reason}", _CURES[name], since=seen.since)
     for kind, table in (("provider", snapshot.instances), ("offers", snapshot.offers)):
         for name, listing in table.items():
-            if isinstance(listing, Unavailable):
+            if isinstance(listing, Unavailable) and not listing.reason.startswith(f"{name} is off: "):
                 text = f"{name}: {kind} cannot be read: {listing.reason}"
                 yield _problem("error", text, _CURES[kind], since=listing.since)
     if isinstance(snapshot.tailnet, Fresh) and not snapshot.tailnet.value.healthy:
@@ -68,6 +72,28 @@ def of_unsafe(slots: Mapping[str, str]) -> Iterable[ProblemView]:
     """Slots that keep the line that they have for now, each with why."""
     for slot, why in sorted(slots.items()):
         yield _problem("warning", why, f"see `squeue -w {slot}`; all other changes go on")
+
+
+def of_off_providers(providers: Iterable[Provider]) -> Iterable[ProblemView]:
+    """Providers that are enabled and cannot be used."""
+    for provider in providers:
+        if isinstance(provider, OffProvider):
+            yield _problem("error", f"{provider.error.text}; its machines are kept, and nobody can end them",
+                           provider.error.cure)  # fmt: skip
+
+
+def of_tailnet_api(api: object) -> Iterable[ProblemView]:
+    """A credential for the tailnet's API that cannot be used."""
+    if isinstance(api, OffApi):
+        yield _problem("error", f"the credential for the tailnet's API cannot be used: {api.reason}", api.cure)
+
+
+def of_settings(doubts: Iterable[Fault]) -> Iterable[ProblemView]:
+    """What the settings can hardly mean."""
+    for fault in doubts:
+        place = f" (line {fault.line})" if fault.line else ""
+        cure = f"{fault.cure}; then `systemctl reload meshd`" if fault.cure else "mend it: `systemctl reload meshd`"
+        yield _problem("warning", f"settings: {fault.text}{place}", cure)
 
 
 def of_breakers(breakers: Mapping[str, Breaker], monotonic_s: float, now: datetime) -> Iterable[ProblemView]:

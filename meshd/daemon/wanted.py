@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from meshd.config import PoolSettings, PriceSettings, Settings, TimingSettings
-from meshd.errors import ConfigError
+from meshd.errors import ConfigError, Fault
 from meshd.model.desired import Policy, Pool
 from meshd.model.ids import slot_index
 from meshd.model.machine import Machine, Phase
@@ -25,22 +25,28 @@ def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -
     Raises:
         ConfigError: a machine's pool, or its slot, would be no more.
     """
-    stranded: dict[str, list[str]] = {}
+    stranded: dict[tuple[tuple[str, ...], str, str], list[str]] = {}
     for machine in machines:
         pool = settings.pools.get(machine.pool)
         if machine.phase in {Phase.TERMINATING, Phase.LOST}:
             continue
         if pool is None:
-            key = (
-                f"pools.{machine.pool} is no more, but has machines ({{}}): put it back, `meshctl scale --pool "
-                f"{machine.pool} --gpus 0`, and remove it once they are gone"
+            text = f"pools.{machine.pool} is no more, but has machines ({{}})"
+            cure = (
+                f"put it back, `meshctl scale --pool {machine.pool} --gpus 0`, and remove it once they are gone: "
+                "`meshctl nodes` tells"
             )
-            stranded.setdefault(key, []).append(machine.name)
+            stranded.setdefault((("pools",), text, cure), []).append(machine.name)
         elif (slot_index(machine.pool, machine.slot) or 0) > pool.max_nodes:
-            key = f"pools.{machine.pool}.max_nodes = {pool.max_nodes} leaves no slot for {{}}: remove them first"
-            stranded.setdefault(key, []).append(machine.name)
+            text = f"pools.{machine.pool}.max_nodes = {pool.max_nodes} leaves no slot for {{}}"
+            where = ("pools", machine.pool, "max_nodes")
+            stranded.setdefault((where, text, "`meshctl remove` them first"), []).append(machine.name)
     if stranded:
-        raise ConfigError(source, [key.format(", ".join(sorted(names)[:5])) for key, names in stranded.items()])
+        raise ConfigError(
+            source,
+            [Fault(text.format(", ".join(sorted(names)[:5])), cure, key)
+             for (key, text, cure), names in stranded.items()],
+        )  # fmt: skip
 
 
 def pools(settings: Settings, enabled: Iterable[str], now: datetime, *, shapes_fixed: bool) -> Mapping[str, Pool]:

@@ -7,30 +7,74 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from meshd.errors import ConfigError
+from meshd.errors import ConfigError, Fault
 from meshd.redaction import register_secret
 
+VARIABLE = "CREDENTIALS_DIRECTORY"
+HOME = Path("/etc/meshd/credentials")
+"""Where meshd.service loads credentials from: `NAME/KEY` becomes the credential `NAME_KEY`."""
 
-def read_secret(path: Path | None, credential: str) -> SecretStr | None:
+SECRET_MAX_B = 1024 * 1024
+"""systemd lets all credentials of a service together have no more."""
+
+
+def source_of(credential: str) -> Path:
+    """The file that a person put a credential into, for messages: systemd's copy of it has another path."""
+    directory = os.environ.get(VARIABLE)
+    copy = Path(directory) / credential if directory else None
+    if copy is not None and copy.is_symlink():  # lent by `meshctl config check`
+        return copy.readlink()
+    name, _, key = credential.partition("_")
+    return HOME / name / key
+
+
+def read_secret(path: Path | None, credential: str, *, one_line: bool = True) -> SecretStr | None:
     """The secret in `path`, or else the one in `$CREDENTIALS_DIRECTORY/credential`; None when there is neither.
 
     From then on it is in no log line: see `meshd.redaction`.
 
+    Args:
+        path: the file that the settings name.
+        credential: systemd's name of it.
+        one_line: it is a key or token that goes into a header: one word.
+
     Raises:
-        ConfigError: the file is named but missing, unreadable or empty.
+        ConfigError: the file is named but missing, unreadable or empty, or holds no such secret. It names the file
+            that a person can mend, and shows nothing of what is in it.
     """
+    shown = path
     if path is None:
-        directory = os.environ.get("CREDENTIALS_DIRECTORY")
-        if not directory or not (Path(directory) / credential).exists():
+        directory = os.environ.get(VARIABLE)
+        if not directory or not os.path.lexists(Path(directory) / credential):
             return None
-        path = Path(directory) / credential
+        path, shown = Path(directory) / credential, source_of(credential)
+    source = str(shown)
     try:
-        text = path.read_text("utf-8").strip()
+        with path.open("rb") as file:
+            raw = file.read(SECRET_MAX_B + 1)
     except OSError as error:
-        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from error
+        cure = _cure(error, source, credential=shown != path)
+        raise ConfigError(source, [Fault(f"cannot be read: {error.strerror}", cure)]) from error
+    try:
+        text = raw.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
-        raise ConfigError(str(path), ["is not UTF-8 text"]) from None
+        raise ConfigError(source, [Fault("is not UTF-8 text", "put the key itself into it, as text")]) from None
+    if len(raw) > SECRET_MAX_B:
+        raise ConfigError(source, [Fault("is too long to be a key", "put the key itself into it")])
     if not text:
-        raise ConfigError(str(path), ["is empty"])
+        raise ConfigError(source, [Fault("is empty", "put the key into it")])
     register_secret(text)
+    if one_line and (not text.isascii() or not text.isprintable() or " " in text):
+        raise ConfigError(source, [Fault("is no single line with a key", "put the key alone into it")])
     return SecretStr(text)
+
+
+def _cure(error: OSError, source: str, *, credential: bool) -> str:
+    """What makes a file readable for the daemon."""
+    if isinstance(error, FileNotFoundError):
+        return "put the key into it, or take its name out of the settings"
+    if isinstance(error, IsADirectoryError):
+        return "name the file with the key, not a directory"
+    if isinstance(error, PermissionError) and not credential:
+        return f"let SlurmUser alone read it: `chown slurm {source}` and `chmod 0400 {source}`"
+    return f"look at it with `ls -l {source}`"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
 from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt, retry_after_s
-from providers._settings import secret_of
+from providers._settings import place_of, secret_of
 from providers._threads import Workers
 from providers.gce.errors import GCE, refusal_of_answer, to_error
 from providers.gce.keys import key_info
@@ -46,9 +46,10 @@ class Gce:
         if not installed():
             raise ModuleNotFoundError("No module named 'google.cloud.compute_v1'", name="google.cloud.compute_v1")
         self._settings = settings
-        self._key = secret_of(settings.service_account, settings.service_account_file, "gce_service_account")
+        given = (settings.service_account, settings.service_account_file, "gce_service_account")
+        self._key = secret_of(*given, one_line=False)
         if self._key is not None:
-            key_info(self._key)
+            key_info(self._key, place_of(*given, "[providers.gce] service_account"))
         self._workers = Workers(GCE, settings.threads)
         self._clients: dict[tuple[str, bool], Any] = {}
         self._lock = threading.Lock()

@@ -7,13 +7,18 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from meshd.errors import ConfigError
+from meshd.errors import ConfigError, Fault
 
+_CURE = "put the JSON file into it that Google's console gives for a service account"
 _FIELDS = ("client_email", "private_key", "token_uri")
 
 
-def key_info(key: SecretStr) -> dict[str, Any]:
+def key_info(key: SecretStr, source: str = "[providers.gce]") -> dict[str, Any]:
     """The key's fields.
+
+    Args:
+        key: the text.
+        source: the file that it is from.
 
     Raises:
         ConfigError: it is no service account's key. Nothing of it is in the text.
@@ -23,8 +28,8 @@ def key_info(key: SecretStr) -> dict[str, Any]:
     except ValueError:
         info = None
     if not isinstance(info, dict) or info.get("type") != "service_account":
-        raise ConfigError("[providers.gce]", ["service_account: is not the JSON key of a service account"])
+        raise ConfigError(source, [Fault("is not the JSON key of a service account", _CURE)])
     missing = [name for name in _FIELDS if not info.get(name)]
     if missing:
-        raise ConfigError("[providers.gce]", [f"service_account: {', '.join(missing)} is missing in the key"])
+        raise ConfigError(source, [Fault(f"{', '.join(missing)} is missing in the key", _CURE)])
     return info

@@ -278,11 +278,11 @@ class Lab:
         lines = "\n".join(f"{key} = {value}" for key, value in changed.items())
         return re.sub(r"(?s)\[timing\]\n.*?\n\n", lambda _: f"[timing]\n{lines}\n\n", self._settings, count=1)
 
-    async def write_settings(self, text: str) -> None:
-        """Put meshd.toml in place, and have it read."""
+    async def write_settings(self, text: str) -> int:
+        """Put meshd.toml in place, and have it read; the exit code of `systemctl reload`."""
         self._dirty = True
         await self.head.write("/etc/meshd/meshd.toml", text)
-        await self.head.run("systemctl", "reload", "meshd")
+        return (await self.head.run("systemctl", "reload", "meshd", check=False)).returncode
 
     async def enable(self, *providers: str) -> None:
         """Let meshd rent from these clouds, from now on; it is restarted for that."""

@@ -16,7 +16,7 @@ async def test_a_reload_with_wrong_settings_keeps_the_old_ones(lab: Lab) -> None
     (row,) = (await lab.nodes()).values()
     good = lab.settings_with()
     wrong = good.replace("max_nodes = 8", "max_nodes = -8").replace("[timing]", "[timing]\ntick_intervall_s = 3")
-    await lab.write_settings(wrong)
+    assert await lab.write_settings(wrong) != 0, "systemctl says that the reload failed"
 
     async def told() -> str | None:
         problems = await lab.problems()
@@ -34,7 +34,7 @@ async def test_a_reload_with_wrong_settings_keeps_the_old_ones(lab: Lab) -> None
     assert len(faults) == 2
     assert all("\n" not in fault for fault in faults)
 
-    await lab.write_settings(good)
+    assert await lab.write_settings(good) == 0
 
     async def mended() -> bool:
         return not await lab.problems()
@@ -44,7 +44,7 @@ async def test_a_reload_with_wrong_settings_keeps_the_old_ones(lab: Lab) -> None
 
 
 async def test_toml_that_is_none(lab: Lab) -> None:
-    await lab.write_settings("[cluster\n")
+    assert await lab.write_settings("[cluster\n") != 0
     checked = await lab.meshctl("config", "check")
     assert checked.returncode == 1
     assert "is not TOML" in checked.text

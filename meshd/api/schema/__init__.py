@@ -20,6 +20,8 @@ from meshd.api.schema.head import (
     InitChange,
     InitFinding,
     InitView,
+    ReloadRequest,
+    ReloadView,
     VersionView,
 )
 from meshd.api.schema.key_rotation import (
@@ -95,6 +97,8 @@ __all__ = [
     "ProblemView",
     "PublishView",
     "QueueView",
+    "ReloadRequest",
+    "ReloadView",
     "RemoveRequest",
     "Request",
     "RotateKeyRequest",
@@ -145,6 +149,8 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     MachineAnswer,
     MachineAnswers,
     DoctorView,
+    ReloadRequest,
+    ReloadView,
     InitView,
     VersionView,
     CallerView,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshd.api.schema.base import Document, Part
+from meshd.api.schema.base import Document, Part, Request
 
 
 class CheckRow(Part):
@@ -73,3 +73,21 @@ class ErrorView(Document):
     error: str
     cure: str = ""
     kind: str = "error"
+
+
+class ReloadRequest(Request):
+    """Read the settings again."""
+
+
+class ReloadView(Document):
+    """What came of a ReloadRequest.
+
+    Attributes:
+        reloaded: the new settings are in force, but for the tables in `waiting`.
+        faults: what is wrong with the file; the old settings stay in force then.
+        waiting: tables that changed and need a restart.
+    """
+
+    reloaded: bool
+    faults: list[CheckRow] = []
+    waiting: list[str] = []

@@ -33,6 +33,7 @@ from meshd.tailnet.headscale import HeadscaleAdmin
 from meshd.tailnet.keys import AuthKeys, KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
 from meshd.tailnet.machine_keys import EXPOSED_CURE, KeyMode, KeyModes, modes_of
+from meshd.tailnet.off_api import OffApi
 from meshd.tailnet.rotation import Stage, logs_in
 from meshd.tailnet.rotation_world import World
 
@@ -106,11 +107,10 @@ def build(
         user_data_private: of each enabled provider.
 
     Raises:
-        ConfigError: a credential is missing or cannot be read.
         StoreError: the journal cannot be read.
     """
     tailnet, cluster = settings.tailnet, settings.cluster.name
-    api = key_api(tailnet, clock)
+    api = key_api_or_off(tailnet, clock)
     minter = Minter(api, tags=tailnet.tags, cluster=cluster, clock=clock) if api is not None else None
     mints = tailnet.mint_auth_key
     store, file = KeyStore(settings.cluster.state_dir), KeyFile(tailnet.auth_key_file)
@@ -205,6 +205,17 @@ def _in_file(file: KeyFile) -> KeptKey | None:
         return file.read()
     except TailnetError:
         return None
+
+
+def key_api_or_off(tailnet: TailnetSettings, clock: Clock) -> KeyApi | None:
+    """The control server's API; when its credential cannot be used, one that says so at each call."""
+    try:
+        return key_api(tailnet, clock)
+    except ConfigError as error:
+        log.error("tailnet_credential_off", problems=error.problems)
+        reason = f"{error.source}: {'; '.join(fault.text for fault in error.faults)}"
+        cure = "; ".join(fault.cure for fault in error.faults if fault.cure) or "mend it"
+        return OffApi(reason, f"{cure}; then `systemctl restart meshd`")
 
 
 def key_api(tailnet: TailnetSettings, clock: Clock) -> KeyApi | None:

@@ -32,6 +32,8 @@ from meshd.api.schema import (
     PricesRefreshed,
     PricesView,
     QueueView,
+    ReloadRequest,
+    ReloadView,
     RemoveRequest,
     ScaleAnswer,
     ScaleRequest,
@@ -59,6 +61,8 @@ class MemoryDesk(MemoryFleet):
     price_rows: list[PriceRow] = field(default_factory=list)
     fetches: dict[str, PriceRefreshRow] = field(default_factory=dict)
     actors: list[Actor] = field(default_factory=list)
+    settings_faults: list[CheckRow] = field(default_factory=list)
+    settings_wait: list[str] = field(default_factory=list)
     checks: list[CheckRow] = field(
         default_factory=lambda: [CheckRow(name="slurm", status="ok", text="24.11.5 answers")]
     )
@@ -229,6 +233,10 @@ class MemoryDesk(MemoryFleet):
             if name in (box.name, box.slot):
                 return box
         raise Unknown(f"there is no machine or slot {name}", "see `meshctl nodes`")
+
+    async def reload(self, request: ReloadRequest, actor: Actor) -> ReloadView:
+        self.actors.append(actor)
+        return ReloadView(reloaded=not self.settings_faults, faults=self.settings_faults, waiting=self.settings_wait)
 
     async def drain(self, request: DrainRequest, actor: Actor) -> MachineAnswer:
         return self._drain(request, actor, drained=True)

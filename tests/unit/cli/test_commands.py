@@ -279,7 +279,7 @@ def test_config_check(meshctl: Meshctl, tmp_path: Path) -> None:
     ran = meshctl("config", "check", "-o", "json", config=str(path))
     assert ran.code == 1
     found = [(c["status"], c["name"]) for c in ran.json()["checks"]]
-    assert found == [("ok", str(path)), ("warn", "auth key"), ("fail", "providers.nimbus")]
+    assert found == [("ok", str(path)), ("warn", "auth key"), ("fail", f"{path}:5")]
     path.write_text('[cluster]\nname = "lab"\n[pools.a100]\ngpu = "a100"\n')
     assert meshctl("config", "check", config=str(path)).code == 0
     assert meshctl("config", "check", config=str(tmp_path / "none")).code == 1
@@ -304,13 +304,17 @@ def test_config_check_looks_for_the_auth_key(meshctl: Meshctl, tmp_path: Path) -
     assert check(f'auth_key_file = "{key}"') == []
     (tmp_path / "credentials" / "tailscale").mkdir(parents=True)
     (tmp_path / "credentials" / "tailscale" / "api_token").write_text("tskey-api-x")
+    (tmp_path / "credentials" / "tailscale" / "api_token").chmod(0o600)
     assert check() == [], "keys of their own can be minted"
 
 
 ADAPTER = """
 from meshd.runtime.secretfile import read_secret
 from meshd.errors import ConfigError
+from meshd.provider_api import Capabilities
 class Provider:
+    name = "nimbus"
+    capabilities = Capabilities()
     async def aclose(self): pass
 def create(context):
     if set(context.settings) - {"region"}:
@@ -342,9 +346,10 @@ def test_config_check_asks_the_adapters(meshctl: Meshctl, tmp_path: Path, monkey
     assert check("[providers.nimbus]") == [("fail", "providers.nimbus: no api key")]
     (tmp_path / "credentials" / "nimbus").mkdir(parents=True)
     (tmp_path / "credentials" / "nimbus" / "api_key").write_text("secret")
+    (tmp_path / "credentials" / "nimbus" / "api_key").chmod(0o600)
     assert check("[providers.nimbus]") == [("ok", "the adapter accepts its settings")]
     assert check("[providers.nimbus]\nenabled = false\nregoin = 1")[0][0] == "warn"
-    assert "cannot be loaded" in check("[providers.broken]")[0][1]
+    assert "its SDK is not installed (no_such_module_here)" in check("[providers.broken]")[0][1]
     assert "CREDENTIALS_DIRECTORY" not in os.environ
 
 

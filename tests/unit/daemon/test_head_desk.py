@@ -71,7 +71,8 @@ class World(Small):
         self.desk = Desk(
             records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
-            clock=self.clock, cluster="lab", config_problem=lambda: "", tailscale_version=lambda: "1.102",
+            clock=self.clock, cluster="lab", config_problem=lambda: "",
+            reload=lambda: s.ReloadView(reloaded=True), tailscale_version=lambda: "1.102",
             look_at_slurm=self.look_at_slurm, look_at_key=self.look_at_key, read_offers=self.read_offers,
             problems_of_others=lambda: [],
             prices=PriceDesk(prices, lambda: self.seen.offers, self.desired, self.clock),

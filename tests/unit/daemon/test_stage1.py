@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,18 +11,20 @@ import pytest
 from pydantic import SecretStr
 
 from meshd.config import ClusterSettings, Settings
+from meshd.daemon import problems
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.records import Records
 from meshd.daemon.rotation.wiring import AuthKeyParts, Sights, build
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.tokens import MachineTokens
-from meshd.errors import ConfigError, Transient, Uncertain
+from meshd.errors import Transient, Uncertain
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Unavailable
 from meshd.model.plan import AdoptOrphan, Launch
 from meshd.store.journal import Journal
 from meshd.tailnet.admin import AuthKey
+from meshd.tailnet.off_api import OffApi
 from tests.unit.daemon.small import Cloud, HandClock
 from tests.unit.worlds import NOW, OFFER, instance, machine, tailnet
 
@@ -57,11 +60,15 @@ class Api:
 class Birth:
     """The parts that make user data, with a cloud that takes it."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, *, api: bool = True, mode: str = "") -> None:
+    def __init__(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch, *, api: bool = True, mode: str = "",
+        spoil: Callable[[Path], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self.api, self.clock, self.cloud = Api(), HandClock(), Cloud()
         (directory / "key").write_text(SHARED)
         (directory / "key").chmod(0o600)
         (directory / "token").write_text("tskey-api-x")
+        spoil(directory / "token")
         monkeypatch.setattr("meshd.daemon.rotation.wiring.TailscaleAdmin", lambda *_, **__: self.api)
         table: dict[str, Any] = {"auth_key_file": directory / "key"}
         if api:
@@ -153,11 +160,29 @@ async def test_without_a_credential_the_shared_key_is_used_and_told(
     assert birth.auth.modes.exposed == ("aws",)
 
 
-async def test_a_key_for_each_machine_without_a_credential_is_a_fault_of_the_settings(
+async def test_a_key_for_each_machine_without_a_credential_rents_nothing_and_shares_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r'key_mode = "per_machine" needs a credential .*docs/tailnet.md'):
-        Birth(tmp_path, monkeypatch, api=False, mode="per_machine")
+    birth = Birth(tmp_path, monkeypatch, api=False, mode="per_machine")
+    assert isinstance(birth.auth.api, OffApi)
+    (problem,) = problems.of_tailnet_api(birth.auth.api)
+    assert problem.severity == "error" and 'key_mode = "per_machine" needs a credential' in problem.text
+    after = await birth.launch(birth.request())
+    assert birth.cloud.launched == [] and after.phase is not Phase.BOOTING
+
+
+@pytest.mark.parametrize("content", [None, b"", b"two lines\nof it", b"\xff\xfe"])
+async def test_a_faulty_credential_for_the_tailnets_api_does_not_take_meshd_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    def spoilt(path: Path) -> None:
+        path.unlink() if content is None else path.write_bytes(content)
+
+    birth = Birth(tmp_path, monkeypatch, spoil=spoilt)
+    (problem,) = problems.of_tailnet_api(birth.auth.api)
+    assert str(tmp_path / "token") in problem.text and "`systemctl restart meshd`" in problem.cure
+    await birth.launch(birth.request())
+    assert birth.cloud.launched == [], "no machine gets the shared key because its own cannot be minted"
 
 
 async def test_a_machine_that_was_found_again_is_of_its_clouds_mode(

@@ -1,34 +1,24 @@
-"""Settings: one TOML file, `MESHD_*` variables over it, secrets from files or `$CREDENTIALS_DIRECTORY`.
-
-Order, later wins: defaults, /etc/meshd/meshd.toml, environment (`MESHD_SLURM__CONF_DIR=/etc/slurm`, nesting by two
-underscores). A secret is named by a `*_file` setting or lies in the credentials directory under the name that its
-setting's description gives.
-"""
+"""The tables of the settings: what each key is, its type, its range and its default."""
 
 from __future__ import annotations
 
-import re
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from meshd import gpus
-from meshd.errors import ConfigError
-from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB, word_fault
-from meshd.runtime.secretfile import read_secret
+from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB
 
 DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
 NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
-PARTITION = r"[A-Za-z0-9_.-]+"
 SLURM_DEFAULT = "default"
 """In any case: `NodeName=` and `PartitionName=` of this name set what later lines inherit, and declare nothing."""
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TailnetSettings(_Table):
@@ -184,29 +174,6 @@ class PoolSettings(_Table):
     def _one_spelling(cls, gpu: str) -> str:
         return gpus.asked(gpu)
 
-    @field_validator("partition")
-    @classmethod
-    def _partition_name(cls, name: str) -> str:
-        if name and not re.fullmatch(PARTITION, name):
-            raise ValueError(f"{name!r}: only letters, digits, dots, dashes and underscores are possible in Slurm")
-        if name.lower() == SLURM_DEFAULT:
-            raise ValueError(f"{name!r} is a reserved word in Slurm: choose another name")
-        return name
-
-    @field_validator("features")
-    @classmethod
-    def _features_of_slurm(cls, features: tuple[str, ...]) -> tuple[str, ...]:
-        for feature in features:
-            if fault := word_fault("feature", feature):
-                raise ValueError(fault)
-        return features
-
-    @model_validator(mode="after")
-    def _a_model_for_the_gpus(self) -> PoolSettings:
-        if not self.gpu and max(self.gpus_per_node, self.gpus_per_node_max or 0):
-            raise ValueError('gpus_per_node is more than 0, but no gpu is named: say which, e.g. gpu = "h100"')
-        return self
-
 
 class ProviderSettings(BaseModel):
     """A provider's table. All but `enabled` and the limits is the adapter's own and is checked by it."""
@@ -299,28 +266,6 @@ class Settings(BaseSettings):
     pools: dict[str, PoolSettings] = {}
     providers: dict[str, ProviderSettings] = {}
 
-    @field_validator("pools")
-    @classmethod
-    def _pool_names(cls, pools: dict[str, PoolSettings]) -> dict[str, PoolSettings]:
-        for name in pools:
-            if not re.fullmatch(NAME, name):
-                raise ValueError(f"pool name {name!r}: lower-case letters, digits and dashes, at most 20, letter first")
-            if name == SLURM_DEFAULT:
-                raise ValueError(f"pool name {name!r} is a reserved word in Slurm: rename the pool")
-        return pools
-
-    @model_validator(mode="after")
-    def _pools_name_known_providers(self) -> Settings:
-        for name, pool in self.pools.items():
-            unknown = [p for p in pool.providers if p not in self.providers]
-            if unknown:
-                raise ValueError(f"pools.{name}.providers names {', '.join(unknown)}, which has no [providers.*] table")
-            if pool.gpus_per_node_max is not None and pool.gpus_per_node_max < pool.gpus_per_node:
-                raise ValueError(f"pools.{name}.gpus_per_node_max is less than gpus_per_node")
-        if sum(pool.default for pool in self.pools.values()) > 1:
-            raise ValueError("more than one pool has default = true")
-        return self
-
     @classmethod
     def settings_customise_sources(
         cls,
@@ -332,64 +277,3 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The environment wins over the file, which comes in as init values."""
         return env_settings, init_settings
-
-
-def load(path: Path = DEFAULT_PATH) -> Settings:
-    """Read the settings.
-
-    Raises:
-        ConfigError: with one line for each fault: unreadable file, bad TOML (line and column), unknown keys, wrong
-            types. Values of secrets are in none of them.
-    """
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(str(path), ["no such file (deploy/head/install writes an example)"]) from error
-    except OSError as error:
-        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(str(path), [f"is not UTF-8 text (byte {error.start})"]) from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(str(path), [f"is not TOML: {error}"]) from error
-    try:
-        return Settings(**table)
-    except ValidationError as error:
-        raise ConfigError(str(path), [_line(e) for e in error.errors(include_input=False, include_url=False)]) from None
-    except SettingsError as error:
-        # A variable for a whole table has to be JSON. Its text stays out of the message: it may hold a secret.
-        raise ConfigError("environment", [f"a MESHD_ variable cannot be read: {_variable(error)}"]) from None
-
-
-def tailnet_credentials(tailnet: TailnetSettings) -> tuple[SecretStr | None, SecretStr | None]:
-    """The API access token, and the OAuth client's secret; None for each that there is not.
-
-    Raises:
-        ConfigError: a file is named and cannot be read, or neither is there and the settings need one.
-    """
-    token = read_secret(tailnet.api_token_file, "tailscale_api_token")
-    secret = read_secret(tailnet.oauth_client_secret_file, "tailscale_oauth_client_secret")
-    needed = {
-        "mint_auth_key = true": tailnet.mint_auth_key,
-        'key_mode = "per_machine"': tailnet.key_mode == "per_machine",
-    }
-    for setting in [name for name, is_set in needed.items() if is_set and not (token or secret)]:
-        cure = "put an API token into credentials/tailscale/api_token, or set up an OAuth client (docs/tailnet.md)"
-        other = "" if setting.startswith("mint") else ', or set key_mode = "reusable"'
-        raise ConfigError(
-            f"tailnet.{setting.split()[0]}", [f"{setting} needs a credential that mints keys: {cure}{other}"]
-        )
-    return token, secret
-
-
-def _variable(error: SettingsError) -> str:
-    found = re.search(r'field "(\w+)"', str(error))
-    return f"MESHD_{found[1].upper()} is not JSON" if found else "it is not JSON"
-
-
-def _line(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"]) or "settings"
-    if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key"
-    if error["type"] == "path_type":
-        return f"{where}: this is no path"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}"

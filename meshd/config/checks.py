@@ -1,0 +1,300 @@
+"""What the types of single settings cannot say: what Slurm does not take, what contradicts, what cannot be. PURE.
+
+`faults` are refused: with them meshd could not work as the file says. `doubts` are shown and do not keep meshd from
+running: a head that is down helps nobody.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from pydantic import BaseModel
+
+from meshd import gpus
+from meshd.config.models import SLURM_DEFAULT, PoolSettings, Settings
+from meshd.errors import Fault
+from meshd.model.ids import slot_index
+from meshd.plan.limits import word_fault
+from meshd.secret_signs import names_secret, sign_of
+from meshd.settings_words import dotted, near, show
+
+Key = tuple[str, ...]
+
+YEAR_S = 366 * 86400.0
+SLOTS_MAX = 65_000
+"""Slurm's MaxNodeCount is 65,536 by default and at most."""
+SOCKET_MAX_B = 107
+"""The most bytes in the path of a unix socket (unix(7))."""
+
+_POOL = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
+_TAG = re.compile(r"tag:[a-zA-Z][a-zA-Z0-9-]*")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9]+)?([=/][A-Za-z0-9.+:~-]+)?")
+_URL = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?")
+_SECRETS_PLACE = "put it into a file of mode 0600 below /etc/meshd/credentials (docs/operations.md, Credentials)"
+
+
+def faults(settings: Settings) -> Iterator[Fault]:
+    """Everything for which the settings are refused."""
+    yield from _names(settings)
+    for name, pool in settings.pools.items():
+        yield from _pool(name, pool, settings)
+    yield from _slots(settings.pools)
+    yield from _words_of_others(settings)
+    yield from _paths(settings)
+    yield from _durations(settings, ())
+
+
+def doubts(settings: Settings, table: Mapping[str, object], mode: int) -> Iterator[Fault]:
+    """What cannot be meant, though meshd can run with it.
+
+    Args:
+        settings: that were accepted.
+        table: the file as it was read.
+        mode: the file's permission bits.
+    """
+    yield from secrets_in(table, mode)
+    if mode & 0o002:
+        yield Fault(f"everybody may write this file (mode {mode:04o})", "`chmod 0644` it")
+    for name, pool in settings.pools.items():
+        yield from _unknown_gpu(name, pool)
+        yield from _off(name, pool, settings)
+    yield from _timing(settings)
+
+
+def secrets_in(table: Mapping[str, object], mode: int) -> Iterator[Fault]:
+    """Secrets that stand in a file which everybody may read.
+
+    Args:
+        table: the file as it was read, whether it was accepted or not.
+        mode: its permission bits.
+    """
+    if mode & 0o004:
+        yield from _secrets(table, ())
+
+
+def _names(settings: Settings) -> Iterator[Fault]:
+    for name in settings.pools:
+        key = ("pools", name)
+        if not _POOL.fullmatch(name):
+            rule = "lower-case letters, digits and dashes, at most 20, a letter first, no dash last"
+            yield Fault(f"{dotted(key)}: pool name {name!r} is not possible", f"use {rule}", key)
+        elif name == SLURM_DEFAULT:
+            yield Fault(f"{dotted(key)}: {name!r} is a reserved word in Slurm", "rename the pool", key)
+    if sum(pool.default for pool in settings.pools.values()) > 1:
+        named = [name for name, pool in settings.pools.items() if pool.default]
+        text = f"more than one pool has default = true: {', '.join(named)}"
+        yield Fault(text, "leave it at one of them", ("pools", named[1], "default"))
+
+
+def _pool(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:
+    own: Key = ("pools", name)
+    key: Key
+    yield from _pool_gpus(own, pool)
+    for index, provider in enumerate(pool.providers):
+        if provider not in settings.providers:
+            key = (*own, "providers", str(index))
+            known = ", ".join(settings.providers) or "no table at all"
+            cure = near(provider, settings.providers) or f"add [providers.{provider}]; there is {known}"
+            yield Fault(f"{dotted(own)}.providers names {provider}, which has no [providers.*] table", cure, key)
+    for index, region in enumerate(pool.regions):
+        if not region.strip() or re.search(r"[*?\[\]]", region):
+            key = (*own, "regions", str(index))
+            cure = "write the whole names; without regions it is every one of the providers'"
+            yield Fault(f"{dotted(key)} = {show(region)}: regions have no wildcards", cure, key)
+    for index, feature in enumerate(pool.features):
+        key = (*own, "features", str(index))
+        if word_fault("feature", feature):
+            cure = "use letters, digits, dots, dashes and underscores"
+            yield Fault(f"{dotted(key)} = {show(feature)}: Slurm takes no such feature", cure, key)
+    if pool.partition and word_fault("partition", pool.partition):
+        key = (*own, "partition")
+        cure = "use only letters, digits, dots, dashes and underscores"
+        yield Fault(f"{dotted(key)} = {show(pool.partition)}: Slurm takes no such partition", cure, key)
+    elif pool.partition.lower() == SLURM_DEFAULT:
+        key = (*own, "partition")
+        text = f"{dotted(key)} = {show(pool.partition)}: it is a reserved word in Slurm"
+        yield Fault(text, "choose another name", key)
+
+
+def _pool_gpus(own: Key, pool: PoolSettings) -> Iterator[Fault]:
+    """GPUs: how many, of which model, and whether so many can be."""
+    name = dotted(own)
+    few, many = pool.gpus_per_node, pool.gpus_per_node_max
+    if not pool.gpu and max(few, many or 0):
+        key = (*own, "gpus_per_node" if few else "gpus_per_node_max")
+        cure = 'say which, e.g. gpu = "h100"'
+        yield Fault(
+            f"{dotted(key)} = {max(few, many or 0)}: gpus_per_node is more than 0, but no gpu is named", cure, key
+        )
+        return
+    if not pool.gpu and pool.gpu_memory_min_gib:
+        key = (*own, "gpu_memory_min_gib")
+        yield Fault(f"{dotted(key)} = {pool.gpu_memory_min_gib}: no gpu is named", 'add gpu = "h100", or such', key)
+    if many is not None and many < few:
+        key = (*own, "gpus_per_node_max")
+        yield Fault(f"{dotted(key)} = {many} is less than gpus_per_node = {few}", "raise it, or leave it out", key)
+        return
+    room = pool.max_nodes * max(many or few, 1)
+    if pool.min_gpus > room:
+        key = (*own, "min_gpus")
+        each = counted_gpus(many or few)
+        text = f"{name}.min_gpus = {pool.min_gpus}: max_nodes = {pool.max_nodes} with {each} has room for {room}"
+        nodes = -(-pool.min_gpus // max(many or few, 1))
+        yield Fault(text, f"at most {room}, or max_nodes = {nodes}", key)
+
+
+def counted_gpus(each: int) -> str:
+    """What each machine has: `8 GPUs each`."""
+    return f"{each} GPU{'' if each == 1 else 's'} each" if each else "1 machine each"
+
+
+def _slots(pools: Mapping[str, PoolSettings]) -> Iterator[Fault]:
+    """A pool whose name is another one's slot: nobody could tell which is meant."""
+    for name in pools:
+        for other, pool in pools.items():
+            index = slot_index(other, name)
+            if index is not None and index <= pool.max_nodes:
+                key = ("pools", name)
+                text = f"{dotted(key)}: {name} is also slot {index} of pool {other}"
+                yield Fault(text, "give one of the two pools another name", key)
+    total = sum(pool.max_nodes for pool in pools.values())
+    if total > SLOTS_MAX:
+        text = f"all pools together have {total} slots, and Slurm knows {SLOTS_MAX} nodes at most"
+        yield Fault(text, "lower max_nodes", ("pools",))
+
+
+def _words_of_others(settings: Settings) -> Iterator[Fault]:
+    """Words for tailscale, apt and the network."""
+    key: Key
+    tailnet = settings.tailnet
+    for index, tag in enumerate(tailnet.tags):
+        if not _TAG.fullmatch(tag):
+            key = ("tailnet", "tags", str(index))
+            yield Fault(f"{dotted(key)} = {show(tag)}: a tag begins with tag:", 'e.g. "tag:meshd"', key)
+    for name in ("login_server", "api_base_url"):
+        url = getattr(tailnet, name)
+        if url and not _URL.fullmatch(url):
+            key = ("tailnet", name)
+            yield Fault(f"{dotted(key)} = {show(url)}: it is no URL", 'e.g. "https://headscale.example.com"', key)
+    for index, package in enumerate(settings.node_api.packages):
+        if not _PACKAGE.fullmatch(package):
+            key = ("node_api", "packages", str(index))
+            yield Fault(f"{dotted(key)} = {show(package)}: apt has no such name", 'e.g. "slurmd"', key)
+    if settings.node_api.address:
+        key = ("node_api", "address")
+        try:
+            ipaddress.ip_address(settings.node_api.address)
+        except ValueError:
+            text = f"{dotted(key)} = {show(settings.node_api.address)}: it is no IP address"
+            yield Fault(text, "leave it out: then it is the head's tailnet address", key)
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", settings.cluster.socket_group):
+        key = ("cluster", "socket_group")
+        yield Fault(f"{dotted(key)} = {show(settings.cluster.socket_group)}: it is no group", 'e.g. "meshd"', key)
+    if not re.fullmatch(r"[A-Za-z0-9:_.\\@-]+\.service", settings.slurm.slurmctld_unit):
+        key = ("slurm", "slurmctld_unit")
+        text = f"{dotted(key)} = {show(settings.slurm.slurmctld_unit)}: it is no service of systemd"
+        yield Fault(text, 'e.g. "slurmctld.service"', key)
+
+
+def _paths(settings: Settings) -> Iterator[Fault]:
+    for table, name in (("cluster", "state_dir"), ("cluster", "socket"), ("tailnet", "socket"), ("slurm", "conf_dir"),
+                        ("tailnet", "auth_key_file"), ("tailnet", "api_token_file"),
+                        ("tailnet", "oauth_client_secret_file")):  # fmt: skip
+        path = getattr(getattr(settings, table), name)
+        key = (table, name)
+        if path is not None and not path.is_absolute():
+            cure = f'begin it with /, e.g. "/etc/meshd/{path.name or name}"'
+            yield Fault(f"{dotted(key)} = {show(str(path))}: it is no absolute path", cure, key)
+        elif name == "socket" and len(str(path).encode()) > SOCKET_MAX_B:
+            text = (
+                f"{dotted(key)}: the path of a socket has at most {SOCKET_MAX_B} bytes, and this one {len(str(path))}"
+            )
+            yield Fault(text, "take a shorter one", key)
+
+
+def _durations(table: BaseModel, path: Key) -> Iterator[Fault]:
+    """Times of more than a year, which nobody waits for and no clock can add."""
+    for name in type(table).model_fields:
+        value = getattr(table, name)
+        key = (*path, name)
+        if isinstance(value, BaseModel):
+            yield from _durations(value, key)
+        elif isinstance(value, Mapping):
+            for inner, one in value.items():
+                if isinstance(one, BaseModel):
+                    yield from _durations(one, (*key, inner))
+        elif isinstance(value, (int, float)) and name.endswith(("_s", "_d")):
+            most = YEAR_S if name.endswith("_s") else 3660.0
+            unit = "seconds" if name.endswith("_s") else "days"
+            if value > most:
+                yield Fault(f"{dotted(key)} = {value:g}: it is in {unit}", f"at most {most:g}", key)
+
+
+def _secrets(value: object, path: Key) -> Iterator[Fault]:
+    """Those in a value."""
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _secrets(one, (*path, str(name)))
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from _secrets(one, (*path, str(index)))
+    elif isinstance(value, str) and value:
+        sign = sign_of(value) or ("a secret" if path and names_secret(path[-1]) else "")
+        if sign:
+            text = f"{dotted(path)}: {sign} stands in a file that everybody may read"
+            yield Fault(text, f"{_SECRETS_PLACE}, and make a new one: this one has been seen", path)
+
+
+def _unknown_gpu(name: str, pool: PoolSettings) -> Iterator[Fault]:
+    if pool.gpu and not any(gpus.related(pool.gpu, model) for model in gpus.MODELS):
+        key = ("pools", name, "gpu")
+        cure = near(pool.gpu, gpus.MODELS) or "`meshctl offers` shows what there is"
+        yield Fault(f"{dotted(key)} = {show(pool.gpu)}: meshd knows no GPU of this name", cure, key)
+
+
+def _off(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:
+    off = [provider for provider in pool.providers if not settings.providers[provider].enabled]
+    if off and len(off) == len(pool.providers):
+        key = ("pools", name, "providers")
+        text = f"{dotted(key)}: none of {', '.join(off)} is enabled, so nothing can be rented"
+        yield Fault(text, f"set providers.{off[0]}.enabled = true, or name another", key)
+    for setting in ("providers", "regions", "features"):
+        twice = [word for word, count in Counter(getattr(pool, setting)).items() if count > 1]
+        if twice:
+            key = ("pools", name, setting)
+            yield Fault(f"{dotted(key)} names {', '.join(twice)} twice", "once is enough", key)
+
+
+def _timing(settings: Settings) -> Iterable[Fault]:
+    timing = settings.timing
+    if timing.join_token_ttl_s < timing.boot_timeout_s + timing.join_timeout_s:
+        yield _timed(
+            "join_token_ttl_s", timing.join_token_ttl_s,
+            "a machine that takes its whole time to boot and to join could not join any more",
+            f"at least boot_timeout_s + join_timeout_s = {timing.boot_timeout_s + timing.join_timeout_s:g}",
+        )  # fmt: skip
+    if timing.heartbeat_lost_s <= settings.node_api.poll_hold_s:
+        yield _timed(
+            "heartbeat_lost_s", timing.heartbeat_lost_s, "healthy machines would look lost between two heartbeats",
+            f"well over node_api.poll_hold_s = {settings.node_api.poll_hold_s:g}",
+        )  # fmt: skip
+    if timing.no_capacity_cooldown_max_s < timing.no_capacity_cooldown_s:
+        yield _timed(
+            "no_capacity_cooldown_max_s", timing.no_capacity_cooldown_max_s, "it is the most, and less than the least",
+            f"at least no_capacity_cooldown_s = {timing.no_capacity_cooldown_s:g}",
+        )  # fmt: skip
+    if timing.clock_skew_max_s > 300:
+        yield _timed("clock_skew_max_s", timing.clock_skew_max_s, "munge refuses what is 300 s off", "at most 300")
+    if timing.dead_man_s <= timing.heartbeat_lost_s:
+        yield _timed(
+            "dead_man_s", timing.dead_man_s, "machines would power themselves off before they count as lost",
+            f"well over heartbeat_lost_s = {timing.heartbeat_lost_s:g}",
+        )  # fmt: skip
+
+
+def _timed(name: str, value: float, why: str, cure: str) -> Fault:
+    key = ("timing", name)
+    return Fault(f"{dotted(key)} = {value:g}: {why}", cure, key)
