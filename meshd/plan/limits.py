@@ -53,9 +53,10 @@ def shape_fault(shape: NodeShape) -> str:
 
 
 def cpus_of(shape: NodeShape) -> int:
-    """The CPUs that Slurm counts: as reported where they are its sockets, cores or threads, else all threads.
+    """The CPUs that Slurm counts: as reported where they are its cores or its threads, else all threads.
 
-    Slurm does the same itself, with an error in its log. Machines with two kinds of cores report such a number.
+    Machines with two kinds of cores report another number. Newer Slurm counts all threads then, with an error in its
+    log; 22.05 does not start.
     """
     return shape.cpus if shape.cpus in _products(shape) else threads_of(shape)
 
@@ -108,7 +109,7 @@ def usable(gpus: Sequence[GpuFact], rented: int) -> tuple[GpuFact, ...]:
     return tuple(sorted(gpus, key=lambda gpu: gpu.index)[:rented])
 
 
-def _products(shape: NodeShape) -> tuple[int, int, int]:
-    sockets = shape.boards * shape.sockets_per_board
-    cores = sockets * shape.cores_per_socket
-    return sockets, cores, cores * shape.threads_per_core
+def _products(shape: NodeShape) -> tuple[int, int]:
+    """Its cores and its threads: with any other number slurmctld 22.05 does not start."""
+    cores = shape.boards * shape.sockets_per_board * shape.cores_per_socket
+    return cores, cores * shape.threads_per_core

@@ -171,7 +171,9 @@ def _fill_directory(plan: InitPlan, fs: RootFs) -> None:
         raise InitRefused(
             Refusal.FORMER_FILES,
             f"{plan.former_dir}: {error}",
-            f"cd {plan.former_dir} && cp nodes.conf.good nodes.conf && cp gres.conf.good gres.conf",
+            # Not as root: who may write there could have root write elsewhere, through a link.
+            f'cd {plan.former_dir} && for f in nodes gres; do runuser -u "$(stat -c %U .)" -- '
+            "cp $f.conf.good $f.conf; done",
         ) from error
 
 

@@ -21,11 +21,13 @@ from meshd.daemon.held_lines import problem_of
 from meshd.errors import SlurmError, SlurmRefused
 from meshd.model.hardware import GpuFact, NodeShape
 from meshd.model.observed import SlurmJob
+from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB, MEMORY_MIN_MIB, cpus_of, shape_fault
 from meshd.runtime.clock import SystemClock
 from meshd.runtime.rootfs import RootFs
 from meshd.slurm.capabilities import parse_version
 from meshd.slurm.client import SlurmClient
-from meshd.slurm.files import SlurmFiles
+from meshd.slurm.files import SlurmFiles, Texts
+from meshd.slurm.headfiles import put
 from meshd.slurm.init import InitInput, plan_init
 from meshd.slurm.init_apply import apply_init, read_files
 from meshd.slurm.nodes import FREE_REASON, JoinedNode, PoolLine, Rendered, render
@@ -377,6 +379,11 @@ async def test_what_slurm_does_not_take_is_undone_and_slurmctld_lives(cluster: C
     good = cluster.wanted(first)
     await cluster.publisher.apply(good)
 
+    async def unchecked(texts: Texts) -> None:
+        """As if root's unit had taken it: Slurm has to refuse it by itself."""
+        put(cluster.files.directory, texts.nodes, texts.gres)
+
+    cluster.files._put = unchecked
     # Words that no parser knows.
     bad = Rendered(good.nodes_conf.replace("RealMemory", "RealMemorz"), good.gres_conf, good.slots, good.joined)
     with pytest.raises(SlurmRefused, match="RealMemorz"):
@@ -400,6 +407,33 @@ async def test_what_slurm_does_not_take_is_undone_and_slurmctld_lives(cluster: C
     assert await cluster.publisher.apply(good)
     assert (cluster.files.directory / "nodes.conf.edited").read_text() == "NodeName=mine Junk=1\n"
     assert await cluster.publisher.apply(good) is False
+
+
+async def test_what_is_admitted_slurm_takes(cluster: Cluster) -> None:
+    """The edges of what admission lets in, for Slurm's own parser; the writer looks through each line as root does."""
+    shapes = [
+        NodeShape(COUNT_MAX, 1, 1, COUNT_MAX, 1, MEMORY_MAX_MIB),
+        NodeShape(8, 1, 1, 8, 2, 4096),
+        NodeShape(32, 1, 1, 24, 1, 4096),
+        NodeShape(2, 2, 1, 8, 2, MEMORY_MIN_MIB),
+    ]
+    assert [shape_fault(shape) for shape in shapes] == [""] * 4
+    nodes = [JoinedNode(f"h100-{i}", f"100.64.77.{100 + i}", shape, GPUS) for i, shape in enumerate(shapes, 1)]
+    made = render(POOLS, nodes, shapes_fixed=False)
+    assert made.left_out == {}
+    await cluster.publisher.apply(made)
+    shown = cluster.head.call("scontrol", "show", "nodes", "-o")
+    cpus = dict(re.findall(r"NodeName=(h100-\d) .*?CPUTot=(\d+) ", shown))
+    assert cpus == {f"h100-{i}": str(cpus_of(shape)) for i, shape in enumerate(shapes, 1)}
+
+
+async def test_one_machine_that_cannot_be_written_does_not_keep_others_out(cluster: Cluster) -> None:
+    good, bad = cluster.node("m1", "h100-1"), cluster.node("m2", "h100-2")
+    bad = replace(bad, shape=replace(bad.shape, boards=0), devices=(GPUS[0], replace(GPUS[1], device=GPUS[0].device)))
+    made = render(POOLS, [good, bad], shapes_fixed=cluster.old)
+    assert list(made.left_out) == ["h100-2"]
+    await cluster.publisher.apply(made)
+    assert cluster.publisher.published == {"h100-1": good.address}
 
 
 async def test_a_head_with_its_own_slurm_conf_and_gres_conf(lab: Lab) -> None:

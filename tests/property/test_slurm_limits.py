@@ -49,7 +49,7 @@ LIKELY = st.builds(_consistent, SMALL, SMALL, SMALL, st.sampled_from([1, 2]), st
 
 
 @given(st.one_of(SHAPES, LIKELY), st.lists(DEVICES, max_size=4), st.integers(0, 3), st.booleans(), st.text(max_size=8))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_what_is_admitted_is_written_and_taken(
     shape: NodeShape, devices: list[str], rented: int, shapes_fixed: bool, region: str
 ) -> None:
