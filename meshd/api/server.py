@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import structlog
 from aiohttp import web
@@ -14,8 +17,10 @@ from meshd.api.auth import Gate, peer_of
 from meshd.api.boundary import boundary
 from meshd.api.desk import HeadDesk
 from meshd.api.doorkeeper import Doorkeeper, Limits, share
+from meshd.api.faults import TooMany
 from meshd.api.listen import SocketError, clear_stale, identity
 from meshd.api.routes import Routes
+from meshd.runtime.tokenbucket import TokenBuckets
 
 log = structlog.get_logger(__name__)
 
@@ -23,6 +28,11 @@ BODY_MAX_B = 64 * 1024
 SOCKET_MODE = 0o666
 EACH_USER = 64
 """Connections of one user: half of them may wait for events."""
+BURST = 100
+"""So many requests of one user are served at once."""
+EVERY_S = 0.1
+"""Then one in so many seconds."""
+WAIT_MAX_S = 5.0
 _SHUTDOWN_TIMEOUT_S = 5.0
 
 
@@ -45,11 +55,10 @@ class ApiServer:
             SocketError: another meshd listens there, or the path cannot be used.
         """
         clear_stale(self._path)
+        own_uid = os.getuid()
         # Connections of root and of meshd's own user are not limited: they have to get through.
-        door = Doorkeeper(
-            "api", Limits(total=share(1 / 8, 1024), each=EACH_USER), uid_of, free=frozenset({0, os.getuid()})
-        )
-        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[door.middleware(), boundary])
+        door = Doorkeeper("api", Limits(total=share(1 / 8, 1024), each=EACH_USER), uid_of, free=frozenset({0, own_uid}))
+        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[door.middleware(), boundary, paced(own_uid)])
         self._routes = Routes(self._desk, self._gate, self._metrics)
         self._routes.add_to(app)
         self._runner = door.runner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
@@ -72,6 +81,23 @@ class ApiServer:
         self._runner = None
         if self._ours is not None and identity(self._path) == self._ours:
             self._path.unlink(missing_ok=True)
+
+
+def paced(own_uid: int) -> Any:
+    """A middleware: who asks without a pause waits, so that everybody else is served. Root and meshd's user do not."""
+    buckets = TokenBuckets(BURST, EVERY_S)
+
+    @web.middleware
+    async def pace(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+        uid = uid_of(request.transport) if request.transport is not None else -1
+        if uid not in {0, own_uid}:
+            if buckets.wait_s(uid, time.monotonic()) > WAIT_MAX_S:
+                raise TooMany("this user asks too often", f"wait {WAIT_MAX_S:g} s")
+            if wait_s := buckets.take(uid, time.monotonic()):
+                await asyncio.sleep(wait_s)
+        return cast("web.StreamResponse", await handler(request))
+
+    return pace
 
 
 def uid_of(transport: asyncio.BaseTransport) -> int:

@@ -35,6 +35,7 @@ from meshd.plan.causes import is_of_pool
 from meshd.plan.grow import amount, unit_of
 from meshd.plan.scale import supply_gpus
 from meshd.runtime.clock import Clock
+from meshd.runtime.oneflight import OneFlight
 
 LOOK_TIMEOUT_S = 3.0
 
@@ -53,6 +54,10 @@ class DoctorChecks(Protocol):
     async def __call__(self) -> list[s.CheckRow]:
         """Run them; none raises."""
         ...
+
+
+DOCTOR_FRESH_S = 2.0
+"""Everybody may ask for the checks, and they call clouds and programs: one run serves all who ask within this time."""
 
 
 class Desk:
@@ -87,7 +92,7 @@ class Desk:
         self._reconciler = reconciler
         self._executor = executor
         self._published = published
-        self._doctor = doctor
+        self._doctor = OneFlight(doctor, DOCTOR_FRESH_S, clock)
         self._rotation = rotation
         self._problems_of_others = problems_of_others
         self._desired = desired
