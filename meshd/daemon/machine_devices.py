@@ -13,12 +13,16 @@ from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
 from meshd.plan.devices import CLONE_CURE, check_new_device, check_owner
+from meshd.runtime.tokenbucket import TokenBuckets
 from meshd.store.join_tickets import JoinTickets
 
 SHOWN_FOR = timedelta(minutes=15)
 """A copy is a problem for so long after it spoke last; its agent comes again at least every minute."""
 
 FORMER_MAX = 8
+CHANGES = 24
+"""So often a machine may come with another device within a day; each is an event, a call of the API and a line."""
+DAY_S = 86400.0
 COPIES_MAX = 256
 """So many devices that claim to be a machine are shown: their names are chosen by whoever made them."""
 
@@ -47,6 +51,8 @@ class MachineDevices:
         self._tailnet = tailnet
         self._api = api
         self._one_at_a_time = asyncio.Lock()
+        self._changes = TokenBuckets(CHANGES, DAY_S / CHANGES)
+        self._flapping: dict[str, datetime] = {}
         self._copies: dict[tuple[str, str], tuple[str, datetime]] = {}
 
     def check(self, machine: str, peer: TailnetPeer) -> None:
@@ -83,6 +89,13 @@ class MachineDevices:
             except JoinRefused as error:
                 self._note(machine, peer, error)
                 raise
+            if not self._changes.try_take(machine, self._records.clock.monotonic_s()):
+                self._flapping[machine] = self._records.now()
+                raise JoinRefused(
+                    f"{machine} has come with {CHANGES} other devices within {DAY_S / 3600:g} h",
+                    "look at its devices in the admin console; meshd takes another one later", fatal=False,
+                    code="too_many_devices",
+                )  # fmt: skip
             why = await self._give_back_address(record, peer)
             self._write_down(self._records.get(machine), peer, why)
 
@@ -119,7 +132,16 @@ class MachineDevices:
     def problems(self, now: datetime) -> list[ProblemView]:
         """Copies of machines that spoke lately."""
         self._copies = {pair: seen for pair, seen in self._copies.items() if now - seen[1] < SHOWN_FOR}
-        return [
+        self._flapping = {name: at for name, at in self._flapping.items() if now - at < SHOWN_FOR}
+        flapping = [
+            ProblemView(
+                severity="error", text=f"{name} comes with ever other devices: meshd takes no further one today",
+                cure=f"delete those that are not its own in the admin console; `meshctl remove {name}` gives it back",
+                machine=name,
+            )
+            for name in sorted(self._flapping)
+        ]  # fmt: skip
+        return flapping + [
             ProblemView(severity="error", text=text, cure=CLONE_CURE, machine=machine)
             for (machine, _), (text, _) in sorted(self._copies.items())
         ]

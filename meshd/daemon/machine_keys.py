@@ -115,6 +115,22 @@ class MachineKeys:
                 self._open.put(replace(lost, lost=True))
         return await self._key(machine.name, want.purpose, s.LIFETIME_S, machine.tailnet_id)
 
+    async def misused(self, machine: Machine) -> bool:
+        """Whether the spare that a machine holds no more was used, while its device stayed; it is written down.
+
+        Raises:
+            TailnetError: the API cannot be asked.
+            StoreError: the journal cannot be written.
+        """
+        last = s.newest(self.spares_of(machine.name))
+        if last is None or not last.id or self._api is None:
+            return False
+        record = await self._api.get_key(last.id)
+        if record is not None and record.valid:
+            return False
+        self._open.put(replace(last, misused=True))
+        return True
+
     def handed_over(self, machine: str, purpose: str) -> None:
         """The machine holds its spare: the head keeps the secret no longer. Raises TailnetError."""
         if (key := self._open.find(machine, purpose)) is not None:
@@ -143,7 +159,9 @@ class MachineKeys:
         if self._minter is None:
             raise TailnetError("there is no credential for the tailnet's API any more: no key can be minted")
         tags = await self._tags()
-        key = self._open.put(m.ask(machine, purpose, self._clock.now(), lifetime_s, before, device=device))
+        now = self._clock.now()
+        given = s.given_lately(self.spares_of(machine), now) if purpose in s.PURPOSES else ()
+        key = self._open.put(m.ask(machine, purpose, now, lifetime_s, before, device=device, given=given))
         self._forgotten.discard(key.name)
         if before is not None:
             await self._revoke(before)

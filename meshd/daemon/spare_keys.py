@@ -114,6 +114,12 @@ class SpareKeys:
             wanted = self._want(machine, since)
             if wanted is None:
                 return ""
+            if wanted.anew and (why := self._stopped(machine, since)):
+                return why
+            if wanted.gone and await self._keys.misused(machine):
+                why = self._stopped(machine, since)
+                self._records.change(name, "auth_key", f"it gets no further spare auth key: {why}")
+                return why
             log.info("spare_key_given", machine=name, reason=wanted.why)
             key = await self._keys.for_spare(machine, wanted)
             result = await self._agents.ask(name, "spare_key", {"key": key.secret}, GIVE_TIMEOUT_S)
@@ -173,6 +179,9 @@ class SpareKeys:
         at_hand = last is not None and last.sha256 != machine.spare_key and self._keys.at_hand(last)
         return s.want(machine, spares, self._clock.now(), since=since, at_hand=at_hand)
 
+    def _stopped(self, machine: Machine, since: datetime | None) -> str:
+        return s.stopped(machine, self._keys.spares_of(machine.name), self._clock.now(), since=since)
+
     def _forget(self, alive: set[str]) -> None:
         for name in self._nodes.keys() - alive:
             del self._nodes[name]
@@ -185,7 +194,16 @@ class SpareKeys:
         if self._api is not None and self._api.tries >= TOLD_AFTER:
             text = f"machines are given no spare auth keys: {self._api.why}"
             yield ProblemView(severity="info", text=text, cure=cure)
+        for machine in self._records.journal.machines():
+            if s.may_hold(machine) and (why := self._stopped(machine, self._rotated_at())):
+                text = f"{machine.name} is given no further spare auth key: {why}"
+                yield ProblemView(
+                    severity="error", text=text, machine=machine.name,
+                    cure="`meshctl rotate-key --compromised` revokes all spares, lists the devices that are new, and "
+                    f"gives new spares; if the machine is not yours alone, `meshctl remove {machine.name}`",
+                )  # fmt: skip
+        stopped = {machine.name for machine in self._records.journal.machines() if self._stopped(machine, None)}
         for name, pause in self._nodes.items():
-            if pause.tries >= TOLD_AFTER:
+            if pause.tries >= TOLD_AFTER and name not in stopped:
                 text = f"{name} takes no spare auth key: {pause.why}"
                 yield ProblemView(severity="info", text=text, cure=cure, machine=name)

@@ -102,6 +102,8 @@ class MachineKey:
         retry_at: no try before then.
         sha256: of its secret; "" when it was not minted, or by a meshd that did not write it down.
         device: of a spare: the tailnet device that its machine had when it was asked for.
+        given: of a spare: when it and earlier ones of its machine were asked for, within a day.
+        misused: of a spare: it was used, and its machine has the same device as before.
     """
 
     machine: str
@@ -115,6 +117,8 @@ class MachineKey:
     retry_at: datetime | None = None
     sha256: str = ""
     device: str = ""
+    given: tuple[datetime, ...] = ()
+    misused: bool = False
 
     @property
     def name(self) -> str:
@@ -141,6 +145,7 @@ def ask(
     before: MachineKey | None = None,
     *,
     device: str = "",
+    given: tuple[datetime, ...] = (),
 ) -> MachineKey:
     """The record to be journaled before a key is minted.
 
@@ -151,11 +156,12 @@ def ask(
         lifetime_s: of the key.
         before: the record of an earlier call whose key is not at hand any more.
         device: of a spare: its machine's.
+        given: of a spare: when earlier ones of its machine were asked for, within a day.
     """
     expires = now + timedelta(seconds=lifetime_s)
     if before is not None:
         expires = max(expires, before.expires)
-    return MachineKey(machine, purpose, now, expires, lost=before is not None, device=device)
+    return MachineKey(machine, purpose, now, expires, lost=before is not None, device=device, given=given)
 
 
 def minted(key: MachineKey, key_id: str, expires: datetime | None, sha256: str = "") -> MachineKey:

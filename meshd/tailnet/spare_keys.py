@@ -25,6 +25,10 @@ LIFETIME_S: Final = 30 * 86400.0
 EXCHANGE_AHEAD: Final = timedelta(days=10)
 """So long before its end it is exchanged: the API may be away for as long."""
 
+PER_DAY: Final = 24
+"""So many spares a machine gets within a day. One a month is what a machine that is well needs."""
+DAY: Final = timedelta(days=1)
+
 HOLDS_ONE: Final = frozenset({Phase.READY, Phase.DRAINING})
 """Before that a machine has no job to lose, and its way to READY is not to wait for a key."""
 
@@ -37,11 +41,13 @@ class Want:
         purpose: of its key.
         why: for people.
         anew: a key is to be minted; else the one that is there is to be handed over.
+        gone: the machine says that it holds the one no more that it was given, and its device is the same.
     """
 
     purpose: str
     why: str
     anew: bool = True
+    gone: bool = False
 
 
 def is_spare(key: MachineKey) -> bool:
@@ -97,7 +103,36 @@ def want(
         return Want(last.purpose, "no clear answer came when one was minted", anew=not at_hand)
     if last is has:
         return None
-    return Want(last.purpose, "it is minted", anew=False) if at_hand else Want(free, "it does not hold it any more")
+    return (
+        Want(last.purpose, "it is minted", anew=False)
+        if at_hand
+        else Want(free, "it does not hold it any more", gone=True)
+    )
+
+
+def given_lately(keys: Collection[MachineKey], now: datetime) -> tuple[datetime, ...]:
+    """When the spares of a machine that were minted within the last day were asked for, oldest first."""
+    times = {at for key in keys for at in (*key.given, *((key.asked_at,) if key.id else ()))}
+    return tuple(sorted(at for at in times if now - at < DAY))
+
+
+def stopped(machine: Machine, keys: Collection[MachineKey], now: datetime, *, since: datetime | None) -> str:
+    """Why a machine is given no further spare for now; "" when it may be. A rotation of the keys lifts all of it.
+
+    Args:
+        machine: its record.
+        keys: its spares in the journal.
+        now: UTC.
+        since: see `want`.
+    """
+    last = newest(keys)
+    if last is None or (since is not None and last.asked_at < since):
+        return ""
+    if last.misused and last.device == machine.tailnet_id:
+        return "its spare auth key was used, and its device is the same: another device may have joined with it"
+    if len(given_lately(keys, now)) >= PER_DAY:
+        return f"it was given {PER_DAY} spare auth keys within a day"
+    return ""
 
 
 def why_end(key: MachineKey, machine: Machine | None, keys: Collection[MachineKey]) -> str:

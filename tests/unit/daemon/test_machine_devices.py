@@ -14,7 +14,7 @@ import pytest
 from meshd.config import TimingSettings
 from meshd.daemon import problems
 from meshd.daemon.agents import AgentQueues
-from meshd.daemon.machine_devices import FORMER_MAX, SHOWN_FOR, MachineDevices
+from meshd.daemon.machine_devices import CHANGES, DAY_S, FORMER_MAX, SHOWN_FOR, MachineDevices
 from meshd.daemon.node_desk import NodeDeskOfDaemon
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.tokens import MachineTokens
@@ -102,6 +102,18 @@ async def test_an_api_that_refuses_its_address_costs_no_more_than_that(tmp_path:
     assert house.get().tailnet_ip == NEW.ipv4
     assert "the address is taken" in house.events("device")[-1]
     house.small.journal.close()
+
+
+async def test_one_that_comes_with_ever_other_devices_is_not_followed(house: House) -> None:
+    for n in range(CHANGES):
+        await house.devices.take(M.name, replace(NEW, id=f"n-7{n}", ipv4=f"100.64.1.{n}"))
+    with pytest.raises(JoinRefused) as caught:
+        await house.devices.take(M.name, replace(NEW, id="n-900", ipv4="100.64.2.1"))
+    assert (caught.value.code, caught.value.fatal) == ("too_many_devices", False)
+    assert [(told.severity, told.machine) for told in house.devices.problems(NOW)] == [("error", M.name)]
+    house.small.clock.t_s += DAY_S
+    await house.devices.take(M.name, replace(NEW, id="n-901", ipv4="100.64.2.2"))
+    assert house.get().tailnet_id == "n-901"
 
 
 async def test_addresses_that_it_had_are_remembered_but_not_for_ever(house: House) -> None:

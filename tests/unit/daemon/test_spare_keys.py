@@ -127,6 +127,44 @@ async def test_one_that_lost_its_file_gets_another(house: House) -> None:
     assert house.holds(one) != first and house.living == {house.holds(one)}
 
 
+async def test_one_that_was_used_while_the_device_stayed_is_the_last(house: House) -> None:
+    """The machine, or who has it, made another device with it."""
+    one = house.add()
+    other = house.add(index=2)
+    await house.ticks()
+    first = house.holds(one)
+    house.net.keys[first] = replace(house.net.keys[first], valid=False)
+    house.change(one, spare_key="")
+    minted = len(house.net.keys)
+    await house.ticks(200)
+    assert len(house.net.keys) == minted
+    (told,) = house.spares.problems()
+    assert (told.severity, told.machine) == ("error", one.name)
+    assert "meshctl rotate-key --compromised" in told.cure
+    assert house.holds(other) in house.living, "others are served as before"
+    house.journal.close()
+    house.begin()
+    await house.ticks(50)
+    assert len(house.net.keys) == minted, "a restart forgets nothing"
+    house.rotated_at = house.net.clock.now()
+    house.net.clock.t_s += RETRY_MAX_S
+    await house.ticks(3)
+    assert house.holds(one) in house.living and not list(house.spares.problems()), "the cure works"
+
+
+async def test_a_machine_that_says_it_holds_none_gets_so_many_a_day_and_no_more(house: House) -> None:
+    one = house.add()
+    start = len(house.net.keys)
+    for _ in range(s.PER_DAY * 3):
+        await house.ticks(2, 60.0)
+        house.change(one, spare_key="")
+    assert len(house.net.keys) - start == s.PER_DAY
+    assert [(told.severity, told.machine) for told in house.spares.problems()] == [("error", one.name)]
+    house.net.clock.t_s += 86400.0
+    await house.ticks(2)
+    assert house.holds(one) in house.living
+
+
 async def test_it_is_exchanged_in_time_and_the_old_one_lives_until_then(house: House) -> None:
     one = house.add()
     await house.ticks()
