@@ -181,7 +181,9 @@ class ProviderSettings(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     enabled: bool = True
-    max_concurrent_calls: Annotated[int, Field(gt=0, le=64)] = 8
+    max_concurrent_calls: Annotated[int, Field(gt=0, le=64)] = Field(
+        64, description="create calls under way at once, and as many others; meshd finds the rate that a cloud allows"
+    )
 
     def own(self) -> dict[str, Any]:
         """What the adapter gets: everything that is not meshd's."""

@@ -10,9 +10,20 @@ from typing import Any, Protocol
 import structlog
 
 from meshd.config import TimingSettings
+from meshd.daemon.call_rate import CallRate
+from meshd.daemon.launch_queue import CallRates
 from meshd.daemon.left_alone import RETRY_TRANSIENT_S, LeftAlone
 from meshd.daemon.records import Records
-from meshd.errors import AuthFailed, ConfigError, NotFound, ProviderError, TailnetError, Uncertain
+from meshd.errors import (
+    AuthFailed,
+    ConfigError,
+    NotFound,
+    ProviderError,
+    RateLimited,
+    TailnetError,
+    Transient,
+    Uncertain,
+)
 from meshd.model.desired import Cause
 from meshd.model.failure import FailureCause
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
@@ -86,6 +97,18 @@ class CloudSteps:
         self._list_again = list_again
         self._at_work = at_work
         self._left_alone = LeftAlone(records, timing)
+        self.rates = CallRates(self._spacing_s)
+
+    def _spacing_s(self, name: str) -> float:
+        provider = self._providers.get(name)
+        return provider.capabilities.launch_spacing_s if provider is not None else 0.0
+
+    def paused_s(self, name: str) -> float:
+        """Seconds until a provider wants to be asked again."""
+        now = self._records.now()
+        block = self._records.journal.last_block(f"provider:{name}")
+        paused = block is not None and block.cause is Cause.PAUSE
+        return max(0.0, (block.until - now).total_seconds()) if block is not None and paused else 0.0
 
     async def request(self, step: RequestMachine) -> None:
         """Write a new machine down."""
@@ -131,9 +154,11 @@ class CloudSteps:
             token=asked.name, cluster=self._cluster, offer=asked.offer, user_data=user_data.text,
             tags={"meshd-cluster": self._cluster, "meshd-machine": asked.name, "meshd-slot": asked.slot},
         )  # fmt: skip
+        rate, sent_s = self.rates.of_launch(machine), self._records.clock.monotonic_s()
         try:
             instance = await provider.launch(request)
         except ProviderError as error:
+            self._rated(rate, sent_s, error)
             if in_doubt:
                 self._repeat_failed(machine, error)
             else:
@@ -141,7 +166,15 @@ class CloudSteps:
             return
         finally:
             self._list_again(machine.provider)
+        rate.taken(sent_s)
         self._launched(asked, instance, f"{machine.provider} accepted it")
+
+    def _rated(self, rate: CallRate, sent_s: float, error: ProviderError) -> None:
+        """Learn from a refusal how fast the cloud takes orders. One that was refused for another reason was taken."""
+        if isinstance(error, RateLimited):
+            rate.refused(sent_s, self._records.clock.monotonic_s(), error.retry_after_s)
+        elif not isinstance(error, Transient):
+            rate.taken(sent_s)
 
     def _asked(self, machine: Machine, user_data: UserData) -> Machine:
         """Write down that the call goes out now."""
@@ -169,19 +202,23 @@ class CloudSteps:
         if isinstance(error, Uncertain):
             self._unclear(machine, words)
             return
+        if isinstance(error, RateLimited) and not error.retry_after_s:
+            self._keeps_its_place(machine, f"asked again at the pace that {machine.provider} takes: {words}")
+            return
         block = self._left_alone.refused(machine, error)
         if block.cause is Cause.PAUSE:
-            # Nothing happened and nothing is wrong: it keeps its place and its name.
             wait_s = (block.until - self._records.now()).total_seconds()
-            self._records.move(
-                machine.name, Phase.REQUESTED, f"asked again in {wait_s:.0f} s: {words}",
-                launch_attempts=machine.launch_attempts - 1,
-            )  # fmt: skip
+            self._keeps_its_place(machine, f"asked again in {wait_s:.0f} s: {words}")
             return
         self._records.move(
             machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error), refusal=error.kind,
             vendor_words=words,
         )  # fmt: skip
+
+    def _keeps_its_place(self, machine: Machine, reason: str) -> None:
+        """Nothing happened and nothing is wrong: it keeps its place and its name."""
+        attempts = machine.launch_attempts - 1
+        self._records.move(machine.name, Phase.REQUESTED, reason, launch_attempts=attempts)
 
     def _repeat_failed(self, before: Machine, error: ProviderError) -> None:
         """A clear no to the repeated call tells nothing of the earlier one: that stays in doubt, as it was before."""
@@ -291,10 +328,19 @@ class CloudSteps:
         self._list_again(instance.provider)
 
     async def _terminate(self, name: str, instance: Instance) -> None:
+        rate, clock = self.rates.of("terminate", name, instance.region), self._records.clock
+        while (wait_s := rate.wait_s(clock.monotonic_s(), 0) or 0.0) > 0:
+            await clock.sleep(wait_s)
+        sent_s = clock.monotonic_s()
+        rate.sent(sent_s)
         try:
             await self._known(name).terminate(instance)
         except NotFound:
             return  # the listing confirms it
+        except ProviderError as error:
+            self._rated(rate, sent_s, error)
+            raise
+        rate.taken(sent_s)
 
     def _known(self, name: str) -> Provider:
         provider = self._providers.get(name)

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from meshd.daemon.cloud_steps import CloudSteps
+from meshd.daemon.launch_queue import LaunchQueue
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.records import Records
 from meshd.errors import MeshdError
@@ -56,6 +57,14 @@ class Executor:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._pauses: dict[str, tuple[int, float]] = {}
         self._problems: dict[str, str] = {}
+        self._launches = LaunchQueue(
+            cloud.rates,
+            clock,
+            machine=records.journal.machine,
+            paused_s=cloud.paused_s,
+            begin=self._start,
+            at_once_most=max_concurrent,
+        )
         self._handlers: dict[type[p.Step], Callable[[Any], Awaitable[None]]] = {
             p.RequestMachine: cloud.request,
             p.Launch: cloud.launch,
@@ -83,7 +92,7 @@ class Executor:
     @property
     def in_flight(self) -> int:
         """How many steps are under way."""
-        return len(self._tasks)
+        return len(self._tasks) + len(self._launches)
 
     @property
     def problems(self) -> dict[str, str]:
@@ -110,10 +119,15 @@ class Executor:
                 self._records.change(step.subject, "published", step.reason, line_published=True)
             case p.Remove():
                 self._records.change(step.subject, "remove", step.reason, removal=step.removal, reason=step.reason)
+            case p.Launch():
+                self._launches.add(step)
             case _:
-                task = asyncio.create_task(self._carry_out(step), name=f"{step.action} {step.subject}")
-                self._tasks[step.subject] = task
-                task.add_done_callback(partial(self._ended, step))
+                self._start(step)
+
+    def _start(self, step: p.Step) -> None:
+        task = asyncio.create_task(self._carry_out(step), name=f"{step.action} {step.subject}")
+        self._tasks[step.subject] = task
+        task.add_done_callback(partial(self._ended, step))
 
     def _move(self, step: p.Move) -> None:
         machine = self._records.get(step.subject)
@@ -160,12 +174,12 @@ class Executor:
 
     def _limit(self, step: p.Step) -> AbstractAsyncContextManager[Any]:
         """Who waits for a node agent, maybe for minutes, must not keep others from Slurm."""
-        if isinstance(step, p.StartSlurmd | p.Leave):
+        if isinstance(step, p.StartSlurmd | p.Leave | p.Launch):
             return nullcontext()
         lane = "slurm"
         if isinstance(step, p.TerminateOrphan):
             lane = step.instance.provider
-        elif isinstance(step, p.Launch | p.Terminate | p.AskCloud):
+        elif isinstance(step, p.Terminate | p.AskCloud):
             machine = self._records.journal.machine(step.subject)
             lane = machine.provider if machine else lane
         return self._limits.setdefault(lane, asyncio.Semaphore(self._max_concurrent(lane)))
@@ -185,10 +199,12 @@ class Executor:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("step_broke", step=task.get_name(), exc_info=error)
             self._failed(step, error)
+        self._launches.ended(step.subject)
         self._wake()
 
     async def aclose(self, grace_s: float) -> None:
         """Let the steps in flight end, for at most `grace_s` seconds; the journal knows about the rest."""
+        self._launches.close()
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=grace_s)
         for task in list(self._tasks.values()):

@@ -58,7 +58,7 @@ class AwsSettings(AdapterSettings):
     root_volume_type: str = "gp3"
     tags: dict[str, str] = Field({}, description="tags put on every machine and volume besides meshd's own")
 
-    threads: Annotated[int, Field(gt=0, le=64)] = 16
+    threads: Annotated[int, Field(gt=0, le=64)] = 64
     call_timeout_s: Positive = 30.0
     launch_timeout_s: Positive = 60.0
     read_attempts: Annotated[int, Field(gt=0, le=10)] = Field(3, description="tries of a call that changes nothing")

@@ -78,7 +78,7 @@ class GceSettings(AdapterSettings):
     metadata: dict[str, str] = Field({}, description="more metadata for every machine")
     labels: dict[str, str] = Field({}, description="labels put on every machine besides meshd's own")
 
-    threads: Annotated[int, Field(gt=0, le=64)] = 16
+    threads: Annotated[int, Field(gt=0, le=64)] = 64
     call_timeout_s: Positive = 30.0
     launch_timeout_s: Positive = Field(30.0, description="for the create call itself")
     insert_wait_s: NotNegative = Field(20.0, description="how long a launch waits for Google's word on capacity")

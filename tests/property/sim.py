@@ -467,6 +467,7 @@ class Daemon:
 
     async def kill(self) -> None:
         """kill -9: nothing is written any more."""
+        self.executor._launches.close()
         tasks = list(self.executor._tasks.values())
         for task in tasks:
             task.cancel()
