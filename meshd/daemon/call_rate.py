@@ -15,22 +15,29 @@ FIRST_AT_ONCE = 8
 """Calls in flight before any was taken."""
 
 FIRST_PER_S = 1.0
-"""After the first refusal. The bucket fills meanwhile, so nothing is lost by beginning low."""
+BURST_S = 5.0
+"""After the first refusal: what was taken until then, spread over BURST_S, and not less than FIRST_PER_S. The bucket
+fills meanwhile, so little is lost by beginning low."""
 
 START_GROWTH = 1.2
-"""For each call that is taken, until the rate is measured."""
+"""For each call that is taken, until the rate is measured; less after each attempt at it that was too quick."""
 
-PROBE = 1.02
-"""Above what was measured: the next refusal comes after some 50 calls."""
-
-SETTLED_S = 60.0
-GROWTH = 1.1
-GROWTH_EVERY_S = 10.0
-"""Without a refusal for SETTLED_S the limit must be higher: the rate grows by GROWTH every GROWTH_EVERY_S."""
-
-LEAST_PER_S = 1 / 60
 MEASURED_BY = 5
 """So many calls between two refusals are a measurement."""
+
+PROBE = 1.02
+"""Above what was measured: the next refusal comes after some 50 calls, and is a new measurement."""
+
+BACK = 0.97
+FIRST_BACK = 0.75
+"""What a refusal after fewer than MEASURED_BY calls leaves of a rate that was measured, or was not yet."""
+
+SETTLED_CALLS = 100
+GROWTH_CALLS = 20
+GROWTH = 1.1
+"""After SETTLED_CALLS without a refusal the limit must be higher: the rate grows, again after each GROWTH_CALLS."""
+
+LEAST_PER_S = 1 / 60
 
 FORGET_AFTER_S = 600.0
 """After so long without a call the bucket is full, and maybe another one."""
@@ -53,9 +60,9 @@ class CallRate:
         """Calls per second; None while nothing limits them."""
         self.at_once_most = FIRST_AT_ONCE
         self._measured = False
+        self._growth = START_GROWTH
         self._next_s = float("-inf")
         self._empty_s = float("-inf")
-        self._grown_s = float("-inf")
         self._taken = 0
         self._refused_in_row = 0
 
@@ -72,10 +79,11 @@ class CallRate:
         self._sent_s = now_s
         if self.per_s is None:
             return
-        if self._measured and now_s - self._empty_s > SETTLED_S and now_s - self._grown_s >= GROWTH_EVERY_S:
-            self.per_s, self._grown_s = self.per_s * GROWTH, now_s
-        # A turn that was missed by a little is made good, so that late timers cost nothing.
-        self._next_s = max(self._next_s, now_s - 1 / self.per_s) + 1 / self.per_s
+        gap_s = 1 / self.per_s
+        # A turn that was missed by a little is made good, so that late timers cost nothing; never where a spacing is
+        # known to be wanted.
+        late = self._known_per_s is None and 0 < now_s - self._next_s < gap_s / 2
+        self._next_s = (self._next_s if late else max(now_s, self._next_s)) + gap_s
 
     def taken(self, sent_s: float) -> None:
         """The cloud did not refuse a call for its rate that was sent then."""
@@ -84,8 +92,13 @@ class CallRate:
             return
         self._taken += 1
         self._refused_in_row = 0
-        if self.per_s is not None and not self._measured and self._known_per_s is None:
-            self.per_s *= START_GROWTH
+        if self.per_s is None or self._known_per_s is not None:
+            return
+        beyond = self._taken - SETTLED_CALLS
+        if not self._measured:
+            self.per_s *= self._growth
+        elif beyond >= 0 and beyond % GROWTH_CALLS == 0:
+            self.per_s *= GROWTH
 
     def refused(self, sent_s: float, now_s: float, retry_after_s: float | None = None) -> None:
         """The cloud refused a call for its rate.
@@ -97,19 +110,24 @@ class CallRate:
         """
         if sent_s <= self._empty_s:  # of the same burst: it tells nothing new
             return
-        self._learn(sent_s)
-        per_s = self.per_s or FIRST_PER_S
+        self.per_s = max(self._learned(sent_s - self._empty_s), LEAST_PER_S)
+        self.at_once_most = max(FIRST_AT_ONCE, self.at_once_most // 2)
         # Twice the spacing, once: one token stays in the bucket, so that the next refusal is far away.
-        self._next_s = now_s + max(2 / per_s if self._measured else 1 / per_s, retry_after_s or 0.0)
+        self._next_s = now_s + max((2 if self._measured else 1) / self.per_s, retry_after_s or 0.0)
         self._empty_s, self._taken = now_s, 0
 
-    def _learn(self, sent_s: float) -> None:
-        elapsed_s, self._refused_in_row = sent_s - self._empty_s, self._refused_in_row + 1
+    def _learned(self, elapsed_s: float) -> float:
+        """The rate after a refusal, so long after the one before it."""
+        self._refused_in_row += 1
         if self.per_s is None:
-            self.per_s = FIRST_PER_S
-        elif self._taken >= MEASURED_BY and elapsed_s > 0:
+            return max(FIRST_PER_S, self._taken / BURST_S)
+        if self._taken >= MEASURED_BY and elapsed_s > 0:
             found = self._taken / elapsed_s * PROBE
-            self.per_s = (self.per_s + found) / 2 if self._measured else found
+            # A bucket that was full for a while lets less be measured than it gives: the truth lies between.
+            found = (self.per_s + found) / 2 if self._measured else found
             self._measured = True
-        elif self._refused_in_row > 1 or not self._measured:
-            self.per_s = max(self.per_s / 2, LEAST_PER_S)
+            return found
+        if self._refused_in_row > 1:
+            return self.per_s / 2
+        self._growth = 1 + (self._growth - 1) / 2  # it was too quick to be measured
+        return self.per_s * (BACK if self._measured else FIRST_BACK)

@@ -125,8 +125,8 @@ class Agents:
 class Small:
     """The daemon's core with the small world around it."""
 
-    def __init__(self, directory: Path, *machines: Machine) -> None:
-        self.clock = HandClock()
+    def __init__(self, directory: Path, *machines: Machine, clock: Any = None, at_once: int = 4) -> None:
+        self.clock = clock or HandClock()
         self.journal = Journal(directory / "j.db")
         self.records = Records(self.journal, self.clock, lambda: None)
         for one in machines:
@@ -140,7 +140,7 @@ class Small:
         )
         self.woken = 0
         self.executor = Executor(
-            self.records, self.cloud_steps, self.node_steps, self.clock, self._wake, max_concurrent=lambda _: 4
+            self.records, self.cloud_steps, self.node_steps, self.clock, self._wake, max_concurrent=lambda _: at_once
         )
         self.seen: Snapshot = snapshot()
         self.pool = Pool("h100", "h100", 1, 8, ("aws",))
