@@ -78,7 +78,7 @@ class GreetResult(_Result):
 
 
 class SlurmdResult(_Result):
-    """`start_slurmd`, `restart_slurmd`, `stop_slurmd`, `leave`."""
+    """`start_slurmd`, `restart_slurmd`, `leave`."""
 
     alive: bool = False
 
@@ -106,7 +106,6 @@ RESULTS: Final[Mapping[str, type[_Result]]] = {
     "greet": GreetResult,
     "start_slurmd": SlurmdResult,
     "restart_slurmd": SlurmdResult,
-    "stop_slurmd": SlurmdResult,
     "collect_logs": LogsResult,
     "leave": SlurmdResult,
 }

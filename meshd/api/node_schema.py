@@ -28,7 +28,6 @@ Verb = Literal[
     "greet",
     "start_slurmd",
     "restart_slurmd",
-    "stop_slurmd",
     "collect_logs",
     "leave",
 ]

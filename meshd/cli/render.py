@@ -16,6 +16,7 @@ from rich.text import Text
 from meshd.api.schema import (
     CheckRow,
     EventRow,
+    GpuLoadRow,
     MachineAnswer,
     NodeRow,
     PlanView,
@@ -28,10 +29,10 @@ from meshd.runtime.terminal import clean
 
 _PIPE_WIDTH = 10_000
 _NODE_HEADERS = (
-    "MACHINE", "SLOT", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "ADDRESS", "PATH", "SLURM", "JOBS", "BEAT", "USD/H",
-    "WHY",
+    "MACHINE", "SLOT", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "LOAD", "ADDRESS", "PATH", "SLURM", "JOBS", "BEAT",
+    "USD/H", "WHY",
 )  # fmt: skip
-_NODE_SPARE = ("PATH", "TYPE", "BEAT", "ADDRESS", "MACHINE", "WHERE", "FOR", "GPUS", "SLURM", "JOBS")
+_NODE_SPARE = ("PATH", "TYPE", "BEAT", "LOAD", "ADDRESS", "MACHINE", "WHERE", "FOR", "GPUS", "SLURM", "JOBS")
 _PHASE_STYLES = {"ready": "green", "draining": "yellow", "terminating": "yellow", "lost": "bold red"}
 _SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "fail": "bold red", "warn": "yellow", "ok": "green"}
 
@@ -116,7 +117,7 @@ def status(view: StatusView) -> list[RenderableType]:
                         pool.name,
                         pool.partition,
                         f"{pool.target_gpus}",
-                        f"{pool.ready_gpus}",
+                        f"{pool.ready_gpus}" + (f" ({pool.unfit_gpus} unfit)" if pool.unfit_gpus else ""),
                         f"{pool.queue.running}",
                         f"{pool.queue.pending}",
                         f"{pool.usd_per_hour:.2f}",
@@ -151,18 +152,33 @@ def nodes(rows: Sequence[NodeRow], now: datetime) -> Sheet:
                 f"{row.provider}/{row.region}" if row.region else row.provider,
                 row.instance_type or "-",
                 f"{row.gpus} {row.gpu}".strip(),
+                load(row.gpu_load),
                 row.address or "-",
                 row.path or "-",
                 row.slurm_state or "-",
                 ",".join(row.jobs) or "-",
                 age(row.heartbeat_age_s),
                 f"{row.usd_per_hour:.2f}",
-                text(row.failure, "red") if row.failure else row.reason,
+                _why(row),
             )
             for row in rows
         ],
         spare=_NODE_SPARE,
     )
+
+
+def load(gpus: Sequence[GpuLoadRow]) -> str:
+    """How much its GPUs work on average, and how much of their memory is used: `97% 70G`."""
+    if not gpus:
+        return "-"
+    busy = sum(gpu.utilization_percent for gpu in gpus) / len(gpus)
+    return f"{busy:.0f}% {sum(gpu.memory_used_mib for gpu in gpus) / 1024:.0f}G"
+
+
+def _why(row: NodeRow) -> Text | str:
+    if row.failure:
+        return text(row.failure, "red")
+    return text(f"unfit: {row.unfit_text}", "yellow") if row.unfit else row.reason
 
 
 def price(view: PlanView) -> Text:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from rich.console import RenderableType
 from rich.text import Text
 
-from meshd.api.schema import ExplainView, RungRow
-from meshd.cli.render import event, phase, text
+from meshd.api.schema import ExplainView, HealthView, RungRow
+from meshd.cli.render import age, event, phase, text
 from meshd.cli.render_offers import alternatives
 from meshd.cli.sheet import Sheet
 from meshd.model.words import counted
@@ -29,6 +31,8 @@ _WORKS = frozenset({"ready", "draining", "terminating", "lost", "gone"})
 def explain(view: ExplainView) -> list[RenderableType]:
     """What it does and why, what was tried, what comes next, what happened."""
     parts: list[RenderableType] = [_head(view), text(view.why)]
+    if view.health is not None:
+        parts += ["", text("health", "bold"), *_health(view.health, view.at)]
     if view.constraints:
         wanted = counted(view.target_gpus, view.unit) if view.target_gpus else "nothing"
         parts += ["", text(f"pool {view.pool}: {wanted} wanted", "bold")]
@@ -41,6 +45,48 @@ def explain(view: ExplainView) -> list[RenderableType]:
     if view.events:
         parts += ["", text("events", "bold"), *(text(event(row)) for row in view.events)]
     return parts
+
+
+def _health(health: HealthView, now: datetime) -> list[RenderableType]:
+    """What Slurm, the agent and the tailnet say, what follows from it, and the end of slurmd's log."""
+    parts: list[RenderableType] = []
+    if health.unfit:
+        since = f", for {age((now - health.since).total_seconds())}" if health.since else ""
+        parts.append(text(f"  not fit ({health.unfit}{since}): {health.text}", "yellow"))
+    else:
+        parts.append(text("  fit, as far as is known", "green"))
+    said = f" by {health.slurm_reason_by}" if health.slurm_reason_by else ""
+    rows = [
+        ("next", health.next),
+        ("do", health.cure),
+        ("slurm", health.slurm_state + (f": {health.slurm_reason}{said}" if health.slurm_reason else "")),
+        ("tailnet", health.tailnet),
+        ("agent", _agent(health)),
+        ("gpus", _gpus(health)),
+    ]
+    parts += [text(f"  {name}: {value}") for name, value in rows if value]
+    if health.log:
+        parts.append(text("  slurmd's log:"))
+        parts += [text(f"    {line}") for line in health.log]
+    return parts
+
+
+def _agent(health: HealthView) -> str:
+    heard = "has not spoken yet" if health.heartbeat_age_s is None else f"spoke {age(health.heartbeat_age_s)} ago"
+    if health.reported_at is None:
+        return heard
+    daemons = [f"{name} {'runs' if ok else 'DOES NOT RUN'}" for name, ok in
+               (("slurmd", health.slurmd_alive), ("munged", health.munged_alive))]  # fmt: skip
+    return (
+        f"{heard}; {', '.join(daemons)}; {counted(health.jobs_seen, 'job')} at work; load {health.load1:.1f}, up "
+        f"{age(health.uptime_s)}, agent {health.agent_version or 'of an unknown version'}"
+    )
+
+
+def _gpus(health: HealthView) -> str:
+    if health.gpu_fault:
+        return f"FAULT: {health.gpu_fault}"
+    return ", ".join(f"{g.index}: {g.utilization_percent}% {g.memory_used_mib} MiB" for g in health.gpus)
 
 
 def _head(view: ExplainView) -> Text:

@@ -95,8 +95,13 @@ def _units(node: NodeRow) -> int:
     return node.gpus or 1
 
 
+def _fit(node: NodeRow) -> bool:
+    """It can take jobs. One that is drained, refused by Slurm or silent does not count."""
+    return node.phase == "ready" and not node.failure and not node.unfit
+
+
 def _there(answer: ScaleAnswer, nodes: Sequence[NodeRow]) -> bool:
-    ready = [_units(n) for n in nodes if n.phase == "ready" and not n.failure]
+    ready = [_units(n) for n in nodes if _fit(n)]
     surplus = sum(ready) - answer.gpus
     if surplus < 0 or any(n.phase in ON_THE_WAY for n in nodes):
         return False
@@ -110,8 +115,9 @@ def _missing(answer: ScaleAnswer, nodes: Sequence[NodeRow]) -> str:
     busy = [f"{n.slot} waits for job {', '.join(n.jobs)}" for n in nodes if n.phase == "draining" and n.jobs]
     if busy:
         return "; ".join(busy)
-    ready = sum(_units(n) for n in nodes if n.phase == "ready")
-    return f"{ready} of {counted(answer.gpus, answer.unit)} ready"
+    ready = sum(_units(n) for n in nodes if _fit(n))
+    unfit = "".join(f"; {n.slot} is not fit: {n.unfit_text}" for n in nodes if n.phase == "ready" and n.unfit)
+    return f"{ready} of {counted(answer.gpus, answer.unit)} ready{unfit}"
 
 
 async def watch(head: Head, answer: ScaleAnswer, progress: Progress, *, timeout_s: float, clock: Clock) -> Watched:

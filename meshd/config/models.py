@@ -118,6 +118,12 @@ class TimingSettings(_Table):
     clock_skew_max_s: Annotated[float, Field(gt=0)] = Field(
         120.0, description="munge allows 300 s; a machine further off than this is refused"
     )
+    unfit_grace_s: Annotated[float, Field(ge=0)] = Field(
+        30.0, description="what makes a node unfit is told, and repaired where it can be, when it lasts this long"
+    )
+    replace_unfit_after_s: Annotated[float, Field(ge=0)] = Field(
+        300.0, description="a node that is unfit for this long, and has no job, is replaced"
+    )
     breaker_failures: Annotated[int, Field(gt=0)] = 3
     breaker_cooldown_s: Annotated[float, Field(ge=0)] = 600.0
     no_capacity_cooldown_s: Annotated[float, Field(ge=0)] = 300.0
@@ -157,6 +163,9 @@ class PoolSettings(_Table):
     min_gpus: Annotated[int, Field(ge=0)] = Field(0, description="never fewer than these, whatever is idle")
     idle_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
         None, description="a node that had no job for so long is given back, down to min_gpus; none: never"
+    )
+    replace_unfit: bool = Field(
+        True, description="a node that is not fit and has no job is given back, and another is rented in its place"
     )
     spot: Literal["never", "prefer", "only"] = "never"
     partition: str = Field("", description="partition name; empty: the pool's name")

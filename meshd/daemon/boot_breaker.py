@@ -17,7 +17,7 @@ from meshd.model.observed import Snapshot
 from meshd.plan.causes import counts_in_a_row, scopes
 from meshd.plan.memory import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
 from meshd.plan.placement import blocked_by, usable
-from meshd.plan.world import LONG_AGO
+from meshd.plan.sight import LONG_AGO
 
 
 class BootBreaker:

@@ -52,6 +52,7 @@ class Executor:
         self._nodes = nodes
         self._clock = clock
         self._wake = wake
+        self._note_fitness = nodes.repairs.note
         self._max_concurrent = max_concurrent
         self._limits: dict[str, asyncio.Semaphore] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -80,6 +81,9 @@ class Executor:
             p.Leave: nodes.leave,
             p.RemoveDevice: nodes.remove_device,
             p.DisableKeyExpiry: nodes.disable_key_expiry,
+            p.RestartSlurmd: nodes.repairs.restart_slurmd,
+            p.Undrain: nodes.repairs.undrain,
+            p.Replace: nodes.repairs.replace,
         }
 
     @property
@@ -115,6 +119,8 @@ class Executor:
                 self._note_device(step)
             case p.AskAgent():
                 self._ask_agent(step)
+            case p.NoteFitness():
+                self._note_fitness(step)
             case p.NotePublished():
                 self._records.change(step.subject, "published", step.reason, line_published=True)
             case p.Remove():
@@ -174,7 +180,7 @@ class Executor:
 
     def _limit(self, step: p.Step) -> AbstractAsyncContextManager[Any]:
         """Who waits for a node agent, maybe for minutes, must not keep others from Slurm."""
-        if isinstance(step, p.StartSlurmd | p.Leave | p.Launch):
+        if isinstance(step, p.StartSlurmd | p.RestartSlurmd | p.Leave | p.Launch):
             return nullcontext()
         lane = "slurm"
         if isinstance(step, p.TerminateOrphan):

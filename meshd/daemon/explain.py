@@ -15,8 +15,10 @@ from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, Machine, Phase
 from meshd.model.plan import RequestMachine
 from meshd.plan import story
+from meshd.plan.fitness import is_ready, unfit
 from meshd.plan.grow import amount, unit_of
 from meshd.plan.scale import supply_gpus, units
+from meshd.plan.sight import Sight
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 
@@ -42,7 +44,12 @@ class _Now:
         """What a machine is doing."""
         block = self.desired.blocks.get(f"provider:{machine.provider}")
         held = block if block is not None and block.until > self.at else None
-        return story.doing(machine, story.Scene(self.desired.policy, views.slurm_of(self.tick.snapshot), held))
+        scene = story.Scene(self.desired.policy, views.slurm_of(self.tick.snapshot), held, unfit(machine, self._sight))
+        return story.doing(machine, scene)
+
+    @property
+    def _sight(self) -> Sight:
+        return Sight.of(self.tick.snapshot, self.desired.policy, self.at)
 
     def why_none(self, slot: str, pool: str, machines: list[Machine]) -> str:
         """Why no machine stands behind a slot. `machines` are the pool's."""
@@ -70,9 +77,11 @@ class _Now:
         if target is None:
             return f"it has no target: it is held as it is (`meshctl scale --pool {pool} --gpus N` sets one)"
         supply = [m for m in machines if m.phase in COUNTS_AS_SUPPLY and not m.removal]
-        ready = sum(units(m) for m in supply if m.phase is Phase.READY)
+        there = sum(units(m) for m in supply if m.phase is Phase.READY)
+        broken = sum(units(m) for m in supply if m.phase is Phase.READY and not is_ready(m, self._sight))
         wanted = amount(target.gpus, self.desired.pools[pool])
-        text = f"{wanted} wanted: {ready} ready, {sum(map(units, supply)) - ready} on their way"
+        text = f"{wanted} wanted: {there - broken} ready, {sum(map(units, supply)) - there} on their way"
+        text += f", {broken} unfit" if broken else ""
         held = self._held(pool)
         return f"{text}; {held}" if held else text
 

@@ -13,13 +13,15 @@ from meshd import __version__
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import NotReady
-from meshd.daemon import problems, views
+from meshd.daemon import node_health, problems, views
 from meshd.daemon.event_filter import event_filter
 from meshd.daemon.execute import Executor
 from meshd.daemon.explain import Explainer
 from meshd.daemon.machine_desk import MachineDesk
 from meshd.daemon.munge_desk import MungeDesk
 from meshd.daemon.news import News
+from meshd.daemon.node_health import health_view
+from meshd.daemon.node_logs import NodeLogs
 from meshd.daemon.node_steps import SlurmControl
 from meshd.daemon.offers import offers_view
 from meshd.daemon.price_desk import PriceDesk
@@ -32,7 +34,9 @@ from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
 from meshd.plan.causes import is_of_pool
+from meshd.plan.fitness import unfit
 from meshd.plan.grow import amount, unit_of
+from meshd.plan.replace import block_key
 from meshd.plan.scale import supply_gpus
 from meshd.runtime.clock import Clock
 from meshd.runtime.oneflight import OneFlight
@@ -87,6 +91,7 @@ class Desk:
         prices: PriceDesk,
         munge: MungeDesk,
         tokens: TokenDesk,
+        logs: NodeLogs | None = None,
     ) -> None:
         self._journal = records.journal
         self._reconciler = reconciler
@@ -108,6 +113,7 @@ class Desk:
         self._prices = prices
         self._munge = munge
         self._tokens = tokens
+        self._logs = logs
         self._explainer = Explainer(self._journal, desired, self._tick, clock)
         self._started_at = clock.now()
         self._news = News(self._journal, clock)
@@ -125,6 +131,7 @@ class Desk:
         now, desired, machines = self._clock.now(), self._desired(), self._journal.machines()
         tick = self._reconciler.last
         slurm = views.slurm_of(tick.snapshot if tick else None)
+        sight = views.sight_of(tick.snapshot if tick else None, desired.policy, now)
         partitions = self._partitions()
         by_pool: dict[str, list[Machine]] = {}
         for machine in machines:
@@ -138,7 +145,9 @@ class Desk:
             tick_age_s=round((now - tick.at).total_seconds(), 3) if tick else None,
             sources=views.sources(tick.snapshot) if tick else [],
             pools=[
-                views.pool_view(pool, partitions.get(pool.name, pool.name), by_pool.get(pool.name, []), desired, slurm)
+                views.pool_view(
+                    pool, partitions.get(pool.name, pool.name), by_pool.get(pool.name, []), desired, slurm, sight
+                )
                 for pool in desired.pools.values()
             ],
             problems=self.problems(),
@@ -172,6 +181,8 @@ class Desk:
             *self._problems_of_others(),
         ]
         if tick is not None:
+            sight = views.sight_of(tick.snapshot, desired.policy, now)
+            found += node_health.problems(machines, desired, sight)
             found += problems.of_sources(tick.snapshot)
             found += problems.of_providers(machines, tick.snapshot)
             found += problems.of_logins(machines, tick.snapshot, now)
@@ -182,8 +193,9 @@ class Desk:
         """All machines that are not GONE."""
         now, tick = self._clock.now(), self._reconciler.last
         slurm = views.slurm_of(tick.snapshot if tick else None)
+        sight = views.sight_of(tick.snapshot if tick else None, self._desired().policy, now)
         machines = sorted(self._journal.machines(), key=lambda m: (m.pool, slot_order(m.slot), m.name))
-        return s.NodesView(at=now, nodes=[views.node_row(machine, slurm, now) for machine in machines])
+        return s.NodesView(at=now, nodes=[views.node_row(machine, slurm, sight) for machine in machines])
 
     async def events(self, query: s.EventsQuery) -> s.EventsView:
         """Events, waited for when there are none."""
@@ -214,8 +226,16 @@ class Desk:
         return offers_view(self._tick().snapshot, query, self._desired(), self._clock.now())
 
     async def explain(self, subject: str) -> s.ExplainView:
-        """What it is doing and why."""
-        return self._explainer(subject)
+        """What it is doing and why, and how it is; its agent is asked for slurmd's log where something is wrong."""
+        view = self._explainer(subject)
+        machine = self._journal.machine(view.machine) if view.machine else None
+        if machine is None or machine.phase not in IN_SLURM:
+            return view
+        sight = views.sight_of(self._tick().snapshot, self._desired().policy, self._clock.now())
+        wrong = unfit(machine, sight) is not None or machine.phase is not Phase.READY
+        log = await self._logs.fetch(machine.name) if wrong and self._logs is not None else None
+        of_pool = [m for m in self._journal.machines() if m.pool == machine.pool]
+        return view.model_copy(update={"health": health_view(machine, of_pool, self._desired(), sight, log)})
 
     async def munge_rotation(self) -> s.MungeRotationView:
         """The rotation of the munge key."""
@@ -357,4 +377,9 @@ class Desk:
 
 
 def _of_other_pools(blocks: Mapping[str, Block], pool: Pool) -> dict[str, Block]:
-    return {key: block for key, block in blocks.items() if key.startswith("pool:") and not is_of_pool(key, pool.name)}
+    of_pools = ("pool:", block_key(""))
+    return {
+        key: block
+        for key, block in blocks.items()
+        if key.startswith(of_pools) and not is_of_pool(key, pool.name) and key != block_key(pool.name)
+    }

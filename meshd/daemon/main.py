@@ -23,6 +23,7 @@ from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.device_checks import DeviceChecks
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
+from meshd.daemon.fitness_watch import FitnessWatch
 from meshd.daemon.guard.guards import Guards
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.head_names import HeadNames
@@ -38,6 +39,7 @@ from meshd.daemon.munge_nodes import MungeNodes
 from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.node_desk import NodeDeskOfDaemon
 from meshd.daemon.node_front import NodeFront, head_facts
+from meshd.daemon.node_logs import NodeLogs
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe import Refresh, sources_of
@@ -50,6 +52,7 @@ from meshd.daemon.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.registry import load_providers
+from meshd.daemon.reports import NodeReports
 from meshd.daemon.root_files import RootFiles
 from meshd.daemon.roster import Roster
 from meshd.daemon.rotation.wiring import Sights
@@ -62,7 +65,7 @@ from meshd.daemon.token_desk import TokenDesk
 from meshd.daemon.token_renewal import TokenRenewer
 from meshd.daemon.tokens import MachineTokens
 from meshd.daemon.under_way import UnderWay, under_way
-from meshd.daemon.views import status_line
+from meshd.daemon.views import sight_of, status_line
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.munge.client import MungeClient
@@ -124,6 +127,7 @@ class Daemon:
             records, self._tokens, self._agents, clock, lambda: self.settings.node_api.poll_hold_s
         )
         self._token_desk = TokenDesk(self._renewer, clock)
+        self._reports = NodeReports(lambda machine, kind, text: self._journal.event(clock.now(), kind, text, machine))
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         head_names = HeadNames(settings.cluster.socket.parent, lambda: self.settings.slurm.head_hosts, clock)
         self._roster = Roster(self._journal, self._agents, head_names, lambda: self._watcher.own_ipv4)
@@ -187,6 +191,8 @@ class Daemon:
         # What decides.
         self._boots = BootBreaker(records, timing, self.desired)
         self._idle = IdleWatch(records, self.desired, lambda: self._executor.busy)
+        self._logs = NodeLogs(self._agents, clock)
+        self._fitness = FitnessWatch(records, self.desired, self._reports, self._logs)
         self._reconciler = Reconciler(
             records, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
             interval_s=lambda: self.settings.timing.tick_interval_s, before_plan=self._before_plan, awake=self._awake,
@@ -218,7 +224,7 @@ class Daemon:
             look_at_slurm=self._sources.slurm.read_once, look_at_key=self._sources.key.read_once,
             read_offers=Refresh(self._sources.offers.values(), clock),
             prices=PriceDesk(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
-            munge=self._munge_desk, tokens=self._token_desk,
+            munge=self._munge_desk, tokens=self._token_desk, logs=self._logs,
             rotation=self._auth.desk,
         )  # fmt: skip
         self._node_front = NodeFront(settings.node_api, lambda: self._watcher.own_ipv4, self._node_desk, clock)
@@ -246,6 +252,7 @@ class Daemon:
                 self.settings.prices,
                 may_change_devices=self._auth.api is not None,
                 providers=self._providers,
+                poll_hold_s=self.settings.node_api.poll_hold_s,
             ),
             blocks=self._journal.blocks(now),
             cooled=self._journal.cooled(now),
@@ -267,11 +274,13 @@ class Daemon:
             slurm=self._sources.slurm.current,
             published=self._publishing.in_force,
             dead_key=self._sources.dead_key(),
+            reports=dict(self._reports.current),
         )
 
     def _before_plan(self, snapshot: Snapshot, now: datetime) -> None:
         self._boots.look(snapshot, now)
         self._idle.look(snapshot, now)
+        self._fitness.look(snapshot, now)
 
     # -- what people and monitoring are told ----------------------------------------------------------------------
 
@@ -335,7 +344,8 @@ class Daemon:
         if now_s - self._watchdog_fed_s > 1.0:
             self._watchdog_fed_s = now_s
             self._notify.watchdog()
-            self._notify.status(status_line(self._journal.machines(), self._desk.problems()))
+            sight = sight_of(tick.snapshot, self.desired().policy, self._clock.now())
+            self._notify.status(status_line(self._journal.machines(), self._desk.problems(), sight))
         self._roster.look()
         self._publishing.look()
 
@@ -366,6 +376,7 @@ class Daemon:
                 "auth_key_rotation": self._auth.engine.run,
                 "machine_keys": self._auth.own_keys.run,
                 "spare_keys": self._auth.spares.run,
+                "node_logs": self._logs.run,
                 **self._sources.bodies(),
             }
             tasks += [
@@ -384,7 +395,7 @@ class Daemon:
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
             heard=self._auth.engine.heard, watch=self._ticket_watch,
-            renewer=self._renewer,
+            renewer=self._renewer, reports=self._reports,
             memory_fraction=lambda: self.settings.slurm.memory_fraction,
         )  # fmt: skip
 

@@ -10,10 +10,12 @@ from meshd.api.schema import ProblemView
 from meshd.daemon.guard.breaker import Breaker
 from meshd.daemon.views import sources
 from meshd.model.desired import Desired
-from meshd.model.machine import COSTS_MONEY, Machine, Phase
+from meshd.model.machine import COSTS_MONEY, Machine
 from meshd.model.observed import Snapshot
 from meshd.obs.metrics import Standing
+from meshd.plan.fitness import Why, count, is_ready
 from meshd.plan.scale import units
+from meshd.plan.sight import Sight
 
 SEVERITIES = ("error", "warning", "info")
 
@@ -31,10 +33,13 @@ def standing(
     now: datetime,
 ) -> Standing:
     """Everything at this moment. Pools and severities that have nothing are there with 0: alerts can rely on them."""
+    sight = Sight.of(snapshot, desired.policy, now)
+    unfit = {(pool, why.value): 0 for pool in desired.pools for why in Why}
+    unfit.update({(pool, why.value): number for (pool, why), number in count(machines, sight).items()})
     ready = Counter(dict.fromkeys(desired.pools, 0))
     usd: defaultdict[tuple[str, str], float] = defaultdict(float)
     for machine in machines:
-        if machine.phase is Phase.READY and not machine.removal:
+        if is_ready(machine, sight):
             ready[machine.pool] += units(machine)
         if machine.phase in COSTS_MONEY:
             usd[machine.pool, machine.provider] += machine.usd_per_hour
@@ -42,6 +47,7 @@ def standing(
     return Standing(
         machines=Counter((m.pool, m.provider, m.phase.value) for m in machines),
         gpus_ready=ready,
+        nodes_unfit=unfit,
         gpus_wanted={
             n: target.gpus for n, pool in desired.pools.items() if (target := desired.target(pool)) is not None
         },

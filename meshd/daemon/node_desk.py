@@ -20,6 +20,7 @@ from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.munge_rotator import MungeRotator
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.records import Records
+from meshd.daemon.reports import NodeReports
 from meshd.daemon.ticket_watch import TicketWatch
 from meshd.daemon.token_renewal import TokenRenewer
 from meshd.daemon.tokens import MachineTokens
@@ -91,6 +92,7 @@ class NodeDeskOfDaemon:
         watch: TicketWatch | None = None,
         renewer: TokenRenewer | None = None,
         memory_fraction: Callable[[], float] = lambda: MEMORY_FRACTION,
+        reports: NodeReports | None = None,
     ) -> None:
         self._records = records
         self._tickets = JoinTickets(records.journal)
@@ -109,6 +111,7 @@ class NodeDeskOfDaemon:
         self._ends_itself = ends_itself
         self._heard = heard
         self._memory_fraction = memory_fraction
+        self._reports = reports or NodeReports()
 
     async def whois(self, ip: str) -> TailnetPeer | None:
         """The device that has this address."""
@@ -272,6 +275,7 @@ class NodeDeskOfDaemon:
             text = text if report.metadata_open else "its metadata service is closed to users"
             record = self._records.node_change(machine, "metadata", text, metadata_open=report.metadata_open)
         self._records.journal.note(replace(record, heartbeat_at=self._records.now()))
+        self._reports.heard(record, report.heartbeat, self._records.now())
         ended = self._agents.settle(machine, report.results)
         self._rotator.heard(machine, report.model_copy(update={"results": tuple(ended)}))
         self._heard(machine)

@@ -10,6 +10,7 @@ import structlog
 
 from meshd.api.node_schema import Verb
 from meshd.config import TimingSettings
+from meshd.daemon.node_repairs import NodeRepairs
 from meshd.daemon.records import Records
 from meshd.errors import MeshdError, TailnetError
 from meshd.model.desired import TRIED_ALONE
@@ -18,6 +19,8 @@ from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.model.plan import Accept, DisableKeyExpiry, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
 from meshd.plan.causes import scopes
+from meshd.plan.fitness import OURS as MARK
+from meshd.plan.fitness import before, by_person
 from meshd.plan.ipv4 import NO_IPV4
 from meshd.plan.leaving import way_out
 
@@ -25,8 +28,6 @@ log = structlog.get_logger(__name__)
 
 HEARD_LATELY = timedelta(seconds=60)
 ERASE_TIMEOUT_S = 5.0
-MARK = "meshd:"
-"""Drain reasons of ours begin so; a node drained with another reason is never resumed by meshd."""
 
 
 class SlurmControl(Protocol):
@@ -96,6 +97,7 @@ class NodeSteps:
         self._devices = devices
         self._timing = timing
         self._calm = calm
+        self.repairs = NodeRepairs(records, slurm, agents, timing)
 
     async def start_slurmd(self, step: StartSlurmd) -> None:
         """Have slurmd started; the machine is then tested."""
@@ -116,10 +118,16 @@ class NodeSteps:
         """Resume a node that meshd had drained, and call it READY."""
         await self._until_calm()
         machine = self._records.get(step.subject)
-        node = await self._node(machine)
-        if machine.phase is not Phase.TESTING or node is None or not node.up:
+        view = await self._slurm.view()
+        node = view.nodes.get(machine.slot)
+        ours = node is not None and node.address == machine.tailnet_ip
+        if machine.phase is not Phase.TESTING or node is None or not ours or not node.up:
             return
-        if node.drained and node.reason.startswith(MARK):
+        if node.drained:
+            # A drain of Slurm's own from before this machine's slurmd tells of the machine that stood there before.
+            slurms = node.reason_by in {"root", view.slurm_user} and before(node, machine)
+            if not node.reason.startswith(MARK) and (by_person(node, view.slurm_user) or not slurms):
+                return
             await self._slurm.resume(machine.slot)
         self._records.move(machine.name, Phase.READY, step.reason, ready_at=self._records.now())
         self._records.proved(*scopes(machine.pool, machine.offer), causes=TRIED_ALONE)
@@ -181,7 +189,11 @@ class NodeSteps:
                 log.warning("agent_did_not_leave", machine=machine.name, reason=why)
             slurmd_runs = bool(why)
         if ours or busy:
-            await self._slurm.set_down(step.slot, f"{MARK} {machine.failure or step.reason}"[:250])
+            text = f"{MARK} {machine.failure or step.reason}"[:250]
+            if ours and node is not None and not node.drained and not step.dead:
+                # DOWN alone does not last: slurmctld opens the node when its slurmd answers once more.
+                await self._slurm.drain(step.slot, text)
+            await self._slurm.set_down(step.slot, text)
         self._records.change(
             machine.name, "left", f"out of Slurm: {step.reason}", left_slurm=True, slurmd_started=slurmd_runs
         )

@@ -166,6 +166,8 @@ def of_logins(machines: Iterable[Machine], snapshot: Snapshot, now: datetime) ->
         peer = tailnet.value.peers.get(machine.tailnet_id)
         if machine.phase is not Phase.READY or machine.problem or peer is None or peer.online or not peer.last_seen:
             continue
+        if machine.heartbeat_at is None or machine.heartbeat_at <= peer.last_seen:
+            continue  # its agent is silent as well: that is told by itself
         if now - peer.last_seen < OFFLINE_LONG:
             continue
         node = slurm.nodes.get(machine.slot) if slurm else None

@@ -8,15 +8,19 @@ from datetime import datetime
 
 from meshd.api import schema as s
 from meshd.api.plans import plan_view as document
-from meshd.model.desired import Desired, Pool, Target
+from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
-from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot
+from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot
 from meshd.model.plan import Plan, RequestMachine
+from meshd.model.report import AgentReport
+from meshd.plan import fitness
 from meshd.plan.alternatives import looked_at
+from meshd.plan.fitness import is_ready
 from meshd.plan.grow import unit_of
 from meshd.plan.prices import is_stale
 from meshd.plan.render import overshoot_gpus
 from meshd.plan.scale import units
+from meshd.plan.sight import Sight
 from meshd.provider_api import Offer
 from meshd.store.events import Event
 
@@ -39,8 +43,13 @@ def sources(snapshot: Snapshot) -> list[s.SourceView]:
     ]
 
 
+def sight_of(snapshot: Snapshot | None, policy: Policy, now: datetime) -> Sight:
+    """What is known of single nodes; nothing before the first tick."""
+    return Sight.of(snapshot, policy, now) if snapshot else Sight(now, policy)
+
+
 def pool_view(
-    pool: Pool, partition: str, machines: Sequence[Machine], desired: Desired, slurm: SlurmView | None
+    pool: Pool, partition: str, machines: Sequence[Machine], desired: Desired, slurm: SlurmView | None, sight: Sight
 ) -> s.PoolView:
     """A pool and how far it is."""
     target = desired.target(pool)
@@ -52,7 +61,11 @@ def pool_view(
         target_id=(target.id or None) if target else None,
         target_gpus=target.gpus if target else 0,
         unit=unit_of(pool),
-        ready_gpus=sum(units(m) for m in machines if m.phase is Phase.READY and not m.removal),
+        ready_gpus=sum(units(m) for m in machines if is_ready(m, sight)),
+        unfit_gpus=sum(
+            units(m) for m in machines if m.phase is Phase.READY and not m.removal and not is_ready(m, sight)
+        ),
+        unfit={why.value: number for (_, why), number in sorted(fitness.count(machines, sight).items())},
         machines=dict(Counter(m.phase.value for m in machines)),
         usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
         queue=s.QueueView(
@@ -63,18 +76,34 @@ def pool_view(
     )
 
 
-def node_row(machine: Machine, slurm: SlurmView | None, now: datetime) -> s.NodeRow:
+def gpu_load(report: AgentReport | None) -> list[s.GpuLoadRow]:
+    """The load of a machine's GPUs."""
+    return [
+        s.GpuLoadRow(index=gpu.index, utilization_percent=gpu.utilization_percent, memory_used_mib=gpu.memory_used_mib)
+        for gpu in (report.gpus if report else ())
+    ]
+
+
+def slurm_state(node: SlurmNode | None) -> str:
+    """As sinfo shows it; "" for a node that is not known."""
+    return "+".join(sorted(node.states, key=_base_first)) if node else ""
+
+
+def node_row(machine: Machine, slurm: SlurmView | None, sight: Sight) -> s.NodeRow:
     """One machine."""
+    now, found = sight.now, fitness.unfit(machine, sight)
     node = slurm.nodes.get(machine.slot) if slurm and machine.line_published else None
     return s.NodeRow(
         machine=machine.name, slot=machine.slot, pool=machine.pool, provider=machine.provider,
         phase=machine.phase.value, since=machine.phase_since, region=machine.offer.zone or machine.region,
         instance_type=machine.offer.instance_type, gpu=machine.offer.gpu, gpus=machine.gpus,
         address=machine.tailnet_ip, path=machine.path,
-        slurm_state="+".join(sorted(node.states, key=_base_first)) if node else "",
+        slurm_state=slurm_state(node), slurm_reason=node.reason if node else "",
         jobs=list(slurm.jobs_on(machine.slot)) if slurm and node else [],
         heartbeat_age_s=round((now - machine.heartbeat_at).total_seconds(), 1) if machine.heartbeat_at else None,
         usd_per_hour=machine.usd_per_hour, reason=machine.reason, failure=machine.failure,
+        unfit=found.why.value if found else "", unfit_text=found.words if found else "",
+        unfit_since=found.since if found else None, gpu_load=gpu_load(sight.report(machine)),
     )  # fmt: skip
 
 
@@ -136,9 +165,9 @@ def _alternative(offer: Offer, chosen: set[str], note: str, *, stale: bool) -> s
     )  # fmt: skip
 
 
-def status_line(machines: Sequence[Machine], problems: Sequence[s.ProblemView]) -> str:
+def status_line(machines: Sequence[Machine], problems: Sequence[s.ProblemView], sight: Sight) -> str:
     """One line for `systemctl status`."""
-    ready = sum(m.gpus for m in machines if m.phase is Phase.READY)
+    ready = sum(m.gpus for m in machines if is_ready(m, sight))
     coming = sum(m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY for m in machines)
     leaving = sum(m.phase in {Phase.DRAINING, Phase.TERMINATING, Phase.LOST} for m in machines)
     usd = sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY)

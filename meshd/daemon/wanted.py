@@ -14,6 +14,8 @@ from meshd.model.machine import Machine, Phase
 from meshd.provider_api import Provider
 
 DAY_S = 86400.0
+LATE_SLACK_S = 10.0
+"""An agent that was held for the whole time needs so long at most until its next poll arrives."""
 
 
 def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -> None:
@@ -80,14 +82,32 @@ def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...], prices_since:
         min_gpus=pool.min_gpus,
         idle_timeout_s=pool.idle_timeout_s,
         prices_since=prices_since,
+        replace_unfit=pool.replace_unfit,
     )
 
 
 def policy(
-    timing: TimingSettings, prices: PriceSettings, *, may_change_devices: bool, providers: Mapping[str, Provider]
+    timing: TimingSettings,
+    prices: PriceSettings,
+    *,
+    may_change_devices: bool,
+    providers: Mapping[str, Provider],
+    poll_hold_s: float = 25.0,
 ) -> Policy:
-    """The deadlines and limits as the planner knows them."""
+    """The deadlines and limits as the planner knows them.
+
+    Args:
+        timing: the deadlines.
+        prices: how old prices may be.
+        may_change_devices: the tailnet's API can be asked to change devices.
+        providers: the enabled ones.
+        poll_hold_s: for how long the node API holds a poll: it is the pace of the heartbeats.
+    """
     return Policy(
+        heartbeat_late_s=poll_hold_s + LATE_SLACK_S,
+        unfit_grace_s=timing.unfit_grace_s,
+        replace_unfit_after_s=timing.replace_unfit_after_s,
+        replace_cooldown_s=timing.breaker_cooldown_s,
         idempotent_launch=frozenset(n for n, provider in providers.items() if provider.capabilities.idempotent_launch),
         launch_timeout_s=timing.launch_timeout_s,
         launch_settle_s=timing.launch_settle_s,

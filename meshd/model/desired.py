@@ -25,6 +25,7 @@ class Pool:
         min_gpus: its target never falls below this by itself.
         idle_timeout_s: a node without a job for so long is given back; None for never.
         prices_since: where a limit in USD holds, offers whose price is older will not do; None for any age.
+        replace_unfit: a node that is unfit and has no job is given up, and another is rented in its place.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Pool:
     min_gpus: int = 0
     idle_timeout_s: float | None = None
     prices_since: datetime | None = None
+    replace_unfit: bool = True
 
     @property
     def gpus_per_node_most(self) -> int:
@@ -110,6 +112,14 @@ class Policy:
     """A word of a cloud or of Slurm that is older than this, or from the future, is no word at all."""
     may_change_devices: bool = False
     """The tailnet's API can be asked to delete devices and to change them."""
+    heartbeat_late_s: float = 35.0
+    """A heartbeat that is older than this is late: somewhat more than a poll is held."""
+    unfit_grace_s: float = 30.0
+    """What makes a node unfit is told, and repaired where that can be, when it has lasted for so long."""
+    replace_unfit_after_s: float = 300.0
+    """A node that is unfit for so long, and has no job, is replaced where its pool allows it."""
+    replace_cooldown_s: float = 600.0
+    """After a replacement a pool waits so long for the next one; twice as long each time in a row."""
     key_expiry_again_s: float = 3600.0
     """After asking the API to disable a node key's expiry: it takes a while to show, or was refused."""
     idempotent_launch: frozenset[str] = frozenset()
@@ -125,6 +135,8 @@ class Cause(StrEnum):
     """It said when to come again, or stumbled: orders keep their place until then."""
     REFUSED = "refused"
     """No: no capacity, no quota, not with these credentials. Orders go on to the next offer."""
+    UNFIT = "unfit"
+    """A node of it was replaced because it was unfit."""
     BOOTS = "boots"
     """Its machines were rented and failed before they were READY."""
     ENDED = "ended"

@@ -34,6 +34,8 @@ class FailureCause(StrEnum):
     """munge was not proved, or Slurm did not take its line."""
     TEST = "test"
     """slurmd was started, and Slurm does not show the node up."""
+    UNFIT = "unfit"
+    """It was READY, and became unfit: another was rented in its place."""
     ENDED = "ended"
     """Its cloud ended it, or does not list it any more, and gives no reason that meshd knows."""
     UNKNOWN = "unknown"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeAlias, TypeVar
 
+from meshd.model.report import AgentReport
 from meshd.provider_api import Instance, Offer
 
 T_co = TypeVar("T_co", covariant=True)
@@ -43,6 +44,9 @@ class SlurmNode:
     Attributes:
         states: base state and flags as a set, upper case: {"IDLE", "DRAIN", "NOT_RESPONDING"}; the short marks
             (`*`, `~`, `#`...) are spelled out.
+        reason: why it is DOWN, drained or failing; "" when it is not.
+        reason_by: the user who said so, SlurmUser or root where Slurm itself did; "" when not told.
+        reason_at: when; None when not told.
     """
 
     name: str
@@ -53,6 +57,8 @@ class SlurmNode:
     features: tuple[str, ...] = ()
     gres: str = ""
     version: str = ""
+    reason_by: str = ""
+    reason_at: datetime | None = None
 
     @property
     def busy(self) -> bool:
@@ -110,11 +116,12 @@ class SlurmReservation:
 
 @dataclass(frozen=True, slots=True)
 class SlurmView:
-    """Nodes and jobs, read together."""
+    """Nodes and jobs, read together. `slurm_user` is SlurmUser: slurmctld acts in its name."""
 
     version: str
     nodes: Mapping[str, SlurmNode]
     jobs: tuple[SlurmJob, ...]
+    slurm_user: str = "slurm"
 
     def jobs_on(self, slot: str) -> tuple[str, ...]:
         """Ids of the jobs that hold this slot."""
@@ -179,6 +186,7 @@ class Snapshot:
         published: the address of each slot whose joined line is in force in Slurm.
         dead_key: why the auth key for new machines is no good, as the tailnet's API tells; "" when it is or that is
             not known.
+        reports: what each node agent said last, by machine.
     """
 
     instances: Mapping[str, Observation[tuple[Instance, ...]]]
@@ -187,6 +195,7 @@ class Snapshot:
     slurm: Observation[SlurmView]
     published: Mapping[str, str] = field(default_factory=dict)
     dead_key: str = ""
+    reports: Mapping[str, AgentReport] = field(default_factory=dict)
 
     @property
     def known_offers(self) -> list[Offer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from meshd.model.failure import FailureCause
 from meshd.model.ids import MachineName
@@ -87,6 +88,39 @@ class NoteDevice(Step):
 @dataclass(frozen=True, slots=True)
 class AskAgent(Step):
     """Have the machine's agent give a sign of life at once: its cloud says that the machine has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteFitness(Step):
+    """Journal why the node is not fit, or that it is again.
+
+    Attributes:
+        why: as in `meshd.plan.fitness.Why`; "" when it is fit.
+        since: since when.
+    """
+
+    why: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSlurmd(Step):
+    """Have the node agent restart slurmd: it registers anew. Running steps live on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undrain(Step):
+    """Lift a drain that meshd made; no other one."""
+
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Step):
+    """Give an unfit node up that has no job; the pool then lacks one and rents another."""
+
+    slot: str
+    pool: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ class Standing:
 
     Attributes:
         machines: how many, by pool, provider and phase.
-        gpus_ready: by pool; machines of a pool without GPUs count one each.
+        gpus_ready: by pool; machines of a pool without GPUs count one each. Those of unfit nodes are not among them.
+        nodes_unfit: READY nodes that are not fit, by pool and reason.
         gpus_wanted: by pool; pools without a target are absent.
         usd_per_hour: of what is rented, by pool and provider.
         problems: how many, by severity.
@@ -42,6 +43,7 @@ class Standing:
 
     machines: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     gpus_ready: Mapping[str, int] = field(default_factory=dict)
+    nodes_unfit: Mapping[tuple[str, str], int] = field(default_factory=dict)
     gpus_wanted: Mapping[str, int] = field(default_factory=dict)
     usd_per_hour: Mapping[tuple[str, str], float] = field(default_factory=dict)
     problems: Mapping[str, int] = field(default_factory=dict)
@@ -113,6 +115,7 @@ def families(now: Standing) -> list[Metric]:
         build,
         _table("meshd_machines", "Machines that are not gone.", ("pool", "provider", "phase"), now.machines),
         _row("meshd_gpus_ready", "GPUs that Slurm can use; machines, in a pool without GPUs.", "pool", now.gpus_ready),
+        _table("meshd_nodes_unfit", "READY nodes that are not fit for jobs.", ("pool", "reason"), now.nodes_unfit),
         _row("meshd_gpus_wanted", "The pool's target.", "pool", now.gpus_wanted),
         _table("meshd_usd_per_hour", "What is rented costs this.", ("pool", "provider"), now.usd_per_hour),
         _row("meshd_problems", "Problems that `meshctl status` shows.", "severity", now.problems),

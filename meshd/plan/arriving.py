@@ -10,8 +10,10 @@ from meshd.model.failure import FailureCause
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Accept, Launch, Move, NotePeer, NotePublished, StartSlurmd, Step
 from meshd.plan.asking import ended_step
+from meshd.plan.fitness import unfit
 from meshd.plan.ipv4 import NO_IPV4, NO_IPV4_CURE
 from meshd.plan.leaving import fail, way_out
+from meshd.plan.repair import note
 from meshd.plan.signs import age_s, both_since, may_have_jobs, rebooting
 from meshd.plan.world import World
 
@@ -110,17 +112,22 @@ def configuring(machine: Machine, world: World) -> Step | None:
 
 
 def testing(machine: Machine, world: World) -> Step | None:
-    """Slurmd was started, and has to answer."""
+    """Slurmd was started, and has to answer; a node that is drained or refused is not accepted."""
     if machine.removal:
         return Move(machine.name, "not wanted any more", Phase.DRAINING)
     if step := ended_step(machine, world):
         return step
     node = world.node(machine)
-    if node is not None and node.up:
-        return Accept(machine.name, "slurmd answers")
     if node is not None and "INVALID_REG" in node.states:
         text = f"Slurm refused its registration: {node.reason or 'no reason given'}"
         return fail(machine, text, FailureCause.TEST)
+    closed = unfit(machine, world.sight)
+    if closed is not None and closed.deliberate:
+        return note(machine, world, closed)  # the slot is a person's: it waits until it is opened, however long
+    if closed is not None:
+        return fail(machine, f"closed before it was READY: {closed.words}", FailureCause.TEST)
+    if node is not None and node.up:
+        return Accept(machine.name, "slurmd answers")
     since = both_since(world)
     limit_s = world.policy.test_timeout_s
     if rebooting(machine, world):

@@ -68,6 +68,7 @@ RULES: Mapping[FailureCause, Rule] = {
     FailureCause.ADMISSION: _IN_A_ROW,
     FailureCause.CONFIGURE: _IN_A_ROW,
     FailureCause.TEST: _IN_A_ROW,
+    FailureCause.UNFIT: Rule(Scope.NOTHING, at_once=False),  # `meshd.plan.replace` spaces the replacements
     FailureCause.ENDED: _IN_A_ROW,
     FailureCause.UNKNOWN: _IN_A_ROW,
 }

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from meshd.model.desired import Policy, Pool, Target
+from meshd.model.desired import Pool, Target
 from meshd.model.machine import Machine, Phase
-from meshd.model.observed import Observation, SlurmView
+from meshd.plan.fitness import unfit
 from meshd.plan.scale import supply_gpus, units
-from meshd.plan.world import believed
+from meshd.plan.sight import Sight
 
 _WAITS_FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes")
 """How squeue's reasons of jobs begin that more nodes would start (squeue(1), "JOB REASON CODES")."""
@@ -32,25 +32,21 @@ class GivenBack:
 def idle_since(
     before: Mapping[str, datetime],
     machines: Sequence[Machine],
-    slurm: Observation[SlurmView],
-    policy: Policy,
-    now: datetime,
+    sight: Sight,
 ) -> dict[str, datetime]:
     """Since when each machine has had no job, by name; one that is not in it has one, or it is not known.
 
     A node that a person has drained is that person's, and one in whose partition jobs wait for nodes is about to be
-    used: neither is idle.
+    used: neither is idle. An unfit node is of no use to the jobs that wait, and idle as soon as no job is on it.
 
     Args:
         before: what this returned the last time; empty when meshd has just started.
         machines: those that are watched.
-        slurm: what it says now. Who cannot look has to begin anew: a job may have come and gone meanwhile.
-        policy: for how long a word holds.
-        now: UTC.
+        sight: what Slurm says now. Without it the time begins anew: a job may have come and gone meanwhile.
     """
-    if not believed(slurm, policy, now):
+    view = sight.slurm
+    if view is None or sight.slurm_at is None:
         return {}
-    view = slurm.value
     at_work = {slot for job in view.jobs for slot in job.nodes}
     wanted = {j.partition for j in view.jobs if not j.nodes and j.state_reason.lstrip("(").startswith(_WAITS_FOR_NODES)}
     found: dict[str, datetime] = {}
@@ -58,10 +54,12 @@ def idle_since(
         node = view.nodes.get(machine.slot)
         if machine.phase is not Phase.READY or node is None or node.address != machine.tailnet_ip:
             continue
-        if node.up and not (
-            node.busy or node.drained or machine.slot in at_work or wanted.intersection(node.partitions)
-        ):
-            found[machine.name] = before.get(machine.name, slurm.at)
+        if node.busy or machine.slot in at_work:
+            continue
+        why = unfit(machine, sight)
+        unused = node.up and not wanted.intersection(node.partitions)
+        if not why.deliberate if why is not None else unused:
+            found[machine.name] = before.get(machine.name, sight.slurm_at)
     return found
 
 

@@ -66,7 +66,7 @@ def terminating(machine: Machine, world: World) -> Step | None:
         and age_s(machine, world) < world.policy.publish_wait_max_s
     )
     if waiting_for_slurm:
-        return None  # its line leaves nodes.conf first
+        return _closed_again(machine, world)  # its line leaves nodes.conf first
     if _at_work_again(machine, world):
         return None
     if asked is not None and (world.now - asked).total_seconds() < world.policy.terminate_again_s:
@@ -74,6 +74,18 @@ def terminating(machine: Machine, world: World) -> Step | None:
     if _overdue(machine, world):
         return _lost(machine, world)
     return Terminate(machine.name, machine.failure or machine.reason)
+
+
+def _closed_again(machine: Machine, world: World) -> Step | None:
+    """A node that is on its way out and open to jobs is drained once more, so that its line can become a free slot.
+
+    slurmctld opens a node that it held DOWN when its slurmd, which a forced leave did not wait for, answers once more.
+    """
+    node, asked = world.node(machine), machine.marks.get("drained")
+    seen_since = asked is None or (world.slurm_at is not None and world.slurm_at > asked)
+    if node is None or node.drained or not node.up or not seen_since:
+        return None
+    return Drain(machine.name, machine.failure or machine.reason, machine.slot)
 
 
 def _at_work_again(machine: Machine, world: World) -> bool:

@@ -15,6 +15,7 @@ from meshd.model.plan import AskAgent, DisableKeyExpiry, Move, NoteDevice, NoteP
 from meshd.plan import arriving, doubt, leaving
 from meshd.plan.asking import ended_step
 from meshd.plan.leaving import fail
+from meshd.plan.repair import repair
 from meshd.plan.signs import contradiction, dead, patience_s, to_be_asked
 from meshd.plan.world import World
 from meshd.provider_api import InstanceState
@@ -73,7 +74,7 @@ def _ready(machine: Machine, world: World) -> Step | None:
             f"no word from it for over {patience_s(machine, world):g} s{why}, and Slurm does not reach it either",
             FailureCause.UNKNOWN,
         )
-    return _lasting_key(machine, world)
+    return _device(machine, world) or repair(machine, world) or _lasting_key(machine, world)
 
 
 def _lasting_key(machine: Machine, world: World) -> Step | None:

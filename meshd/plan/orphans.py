@@ -15,8 +15,9 @@ from meshd.model.desired import Desired, Pool
 from meshd.model.ids import SlotName, parse_machine_name, slot_index
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import AdoptOrphan, TerminateOrphan
+from meshd.plan.sight import believed
 from meshd.plan.signs import ENDED
-from meshd.plan.world import World, believed
+from meshd.plan.world import World
 from meshd.provider_api import Instance, InstanceState, Offer
 
 _OFF = frozenset({InstanceState.STOPPED, InstanceState.FAILED})

@@ -13,10 +13,11 @@ from datetime import datetime
 from meshd.model.desired import Desired
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
-from meshd.model.plan import Plan, Step, Warn
+from meshd.model.plan import Plan, Remove, Step, Warn
 from meshd.plan.lifecycle import doubt_of_end, next_step
 from meshd.plan.orphans import Known, orphan_steps
 from meshd.plan.prices import stale_warnings
+from meshd.plan.replace import replacement
 from meshd.plan.scale import scale_steps
 from meshd.plan.world import World
 
@@ -56,6 +57,8 @@ def plan(
         for step in scale_steps(desired, pool, by_pool.get(pool.name, []), snapshot, world)
         if step.subject not in busy
     ]
+    shrinking = {step.subject for step in steps if isinstance(step, Remove)}
+    steps += [step for step in _replacements(desired, by_pool, world, busy) if step.subject not in shrinking]
     steps += stale_warnings(desired, tuple(steps), now)
     decided = {step.subject for step in steps}
     for machine in machines:
@@ -84,3 +87,11 @@ def plan(
         tuple(step for step in steps if not isinstance(step, Warn)),
         tuple(step for step in steps if isinstance(step, Warn)),
     )
+
+
+def _replacements(
+    desired: Desired, by_pool: Mapping[str, Sequence[Machine]], world: World, busy: Collection[str]
+) -> list[Step]:
+    """The unfit nodes that are given up now: one of a pool at most, and none while a step about it is in flight."""
+    found = (replacement(desired, pool, by_pool.get(pool.name, ()), world) for pool in desired.pools.values())
+    return [step for step in found if step is not None and step.subject not in busy]

@@ -11,6 +11,7 @@ from meshd.model.plan import (
     AskAgent,
     KeepAfterAll,
     NoteDevice,
+    NoteFitness,
     NotePeer,
     NotePublished,
     Plan,
@@ -20,7 +21,7 @@ from meshd.model.plan import (
 )
 from meshd.plan.scale import supply_gpus, units
 
-_BOOKKEEPING = (AskAgent, NoteDevice, NotePeer, NotePublished)
+_BOOKKEEPING = (AskAgent, NoteDevice, NoteFitness, NotePeer, NotePublished)
 
 
 @dataclass(frozen=True, slots=True)

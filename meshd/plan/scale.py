@@ -9,6 +9,7 @@ from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import KeepAfterAll, Remove, Step
 from meshd.plan.cover import units as offer_units
+from meshd.plan.fitness import unfit
 from meshd.plan.gang import group_of, groups_of, is_gang
 from meshd.plan.grow import Growth, amount
 from meshd.plan.placement import overshoot_most
@@ -108,17 +109,24 @@ class _Kept:
         self.missing -= units(machine)
 
 
-def _shrink(surplus: int, have: list[Machine], world: World, pool: Pool, target: Target) -> Iterator[Step]:
-    """Machines that do not work yet go first, then idle ones, then those with jobs, which are waited for.
+def _broken(machine: Machine, world: World) -> bool:
+    found = unfit(machine, world.sight)
+    return found is not None and not found.deliberate
 
-    Of those that are alike in that the dearest goes first, and then the newest.
+
+def _shrink(surplus: int, have: list[Machine], world: World, pool: Pool, target: Target) -> Iterator[Step]:
+    """Unfit nodes go first, then machines that do not work yet, idle ones, and those with jobs, which are waited for.
+
+    Among those with jobs the unfit ones go first too. Of those that are alike the dearest goes first, and then the
+    newest. A node that a person has drained has no special place.
     """
     if world.slurm is None:
         have = [m for m in have if m.phase is not Phase.READY]  # who is idle is not known
     order = {phase: index for index, phase in enumerate(_EARLIEST_FIRST)}
     have.sort(
         key=lambda m: (
-            order[m.phase], not world.idle(m), -m.usd_per_hour, -m.created_at.timestamp(), m.name
+            not (_broken(m, world) and world.idle(m)), order[m.phase], not world.idle(m), not _broken(m, world),
+            -m.usd_per_hour, -m.created_at.timestamp(), m.name
         )
     )  # fmt: skip
     for machine in have:

@@ -10,10 +10,11 @@ from meshd.model.desired import Block, Policy, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, DEVICE_GONE, Machine, Phase
 from meshd.model.observed import SlurmView
 from meshd.plan.doubt import settled_at, was_unclear
+from meshd.plan.fitness import Unfit
 from meshd.plan.gang import is_gang
 from meshd.plan.placement import node_gpus, overshoot_most, price_limit, spot_policy, total_limit
 from meshd.plan.prices import has_budget
-from meshd.plan.world import LONG_AGO
+from meshd.plan.sight import LONG_AGO
 
 _REFUSALS = {"no_capacity": "no_capacity", "not_found": "no_capacity", "quota_exceeded": "quota"}
 """By the kind of the cloud's error; NotFound for a create call says that the offer is no more."""
@@ -71,11 +72,13 @@ class Scene:
     Attributes:
         slurm: None when Slurm cannot be read.
         provider_block: the machine's provider is left alone for now; None when it is not.
+        unfit: why the node is not fit; None when it is, as far as is known.
     """
 
     policy: Policy
     slurm: SlurmView | None
     provider_block: Block | None = None
+    unfit: Unfit | None = None
 
 
 def doing(machine: Machine, seen: Scene) -> str:
@@ -147,6 +150,9 @@ def _ready(m: Machine, seen: Scene) -> str:
     if seen.slurm is None:
         return "it works, as far as is known: Slurm cannot be read"
     jobs = seen.slurm.jobs_on(m.slot)
+    if seen.unfit is not None:
+        on_it = f"job {', '.join(jobs)} is on it" if jobs else "no job is on it"
+        return f"it is not fit since {seen.unfit.since:%H:%M:%S} UTC: {seen.unfit.words}; {on_it}"
     return f"it works: Slurm shows {_states(m, seen.slurm)}, " + (
         f"job {', '.join(jobs)} on it" if jobs else "no job on it"
     )

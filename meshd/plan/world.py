@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TypeGuard, TypeVar
+from datetime import datetime
 
 from meshd.model.desired import Block, Policy
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView
 from meshd.plan.ipv4 import head_without_ipv4
+from meshd.plan.sight import LONG_AGO, Sight, believed
 from meshd.provider_api import Instance, InstanceState
-
-T = TypeVar("T")
-
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +28,7 @@ class World:
         slurm_since: since when it answers without a break.
         jobs: by slot, the ids of its jobs.
         no_ipv4: why the tailnet's addresses cannot be used for Slurm; "" when they can.
+        sight: the same for the verdict on single nodes, with what their agents report.
     """
 
     now: datetime
@@ -50,6 +47,7 @@ class World:
     dead_key: str
     no_ipv4: str
     blocks: Mapping[str, Block]
+    sight: Sight
 
     @staticmethod
     def of(snapshot: Snapshot, policy: Policy, now: datetime, blocks: Mapping[str, Block]) -> World:
@@ -88,6 +86,7 @@ class World:
             dead_key=snapshot.dead_key,
             no_ipv4=head_without_ipv4(snapshot.tailnet.value) if isinstance(snapshot.tailnet, Fresh) else "",
             blocks=blocks,
+            sight=Sight.of(snapshot, policy, now),
         )
 
     def instance(self, machine: Machine) -> Instance | None:
@@ -115,12 +114,7 @@ class World:
         return not self.jobs.get(machine.slot) and (node is None or not node.busy)
 
 
-def believed(seen: Observation[T], policy: Policy, now: datetime) -> TypeGuard[Fresh[T]]:
-    """Whether this is a word, and one of now: a stuck reader or a clock that was set makes it none."""
-    return isinstance(seen, Fresh) and abs((now - seen.at).total_seconds()) <= policy.stale_after_s
-
-
-def _since(seen: Observation[T]) -> datetime | None:
+def _since(seen: Observation[SlurmView] | Observation[TailnetView]) -> datetime | None:
     return (seen.since or LONG_AGO) if isinstance(seen, Fresh) else None
 
 

@@ -19,6 +19,7 @@ from meshd.slurm.show import (
     parse_nodes,
     parse_reservations,
     ping_says_up,
+    slurm_user,
     slurmctld_version_text,
     youngest_job_s,
 )
@@ -38,6 +39,7 @@ class SlurmClient:
         self._run = run
         self._timeout_s = timeout_s
         self._version: SlurmVersion | None = None
+        self._slurm_user = "root"
 
     async def version(self) -> SlurmVersion:
         """The version of slurmctld itself; asked again after any failed command, since it may have been upgraded.
@@ -46,7 +48,8 @@ class SlurmClient:
             SlurmError: slurmctld does not answer.
         """
         if self._version is None:
-            self._version = parse_version(slurmctld_version_text(await self._call(["scontrol", "show", "config"])))
+            text = await self._call(["scontrol", "show", "config"])
+            self._version, self._slurm_user = parse_version(slurmctld_version_text(text)), slurm_user(text)
         return self._version
 
     async def auth_type(self) -> str:
@@ -73,7 +76,8 @@ class SlurmClient:
         """
         version = await self.version()
         nodes = await self.nodes()
-        return SlurmView(version=str(version), nodes=nodes, jobs=parse_jobs(await self._queue()))
+        jobs = parse_jobs(await self._queue())
+        return SlurmView(version=str(version), nodes=nodes, jobs=jobs, slurm_user=self._slurm_user)
 
     async def nodes(self) -> dict[str, SlurmNode]:
         """The nodes alone, by name.

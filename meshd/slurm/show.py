@@ -7,6 +7,7 @@ Formats seen on 22.05.8 and 24.11.5.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from functools import lru_cache
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
@@ -49,7 +50,7 @@ COMPLAINTS_MAX = 3
 _NO_NODES = "No nodes in the system"
 _NO_RESERVATIONS = "No reservations in the system"
 _ONE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_REASON_STAMP = re.compile(r"\s*\[[^\[\]\s]+@[^\[\]\s]+\]")
+_REASON_STAMP = re.compile(r"\s*\[([^\[\]\s]+)@([^\[\]\s@]+)\]")
 _AFTER_REASON = re.compile(r"\s+(?:Comment|Extra|ReservationName)=")
 _GPU = re.compile(r"(?:^|[,/:])gpu(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?=$|[,(])")
 
@@ -89,11 +90,14 @@ def _node(line: str) -> SlurmNode:
     name, state = _word(head, "NodeName"), _word(head, "State")
     if not line.startswith("NodeName=") or not name or not state:
         raise SlurmError(f"scontrol show nodes: this is not a node: {line.strip()[:200]!r}")
+    reason, by, at = _reason(tail)
     return SlurmNode(
         name=name,
         address=_word(head, "NodeAddr"),
         states=parse_states(state),
-        reason=_reason(tail),
+        reason=reason,
+        reason_by=by,
+        reason_at=at,
         partitions=_items(_word(head, "Partitions")),
         features=_items(_word(head, "ActiveFeatures") or _word(head, "AvailableFeatures")),
         gres=_word(head, "Gres"),
@@ -110,11 +114,20 @@ def _word(head: str, key: str) -> str:
     return _filled(head[start : head.find(" ", start)])
 
 
-def _reason(tail: str) -> str:
+def _reason(tail: str) -> tuple[str, str, datetime | None]:
+    """The reason, who gave it and when; "" and None for what is not told."""
     stamps = list(_REASON_STAMP.finditer(tail))
     if stamps:
-        return tail[: stamps[-1].start()].strip()
-    return _AFTER_REASON.split(tail, maxsplit=1)[0].strip()
+        return tail[: stamps[-1].start()].strip(), stamps[-1][1], _local_time(stamps[-1][2])
+    return _AFTER_REASON.split(tail, maxsplit=1)[0].strip(), "", None
+
+
+def _local_time(text: str) -> datetime | None:
+    """A time of scontrol's, which is in the head's time zone; None when it is none (`Unknown`)."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return None
 
 
 def parse_jobs(text: str) -> tuple[SlurmJob, ...]:
@@ -223,6 +236,12 @@ def slurmctld_version_text(text: str) -> str:
     if not match:
         raise SlurmError(f"scontrol show config has no SLURM_VERSION: {text.strip()[:200]!r}")
     return match[1]
+
+
+def slurm_user(text: str) -> str:
+    """The SlurmUser of `scontrol show config`, e.g. "slurm"; "root", Slurm's own default, when it is not told."""
+    match = re.search(r"^SlurmUser\s*=\s*([^(\s]+)", text, re.MULTILINE)
+    return match[1] if match else "root"
 
 
 def auth_type(text: str) -> str:

@@ -10,19 +10,24 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
+from meshd.api.node_schema import HeartbeatIn
 from meshd.config import TimingSettings
 from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps, UserData
 from meshd.daemon.execute import Executor
+from meshd.daemon.fitness_watch import FitnessWatch
 from meshd.daemon.joining import accept_join
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
+from meshd.daemon.reports import NodeReports
 from meshd.errors import JoinRefused, NoCapacity, NotFound, SlurmError, Transient, Uncertain
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.hardware import NodeFacts, NodeShape
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
+from meshd.plan.fitness import Why, unfit
+from meshd.plan.sight import Sight
 from meshd.provider_api import Capabilities, Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
 from meshd.store.journal import Journal
 from tests.clocks import SimClock
@@ -108,9 +113,27 @@ class SimMachine:
     ip: str = ""
     said: InstanceState = InstanceState.RUNNING
     said_until_s: float = 0.0
+    broken: bool = False  # what ails it comes back whatever is done
 
 
 FALSE_WORDS = (InstanceState.FAILED, InstanceState.STOPPED, InstanceState.PREEMPTED, InstanceState.GONE)
+
+
+@dataclass(frozen=True)
+class Ill:
+    """How Slurm holds a node that is not fit."""
+
+    states: frozenset[str]
+    reason: str
+    by: str = "slurm"
+
+
+ILLS = (
+    Ill(frozenset({"IDLE", "DRAIN"}), "Kill task failed"),
+    Ill(frozenset({"IDLE", "DRAIN", "INVALID_REG"}), "gres/gpu count reported lower than configured (0 < 1)"),
+    Ill(frozenset({"DOWN"}), "Node unexpectedly rebooted"),
+    Ill(frozenset({"IDLE", "DRAIN"}), "Prolog error", "root"),
+)
 
 
 @dataclass
@@ -123,9 +146,12 @@ class World:
     keeps_its_word: bool = True  # else two machines of one name are its own fault
     faults: bool = True
     fails: float = 0.1  # so many machines never boot
+    sickens: float = 0.0  # so often Slurm finds fault with a node
+    fates: random.Random = field(default_factory=lambda: random.Random(0))  # which ones: no other history changes by it
     machines: dict[str, SimMachine] = field(default_factory=dict)
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
     jobs: dict[str, tuple[str, float]] = field(default_factory=dict)  # slot -> (job id, ends at)
+    ill: dict[str, Ill] = field(default_factory=dict)  # machine id -> how Slurm holds its node
     published: dict[str, str] = field(default_factory=dict)
     slurm_down: bool = False
     tailnet_down_until_s: float = 0.0
@@ -285,7 +311,9 @@ class World:
         self.start_jobs(0.2)
         if verb == "leave" and slot in self.jobs:
             raise Violation(f"slurmd stopped under job {self.jobs[slot][0]}")
-        found.slurmd = verb == "start_slurmd"
+        if verb == "restart_slurmd" and not found.broken:
+            self.ill.pop(found.id, None)
+        found.slurmd = verb in {"start_slurmd", "restart_slurmd"}
         self.maybe_crash()
         return ""
 
@@ -308,9 +336,25 @@ class World:
         """Slurm starts jobs on nodes that are open, at any moment."""
         for slot, node in self.nodes.items():
             behind = any(m.slurmd and m.ip == node.address and m.ended_s is None for m in self.machines.values())
-            if behind and slot not in self.jobs and "DRAIN" not in node.states and self.rng.random() < p:
+            closed = node.states & {"DRAIN", "DOWN", "INVALID_REG"} and self.is_ill(node)
+            if behind and not closed and slot not in self.jobs and "DRAIN" not in node.states and self.rng.random() < p:
                 self.jobs[slot] = (str(self.rng.randrange(10**6)), self.clock.t_s + self.rng.uniform(5, 300))
                 self.nodes[slot] = replace(node, states=frozenset({"ALLOCATED"}))
+
+    def is_ill(self, node: SlurmNode) -> bool:
+        """Slurm holds the machine behind this node for a reason of its own."""
+        return any(m.id in self.ill and m.ip == node.address for m in self.machines.values())
+
+    def sicken(self) -> None:
+        """Slurm finds fault with nodes, also with some that are at work."""
+        for machine in self.machines.values() if self.faults else ():
+            if not machine.slurmd or machine.id in self.ill or self.fates.random() >= self.sickens:
+                continue
+            at_work = any(node.address == machine.ip and slot in self.jobs for slot, node in self.nodes.items())
+            ill = self.fates.choice(ILLS)
+            if not at_work or "DOWN" not in ill.states:
+                machine.broken = self.fates.random() < 0.7
+                self.ill[machine.id] = ill
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -332,7 +376,16 @@ class World:
             base = "DOWN"
             if behind is not None and behind.slurmd:
                 base = "ALLOCATED" if slot in self.jobs else "IDLE"
+            ours = node.reason.startswith("meshd:") and "DRAIN" in node.states
+            ill = self.ill.get(behind.id) if behind is not None and behind.slurmd and not ours else None
+            if ill is not None:
+                states = (ill.states - {"IDLE"}) | ({base} if "DOWN" not in ill.states else set())
+                self.nodes[slot] = replace(
+                    node, states=frozenset(states), reason=ill.reason, reason_by=ill.by, reason_at=self.clock.now()
+                )
+                continue
             self.nodes[slot] = replace(node, states=frozenset({base}) | (node.states & {"DRAIN"}))
+        self.sicken()
         self.start_jobs(0.4)
         self.slurm_down = self.chance(0.1)
         if self.chance(0.03):
@@ -352,6 +405,7 @@ class Daemon:
         self.old_slurm: Fresh[SlurmView] | None = None
         self.journal = Journal(path)
         self.records = Records(self.journal, world.clock, lambda: None)
+        self.reports = NodeReports()
         timing = timing or TimingSettings(
             no_capacity_cooldown_s=30, no_capacity_cooldown_max_s=120, breaker_cooldown_s=20, breaker_failures=2,
             launch_timeout_s=LAUNCH_TIMEOUT_S,
@@ -364,9 +418,15 @@ class Daemon:
         self.executor = Executor(self.records, cloud, nodes, world.clock, lambda: None, max_concurrent=lambda _: 8)
         self.pool, self.policy = pool, policy
         boots = BootBreaker(self.records, lambda: timing, self.desired)
+        fitness = FitnessWatch(self.records, self.desired, self.reports)
+
+        def before_plan(seen: Snapshot, now: datetime) -> None:
+            boots.look(seen, now)
+            fitness.look(seen, now)
+
         self.reconciler = Reconciler(
             self.records, self.executor, world.clock, desired=self.desired, snapshot=self.snapshot,
-            after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=boots.look,
+            after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=before_plan,
         )  # fmt: skip
 
     def desired(self) -> Desired:
@@ -398,6 +458,7 @@ class Daemon:
             tailnet=self.fresh("tailnet", TailnetView("100.64.0.1", "head", True, (), peers), down=tailnet_down),
             slurm=seen,
             published=dict(world.published),
+            reports=dict(self.reports.current),
         )
 
     def fresh(self, name: str, value: T, *, down: bool) -> Fresh[T] | Unavailable:
@@ -431,6 +492,9 @@ class Daemon:
                 continue
             if record is not None and record.facts is not None and record.phase in IN_SLURM:
                 self.journal.note(replace(record, heartbeat_at=world.clock.now()))
+                jobs = sum(world.nodes[slot].address == m.ip for slot in world.jobs)
+                beat = HeartbeatIn(slurmd_alive=m.slurmd, munged_alive=True, jobs=jobs)
+                self.reports.heard(record, beat, world.clock.now())
             if record is None or record.facts is not None or world.chance(0.2):
                 continue
             try:
@@ -485,6 +549,7 @@ class Setting:
         fails: so many machines never boot.
         restless: how often somebody sets another target.
         idempotent: a create call that is repeated makes no second machine.
+        sickens: how often Slurm finds fault with a node.
     """
 
     pool: Pool = SMALL
@@ -495,6 +560,7 @@ class Setting:
     restless: float = 0.15
     boot_timeout_s: float = 200
     idempotent: bool = False
+    sickens: float = 0.0
 
 
 async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Setting | None = None) -> World:
@@ -506,6 +572,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
         rng, SimClock(START), Capabilities(idempotent_launch=about.idempotent), fails=about.fails,
         lies=random.Random(-1 - seed),
     )  # fmt: skip
+    world.sickens, world.fates = about.sickens, random.Random(-2 - seed)
     policy = Policy(
         boot_timeout_s=about.boot_timeout_s, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
         listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120,
@@ -530,7 +597,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
         daemon.reconciler.tick()
         await daemon.settle()
         assert not Violation.seen, (seed, round_, Violation.seen)
-        if round_ > rounds + 30 and _calm(daemon, world, target):
+        if round_ > rounds + 30 and _calm(daemon, world, target) and not _ailing(daemon):
             break
         if world.crashed or world.chance(0.05):
             await daemon.kill()
@@ -541,11 +608,20 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
             daemon = Daemon(world, path, about.pool, policy, about.offers)
     alive = [m for m in world.machines.values() if m.ended_s is None]
     known = {m.instance_id: m for m in daemon.journal.machines()}
+    ailing = _ailing(daemon)
     calm, warnings = _calm(daemon, world, target), daemon.reconciler.last.plan.warnings  # type: ignore[union-attr]
     await daemon.kill()
     assert {m.id for m in alive} <= set(known), "a machine runs that the journal does not know"
+    assert not about.sickens or not ailing, (seed, target, ailing, world.ill)
     assert calm, (seed, target, [(m.name, m.phase, m.reason) for m in known.values()], alive, warnings)
     return world
+
+
+def _ailing(daemon: Daemon) -> list[tuple[str, Why]]:
+    """The nodes that are not fit, and that nobody holds on purpose."""
+    sight = Sight.of(daemon.snapshot(), daemon.policy, daemon.world.clock.now())
+    found = [(m, unfit(m, sight)) for m in daemon.journal.machines() if m.phase is Phase.READY]
+    return [(m.slot, verdict.why) for m, verdict in found if verdict is not None and not verdict.deliberate]
 
 
 def _calm(daemon: Daemon, world: World, target: int) -> bool:

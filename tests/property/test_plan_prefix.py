@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshd.model import plan as p
-from meshd.model.desired import Block, Desired, Pool, Target
+from meshd.model.desired import Block, Cause, Desired, Pool, Target
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh
+from meshd.model.report import AgentReport
+from meshd.plan.fitness import Unfit, Why, marks_with
 from meshd.plan.planner import plan
+from meshd.plan.repair import RESTARTED
 from meshd.plan.scale import supply_gpus
 from meshd.provider_api import InstanceState, Offer
 from tests.unit.worlds import FACTS, NOW, OFFER, ago, instance, machine, node, peer, slurm, snapshot, tailnet
@@ -36,18 +39,29 @@ LADDER = tuple(
 ROUNDS = 60
 
 
+ILLS: dict[str, tuple[frozenset[str], str, bool]] = {
+    "drained": (frozenset({"DRAIN"}), "Kill task failed", False),
+    "invalid": (frozenset({"DRAIN", "INVALID_REG"}), "Low RealMemory (reported:1 < 99% of configured:2)", False),
+    "rebooted": (frozenset({"DOWN"}), "Node unexpectedly rebooted", True),
+    "person": (frozenset({"DRAIN"}), "drained by alice: mine", False),
+}
+"""What may ail a node: Slurm's states and reason, and whether a restart of its slurmd mends it."""
+
+
 class Ideal:
     """Clouds, tailnet, Slurm and agents that do at once what is asked of them, and forget nothing."""
 
     def __init__(
         self, machines: dict[str, Machine], jobs: dict[str, str], gpus: int, *, pool: Pool = POOL,
-        offers: tuple[Offer, ...] = (OFFER,), sold_out: tuple[Offer, ...] = (), **target: Any,
+        offers: tuple[Offer, ...] = (OFFER,), sold_out: tuple[Offer, ...] = (),
+        ills: dict[str, str] | None = None, **target: Any,
     ) -> None:  # fmt: skip
         self.machines = dict(machines)
         self.offers, self.sold_out = offers, sold_out
         self.blocks: dict[str, Block] = {}
         self.jobs = dict(jobs)
         self.drained: set[str] = {m.slot for m in machines.values() if m.phase is Phase.DRAINING}
+        self.ills: dict[str, str] = dict(ills or {})
         self.now = NOW
         self.made = self.addresses = 0
         self.desired = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)})
@@ -59,7 +73,13 @@ class Ideal:
         nodes = []
         for slot, m in line.items():
             base = "ALLOCATED" if slot in self.jobs else "IDLE" if m.slurmd_started else "DOWN"
-            nodes.append(node(m, base, *(["DRAIN"] if slot in self.drained else [])))
+            if m.name in self.ills and slot not in self.drained:
+                states, reason, _ = ILLS[self.ills[m.name]]
+                nodes.append(node(m, *({base} - {"DOWN"} if "DOWN" not in states else ()), *states, reason=reason))
+                nodes[-1] = replace(nodes[-1], reason_by="slurm")
+                continue
+            ours = slot in self.drained
+            nodes.append(node(m, base, *(["DRAIN"] if ours else []), reason="meshd: leaves" if ours else ""))
         ended = {m.name for m in rented if "terminate_called" in m.marks}
         listed = [instance(m, InstanceState.GONE if m.name in ended else InstanceState.RUNNING) for m in rented]
         seen = snapshot(
@@ -68,8 +88,10 @@ class Ideal:
             tailnet=Fresh(tailnet(*(peer(m) for m in rented if m.name not in ended)), self.now),
             slurm=Fresh(slurm(*nodes, jobs={s: j for s, j in self.jobs.items() if s in line}), self.now),
             published={slot: m.tailnet_ip for slot, m in line.items()},
+            reports={m.name: AgentReport(at=self.now) for m in line.values()},
         )
-        return plan(replace(self.desired, blocks=self.blocks), list(self.machines.values()), seen, self.now)
+        blocks = {key: block for key, block in self.blocks.items() if block.until > self.now}
+        return plan(replace(self.desired, blocks=blocks), list(self.machines.values()), seen, self.now)
 
     def do(self, step: p.Step) -> None:
         if isinstance(step, p.RequestMachine):
@@ -87,7 +109,15 @@ class Ideal:
                 return
         if isinstance(step, p.Leave):
             assert m.slot not in self.jobs, f"{m.name} left Slurm under job {self.jobs[m.slot]}"
-        (self.drained.add if isinstance(step, p.Drain) else self.drained.discard)(m.slot)
+        if isinstance(step, p.Replace):
+            assert m.slot not in self.jobs, f"{m.name} was given up under job {self.jobs[m.slot]}"
+            assert self.ills.get(m.name) not in {None, "person"}, f"{m.name} is not one to be replaced"
+            key = f"replace:{step.pool}"
+            self.blocks[key] = Block(key, self.now + timedelta(seconds=600), "one was", 1, Cause.UNFIT)
+        if isinstance(step, p.RestartSlurmd) and ILLS[self.ills[m.name]][2]:
+            del self.ills[m.name]
+        if not isinstance(step, p.NoteFitness | p.RestartSlurmd | p.Replace):
+            (self.drained.add if isinstance(step, p.Drain) else self.drained.discard)(m.slot)
         to, changes = self.outcome(step, m)
         m = m.moved(to, self.now, step.reason) if to else m
         self.machines[m.name] = replace(m, **changes)
@@ -102,6 +132,10 @@ class Ideal:
             p.Launch: (Phase.BOOTING, bought),
             p.NotePeer: (Phase.JOINING, {}),
             p.NoteDevice: (None, {"marks": {**m.marks, "device_gone": self.now}}),
+            p.NoteFitness: (None, {"marks": self.marks(step, m)}),
+            p.RestartSlurmd: (None, {"marks": {**m.marks, RESTARTED: self.now}}),
+            p.Undrain: (None, {}),
+            p.Replace: (Phase.DRAINING, {"failure": step.reason}),
             p.NotePublished: (None, {"line_published": True}),
             p.StartSlurmd: (Phase.TESTING, {"slurmd_started": True}),
             p.Accept: (Phase.READY, {}),
@@ -112,6 +146,13 @@ class Ideal:
             p.Terminate: (None, asked),
         }
         return table[type(step)]
+
+    @staticmethod
+    def marks(step: p.Step, m: Machine) -> dict[str, datetime]:
+        """The machine's marks with the verdict in them, where that is what the step notes."""
+        if not isinstance(step, p.NoteFitness):
+            return m.marks
+        return marks_with(m, Unfit(Why(step.why), step.reason, step.since) if step.why else None)
 
     def agents(self) -> None:
         """Agents speak; those on the tailnet join and prove munge."""
@@ -253,3 +294,43 @@ def test_with_shapes_places_and_refusals_too(
     # A gang may have moved in one world, and in the other have had a machine READY before the refusal that moves it.
     if supply_gpus(list(machines.values())) <= gpus and (how["spread"] or not (machines or how["sold_out"])):
         assert sum(whole_supply) == sum(cut_supply)
+
+
+@st.composite
+def ailing(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int, dict[str, str]]:
+    """Machines of which some ail."""
+    machines, jobs, gpus = draw(states())
+    ills = {}
+    for name, m in machines.items():
+        ill = draw(st.sampled_from([None, *ILLS]))
+        if m.phase is Phase.READY and ill is not None:
+            ills[name] = ill
+            if ill == "rebooted":
+                jobs.pop(m.slot, None)  # Slurm ends the jobs of a node that it holds DOWN
+    return machines, jobs, gpus, ills
+
+
+@settings(max_examples=300)
+@given(ailing(), st.integers(0, 20), st.integers(0, 4))
+def test_unfit_nodes_are_replaced_and_any_prefix_leads_there(
+    start: tuple[dict[str, Machine], dict[str, str], int, dict[str, str]], cut: int, rounds_cut: int
+) -> None:
+    """Nothing is left that ails but what a person holds, what a job is on, and what nobody wants to be replaced."""
+    machines, jobs, gpus, ills = start
+    ends = []
+    for rounds in (0, rounds_cut):
+        world = Ideal(machines, jobs, gpus, ills=ills)
+        for _ in range(rounds):
+            world.carry_out(world.plan().steps[:cut])
+        for _ in range(3 * SLOTS):
+            ready, live, running = world.end()
+            assert running == len(jobs), "no job was ended"
+            world.now += timedelta(seconds=700)  # whatever waits for its time, has had it
+            world.agents()
+        assert not world.plan().steps
+        ends.append((ready, live))
+        ailing = [m for m in world.machines.values() if m.phase is Phase.READY and m.name in world.ills]
+        whole = supply_gpus(list(world.machines.values())) >= gpus
+        for m in ailing:
+            assert world.ills[m.name] == "person" or m.slot in jobs or not whole
+    assert ends[0] == ends[1]

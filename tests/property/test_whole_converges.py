@@ -35,6 +35,13 @@ async def test_so_does_every_one_with_shapes_places_and_places_that_are_sold_out
         await live_through(5000 + seed, tmp_path, setting=about)
 
 
+@pytest.mark.parametrize("block", range(5))
+async def test_so_does_every_one_whose_nodes_become_unfit(block: int, tmp_path: Path) -> None:
+    """Slurm drains nodes, refuses them and holds them DOWN: they are mended or replaced, and no job is lost by it."""
+    for seed in range(block * 10, block * 10 + 10):
+        await live_through(7000 + seed, tmp_path, rounds=80, setting=Setting(sickens=0.02, idempotent=seed % 2 == 1))
+
+
 @pytest.mark.parametrize("block", range(2))
 async def test_so_does_every_one_whose_machines_often_do_not_boot(block: int, tmp_path: Path) -> None:
     """Breakers of pools and offers, each with its probes."""

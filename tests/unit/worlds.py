@@ -6,10 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from meshd.model.desired import Policy
 from meshd.model.hardware import NodeFacts, NodeShape
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
+from meshd.plan.sight import Sight
 from meshd.provider_api import Instance, InstanceId, InstanceState, Offer, ProviderName
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -74,6 +76,11 @@ def snapshot(**parts: Any) -> Snapshot:
         slurm=Fresh(slurm(), NOW), published={},
     )  # fmt: skip
     return replace(plain, **parts)
+
+
+def sight(policy: Policy | None = None, **parts: Any) -> Sight:
+    """What is known of single nodes at NOW."""
+    return Sight.of(snapshot(**parts), policy or Policy(), NOW)
 
 
 def around(m: Machine, *states: str, jobs: dict[str, str] | None = None, **parts: Any) -> Snapshot:

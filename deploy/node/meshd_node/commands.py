@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import os
 from collections.abc import Callable
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 from . import erase, munge, reauth
@@ -21,6 +23,8 @@ TOKEN = re.compile(r"[0-9a-f]{32,128}\Z")
 LOG_LINES_MAX = 2000
 LOG_BYTES_MAX = 32 * 1024
 """Of each log, as JSON: the head takes 256 KiB in all."""
+LOG_READ_B = 256 * 1024
+"""Of each log file, from its end."""
 DETAIL_CHARS_MAX = 1000
 
 Args = dict[str, Any]
@@ -154,29 +158,36 @@ def _restart_slurmd(node: Node, args: Args) -> Data:
     return {"alive": node.slurmd.alive()}
 
 
-def _stop_slurmd(node: Node, _args: Args) -> Data:
-    node.state.slurmd_wanted = False
-    node.slurmd.stop()
-    return {"alive": node.slurmd.alive()}
-
-
 def _collect_logs(node: Node, args: Args) -> Data:
+    """The last lines of the logs, or of those whose name holds `of`."""
     lines = max(1, min(int(args.get("lines", 200)), LOG_LINES_MAX))
+    wanted = str(args.get("of", ""))
     found: Data = {}
     units = ("meshd-node.service", "meshd-slurmd.service", "munge.service", "tailscaled.service")
     for unit in units if node.systemd else ():
+        if wanted not in unit:
+            continue
         try:
             argv = ["journalctl", "--no-pager", "-q", "-o", "short-iso", "-n", str(lines), "-u", unit]
             found[unit] = _fitting(run(argv, 30.0, check=False).stdout)
         except ToolMissing:
             break
     for path in (node.paths.munge_log / "munged.log", node.paths.slurm_log / "slurmd.log"):
+        if wanted not in path.name:
+            continue
         try:
-            text = path.read_text("utf-8", "replace")
+            text = _end_of(path)
         except OSError:
             continue
         found[path.name] = _fitting("\n".join(text.splitlines()[-lines:]))
     return {"logs": found}
+
+
+def _end_of(path: Path) -> str:
+    """The end of a log file: after months it is too long to be read whole."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_READ_B))
+        return file.read().decode("utf-8", "replace")
 
 
 def _fitting(text: str) -> str:
@@ -214,7 +225,6 @@ VERBS: dict[str, Callable[[Node, Args], Data]] = {
     "greet": _greet,
     "start_slurmd": _start_slurmd,
     "restart_slurmd": _restart_slurmd,
-    "stop_slurmd": _stop_slurmd,
     "collect_logs": _collect_logs,
     "leave": _leave,
 }

@@ -24,6 +24,7 @@ from meshd.api.schema.head import (
     ReloadView,
     VersionView,
 )
+from meshd.api.schema.health import GpuLoadRow, HealthView
 from meshd.api.schema.key_rotation import (
     AbortRotationRequest,
     KeyRow,
@@ -68,6 +69,8 @@ __all__ = [
     "ExplainQuery",
     "ExplainView",
     "ExplainViews",
+    "GpuLoadRow",
+    "HealthView",
     "InitChange",
     "InitFinding",
     "InitView",

@@ -7,6 +7,7 @@ from pydantic import AwareDatetime
 from meshd.api.schema.base import Document, Name, Part, Request
 from meshd.api.schema.events import EventRow
 from meshd.api.schema.head import ErrorView
+from meshd.api.schema.health import HealthView
 from meshd.api.schema.plan import AlternativeRow
 
 
@@ -54,6 +55,7 @@ class ExplainView(Document):
         next_rungs: the offers that would be tried next, best first, and those that would not do, with the reason; none
             once the pool has what is wanted.
         events: the machine's newest events, oldest first.
+        health: what Slurm, its agent and the tailnet say of the machine; None for a pool, and for one not in Slurm.
     """
 
     subject: str
@@ -69,6 +71,7 @@ class ExplainView(Document):
     rungs: list[RungRow] = []
     next_rungs: list[AlternativeRow] = []
     events: list[EventRow] = []
+    health: HealthView | None = None
 
 
 class ExplainViews(Document):

@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, Field
 
 from meshd.api.schema.base import Document, Name, Part, Request
 from meshd.api.schema.head import ErrorView
+from meshd.api.schema.health import GpuLoadRow
 
 
 class NodeRow(Part):
@@ -20,6 +21,11 @@ class NodeRow(Part):
         jobs: ids of the jobs that hold it.
         reason: why it is in this phase.
         failure: why it was given up; "" while all is well.
+        unfit: the code of what keeps it from its work (docs/troubleshooting.md lists them); "" when it is fit.
+        unfit_text: the same for people.
+        unfit_since: since when.
+        slurm_reason: why Slurm holds it drained or DOWN; "" when it does not.
+        gpu_load: as nvidia-smi told its agent last; empty when not known.
     """
 
     machine: str
@@ -40,6 +46,11 @@ class NodeRow(Part):
     usd_per_hour: float = 0.0
     reason: str = ""
     failure: str = ""
+    unfit: str = ""
+    unfit_text: str = ""
+    unfit_since: AwareDatetime | None = None
+    slurm_reason: str = ""
+    gpu_load: list[GpuLoadRow] = []
 
 
 class NodesView(Document):

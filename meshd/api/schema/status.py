@@ -35,6 +35,8 @@ class PoolView(Part):
 
     Attributes:
         unit: what `target_gpus` and `ready_gpus` count: `GPU`, or `machine` in a pool without GPUs.
+        ready_gpus: of READY nodes that are fit; those of unfit ones are in `unfit_gpus`.
+        unfit: how many READY nodes are unfit, by the reason's code.
         machines: how many machines stand in each phase; GONE ones are not counted.
     """
 
@@ -43,6 +45,8 @@ class PoolView(Part):
     target_id: int | None = None
     target_gpus: int = 0
     ready_gpus: int = 0
+    unfit_gpus: int = 0
+    unfit: dict[str, int] = {}
     unit: str = "GPU"
     machines: dict[str, int] = {}
     usd_per_hour: float = 0.0

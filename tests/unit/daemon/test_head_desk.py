@@ -27,14 +27,15 @@ from meshd.daemon.tokens import MachineTokens
 from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, Transient, Uncertain
 from meshd.model.desired import Block, Target
 from meshd.model.ids import MachineName
-from meshd.model.machine import Phase
+from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
+from meshd.plan.fitness import Why, marked
 from meshd.provider_api import Offer, PriceSource
 from tests.property.rotation_sim import Life, begin_tailnet
 from tests.unit.daemon.small import Cloud, HandClock, Small
 from tests.unit.daemon.test_device_checks import NoKey, device_checks
 from tests.unit.daemon.test_munge_rotator import Lab as MungeLab
-from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, node, snapshot
+from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, node, peer, snapshot, tailnet
 
 ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
 
@@ -503,18 +504,30 @@ async def test_a_limit_in_all_that_is_too_low_is_told_before_anything_is_rented(
 
 @pytest.mark.parametrize(("said", "reason"), [("", "drained by root"), ("meshd: x", "drained by root: meshd: x")])
 async def test_a_drain_by_a_person_survives_acceptance(world: World, said: str, reason: str) -> None:
-    """The node was drained while it was TESTING: it becomes READY, and stays drained."""
+    """The node was drained while it was TESTING: it is not accepted before it is opened again."""
     m = world.journal.put(machine(Phase.TESTING), "phase", "given", NOW)
     world.slurm.set(node(m, "IDLE"))
     await world.desk.drain(s.DrainRequest(machine=m.name, reason=said), ROOT)
     assert world.slurm.seen.nodes[m.slot].reason == reason
-    world.seen = replace(around(m), slurm=Fresh(world.slurm.seen, NOW))
-    world.reconciler.tick()
-    await world.settle()
-    assert world.get(m.name).phase is Phase.READY
+    await look_around(world, m)
+    assert (world.get(m.name).phase, marked(world.get(m.name))) == (Phase.TESTING, Why.BY_PERSON)
     assert world.slurm.seen.nodes[m.slot].drained
+    (problem,) = [problem for problem in world.desk.problems() if problem.machine == m.name]
+    assert (problem.severity, problem.blocking) == ("info", True)
+    assert f"meshctl undrain {m.slot}" in problem.cure
     await world.desk.undrain(s.DrainRequest(machine=m.name), ROOT)
     assert not world.slurm.seen.nodes[m.slot].drained
+    await look_around(world, m)
+    assert world.get(m.name).phase is Phase.READY
+
+
+async def look_around(world: World, m: Machine) -> None:
+    """Every source is read, and what follows from it is done."""
+    world.clock.t_s += 60
+    now = world.clock.now()
+    world.seen = replace(around(m), slurm=Fresh(world.slurm.seen, now), tailnet=Fresh(tailnet(peer(m)), now))
+    world.reconciler.tick()
+    await world.settle()
 
 
 async def test_a_slot_whose_machine_is_ending_has_a_machine(world: World) -> None:

@@ -99,6 +99,7 @@ async def test_why_a_step_failed_is_forgotten_once_none_is_planned_any_more(smal
     small.reconciler.tick()
     assert m.name in small.executor.problems, "it rests: nothing was planned for it yet"
     small.clock.t_s += 60
+    small.journal.note(replace(small.get(m.name), heartbeat_at=small.clock.now()))
     small.reconciler.tick()
     assert m.name not in small.executor.problems
 
@@ -153,7 +154,8 @@ async def test_starting_slurmd_is_written_down_first(small: Small) -> None:
     ("reason", "address", "resumed", "phase"),
     [
         ("meshd: free slot", "", True, Phase.READY),
-        ("bad fan", "", False, Phase.READY),
+        ("bad fan", "", False, Phase.TESTING),
+        ("Kill task failed", "", False, Phase.TESTING),
         ("meshd: x", "100.64.9.9", False, Phase.TESTING),
     ],
 )

@@ -29,10 +29,11 @@ from meshd.daemon.telemetry import RETRY_S, Telemetry
 from meshd.errors import ConfigError
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Fresh
 from meshd.obs.metrics import Metrics, Standing, families
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.daemon.small import HandClock
-from tests.unit.worlds import GONE_DARK, NOW, ago, machine, snapshot
+from tests.unit.worlds import GONE_DARK, NOW, ago, machine, node, slurm, snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMETHEUS = ROOT / "deploy/prometheus"
@@ -197,6 +198,21 @@ def test_where_nobody_can_listen(listen: str, tmp_path: Path) -> None:
 # -- what is shipped for Prometheus
 
 
+def test_unfit_nodes_are_not_ready_and_counted_by_reason() -> None:
+    fit, drained, refused, mine = (machine(Phase.READY, index=index, age_s=100.0) for index in range(1, 5))
+    view = slurm(
+        node(fit, "IDLE"), node(drained, "MIXED", "DRAIN", reason="Kill task failed", reason_by="slurm"),
+        node(refused, "IDLE", "DRAIN", "INVALID_REG", reason="gres/gpu count reported lower than configured (0 < 1)"),
+        node(mine, "IDLE", "DRAIN", reason="drained by alice: mine"),
+    )  # fmt: skip
+    seen = snapshot(slurm=Fresh(view, NOW))
+    now = stand(fit, drained, refused, mine, snapshot=seen)
+    assert now.gpus_ready["h100"] == 1
+    found = {key: number for key, number in now.nodes_unfit.items() if number}
+    assert found == {("h100", "drained"): 1, ("h100", "invalid"): 1, ("h100", "drained_by_person"): 1}
+    assert now.nodes_unfit["empty", "drained"] == 0, "an alert can rely on it"
+
+
 def declared() -> dict[str, set[str]]:
     """Every sample's name and its labels."""
     metrics = Metrics()
@@ -205,6 +221,7 @@ def declared() -> dict[str, set[str]]:
     metrics.provider_calls_in_flight.labels("aws", "list").inc()
     full = Standing(
         machines={("p", "a", "ready"): 1}, gpus_ready={"p": 1}, gpus_wanted={"p": 1}, usd_per_hour={("p", "a"): 1.0},
+        nodes_unfit={("p", "invalid"): 1},
         problems={"error": 1}, source_up={"s": True}, source_age_s={"s": 1.0}, breaker_open={"a": True}, tick_age_s=1.0,
     )  # fmt: skip
     found: dict[str, set[str]] = {}

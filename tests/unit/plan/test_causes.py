@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from meshd.model import plan as p
 from meshd.model.desired import Block, Policy
 from meshd.model.failure import FailureCause
 from meshd.model.machine import Phase
@@ -123,7 +124,7 @@ def test_its_cloud_is_asked_before_it_is_given_up() -> None:
 def test_the_cloud_says_that_it_is_there() -> None:
     m = machine(Phase.READY, heartbeat_at=ago(900), marks={"asked_cloud": ago(5), "told_alive": ago(5)})
     missing = around(m, instances={"aws": Fresh((), NOW)})
-    assert next_step(m, World.of(missing, POLICY, NOW, {})) is None
+    assert isinstance(next_step(m, World.of(missing, POLICY, NOW, {})), p.NoteFitness), "it is silent, and kept"
     later = replace(m, marks={"asked_cloud": ago(5), "told_alive": ago(POLICY.listing_lag_s + 1)})
     assert isinstance(next_step(later, World.of(missing, POLICY, NOW, {})), Move)
 

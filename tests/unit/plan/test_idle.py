@@ -8,21 +8,20 @@ from typing import Any
 
 import pytest
 
-from meshd.model.desired import Policy, Pool, Target
+from meshd.model.desired import Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmView
 from meshd.plan.idle import give_back, idle_since
-from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, machine, node, slurm
+from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, machine, node, sight, slurm
 
 POOL = Pool("h100", "h100", 1, 8, ("aws",), idle_timeout_s=1800)
 READY = machine(Phase.READY)
-POLICY = Policy()
 
 
 def look(*states: str, before: datetime | None = None, jobs: dict[str, str] | None = None, **parts: Any) -> Any:
     """Since when the machine is idle, after one look."""
     seen = Fresh(slurm(node(READY, *states, **parts), jobs=jobs), NOW)
-    return idle_since({READY.name: before} if before else {}, [READY], seen, POLICY, NOW).get(READY.name)
+    return idle_since({READY.name: before} if before else {}, [READY], sight(slurm=seen)).get(READY.name)
 
 
 def test_it_counts_from_the_first_look_without_a_job() -> None:
@@ -34,18 +33,31 @@ def test_it_counts_from_the_first_look_without_a_job() -> None:
     ("states", "changes"),
     [
         (["ALLOCATED"], {}), (["MIXED"], {}), (["IDLE", "COMPLETING"], {}), (["IDLE"], {"jobs": {"h100-1": "7"}}),
-        (["IDLE", "DRAIN"], {}), (["DOWN"], {}), (["IDLE", "NOT_RESPONDING"], {}),
-        (["IDLE"], {"address": "100.64.9.9"}),
+        (["IDLE", "DRAIN"], {}), (["IDLE", "DRAIN"], {"reason": "drained by alice: mine", "reason_by": "slurm"}),
+        (["DOWN"], {"reason": "disk", "reason_by": "alice"}), (["IDLE"], {"address": "100.64.9.9"}),
+        (["MIXED", "DRAIN"], {"reason": "Kill task failed", "reason_by": "slurm"}),
     ],
 )  # fmt: skip
 def test_a_job_or_a_doubt_begins_it_anew(states: list[str], changes: dict[str, Any]) -> None:
     assert look(*states, before=ago(600), **changes) is None
 
 
+@pytest.mark.parametrize(
+    ("states", "changes"),
+    [
+        (["IDLE", "DRAIN"], {"reason": "Kill task failed", "reason_by": "root"}),
+        (["IDLE", "DRAIN", "INVALID_REG"], {"reason": "gres/gpu count reported lower than configured (0 < 1)"}),
+        (["DOWN"], {"reason": "Node unexpectedly rebooted", "reason_by": "slurm"}), (["IDLE", "NOT_RESPONDING"], {}),
+    ],
+)  # fmt: skip
+def test_a_node_that_no_job_can_use_is_idle(states: list[str], changes: dict[str, Any]) -> None:
+    assert look(*states, before=ago(600), **changes) == ago(600)
+
+
 def test_who_cannot_look_begins_anew() -> None:
     before = {READY.name: ago(600)}
-    assert idle_since(before, [READY], GONE_DARK, POLICY, NOW) == {}
-    assert idle_since(before, [READY], Fresh(slurm(node(READY)), ago(1000)), POLICY, NOW) == {}
+    assert idle_since(before, [READY], sight(slurm=GONE_DARK)) == {}
+    assert idle_since(before, [READY], sight(slurm=Fresh(slurm(node(READY)), ago(1000)))) == {}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +71,7 @@ def test_who_cannot_look_begins_anew() -> None:
 def test_a_node_that_jobs_wait_for_is_not_idle(reason: str, partition: str, idle: bool) -> None:
     waiting = SlurmJob("9", "u", partition, "PENDING", state_reason=reason)
     view = SlurmView("24.11.5", {READY.slot: node(READY, partitions=("gpu",))}, (waiting,))
-    assert bool(idle_since({}, [READY], Fresh(view, NOW), POLICY, NOW)) is idle
+    assert bool(idle_since({}, [READY], sight(slurm=Fresh(view, NOW)))) is idle
 
 
 def idle_for(*minutes: float) -> tuple[list[Machine], dict[str, datetime]]:

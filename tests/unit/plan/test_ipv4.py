@@ -17,7 +17,7 @@ from meshd.model.plan import Move, RequestMachine
 from meshd.plan.ipv4 import NO_IPV4, machines_without_ipv4
 from meshd.plan.memory import BootPolicy, tripped
 from meshd.plan.planner import plan
-from meshd.plan.world import LONG_AGO
+from meshd.plan.sight import LONG_AGO
 from tests.unit.worlds import FACTS, NOW, around, machine, peer, snapshot, tailnet
 
 WANTED = Desired(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -24,8 +25,23 @@ LONG = 100_000.0
 
 
 def step(m: Machine, seen: Snapshot, **policy: Any) -> p.Step | None:
+    """The next step. That a node is not fit is written down besides: see test_fitness.py and test_repair.py."""
     blocks: dict[str, Block] = policy.pop("blocks", {})
-    return next_step(m, World.of(seen, replace(POLICY, **policy), NOW, blocks))
+    found = next_step(m, World.of(seen, replace(POLICY, **policy), NOW, blocks))
+    return None if isinstance(found, p.NoteFitness) else found
+
+
+def with_reason(m: Machine, reason: str, by: str, *states: str, at: datetime = NOW) -> Snapshot:
+    """As `around`, and Slurm says why."""
+    told = node(m, *states, reason=reason, reason_by=by, reason_at=at)
+    return around(m, slurm=Fresh(slurm(told), NOW))
+
+
+def test_a_drain_from_before_this_machine_tells_nothing_of_it() -> None:
+    m = machine(Phase.TESTING)  # its slurmd was started 1000 s ago
+    assert isinstance(step(m, with_reason(m, "Kill task failed", "root", "IDLE", "DRAIN", at=ago(2000))), p.Accept)
+    assert to(step(m, with_reason(m, "Kill task failed", "root", "IDLE", "DRAIN", at=ago(500)))) is Phase.DRAINING
+    assert step(m, with_reason(m, "bad fan", "alice", "IDLE", "DRAIN", at=ago(2000))) is None
 
 
 def to(found: p.Step | None) -> Phase | None:
@@ -129,7 +145,8 @@ def test_the_node_key_of_its_own_device_shall_last() -> None:
 def test_a_deleted_device_is_written_down_and_ends_nothing(phase: Phase) -> None:
     m = machine(phase, tailnet_id="n-old", munge_ok=False, heartbeat_at=ago(LONG))
     for states, jobs in ((("MIXED",), {m.slot: "7"}), (("DOWN", "NOT_RESPONDING"), {m.slot: "7"})):
-        seen = around(m, *states, "DRAIN", jobs=jobs, published={}, tailnet=Fresh(tailnet(), NOW))
+        ours = slurm(node(m, *states, "DRAIN", reason="meshd: x"), jobs=jobs)
+        seen = around(m, slurm=Fresh(ours, NOW), published={}, tailnet=Fresh(tailnet(), NOW))
         found = step(m, seen)
         if phase is Phase.TESTING and "MIXED" in states:
             assert isinstance(found, p.Accept)
@@ -360,7 +377,13 @@ def test_what_never_ran_a_slurmd_need_not_be_drained(started: bool) -> None:
 def test_testing_is_accepted_or_given_up() -> None:
     m = machine(Phase.TESTING)
     assert isinstance(step(m, around(m, "IDLE")), p.Accept)
-    assert isinstance(step(m, around(m, "IDLE", "DRAIN")), p.Accept)
+    assert isinstance(step(m, with_reason(m, "meshd: free slot", "slurm", "IDLE", "DRAIN")), p.Accept)
+    assert step(m, with_reason(m, "drained by alice: mine", "slurm", "IDLE", "DRAIN")) is None, "it waits for her"
+    assert step(m, around(m, "IDLE", "DRAIN")) is None, "nobody knows whose drain it is"
+    late = machine(Phase.TESTING, age_s=LONG)
+    assert step(late, with_reason(late, "bad fan", "alice", "IDLE", "DRAIN")) is None, "no deadline ends it"
+    assert to(step(m, with_reason(m, "Kill task failed", "root", "IDLE", "DRAIN"))) is Phase.DRAINING
+    assert to(step(m, around(m, "IDLE", "INVALID_REG", "DRAIN"))) is Phase.DRAINING, "up, and refused all the same"
     assert step(m, around(m, "DOWN", "NOT_RESPONDING")) is None
     assert to(step(m, around(m, "DOWN", "INVALID_REG"))) is Phase.DRAINING
     other = around(m, slurm=Fresh(slurm(node(m, "IDLE", address="100.64.9.9")), NOW))
@@ -422,9 +445,9 @@ def test_by_force() -> None:
 
 def test_terminating_waits_for_its_line_then_asks_for_ever() -> None:
     m = machine(Phase.TERMINATING, tailnet_ip="100.64.0.2", line_published=True)
-    assert step(m, around(m)) is None
+    assert step(m, around(m, "DOWN", "DRAIN")) is None
     assert isinstance(step(m, around(m, published={})), p.Terminate)
-    assert isinstance(step(replace(m, phase_since=ago(90)), around(m)), p.Terminate)
+    assert isinstance(step(replace(m, phase_since=ago(90)), around(m, "DOWN", "DRAIN")), p.Terminate)
     asked = replace(m, marks={"terminate_called": ago(5)})
     assert step(asked, around(m, published={})) is None
     again = replace(m, marks={"terminate_called": ago(20)})
@@ -432,6 +455,21 @@ def test_terminating_waits_for_its_line_then_asks_for_ever() -> None:
     assert to(step(replace(again, phase_since=ago(LONG)), around(m, published={}))) is Phase.LOST
     lost = replace(again, phase=Phase.LOST, phase_since=ago(LONG))
     assert isinstance(step(lost, around(m, published={})), p.Terminate)
+
+
+@pytest.mark.parametrize(
+    ("states", "drains"),
+    [
+        (("IDLE",), True), (("MIXED",), True), (("IDLE", "DRAIN"), False), (("DOWN",), False),
+        (("IDLE", "NOT_RESPONDING"), False),
+    ],
+)  # fmt: skip
+def test_a_node_that_slurm_has_opened_while_it_leaves_is_drained_again(states: tuple[str, ...], drains: bool) -> None:
+    """slurmctld's next ping returns a node that was set DOWN by force: its line could never become a free slot."""
+    m = machine(Phase.TERMINATING, tailnet_ip="100.64.0.2", line_published=True, removal="forced", left_slurm=True)
+    assert isinstance(step(m, around(m, *states)), p.Drain) is drains
+    asked = replace(m, marks={"drained": ago(-1)})
+    assert step(asked, around(m, *states)) is None, "what was seen is older than what was done"
 
 
 def test_never_asked_with_success_it_is_lost_all_the_same() -> None:

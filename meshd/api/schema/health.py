@@ -1,0 +1,59 @@
+"""How well single nodes are: parts of what `meshctl nodes` and `meshctl explain` show."""
+
+from __future__ import annotations
+
+from pydantic import AwareDatetime
+
+from meshd.api.schema.base import Part
+
+
+class GpuLoadRow(Part):
+    """One GPU's load, as nvidia-smi told the node agent last."""
+
+    index: int
+    utilization_percent: int = 0
+    memory_used_mib: int = 0
+
+
+class HealthView(Part):
+    """What Slurm, the node agent and the tailnet say of a node, and what follows from it.
+
+    Attributes:
+        unfit: the code of what keeps it from its work (docs/troubleshooting.md lists them); "" when it is fit.
+        text: the same for people, in Slurm's own words where it has any.
+        since: since when it is unfit.
+        next: what meshd does about it, and when.
+        cure: what a person can do.
+        slurm_state: as sinfo shows it; "" when Slurm cannot be read.
+        slurm_reason, slurm_reason_by, slurm_reason_at: why it is drained or DOWN, who said so, and when.
+        tailnet: `online`, or since when the device is offline; "" when the tailnet cannot be read.
+        heartbeat_age_s: since the agent's last word; None before its first.
+        reported_at: when the agent told what follows; None: not since meshd started.
+        jobs_seen: jobs with processes on the machine, whatever Slurm says.
+        gpu_fault: what is wrong with its GPUs; "" when nothing is known to be.
+        log: the last lines of slurmd's log, oldest first.
+        log_at: when they were fetched.
+    """
+
+    unfit: str = ""
+    text: str = ""
+    since: AwareDatetime | None = None
+    next: str = ""
+    cure: str = ""
+    slurm_state: str = ""
+    slurm_reason: str = ""
+    slurm_reason_by: str = ""
+    slurm_reason_at: AwareDatetime | None = None
+    tailnet: str = ""
+    heartbeat_age_s: float | None = None
+    reported_at: AwareDatetime | None = None
+    agent_version: str = ""
+    uptime_s: float = 0.0
+    load1: float = 0.0
+    slurmd_alive: bool | None = None
+    munged_alive: bool | None = None
+    jobs_seen: int = 0
+    gpus: list[GpuLoadRow] = []
+    gpu_fault: str = ""
+    log: list[str] = []
+    log_at: AwareDatetime | None = None

@@ -1,0 +1,56 @@
+"""Looks at the nodes' fitness before each plan: what is forgotten, what was proved, whose log is to be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from meshd.daemon.node_logs import NodeLogs
+from meshd.daemon.records import Records
+from meshd.daemon.reports import NodeReports
+from meshd.model.desired import Cause, Desired
+from meshd.model.machine import Machine
+from meshd.model.observed import Snapshot
+from meshd.plan.fitness import marked
+from meshd.plan.replace import block_key, proved
+from meshd.plan.sight import Sight
+
+
+class FitnessWatch:
+    """See the module.
+
+    Args:
+        logs: asked for the log of each node that has become unfit; None: no log is kept.
+    """
+
+    def __init__(
+        self, records: Records, desired: Callable[[], Desired], reports: NodeReports, logs: NodeLogs | None = None
+    ) -> None:
+        self._records = records
+        self._desired = desired
+        self._reports = reports
+        self._logs = logs
+        self._unfit: set[str] = set()
+
+    def look(self, snapshot: Snapshot, now: datetime) -> None:
+        """Journal what was proved. Raises StoreError."""
+        machines = self._records.journal.machines()
+        names = {m.name for m in machines}
+        self._reports.keep(names)
+        if self._logs is not None:
+            unfit = {m.name for m in machines if marked(m) is not None}
+            self._logs.keep(names)
+            for name in unfit - self._unfit:
+                self._logs.want(name)
+            self._unfit = {str(name) for name in unfit}
+        self._prove(machines, snapshot, now)
+
+    def _prove(self, machines: list[Machine], snapshot: Snapshot, now: datetime) -> None:
+        desired = self._desired()
+        for pool in desired.pools:
+            key = block_key(pool)
+            block = desired.blocks.get(key) or desired.cooled.get(key)
+            if block is not None and block.cause is Cause.UNFIT:
+                sight = Sight.of(snapshot, desired.policy, now)
+                if proved(block, [m for m in machines if m.pool == pool], sight):
+                    self._records.journal.unblock({key})

@@ -1,0 +1,109 @@
+"""Unfit nodes as people see them: problems of `meshctl status`, and the diagnosis of `meshctl explain`. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+from meshd.api import schema as s
+from meshd.daemon import views
+from meshd.daemon.node_logs import LogTail
+from meshd.model.desired import Desired
+from meshd.model.machine import Machine, Phase
+from meshd.plan.fitness import Unfit, Why, unfit
+from meshd.plan.prognosis import cure, next_step
+from meshd.plan.replace import STRIKES_TOLD, block_key
+from meshd.plan.sight import Sight
+
+AT_ONCE = frozenset({Why.SILENT})
+"""Told without a grace: the time that makes it a verdict is one already."""
+
+
+def problems(machines: Sequence[Machine], desired: Desired, sight: Sight) -> Iterable[s.ProblemView]:
+    """Nodes that are not fit for longer than the grace, and pools whose replacements become unfit too."""
+    by_pool: dict[str, list[Machine]] = {}
+    for machine in machines:
+        by_pool.setdefault(machine.pool, []).append(machine)
+    for machine in machines:
+        found = unfit(machine, sight)
+        if found is not None and not machine.removal and not machine.failure and _lasts(found, sight):
+            yield _problem(machine, found, by_pool[machine.pool], desired, sight)
+    for name in desired.pools:
+        block = desired.blocks.get(block_key(name)) or desired.cooled.get(block_key(name))
+        if block is not None and block.strikes >= STRIKES_TOLD:
+            yield s.ProblemView(
+                severity="error",
+                text=f"{block.strikes} nodes were replaced one after another, and what came in their place did not "
+                f"stay fit: it has one cause outside of the machines. The last: {block.reason}",
+                cure="look at slurm.conf, prologs and the image; `meshctl explain SLOT` shows slurmd's log",
+                pool=name,
+            )
+
+
+def _lasts(found: Unfit, sight: Sight) -> bool:
+    return found.why in AT_ONCE or sight.now - found.since >= timedelta(seconds=sight.policy.unfit_grace_s)
+
+
+def _problem(
+    machine: Machine, found: Unfit, machines: Sequence[Machine], desired: Desired, sight: Sight
+) -> s.ProblemView:
+    after = next_step(machine, found, machines, desired, sight)
+    pool = desired.pools.get(machine.pool)
+    stays = found.deliberate or (pool is not None and not pool.replace_unfit)
+    return s.ProblemView(
+        severity="info" if found.deliberate else "warning",
+        text=f"{machine.slot} ({machine.name}) is not fit: {found.words}" + (f". {_capital(after)}" if after else ""),
+        cure=cure(machine, found),
+        since=found.since,
+        machine=machine.name,
+        pool=machine.pool,
+        blocking=stays,
+    )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def health_view(
+    machine: Machine, machines: Sequence[Machine], desired: Desired, sight: Sight, log: LogTail | None
+) -> s.HealthView:
+    """All that is known of how a machine is. `machines` are its pool's."""
+    found, node, report, peer = unfit(machine, sight), sight.node(machine), sight.report(machine), sight.peer(machine)
+    tailnet = ""
+    if peer is not None:
+        seen = f" since {peer.last_seen:%Y-%m-%d %H:%M:%S} UTC" if peer.last_seen else ""
+        tailnet = f"online {peer.path}".rstrip() if peer.online else f"offline{seen}"
+    elif sight.tailnet is not None and machine.tailnet_id:
+        tailnet = "its device was deleted"
+    heard = machine.heartbeat_at
+    view = s.HealthView(
+        unfit=found.why.value if found else "",
+        text=found.words if found else "",
+        since=found.since if found else None,
+        next=next_step(machine, found, machines, desired, sight) if found and machine.phase is Phase.READY else "",
+        cure=cure(machine, found) if found else "",
+        slurm_state=views.slurm_state(node),
+        slurm_reason=node.reason if node else "",
+        slurm_reason_by=node.reason_by if node else "",
+        slurm_reason_at=node.reason_at if node else None,
+        tailnet=tailnet,
+        heartbeat_age_s=round((sight.now - heard).total_seconds(), 1) if heard else None,
+        log=list(log.lines) if log else [],
+        log_at=log.at if log else None,
+    )
+    if report is None:
+        return view
+    return view.model_copy(
+        update={
+            "reported_at": report.at,
+            "agent_version": report.agent_version,
+            "uptime_s": report.uptime_s,
+            "load1": report.load1,
+            "slurmd_alive": report.slurmd_dead_since is None,
+            "munged_alive": report.munge_dead_since is None,
+            "jobs_seen": report.jobs,
+            "gpus": views.gpu_load(report),
+            "gpu_fault": report.gpu_fault,
+        }
+    )

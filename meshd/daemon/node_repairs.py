@@ -1,0 +1,95 @@
+"""The steps for nodes that are not fit: slurmd is started again, a drain of meshd's is lifted, a node is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import structlog
+
+from meshd.api.node_schema import Verb
+from meshd.config import TimingSettings
+from meshd.daemon.records import Records
+from meshd.model.desired import Cause
+from meshd.model.failure import FailureCause
+from meshd.model.machine import Phase
+from meshd.model.observed import SlurmView
+from meshd.model.plan import NoteFitness, Replace, RestartSlurmd, Undrain
+from meshd.plan.fitness import MARK, OURS, Unfit, Why, marks_with
+from meshd.plan.repair import RESTARTED
+from meshd.plan.replace import block_key, cooldown_most_s
+
+log = structlog.get_logger(__name__)
+
+RESTART_TIMEOUT_S = 60.0
+
+
+class Slurm(Protocol):
+    """What is asked of Slurm."""
+
+    async def view(self) -> SlurmView:
+        """Nodes and jobs now. Raises SlurmError."""
+        ...
+
+    async def resume(self, slot: str) -> None:
+        """Jobs may come again. Raises SlurmError."""
+        ...
+
+
+class Agents(Protocol):
+    """What is asked of the node agents."""
+
+    async def command(self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float) -> str:
+        """Have the agent carry out a verb; returns "" or why it failed."""
+        ...
+
+
+class NodeRepairs:
+    """Carries out the steps. Each looks once more before it acts: what was seen may be over."""
+
+    def __init__(self, records: Records, slurm: Slurm, agents: Agents, timing: Callable[[], TimingSettings]) -> None:
+        self._records = records
+        self._slurm = slurm
+        self._agents = agents
+        self._timing = timing
+
+    def note(self, step: NoteFitness) -> None:
+        """Journal the verdict."""
+        machine = self._records.get(step.subject)
+        found = Unfit(Why(step.why), step.reason, step.since) if step.why else None
+        self._records.change(step.subject, "unfit" if found else "fit", step.reason, marks=marks_with(machine, found))
+
+    async def restart_slurmd(self, step: RestartSlurmd) -> None:
+        """Have the agent restart slurmd. Once for each trouble: what a restart does not mend, a second one does not."""
+        self._records.mark(step.subject, RESTARTED, f"slurmd is restarted: {step.reason}")
+        why = await self._agents.command(step.subject, "restart_slurmd", {}, RESTART_TIMEOUT_S)
+        if why:
+            log.warning("slurmd_not_restarted", machine=step.subject, reason=why)
+            now = self._records.now()
+            self._records.journal.event(now, RESTARTED, f"its agent could not restart slurmd: {why}", step.subject)
+
+    async def undrain(self, step: Undrain) -> None:
+        """Lift a drain whose reason is meshd's own."""
+        machine = self._records.get(step.subject)
+        node = (await self._slurm.view()).nodes.get(step.slot)
+        if machine.phase is not Phase.READY or machine.removal or node is None or node.address != machine.tailnet_ip:
+            return
+        if node.drained and node.reason.startswith(OURS):
+            await self._slurm.resume(step.slot)
+            self._records.change(step.subject, "undrained", f"takes jobs again: {step.reason}")
+
+    async def replace(self, step: Replace) -> None:
+        """Give the node up, after one more look that no job is on it. The pool's next replacement waits from now on."""
+        machine = self._records.get(step.subject)
+        view = await self._slurm.view()
+        node = view.nodes.get(step.slot)
+        busy = view.jobs_on(step.slot) or (node is not None and node.busy)
+        held = any(mark.startswith(MARK) for mark in machine.marks)
+        if machine.phase is not Phase.READY or machine.removal or busy or not held:
+            return
+        first_s = self._timing().breaker_cooldown_s
+        self._records.refused(
+            block_key(step.pool), first_s, cooldown_most_s(first_s), f"{step.slot} was replaced: {step.reason}",
+            cause=Cause.UNFIT,
+        )  # fmt: skip
+        self._records.move(step.subject, Phase.DRAINING, step.reason, failure=step.reason, cause=FailureCause.UNFIT)

@@ -1,0 +1,74 @@
+"""What the node agents said last: one report for each machine, in memory alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+
+from meshd.api.node_schema import HeartbeatIn
+from meshd.model.machine import Machine
+from meshd.model.report import AgentReport, GpuLoad
+from meshd.plan.sight import LONG_AGO
+
+REBOOTS_APART = timedelta(minutes=1)
+"""One event of a machine in so long: an agent may say what it likes."""
+
+
+class NodeReports:
+    """Keeps the newest report of each machine, whose size the node API bounds.
+
+    Args:
+        tell: called with a machine and an event's kind and text when a report shows that something has happened.
+    """
+
+    def __init__(self, tell: Callable[[str, str, str], None] = lambda *_: None) -> None:
+        self._tell = tell
+        self._reports: dict[str, AgentReport] = {}
+        self._rebooted: dict[str, datetime] = {}
+        self.current: Mapping[str, AgentReport] = MappingProxyType(self._reports)
+        """By machine. It changes while heartbeats come in."""
+
+    def heard(self, machine: Machine, heartbeat: HeartbeatIn, at: datetime) -> None:
+        """Take a heartbeat in."""
+        last = self._reports.get(machine.name)
+        fault = _gpu_fault(machine, heartbeat)
+        other_boot = last is not None and "" != last.boot_id != heartbeat.boot_id != ""
+        if other_boot and at - self._rebooted.get(machine.name, LONG_AGO) >= REBOOTS_APART:
+            self._rebooted[machine.name] = at
+            self._tell(machine.name, "reboot", f"the machine was rebooted, and is up for {heartbeat.uptime_s:.0f} s")
+        self._reports[machine.name] = AgentReport(
+            at=at,
+            agent_version=heartbeat.agent_version,
+            boot_id=heartbeat.boot_id,
+            uptime_s=heartbeat.uptime_s,
+            load1=heartbeat.load1,
+            slurmd_dead_since=_since(not heartbeat.slurmd_alive, last.slurmd_dead_since if last else None, at),
+            munge_dead_since=_since(not heartbeat.munged_alive, last.munge_dead_since if last else None, at),
+            jobs=heartbeat.jobs,
+            gpus=tuple(GpuLoad(g.index, g.utilization_percent, g.memory_used_mib) for g in heartbeat.gpus),
+            gpu_fault=fault,
+            gpu_fault_since=_since(bool(fault), last.gpu_fault_since if last else None, at),
+        )
+
+    def keep(self, alive: Collection[str]) -> None:
+        """Forget the machines that are no more."""
+        for name in self._reports.keys() - set(alive):
+            del self._reports[name]
+            self._rebooted.pop(name, None)
+
+
+def _gpu_fault(machine: Machine, heartbeat: HeartbeatIn) -> str:
+    """What is wrong with its GPUs; "" when nothing is, or the machine was rented without any."""
+    if not machine.gpus:
+        return ""
+    if heartbeat.gpu_fault:
+        return heartbeat.gpu_fault
+    promised = len(machine.facts.gpus) if machine.facts else 0
+    if 0 < len(heartbeat.gpus) < promised:
+        return f"nvidia-smi shows {len(heartbeat.gpus)} of {promised} GPUs"
+    return ""
+
+
+def _since(wrong: bool, before: datetime | None, at: datetime) -> datetime | None:
+    return (before or at) if wrong else None

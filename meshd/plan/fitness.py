@@ -1,0 +1,275 @@
+"""Whether a node can do its work, and if not, why. PURE. The one place that decides it.
+
+It judges from three sources: Slurm's state and reason, the agent's last report, and the tailnet. A source that cannot
+be believed says nothing, neither good nor bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import SlurmNode
+from meshd.plan.sight import Sight
+
+OURS = "meshd:"
+"""Drain reasons of meshd begin so; it lifts no other drain."""
+
+PERSONS = "drained by "
+"""Drain reasons of `meshctl drain` begin so."""
+
+OFFLINE_SILENCE_S = 15.0
+"""An agent on a device that went offline, and silent for so long since, is late. Else `heartbeat_late_s` decides."""
+
+CLOCKS_DIFFER = timedelta(seconds=5)
+"""Between the control server's clock and the head's."""
+
+_SLURMS_WORDS = (
+    "Kill task failed", "Epilog error", "Prolog error", "batch job complete failure", "Duplicate jobid",
+    "Not responding", "Node unexpectedly rebooted", "Low RealMemory", "Low TmpDisk", "Low socket", "Low CPUs",
+    "gres/", "Low gres", "NHC", "Step not running", "NO NETWORK ADDRESS FOUND", "reboot timed out", "reboot complete",
+    "Health check failed", "Mismatch", "Secure node", "Slurm job suspend", "slurmd", "Node reboot",
+)  # fmt: skip
+"""How reasons begin that slurmctld, slurmd or a health check gives (slurm's src/slurmctld, src/slurmd; LBNL's NHC).
+They decide only where root or SlurmUser gave them: both are a person's accounts too."""
+
+
+class Why(StrEnum):
+    """Why a node is not fit, worst first: of several causes the first one is named."""
+
+    BY_PERSON = "drained_by_person"
+    """Somebody drained it or set it DOWN. It is theirs: meshd neither lifts that nor replaces the node."""
+    MAINTENANCE = "maintenance"
+    """A reservation for maintenance, or a reboot that somebody asked Slurm for."""
+    SILENT = "silent"
+    """Its agent's heartbeat is late."""
+    SLURMD_DEAD = "slurmd_dead"
+    """Its agent finds no slurmd."""
+    MUNGE_DEAD = "munge_dead"
+    """Its munged does not answer its agent."""
+    GPU_FAULT = "gpu_fault"
+    """nvidia-smi cannot be read, or lacks GPUs."""
+    INVALID = "invalid"
+    """slurmd registered with less hardware than its line says (INVALID_REG)."""
+    DOWN = "down"
+    """Slurm holds it DOWN."""
+    NOT_RESPONDING = "not_responding"
+    """slurmd does not answer slurmctld."""
+    UNREGISTERED = "unregistered"
+    """slurmd has not registered: Slurm knows nothing of it."""
+    ABSENT = "absent"
+    """Slurm does not have the slot, or has it at another address."""
+    POWERED_DOWN = "powered_down"
+    """Slurm's power saving has it off, or is at it."""
+    DRAINED = "drained"
+    """Slurm itself drained it: a job's processes could not be killed, a prolog failed."""
+    BY_MESHD = "drained_by_meshd"
+    """meshd drained it, for a fault that is over: the drain is about to be lifted."""
+
+
+DELIBERATE = frozenset({Why.BY_PERSON, Why.MAINTENANCE, Why.POWERED_DOWN})
+"""Somebody's decision: nothing is repaired or replaced, and nobody is warned."""
+
+REPLACEABLE = frozenset(
+    {
+        Why.SLURMD_DEAD, Why.MUNGE_DEAD, Why.GPU_FAULT, Why.INVALID, Why.DOWN, Why.NOT_RESPONDING, Why.UNREGISTERED,
+        Why.DRAINED,
+    }
+)  # fmt: skip
+"""Another machine may do better. Not SILENT: Slurm may be content with it, and where it is not, it is given up as dead.
+Not ABSENT: that is a fault of Slurm's files."""
+
+RESTART_HELPS = frozenset({Why.SLURMD_DEAD, Why.INVALID, Why.DOWN, Why.NOT_RESPONDING, Why.UNREGISTERED})
+"""A restart of slurmd registers the node anew; running steps live on."""
+
+_OUT_OF_REACH = frozenset({Why.SILENT, Why.SLURMD_DEAD, Why.DOWN, Why.NOT_RESPONDING, Why.UNREGISTERED})
+"""Stages of one and the same trouble: the time goes on when one follows another."""
+
+MARK = "unfit:"
+"""The journal's mark of a node that is not fit: `unfit:drained`, with the time since when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A verdict.
+
+    Attributes:
+        words: for people, in Slurm's own words where it has any.
+        since: since when, without a break.
+    """
+
+    why: Why
+    words: str
+    since: datetime
+
+    @property
+    def deliberate(self) -> bool:
+        """Somebody wants it so."""
+        return self.why in DELIBERATE
+
+
+def unfit(machine: Machine, sight: Sight) -> Unfit | None:
+    """Why a READY or TESTING node is not fit; None while it is, or nothing can be said.
+
+    A TESTING node is judged by what would keep jobs off it for good: a drain, or a refused registration.
+    """
+    if machine.phase is Phase.TESTING:
+        found = _closed(machine, sight)
+        return Unfit(found[0], found[1], machine.phase_since) if found else None
+    if machine.phase is not Phase.READY:
+        return None
+    in_slurm = _in_slurm(machine, sight)
+    if in_slurm is not None and in_slurm[0] in {Why.BY_PERSON, Why.MAINTENANCE}:
+        return _since_mark(machine, sight, *in_slurm)
+    late = _silent(machine, sight)
+    if late is not None:
+        return late
+    told = _told(machine, sight) or in_slurm
+    return _since_mark(machine, sight, *told) if told else None
+
+
+def is_ready(machine: Machine, sight: Sight) -> bool:
+    """READY, staying, and able to take jobs as far as is known."""
+    return machine.phase is Phase.READY and not machine.removal and unfit(machine, sight) is None
+
+
+def marked(machine: Machine) -> Why | None:
+    """Why the journal holds the node to be unfit; None when it does not."""
+    return next((Why(mark.removeprefix(MARK)) for mark in machine.marks if mark.startswith(MARK)), None)
+
+
+def marks_with(machine: Machine, found: Unfit | None) -> dict[str, datetime]:
+    """The machine's marks with this verdict in them."""
+    marks = {mark: at for mark, at in machine.marks.items() if not mark.startswith(MARK)}
+    return {**marks, MARK + found.why: found.since} if found else marks
+
+
+def by_person(node: SlurmNode, slurm_user: str) -> bool:
+    """Whether a person closed the node, as far as the reason tells. In doubt it was one: a drain is never lifted.
+
+    Slurm's own drains are given in the name of SlurmUser or root, both of which people use too.
+    """
+    if node.reason.startswith(OURS):
+        return False
+    if node.reason.startswith(PERSONS) or node.reason_by not in {"", "root", slurm_user}:
+        return True
+    if not node.reason:
+        return node.drained
+    return not node.reason.startswith(_SLURMS_WORDS)
+
+
+def _since_mark(machine: Machine, sight: Sight, why: Why, words: str) -> Unfit:
+    """The verdict, since when the journal has known it, or since now."""
+    noted = marked(machine)
+    same = noted is why or (noted in _OUT_OF_REACH and why in _OUT_OF_REACH)
+    return Unfit(why, words, machine.marks[MARK + noted] if same and noted else sight.now)
+
+
+def _silent(machine: Machine, sight: Sight) -> Unfit | None:
+    """Its heartbeat is late, while the head could hear it."""
+    if machine.heartbeat_at is None or sight.tailnet is None:
+        return None
+    heard = max(machine.heartbeat_at, sight.tailnet_since)
+    silent_s = (sight.now - heard).total_seconds()
+    peer = sight.peer(machine)
+    offline, words = "", f"no heartbeat for {silent_s:.0f} s"
+    if peer is not None and not peer.online and peer.last_seen is not None:
+        words += f", tailnet offline since {peer.last_seen:%H:%M:%S} UTC"
+        offline = "" if machine.heartbeat_at > peer.last_seen + CLOCKS_DIFFER else "offline"
+    late_s = OFFLINE_SILENCE_S if offline else sight.policy.heartbeat_late_s
+    return Unfit(Why.SILENT, words, heard) if silent_s >= late_s else None
+
+
+def _told(machine: Machine, sight: Sight) -> tuple[Why, str] | None:
+    """What its agent reports for so long that it is no passing thing."""
+    report = sight.report(machine)
+    if report is None:
+        return None
+    if _lasts(report.slurmd_dead_since, sight):
+        return Why.SLURMD_DEAD, f"its agent finds no slurmd since {report.slurmd_dead_since:%H:%M:%S} UTC"
+    if _lasts(report.munge_dead_since, sight):
+        return Why.MUNGE_DEAD, f"its munged does not answer since {report.munge_dead_since:%H:%M:%S} UTC"
+    if _lasts(report.gpu_fault_since, sight):
+        return Why.GPU_FAULT, f"GPU fault: {report.gpu_fault}"
+    return None
+
+
+def _lasts(since: datetime | None, sight: Sight) -> bool:
+    return since is not None and (sight.now - since).total_seconds() >= sight.policy.unfit_grace_s
+
+
+def _in_slurm(machine: Machine, sight: Sight) -> tuple[Why, str] | None:
+    """What keeps jobs off it in Slurm. A word that is older than the phase tells of before."""
+    if sight.slurm is None or sight.slurm_at is None or sight.slurm_at <= machine.phase_since:
+        return None
+    node = sight.node(machine)
+    if node is None:
+        other = sight.slurm.nodes.get(machine.slot)
+        where = f"has {machine.slot} at {other.address}" if other else f"does not have {machine.slot}"
+        return Why.ABSENT, f"Slurm {where}, and the machine is at {machine.tailnet_ip}"
+    why = _state_why(node, sight.slurm.slurm_user)
+    if why in _OUT_OF_REACH and sight.tailnet is None:
+        return None  # a head that is off the tailnet reaches nobody, and neither does its slurmctld
+    return (why, held(node)) if why else None
+
+
+def _closed(machine: Machine, sight: Sight) -> tuple[Why, str] | None:
+    """What keeps jobs off a node that is being tested, for good."""
+    node = sight.node(machine)
+    if node is None or sight.slurm is None or sight.slurm_at is None or sight.slurm_at <= machine.phase_since:
+        return None
+    why = _state_why(node, sight.slurm.slurm_user)
+    if why is Why.DRAINED and before(node, machine):
+        return None
+    return (why, held(node)) if why in {Why.BY_PERSON, Why.MAINTENANCE, Why.INVALID, Why.DRAINED} else None
+
+
+def before(node: SlurmNode, machine: Machine) -> bool:
+    """The slot was closed before this machine's slurmd was started: that tells of the machine that was there before."""
+    started = machine.marks.get("start_slurmd", machine.created_at)
+    return node.reason_at is not None and node.reason_at < started
+
+
+def _state_why(node: SlurmNode, slurm_user: str) -> Why | None:
+    states = node.states
+    if states & {"DRAIN", "DOWN", "FAIL", "FAILING"} and by_person(node, slurm_user):
+        return Why.BY_PERSON
+    if states & {"MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"}:
+        return Why.MAINTENANCE
+    if states & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}:
+        return Why.POWERED_DOWN
+    if "INVALID_REG" in states:
+        return Why.INVALID
+    if states & {"DOWN", "ERROR"}:
+        return Why.DOWN
+    if states & {"NOT_RESPONDING", "NO_RESPOND"}:
+        return Why.NOT_RESPONDING
+    if states & {"UNKNOWN", "FUTURE", "POWERING_UP"}:
+        return Why.UNREGISTERED
+    if states & {"DRAIN", "FAIL", "FAILING"}:
+        return Why.BY_MESHD if node.reason.startswith(OURS) else Why.DRAINED
+    return None
+
+
+def held(node: SlurmNode) -> str:
+    """How Slurm holds the node, in its own words, who said so and when."""
+    text = f"Slurm holds it {'+'.join(sorted(node.states))}"
+    if node.reason:
+        text += f": {node.reason}"
+    if node.reason_by and node.reason_at:
+        text += f" ({node.reason_by}, {node.reason_at:%Y-%m-%d %H:%M:%S} UTC)"
+    return text
+
+
+def count(machines: Iterable[Machine], sight: Sight) -> dict[tuple[str, Why], int]:
+    """How many nodes are unfit, by pool and reason."""
+    found: dict[tuple[str, Why], int] = {}
+    for machine in machines:
+        verdict = unfit(machine, sight)
+        if verdict is not None and machine.phase is Phase.READY and not machine.removal:
+            key = (str(machine.pool), verdict.why)
+            found[key] = found.get(key, 0) + 1
+    return found

@@ -1,0 +1,105 @@
+"""Which unfit node of a pool is given up, so that another is rented in its place. PURE.
+
+One at a time, and only while replacing does good: each replacement leaves the pool alone for a while, longer each time
+in a row. A node that was rented after it and stays fit lifts that. So a pool whose nodes all become unfit from one
+cause, a wrong slurm.conf or a bad image, is not rented again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from meshd.model.desired import Block, Desired, Pool
+from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
+from meshd.model.plan import Replace
+from meshd.plan.fitness import REPLACEABLE, Unfit, is_ready, unfit
+from meshd.plan.repair import RESTARTED
+from meshd.plan.scale import supply_gpus
+from meshd.plan.sight import Sight
+from meshd.plan.world import World
+from meshd.runtime.pauses import growing_pause_s
+
+DOUBLINGS_MOST = 5
+"""So often the wait between two replacements doubles."""
+
+STRIKES_TOLD = 3
+"""So many replacements in a row without a node that stays fit are told: the cause is not the machines."""
+
+PROOF_S = 3600.0
+"""A node that has been fit for so long proves that replacing does good."""
+
+
+def block_key(pool: str) -> str:
+    """The block under which a pool's replacements wait."""
+    return f"replace:{pool}"
+
+
+def replacement(desired: Desired, pool: Pool, machines: Sequence[Machine], world: World) -> Replace | None:
+    """The node of a pool to give up now. `machines` are the pool's, all that are not GONE."""
+    if not pool.replace_unfit or why_not(desired, pool, machines, world.now):
+        return None
+    due = [
+        (found.since, machine.name, machine, found)
+        for machine in machines
+        if (found := unfit(machine, world.sight)) is not None and _is_due(machine, found, world)
+    ]
+    if not due:
+        return None
+    _, _, machine, found = min(due, key=lambda one: one[:2])
+    return Replace(machine.name, f"unfit: {found.words}", machine.slot, pool.name)
+
+
+def why_not(desired: Desired, pool: Pool, machines: Sequence[Machine], now: datetime) -> str:
+    """Why no node of the pool is replaced at this time; "" when one may be."""
+    target = desired.target(pool)
+    if target is None:
+        return "the pool has no target, so it is held as it is"
+    for key in (f"pool:{pool.name}", block_key(pool.name)):
+        block = desired.blocks.get(key)
+        if block is not None and block.until > now:
+            return f"{block.reason}; the next one at {block.until:%H:%M:%S} UTC"
+    if any(m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY for m in machines):
+        return "another node is on its way in"
+    if supply_gpus(machines) < target.gpus:
+        return "the pool is short of nodes already"
+    return ""
+
+
+def due_at(machine: Machine, found: Unfit, sight: Sight) -> datetime | None:
+    """When an unfit node may be replaced at the earliest; None when this reason is none for that."""
+    if found.why not in REPLACEABLE:
+        return None
+    # What could not be reached while the head was off the tailnet has as long as any other from then on.
+    return max(found.since, sight.tailnet_since) + timedelta(seconds=sight.policy.replace_unfit_after_s)
+
+
+def cooldown_most_s(first_s: float) -> float:
+    """The longest that a pool's replacements wait, when they wait for `first_s` the first time."""
+    return first_s * 2.0**DOUBLINGS_MOST
+
+
+def proved(block: Block, machines: Sequence[Machine], sight: Sight) -> bool:
+    """A node of the pool that was rented after the last replacement has been READY and fit for PROOF_S."""
+    if sight.slurm is None:
+        return False
+    first_s = sight.policy.replace_cooldown_s
+    waited_s = growing_pause_s(block.strikes, first_s, cooldown_most_s(first_s))
+    since = block.until - timedelta(seconds=waited_s)
+    return any(
+        m.created_at >= since
+        and m.ready_at is not None
+        and (sight.now - m.ready_at).total_seconds() >= PROOF_S
+        and is_ready(m, sight)
+        for m in machines
+    )
+
+
+def _is_due(machine: Machine, found: Unfit, world: World) -> bool:
+    due = due_at(machine, found, world.sight)
+    report = world.sight.report(machine)
+    at_work = not world.idle(machine) or (report is not None and report.jobs > 0)
+    restarted = machine.marks.get(RESTARTED)
+    if restarted is not None and (world.now - restarted).total_seconds() < world.policy.unfit_grace_s:
+        return False  # what came of it is not seen yet
+    return machine.phase is Phase.READY and not machine.removal and due is not None and due <= world.now and not at_work

@@ -1,0 +1,227 @@
+"""What is done for an unfit node: written down, repaired, replaced; never under a job, never against a person."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from meshd.model import plan as p
+from meshd.model.desired import Block, Cause, Desired, Pool, Target
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import Fresh, Snapshot
+from meshd.model.report import AgentReport
+from meshd.plan.fitness import MARK, Why
+from meshd.plan.lifecycle import next_step
+from meshd.plan.planner import plan
+from meshd.plan.repair import RESTARTED
+from meshd.plan.replace import PROOF_S, block_key, proved
+from meshd.plan.sight import Sight
+from meshd.plan.world import World
+from tests.unit.worlds import NOW, ago, instance, machine, node, peer, slurm, snapshot, tailnet
+
+POOL = Pool("h100", "h100", 1, 8, ("aws",))
+KILL = {"reason": "Kill task failed", "reason_by": "slurm"}
+GRES = {"reason": "gres/gpu count reported lower than configured (0 < 1)", "reason_by": "slurm"}
+MINE = {"reason": "drained by alice: mine", "reason_by": "slurm"}
+FAULT = {"gpu_fault": "nvidia-smi: GPU is lost", "gpu_fault_since": ago(60)}
+
+
+def ready(index: int = 1, noted: Why | None = None, since_s: float = 1000.0, **changes: Any) -> Machine:
+    m = machine(Phase.READY, index=index, age_s=5000.0, ready_at=ago(5000))
+    marks = {**m.marks, **({MARK + noted: ago(since_s)} if noted else {})}
+    return replace(m, **{"marks": marks, **changes})
+
+
+def seen(*nodes: tuple[Machine, list[str], dict[str, Any]], jobs: dict[str, str] | None = None,
+         reports: dict[str, AgentReport] | None = None) -> Snapshot:  # fmt: skip
+    """All these machines live; each with its node's states and reason. An agent without a report of its own is well."""
+    machines = [m for m, _, _ in nodes]
+    told = {m.name: AgentReport(at=ago(5)) for m in machines}
+    return snapshot(
+        instances={"aws": Fresh(tuple(instance(m) for m in machines), NOW)},
+        tailnet=Fresh(tailnet(*(peer(m) for m in machines)), NOW),
+        slurm=Fresh(slurm(*(node(m, *states, **parts) for m, states, parts in nodes), jobs=jobs), NOW),
+        published={m.slot: m.tailnet_ip for m in machines}, reports={**told, **(reports or {})},
+    )  # fmt: skip
+
+
+def step(m: Machine, states: list[str], parts: dict[str, Any] | None = None, **more: Any) -> p.Step | None:
+    desired = Desired("lab", {}, {})
+    return next_step(m, World.of(seen((m, states, parts or {}), **more), desired.policy, NOW, {}))
+
+
+def planned(*nodes: tuple[Machine, list[str], dict[str, Any]], pool: Pool = POOL, gpus: int | None = -1,
+            blocks: dict[str, Block] | None = None, **more: Any) -> list[p.Step]:  # fmt: skip
+    gpus = len(nodes) if gpus == -1 else gpus
+    targets = {} if gpus is None else {"h100": Target("h100", gpus)}
+    desired = Desired("lab", {"h100": pool}, targets, blocks=blocks or {})
+    return list(plan(desired, [m for m, _, _ in nodes], seen(*nodes, **more), NOW).steps)
+
+
+def replaced(*nodes: tuple[Machine, list[str], dict[str, Any]], **more: Any) -> list[str]:
+    return [one.subject for one in planned(*nodes, **more) if isinstance(one, p.Replace)]
+
+
+# -- written down -----------------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_is_written_down_once_and_so_is_its_end() -> None:
+    found = step(ready(), ["IDLE", "DRAIN"], KILL)
+    assert isinstance(found, p.NoteFitness)
+    assert (found.why, found.since) == ("drained", NOW)
+    noted = ready(noted=Why.DRAINED)
+    assert step(noted, ["IDLE", "DRAIN"], KILL) is None
+    over = step(noted, ["IDLE"])
+    assert isinstance(over, p.NoteFitness)
+    assert over.why == ""
+    assert step(ready(), ["IDLE"]) is None
+
+
+def test_a_verdict_stays_while_nobody_can_be_asked() -> None:
+    noted = ready(noted=Why.DOWN)
+    blind = replace(seen((noted, ["DOWN"], {})), tailnet=Fresh(tailnet(healthy=False), NOW))
+    assert next_step(noted, World.of(blind, Desired("lab", {}, {}).policy, NOW, {})) is None
+    restarted = replace(seen((noted, ["IDLE"], {})), reports={})
+    assert next_step(noted, World.of(restarted, Desired("lab", {}, {}).policy, NOW, {})) is None
+
+
+# -- repaired ---------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_kept_off_a_broken_gpu_and_let_on_again() -> None:
+    m = ready(noted=Why.GPU_FAULT)
+    broken = {m.name: AgentReport(at=ago(5), gpu_fault="GPU is lost", gpu_fault_since=ago(60))}
+    found = step(m, ["MIXED"], jobs={m.slot: "7"}, reports=broken)
+    assert isinstance(found, p.Drain)
+    assert step(m, ["MIXED", "DRAIN"], {"reason": "meshd: GPU fault"}, jobs={m.slot: "7"}, reports=broken) is None
+    ours = {"reason": "meshd: GPU fault"}
+    for since_s, lifted in ((10, False), (60, True)):
+        over = ready(noted=Why.BY_MESHD, since_s=since_s)
+        assert isinstance(step(over, ["IDLE", "DRAIN"], ours), p.Undrain) is lifted
+    over = ready(noted=Why.BY_MESHD)
+    unsure = replace(seen((over, ["IDLE", "DRAIN"], ours)), reports={})
+    assert next_step(over, World.of(unsure, Desired("lab", {}, {}).policy, NOW, {})) is None, "its agent was not heard"
+
+
+def test_nobodys_drain_but_meshds_own_is_lifted() -> None:
+    for noted, parts in ((Why.DRAINED, KILL), (Why.BY_PERSON, MINE)):
+        assert step(ready(noted=noted), ["IDLE", "DRAIN"], parts) is None
+
+
+@pytest.mark.parametrize(
+    ("noted", "states", "parts"),
+    [
+        (Why.INVALID, ["IDLE", "DRAIN", "INVALID_REG"], GRES), (Why.DOWN, ["DOWN"], {}),
+        (Why.NOT_RESPONDING, ["IDLE", "NOT_RESPONDING"], {}), (Why.UNREGISTERED, ["UNKNOWN"], {}),
+    ],
+)  # fmt: skip
+def test_slurmd_is_restarted_once_and_under_no_job(noted: Why, states: list[str], parts: dict[str, Any]) -> None:
+    m = ready(noted=noted)
+    assert isinstance(step(m, states, parts), p.RestartSlurmd)
+    assert step(m, states, parts, jobs={m.slot: "7"}) is None
+    assert step(ready(noted=noted, since_s=10), states, parts) is None, "it may pass"
+    tried = replace(m, marks={**m.marks, RESTARTED: ago(500)})
+    assert step(tried, states, parts) is None
+    before = replace(m, marks={**m.marks, RESTARTED: ago(2000)})
+    assert isinstance(step(before, states, parts), p.RestartSlurmd), "that was another time"
+
+
+def test_a_dead_slurmd_is_started_under_a_job_too() -> None:
+    m = ready(noted=Why.SLURMD_DEAD)
+    told = {m.name: AgentReport(at=ago(5), slurmd_dead_since=ago(100), jobs=1)}
+    assert isinstance(step(m, ["ALLOCATED"], jobs={m.slot: "7"}, reports=told), p.RestartSlurmd)
+
+
+# -- replaced ---------------------------------------------------------------------------------------------------------
+
+FIT = (ready(2), ["IDLE"], {})
+BAD = (ready(noted=Why.DRAINED), ["IDLE", "DRAIN"], KILL)
+
+
+def test_an_unfit_node_without_a_job_is_replaced() -> None:
+    assert replaced(BAD, FIT) == [BAD[0].name]
+
+
+@pytest.mark.parametrize(
+    ("noted", "states", "parts"),
+    [
+        (Why.INVALID, ["IDLE", "DRAIN", "INVALID_REG"], GRES), (Why.DOWN, ["DOWN"], {}),
+        (Why.NOT_RESPONDING, ["IDLE", "NOT_RESPONDING"], {}), (Why.DRAINED, ["IDLE", "DRAIN"], KILL),
+    ],
+)  # fmt: skip
+def test_for_each_reason_that_another_may_not_have(noted: Why, states: list[str], parts: dict[str, Any]) -> None:
+    m = ready(noted=noted)
+    m = replace(m, marks={**m.marks, RESTARTED: ago(900)})
+    assert replaced((m, states, parts), FIT) == [m.name]
+    just = replace(m, marks={**m.marks, RESTARTED: ago(10)})
+    assert replaced((just, states, parts), FIT) == [], "what the restart did is not seen yet"
+
+
+def test_not_under_a_job_whoever_tells_of_it() -> None:
+    m = BAD[0]
+    assert replaced((m, ["MIXED", "DRAIN"], KILL), FIT, jobs={m.slot: "7"}) == []
+    assert replaced((m, ["IDLE", "DRAIN", "COMPLETING"], KILL), FIT) == []
+    assert replaced(BAD, FIT, reports={m.name: AgentReport(at=ago(5), jobs=1)}) == []
+
+
+def test_never_a_persons_node_and_never_one_that_is_only_silent() -> None:
+    for noted, states, parts in (
+        (Why.BY_PERSON, ["IDLE", "DRAIN"], MINE), (Why.BY_PERSON, ["DOWN"], {"reason": "bad fan", "reason_by": "bob"}),
+        (Why.MAINTENANCE, ["IDLE", "MAINTENANCE"], {}), (Why.ABSENT, ["IDLE"], {"address": "100.64.9.9"}),
+    ):  # fmt: skip
+        assert replaced((ready(noted=noted, since_s=1e6), states, parts), FIT) == []
+    assert replaced((ready(noted=Why.SILENT, heartbeat_at=ago(1e6)), ["IDLE"], {}), FIT) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "but"),
+    [
+        ({"pool": replace(POOL, replace_unfit=False)}, "the pool says no"),
+        ({"gpus": None}, "a pool without a target is held as it is"),
+        ({"gpus": 3}, "it lacks one already"),
+        ({"blocks": {"replace:h100": Block("replace:h100", ago(-60), "x", 1, Cause.UNFIT)}}, "one was, just now"),
+        ({"blocks": {"pool:h100": Block("pool:h100", ago(-60), "x", 1, Cause.BOOTS)}}, "nothing is rented for it"),
+    ],
+)
+def test_not_now(changes: dict[str, Any], but: str) -> None:
+    assert replaced(BAD, FIT, **changes) == [], but
+
+
+def test_one_at_a_time_the_one_that_is_unfit_for_longest() -> None:
+    older = (ready(3, noted=Why.DRAINED, since_s=3000.0), ["IDLE", "DRAIN"], KILL)
+    assert replaced(BAD, FIT, older) == [older[0].name]
+    coming = (machine(Phase.BOOTING, index=4), ["DOWN"], {})
+    assert replaced(BAD, FIT, coming) == []
+
+
+def test_an_unfit_node_goes_first_when_the_pool_shrinks() -> None:
+    """Before good ones that are newer, dearer, idle, or not there yet."""
+    old = (replace(BAD[0], created_at=ago(90000)), ["IDLE", "DRAIN"], KILL)
+    coming = (machine(Phase.BOOTING, index=4), ["DOWN"], {})
+    steps = planned(old, FIT, coming, gpus=2)
+    assert [one.subject for one in steps if isinstance(one, p.Remove)] == [old[0].name]
+    assert not [one for one in steps if isinstance(one, p.Replace)]
+    busy = (old[0], ["MIXED", "DRAIN"], KILL)
+    other = (ready(2), ["MIXED"], {})
+    steps = planned(busy, other, gpus=1, jobs={old[0].slot: "7", other[0].slot: "8"})
+    assert [one.subject for one in steps if isinstance(one, p.Remove)] == [old[0].name]
+    person = (replace(BAD[0], created_at=ago(90000)), ["IDLE", "DRAIN"], MINE)
+    steps = planned(person, (replace(FIT[0], created_at=ago(100)), ["IDLE"], {}), gpus=1)
+    assert [one.subject for one in steps if isinstance(one, p.Remove)] == [FIT[0].name], "a person's has no place"
+
+
+def test_what_proves_that_replacing_does_good() -> None:
+    block = Block(block_key("h100"), NOW - timedelta(seconds=PROOF_S), "x", 1, Cause.UNFIT)
+    begun = block.until - timedelta(seconds=600)
+    new = ready(created_at=begun + timedelta(seconds=60), ready_at=ago(PROOF_S))
+
+    def proves(m: Machine, states: list[str], parts: dict[str, Any] | None = None) -> bool:
+        return proved(block, [m], Sight.of(seen((m, states, parts or {})), Desired("lab", {}, {}).policy, NOW))
+
+    assert proves(new, ["IDLE"])
+    assert not proves(new, ["IDLE", "DRAIN"], KILL)
+    assert not proves(replace(new, created_at=begun - timedelta(seconds=60)), ["IDLE"]), "it was there before"
+    assert not proves(replace(new, ready_at=ago(PROOF_S - 60)), ["IDLE"]), "not for long enough"
