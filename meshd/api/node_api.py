@@ -154,6 +154,10 @@ class NodeApi:
         ticket = await self._desk.machine_for_join(tokens.hash_token(token))
         if ticket is None or not tokens.verify(token, ticket.token_hash):
             return None
+        if ticket.closed:
+            self._count_wrong(
+                request
+            )  # users of the machine can read it: their tries cost the head no more than guesses
         peer = await self._caller(request)
         try:
             tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
@@ -205,14 +209,18 @@ class NodeApi:
             raise self._wrong_token(request)
         return token
 
-    def _wrong_token(self, request: web.Request) -> _NodeCallError:
+    def _count_wrong(self, request: web.Request) -> None:
+        """Raises _NodeCallError when the address has come with too many tokens that open nothing."""
         address, now_s = _address(request), self._clock.monotonic_s()
         wait_s = self._throttle.wait_s(address, now_s)
         if wait_s > 0:
             cure = f"wait {math.ceil(wait_s)} s; right tokens are served meanwhile"
-            return _NodeCallError(429, "too many wrong tokens from this address", cure, code="throttled")
+            raise _NodeCallError(429, "too many wrong tokens from this address", cure, code="throttled")
         self._throttle.wrong(address, now_s)
-        log.warning("node_token_refused", address=address, path=request.path)
+
+    def _wrong_token(self, request: web.Request) -> _NodeCallError:
+        self._count_wrong(request)
+        log.warning("node_token_refused", address=_address(request), path=request.path)
         return _NodeCallError(
             401, "the token is not known here", "it is used up, of another cluster, or the machine is gone",
             code="unknown_token",

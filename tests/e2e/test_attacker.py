@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from meshd.contract.faults import Fault, Kind
 from tests.e2e.lab import USER, Lab
+from tests.e2e.test_jobs import WAIT_FOR_WORD
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -131,3 +132,51 @@ async def test_a_machine_that_left_keeps_no_secret(clouds: Lab, lab: Lab) -> Non
 
     await lab.until(left, "it has left")
     assert await lab.inside(name, "sh", "-c", f"ls {' '.join(KEYS)} 2>/dev/null; true") == ""
+
+
+async def test_node_tokens_are_renewed_while_a_job_runs(clouds: Lab, lab: Lab) -> None:
+    await lab.scale(1, "--provider", "aws")
+    ((name, row),) = (await lab.nodes()).items()
+    before = await lab.inside(name, "cat", KEYS[1])
+    job = await lab.sbatch(WAIT_FOR_WORD)
+    await lab.running(job)
+
+    view = await lab.ask("rotate-key", "--tokens", "--yes", timeout_s=120)
+    assert [(node["machine"], node["state"], node["generation"]) for node in view["nodes"]] == [(name, "done", 1)]
+    after = await lab.inside(name, "cat", KEYS[1])
+    assert before != after
+    assert await poll_status(lab, name, before) == "401"
+
+    # The agent is killed, then meshd: both go on with the new token.
+    await lab.inside(name, "systemctl", "kill", "-s", "KILL", "meshd-node")
+    await lab.kill_meshd()
+
+    async def speaks() -> bool:
+        age = (await lab.nodes())[name]["heartbeat_age_s"]
+        return age is not None and age < 5
+
+    await lab.until(speaks, "the agent speaks with its new token")
+    assert await poll_status(lab, name, before) == "401"
+    assert (await lab.job(job))["Restarts"] == "0"
+    await lab.inside(name, "touch", f"/tmp/end-{job}")
+    await lab.completed(job)
+    assert row["slot"] in await lab.slots()
+
+
+async def poll_status(lab: Lab, machine: str, token: str) -> str:
+    """The HTTP status of a poll with a token, from the machine itself."""
+    url = f"http://{lab.head.tailnet_ip}:{PORT}/v1/poll"
+    argv = [
+        "curl",
+        "-s",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        "-d",
+        "{}",
+        "-H",
+        f"Authorization: Bearer {token}",
+        url,
+    ]
+    return await lab.inside(machine, *argv)

@@ -78,11 +78,12 @@ async def test_another_machine(head: Head) -> None:
 
 
 async def test_tries_are_shown_to_people_and_are_one_event(head: Head) -> None:
-    one, _ = await head.ready()
+    one, agent = await head.ready()
     events = head.journal.last_event_id()
     user = head.at(1, head.join_token(one))
-    for _ in range(20):
-        assert (await user.join()).code == "ticket_closed"
+    codes = [(await user.join()).code for _ in range(20)]
+    assert codes == ["ticket_closed"] * 10 + ["throttled"] * 10
+    assert (await agent.poll()).status == 200
     (told,) = head.watch.problems(head.clock.now())
     assert (told.severity, told.machine) == ("warning", one.name)
     assert [event.kind for event in head.journal.events(events)] == ["ticket"]

@@ -80,7 +80,7 @@ async def test_an_address_that_guesses_locks_nobody_out(head: Head) -> None:
     assert set(codes) == {401, 429} and codes[-1] == 429
     assert (await agent.poll()).status == 200
     assert (await user.poll("x" * 64)).status == 429, "the agent's calls do not forgive the user's"
-    assert (await user.join(head.join_token(one))).code == "ticket_closed"
+    assert (await user.join(head.join_token(one))).code == "throttled"
 
 
 async def test_an_address_that_guesses_does_not_keep_a_machine_from_joining(head: Head) -> None:
