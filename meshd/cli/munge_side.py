@@ -39,8 +39,9 @@ def make(path: Path, fs: RootFs) -> str:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_key(path, key)
-        os.chown(path, uid, gid)
-        os.chown(path.parent, uid, gid)
+        # Who owns the directory could lay a link there meanwhile.
+        os.chown(path, uid, gid, follow_symlinks=False)
+        os.chown(path.parent, uid, gid, follow_symlinks=False)
     except OSError as error:
         raise MungeError(f"the munge key {path} cannot be written: {error.strerror}") from error
     return fingerprint(key)
