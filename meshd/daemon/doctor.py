@@ -46,12 +46,12 @@ class Doctor:
         munge_key: ReadyCheck,
         names: ReadyCheck,
         config_problem: Callable[[], str],
-        machine_names: Callable[[], frozenset[str]] = frozenset,
         machines: Callable[[], Iterable[Machine]] = tuple,
+        gpu_devices: ReadyCheck | None = None,
     ) -> None:
+        self._gpu_devices = gpu_devices
         self._machines = machines
         self._snapshot = snapshot
-        self._machine_names = machine_names
         self._providers = providers
         self._munge = munge
         self._devices = devices
@@ -69,6 +69,7 @@ class Doctor:
             ("slurm", self._slurm),
             ("slurm files", self._files),
             ("node names", self._names),
+            *([("gpu devices", self._gpu_devices)] if self._gpu_devices else []),
             ("metadata service", self._metadata_service),
             ("tailnet", self._tailnet),
             *self._devices.all(),
@@ -110,7 +111,7 @@ class Doctor:
             return fail("tailnet", "; ".join(view.problems) or "the head is not online", "run `tailscale status`")
         if without := head_without_ipv4(view):
             return fail("tailnet", without, NO_IPV4_CURE)
-        if lacking := machines_without_ipv4(view, self._machine_names()):
+        if lacking := machines_without_ipv4(view, frozenset(m.name for m in self._machines())):
             which = f"{counted(len(lacking), 'machine')}: {', '.join(lacking[:5])}"
             text = f"no IPv4 address, which Slurm's files need: {which}"
             return fail("tailnet", text, NO_IPV4_CURE)

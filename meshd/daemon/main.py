@@ -24,6 +24,7 @@ from meshd.daemon.device_checks import DeviceChecks
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
 from meshd.daemon.fitness_watch import FitnessWatch
+from meshd.daemon.gpu_devices import GpuDevices
 from meshd.daemon.guard.guards import Guards
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.head_names import HeadNames
@@ -210,7 +211,7 @@ class Daemon:
             ),
             files=self._publishing.check, munge_key=self._munge_desk.check, names=self._roster.check,
             config_problem=lambda: self._in_force.problem, machines=self._journal.machines,
-            machine_names=lambda: frozenset(m.name for m in self._journal.machines()),
+            gpu_devices=GpuDevices(self._slurm, lambda: self.settings.pools),
         )  # fmt: skip
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
         self._metrics.follow(self._standing)

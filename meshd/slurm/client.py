@@ -12,6 +12,7 @@ from meshd.errors import CommandError, CommandNotFound, CommandTimeout, SlurmErr
 from meshd.model.observed import SlurmNode, SlurmReservation, SlurmView
 from meshd.runtime.run import Runner
 from meshd.slurm.capabilities import Capabilities, SlurmVersion, capabilities, parse_version
+from meshd.slurm.gpu_devices import closed_in
 from meshd.slurm.show import (
     JOB_FORMAT,
     auth_type,
@@ -59,6 +60,14 @@ class SlurmClient:
             SlurmError: slurmctld does not answer.
         """
         return auth_type(await self._call(["scontrol", "show", "config"]))
+
+    async def gpus_closed(self) -> bool:
+        """Whether slurmd keeps a job from the GPUs of others.
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        return closed_in(await self._call(["scontrol", "show", "config"]))
 
     async def capabilities(self) -> Capabilities:
         """What the running slurmctld can do.
