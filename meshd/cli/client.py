@@ -176,7 +176,7 @@ class Head:
         return await self._ask("GET", path, kind, query=query, timeout_s=self._timeout_s + extra_s)
 
     async def _post(self, path: str, request: Request, kind: type[D], *, extra_s: float = 0.0) -> D:
-        body, timeout_s = request.model_dump_json(), self._timeout_s + extra_s
+        body, timeout_s = request.model_dump_json(exclude_unset=True), self._timeout_s + extra_s
         return await self._ask("POST", path, kind, body=body, timeout_s=timeout_s)
 
     async def _ask(

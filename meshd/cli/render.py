@@ -128,6 +128,7 @@ def status(view: StatusView) -> list[RenderableType]:
                 spare=("PARTITION",),
             )
         )
+        parts += [text(f"pool {pool.name}: {' '.join(pool.options)}") for pool in view.pools if pool.options]
     else:
         parts.append("no pools: add a [pools.NAME] table to the settings")
     for problem in view.problems:

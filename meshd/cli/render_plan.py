@@ -46,6 +46,9 @@ def _row(row: PlannedRow, stale: set[str]) -> tuple[str, ...]:
 def scale(answer: ScaleAnswer) -> list[RenderableType]:
     """What a new target means."""
     head = text(f"pool {answer.pool}: {answer.gpus_before} -> {counted(answer.gpus, answer.unit)}", "bold")
-    parts: list[RenderableType] = [head, *plan(answer.plan)]
+    parts: list[RenderableType] = [head]
+    if answer.options:
+        parts.append(text(f"options that hold: {' '.join(answer.options)}"))
+    parts += plan(answer.plan)
     parts += [text(f"warning: {w}", "yellow") for w in answer.warnings if w not in answer.plan.warnings]
     return parts + waiting(answer.waiting_for_jobs)

@@ -25,10 +25,12 @@ class Wish:
     provider: str | None = None
     region: tuple[str, ...] = ()
     spot: Literal["never", "prefer", "only"] | None = None
-    spread: bool = False
+    spread: bool | None = None
     max_price: float | None = None
     max_total: float | None = None
     max_overshoot: int | None = None
+    unset: tuple[str, ...] = ()
+    reset: bool = False
 
     @property
     def given(self) -> list[str]:
@@ -38,16 +40,37 @@ class Wish:
         return [f"--{name.replace('_', '-')}" for name in changed]
 
     def request(self, gpus: int) -> ScaleRequest:
-        """A dry run for so many GPUs.
+        """A dry run for so many GPUs. Only what was given is in it: the rest holds on from the target before.
 
         Raises:
+            click.UsageError: an option is both given and taken out.
             pydantic.ValidationError: a value that no request may have.
         """
-        return ScaleRequest(
-            gpus=gpus, pool=self.pool, gpu=self.gpu, gpus_per_node=self.gpus_per_node, provider=self.provider,
-            regions=self.region, spot=self.spot, spread=self.spread, max_usd_per_gpu_hour=self.max_price,
-            max_usd_per_hour=self.max_total, overshoot_max_gpus=self.max_overshoot, dry_run=True,
-        )  # fmt: skip
+        given: dict[str, Any] = {}
+        for option, field in _FIELDS.items():
+            value = getattr(self, option)
+            named = value is not None and value != ()
+            if option.replace("_", "-") in self.unset:
+                if named:
+                    raise click.UsageError(f"--{option.replace('_', '-')} is given and taken out by --unset")
+                given[field] = _UNSET.get(field)
+            elif named:
+                given[field] = value
+        if self.reset:
+            given["reset"] = True
+        if self.pool is not None:
+            given["pool"] = self.pool
+        return ScaleRequest(gpus=gpus, dry_run=True, **given)
+
+
+_FIELDS = {
+    "gpu": "gpu", "gpus_per_node": "gpus_per_node", "provider": "provider", "region": "regions", "spot": "spot",
+    "spread": "spread", "max_price": "max_usd_per_gpu_hour", "max_total": "max_usd_per_hour",
+    "max_overshoot": "overshoot_max_gpus",
+}  # fmt: skip
+"""Each option with the field of a ScaleRequest that it sets."""
+_UNSET: dict[str, Any] = {"regions": (), "spread": False}
+"""What stands for nothing, where it is not None."""
 
 
 _USD = Usd()
@@ -65,8 +88,8 @@ _OPTIONS = (
         help="Spot machines are cheaper and may be taken away at any time. prefer: spot where there is any.",
     ),
     click.option(
-        "--spread",
-        is_flag=True,
+        "--spread/--no-spread",
+        default=None,
         help="Let the new machines be of several clouds and regions. Without it all are of one, for a fast network.",
     ),
     click.option("--max-price", metavar="USD", type=_USD, help="Rent nothing dearer per GPU-hour."),
@@ -77,6 +100,14 @@ _OPTIONS = (
         type=click.IntRange(min=0),
         help="Take at most N GPUs more than asked for; without it as many as the cheapest machines have.",
     ),
+    click.option(
+        "--unset",
+        metavar="OPTION",
+        multiple=True,
+        type=click.Choice([name.replace("_", "-") for name in _FIELDS]),
+        help="Take out this option of the target before, e.g. max-price; may be repeated.",
+    ),
+    click.option("--reset", is_flag=True, help="Take out all options of the target before that are not given here."),
 )
 
 

@@ -28,7 +28,7 @@ from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.rotation.desk import RotationDesk
-from meshd.daemon.targets import asked_target, chosen_pool
+from meshd.daemon.targets import chosen_pool, next_target
 from meshd.daemon.token_desk import TokenDesk
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.ids import slot_order
@@ -38,6 +38,7 @@ from meshd.plan.fitness import unfit
 from meshd.plan.grow import amount, unit_of
 from meshd.plan.replace import block_key
 from meshd.plan.scale import supply_gpus
+from meshd.plan.target_options import options_of
 from meshd.runtime.clock import Clock
 from meshd.runtime.oneflight import OneFlight
 
@@ -210,7 +211,9 @@ class Desk:
         desired = self._desired()
         if request is not None:
             pool = chosen_pool(desired, request)
-            desired = self._with_target(desired, self._target(pool, request, "plan"))
+            target, dropped = self._target(pool, request, "plan")
+            view = self._plan_view(self._with_target(desired, target))
+            return view.model_copy(update={"warnings": [*dropped, *view.warnings]})
         return self._plan_view(desired)
 
     def _plan_view(self, desired: Desired) -> s.PlanView:
@@ -273,7 +276,7 @@ class Desk:
         desired, tick, now = self._desired(), self._tick(), self._clock.now()
         pool = chosen_pool(desired, request)
         old = desired.target(pool)
-        target = self._target(pool, request, str(actor.user))
+        target, dropped = self._target(pool, request, str(actor.user))
         # A breaker or a cool-down must not silence an explicit wish: the plan is made as if they were lifted.
         lifted = replace(
             self._with_target(desired, target),
@@ -302,7 +305,7 @@ class Desk:
         return s.ScaleAnswer(
             pool=pool.name, gpus_before=old.gpus if old else supply_gpus(machines), gpus=request.gpus,
             unit=unit_of(pool), target_id=target_id, at=now, last_event_id=last_event_id, plan=view,
-            warnings=view.warnings, waiting_for_jobs=waiting,
+            warnings=[*dropped, *view.warnings], waiting_for_jobs=waiting, options=list(options_of(target)),
         )  # fmt: skip
 
     async def reload(self, request: s.ReloadRequest, actor: Actor) -> s.ReloadView:
@@ -368,8 +371,9 @@ class Desk:
                 await asyncio.gather(*looks)
         self._reconciler.tick()
 
-    def _target(self, pool: Pool, request: s.ScaleRequest, by: str) -> Target:
-        return asked_target(pool, request, self._tick().snapshot.known_offers, by=by, at=self._clock.now())
+    def _target(self, pool: Pool, request: s.ScaleRequest, by: str) -> tuple[Target, list[str]]:
+        before, offers = self._journal.targets().get(pool.name), self._tick().snapshot.known_offers
+        return next_target(pool, request, before, offers, by=by, at=self._clock.now())
 
     @staticmethod
     def _with_target(desired: Desired, target: Target) -> Desired:

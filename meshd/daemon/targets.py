@@ -11,6 +11,7 @@ from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.model.desired import Desired, Pool, Target
 from meshd.plan.grow import amount
 from meshd.plan.placement import node_gpus, within
+from meshd.plan.target_options import OPTIONS, is_set, written
 from meshd.provider_api import Offer
 
 
@@ -73,6 +74,43 @@ def asked_target(
             f"raise pools.{pool.name}.max_nodes and reload meshd",
         )
     return target
+
+
+def next_target(
+    pool: Pool, request: s.ScaleRequest, before: Target | None, offers: Sequence[Offer], *, by: str, at: datetime | None
+) -> tuple[Target, list[str]]:
+    """The target that a request sets, and what is told about options of the one before.
+
+    Options that the request does not name hold on, unless it resets them. One that the pool does not allow any more is
+    dropped, and told.
+
+    Args:
+        pool: as the settings have it.
+        request: what is asked for now.
+        before: what somebody set before; None for nothing.
+        offers: all that is known.
+        by: who asks.
+        at: when.
+
+    Raises:
+        BadRequest, Refused: as `asked_target`.
+    """
+    kept = {} if request.reset or before is None else _kept(request, before)
+    dropped: list[str] = []
+    for field, value in list(kept.items()):
+        try:
+            _check_narrowing(pool, s.ScaleRequest.model_validate({"gpus": request.gpus, field: value}), offers)
+        except BadRequest as error:
+            dropped.append(f"{written(field)} of the target before is dropped: {error}")
+            del kept[field]
+    whole = request.model_copy(update=kept)
+    return asked_target(pool, whole, offers, by=by, at=at), dropped
+
+
+def _kept(request: s.ScaleRequest, before: Target) -> dict[str, object]:
+    """The options of the target before that a request leaves as they are."""
+    unnamed = [field for field in OPTIONS if field not in request.model_fields_set]
+    return {field: getattr(before, field) for field in unnamed if is_set(before, field)}
 
 
 def _check_narrowing(pool: Pool, request: s.ScaleRequest, offers: Sequence[Offer]) -> None:

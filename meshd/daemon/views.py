@@ -21,6 +21,7 @@ from meshd.plan.prices import is_stale
 from meshd.plan.render import overshoot_gpus
 from meshd.plan.scale import units
 from meshd.plan.sight import Sight
+from meshd.plan.target_options import options_of
 from meshd.provider_api import Offer
 from meshd.store.events import Event
 
@@ -61,6 +62,7 @@ def pool_view(
         target_id=(target.id or None) if target else None,
         target_gpus=target.gpus if target else 0,
         unit=unit_of(pool),
+        options=list(options_of(target)) if target else [],
         ready_gpus=sum(units(m) for m in machines if is_ready(m, sight)),
         unfit_gpus=sum(
             units(m) for m in machines if m.phase is Phase.READY and not m.removal and not is_ready(m, sight)

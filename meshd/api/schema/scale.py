@@ -27,6 +27,8 @@ class ScaleRequest(Request):
         spread: new machines may be of several providers and regions; else all are of one.
         overshoot_max_gpus: so many GPUs more may be taken where that is cheaper; None: what the pool says.
         dry_run: only answer what would be done.
+        reset: options that are not named are the pool's again; else those of the pool's target before hold on. A field
+            that is there is named, also as null.
     """
 
     gpus: Annotated[int, Field(ge=0, le=1_000_000)]
@@ -41,6 +43,7 @@ class ScaleRequest(Request):
     spread: bool = False
     overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = None
     dry_run: bool = False
+    reset: bool = False
 
     def only_looks(self) -> bool:
         """A dry run."""
@@ -63,6 +66,7 @@ class ScaleAnswer(Document):
         target_id: None for a dry run.
         at: when it was accepted, by the head's clock: a tick that began later has seen it.
         last_event_id: every event of this change has a higher id.
+        options: the options that hold with this target, as they are written on a command line.
     """
 
     pool: str
@@ -75,6 +79,7 @@ class ScaleAnswer(Document):
     plan: PlanView
     warnings: list[str] = []
     waiting_for_jobs: list[WaitingFor] = []
+    options: list[str] = []
 
 
 class ScaleOutcome(Document):

@@ -38,6 +38,7 @@ class PoolView(Part):
         ready_gpus: of READY nodes that are fit; those of unfit ones are in `unfit_gpus`.
         unfit: how many READY nodes are unfit, by the reason's code.
         machines: how many machines stand in each phase; GONE ones are not counted.
+        options: those of the target, as they are written on a command line.
     """
 
     name: str
@@ -51,6 +52,7 @@ class PoolView(Part):
     machines: dict[str, int] = {}
     usd_per_hour: float = 0.0
     queue: QueueView = QueueView()
+    options: list[str] = []
 
 
 class ProblemView(Part):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from meshd.api.schema import PlanView, ScaleAnswer, ScaleOutcome
+from meshd.api.schema import OffersQuery, PlanView, ScaleAnswer, ScaleOutcome
 from meshd.cli import render
 from meshd.cli.exits import CliError, Exit, QuietError, interrupted
 from meshd.cli.params import duration
@@ -39,6 +39,7 @@ Examples:
     show_default=True,
     help="How long --wait stays: 90s, 30m, 2h.",
 )
+@click.option("--refresh", is_flag=True, help="Have the clouds read their offers again first; takes some seconds.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @output_option
@@ -50,6 +51,7 @@ def command(
     wish: Wish,
     wait: bool,
     timeout_s: float,
+    refresh: bool,
     yes: bool,
     dry_run: bool,
     as_json: bool,
@@ -57,12 +59,15 @@ def command(
     """Set how many GPUs a pool has. Shows the machines and the price first, then asks.
 
     meshd takes the cheapest machines that meet every option and the pool's own limits. Where a cloud refuses one, it
-    goes on to the next zone, type, region and cloud by itself. The options hold for this target; the next `scale`
-    starts from the pool's settings again.
+    goes on to the next zone, type, region and cloud by itself. The options hold until another `scale` gives others:
+    `--gpus 5` alone changes the number only. --unset and --reset take them out; `meshctl status` shows them.
 
     Fewer GPUs never end a job: a node that works is given back when its jobs have ended.
     """
     request = wish.request(gpus)
+    if refresh:
+        with render.busy("having the clouds read ..."):
+            session.ask(lambda head: head.offers(OffersQuery(limit=1, refresh=True)))
     preview = session.ask(lambda head: head.scale(request))
     if dry_run:
         if as_json:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -265,3 +266,21 @@ def _take_terminal() -> None:
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_only_what_is_given_reaches_the_daemon(meshctl: Meshctl, served: Served) -> None:
+    def wish(*argv: str) -> dict[str, Any]:
+        assert meshctl("scale", "--gpus", "1", "--dry-run", *argv).code == 0
+        return served.desk.wishes[-1].model_dump(exclude_unset=True, exclude={"gpus", "dry_run"})
+
+    assert wish() == {}
+    assert wish("--no-spread", "--region", "r1") == {"spread": False, "regions": ("r1",)}
+    assert wish("--unset", "max-price", "--unset", "spread", "--unset", "region") == {
+        "max_usd_per_gpu_hour": None, "spread": False, "regions": (),
+    }  # fmt: skip
+    assert wish("--reset", "--spot", "only") == {"reset": True, "spot": "only"}
+    assert meshctl("scale", "--gpus", "1", "--unset", "spot", "--spot", "only").code == 2
+    assert meshctl("scale", "--gpus", "1", "--unset", "nonsense").code == 2
+    before = len(served.desk.queries)
+    assert wish("--refresh") == {}
+    assert [query.refresh for query in served.desk.queries[before:]] == [True]

@@ -568,3 +568,16 @@ async def test_events_are_filtered_and_names_that_do_not_exist_are_refused(world
     for wrong in ({"kind": "prcies"}, {"pool": "h10"}, {"machine": "h100-77"}):
         with pytest.raises(Unknown):
             await texts(**wrong)
+
+
+async def test_more_gpus_alone_keep_the_options_and_status_shows_them(world: World) -> None:
+    first = await world.desk.scale(s.ScaleRequest(gpus=1, spread=True, max_usd_per_gpu_hour=9), ROOT)
+    assert first.options == ["--spread", "--max-price 9"]
+    after = await world.desk.scale(s.ScaleRequest(gpus=2), ROOT)
+    target = world.journal.targets()["h100"]
+    assert (target.gpus, target.spread, target.max_usd_per_gpu_hour) == (2, True, 9)
+    (pool,) = (await world.desk.status()).pools
+    assert pool.options == after.options == first.options
+    assert (await world.desk.scale(s.ScaleRequest(gpus=2, reset=True, dry_run=True), ROOT)).options == []
+    await world.desk.scale(s.ScaleRequest(gpus=2, spread=False, max_usd_per_gpu_hour=None), ROOT)
+    assert (await world.desk.status()).pools[0].options == []

@@ -9,8 +9,9 @@ import pytest
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.daemon.targets import asked_target, chosen_pool
+from meshd.daemon.targets import asked_target, chosen_pool, next_target
 from meshd.model.desired import Desired, Pool, Target
+from meshd.plan.target_options import OPTIONS, options_of
 from tests.unit.worlds import NOW, OFFER
 
 H100 = Pool("big", "h100", 1, 4, ("aws", "gce"), gpus_per_node_max=8, regions=("r1", "r2b"))
@@ -98,3 +99,46 @@ def test_room() -> None:
         target(gpus=9, gpus_per_node=2)
     with pytest.raises(Refused, match="room for 4 machines"):
         target(POOLS["cpu"], gpus=5)
+
+
+BEFORE = Target(
+    "big", 4, provider="gce", max_usd_per_gpu_hour=2.5, max_usd_per_hour=40.0, gpu="h100-sxm", gpus_per_node=4,
+    regions=("r1",), spot="prefer", spread=True, overshoot_max_gpus=2,
+)  # fmt: skip
+
+
+def later(before: Target | None = BEFORE, pool: Pool = H100, **asked: Any) -> tuple[Target, list[str]]:
+    request = s.ScaleRequest.model_validate({"gpus": 5, **asked})
+    return next_target(pool, request, before, OFFERS, by="root", at=NOW)
+
+
+def test_options_that_are_not_named_hold_on() -> None:
+    found, told = later()
+    assert found == replace(BEFORE, gpus=5, by="root", at=NOW) and told == []
+    assert later(None)[0] == Target("big", 5, by="root", at=NOW)
+    found, _ = later(max_usd_per_gpu_hour=3.0, regions=("r2",))
+    assert (found.max_usd_per_gpu_hour, found.regions, found.spread, found.spot) == (3.0, ("r2",), True, "prefer")
+
+
+def test_options_are_taken_out_when_that_is_said() -> None:
+    found, _ = later(provider=None, spread=False, max_usd_per_hour=None)
+    assert (found.provider, found.spread, found.max_usd_per_hour) == ("", False, None)
+    assert found.spot == "prefer", "the others stay"
+    found, _ = later(reset=True, spot="only")
+    assert options_of(found) == ("--spot only",)
+
+
+def test_an_option_that_the_pool_does_not_allow_any_more_is_dropped_and_told() -> None:
+    found, told = later(pool=replace(H100, providers=("aws",), regions=("r2b",)))
+    assert (found.provider, found.regions, found.spread) == ("", (), True)
+    assert len(told) == 2 and told[0].startswith("--provider ") and told[1].startswith("--region ")
+    with pytest.raises(BadRequest):
+        later(pool=replace(H100, providers=("aws",)), provider="gce")
+
+
+def test_options_as_they_are_written() -> None:
+    assert options_of(BEFORE) == (
+        "--provider gce", "--gpu h100-sxm", "--gpus-per-node 4", "--region r1", "--spot prefer", "--spread",
+        "--max-price 2.5", "--max-total 40", "--max-overshoot 2",
+    )  # fmt: skip
+    assert options_of(Target("big", 3)) == () and len(OPTIONS) == 9
