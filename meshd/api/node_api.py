@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from meshd.api.doorkeeper import Doorkeeper, Limits, address_of, share
 from meshd.api.node_desk import NodeDesk
 from meshd.api.node_results import LOGS_MAX_B
-from meshd.api.node_schema import JoinIn, MungeIn, PollIn
+from meshd.api.node_schema import JoinIn, MungeIn, PollIn, TroubleIn
 from meshd.api.node_throttle import Throttle
 from meshd.bootstrap import tokens
 from meshd.bootstrap.assets import agent_zipapp
@@ -34,6 +34,10 @@ CALL_EVERY_S = 0.5
 """Then one in so many seconds: faster ones wait for their turn."""
 QUEUE_MAX_S = 20.0
 """A call whose turn is further away is refused."""
+TROUBLE_MAX_B = 4096
+TROUBLE_BURST = 5
+TROUBLE_EVERY_S = 15.0
+"""A machine's reports of what keeps it from joining."""
 RETRY = "the agent tries again by itself"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -68,6 +72,7 @@ class NodeApi:
         self._clock = clock
         self._throttle = Throttle()
         self._pace = TokenBuckets(BURST, CALL_EVERY_S)
+        self._reports = TokenBuckets(TROUBLE_BURST, TROUBLE_EVERY_S)
         self._door = Doorkeeper("node_api", limits or node_limits(poll_hold_s), address_of)
         self._runner: web.AppRunner | None = None
 
@@ -77,6 +82,7 @@ class NodeApi:
         app.router.add_get("/v1/time", self._time)
         app.router.add_get("/v1/agent", self._get_agent)
         app.router.add_get("/v1/needs", self._needs)
+        app.router.add_post("/v1/trouble", self._take_trouble)
         app.router.add_post("/v1/join", self._join)
         app.router.add_post("/v1/munge", self._munge)
         app.router.add_post("/v1/poll", self._poll)
@@ -133,6 +139,15 @@ class NodeApi:
             answer = await self._desk.rejoin(caller, peer, body.facts.to_model(), body.munge_key)
         log.info("machine_joined", machine=machine, slot=answer.slot, address=peer.ipv4, again=joining is None)
         return web.json_response(answer.to_wire())
+
+    async def _take_trouble(self, request: web.Request) -> web.Response:
+        joining = await self._ticket(request)
+        machine = joining[0].machine if joining else (await self._node(request))[0].machine
+        report = await self._body(request, TroubleIn, TROUBLE_MAX_B)
+        if not self._reports.try_take(machine, self._clock.monotonic_s()):
+            raise _NodeCallError(429, "this machine reports too often", f"wait {TROUBLE_EVERY_S:g} s", code="paced")
+        await self._desk.trouble(machine, report.stage, report.text)
+        return web.json_response({})
 
     async def _munge(self, request: web.Request) -> web.Response:
         machine = await self._known(request)

@@ -56,6 +56,10 @@ class NodeDesk(Protocol):
         """
         ...
 
+    async def trouble(self, machine: str, stage: str, text: str) -> None:
+        """What keeps the machine from joining: it becomes the machine's problem, and nothing else follows from it."""
+        ...
+
     async def needs(self, machine: str) -> Needs:
         """What an image without Slurm must be given."""
         ...

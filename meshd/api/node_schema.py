@@ -104,6 +104,18 @@ class JoinIn(_FromAgent):
     munge_key: _Digest = ""
 
 
+class TroubleIn(_FromAgent):
+    """POST /v1/trouble: what keeps a machine from joining, or from joining again.
+
+    Attributes:
+        stage: what it was at.
+        text: in the words of the program that failed.
+    """
+
+    stage: Literal["packages", "accounts", "slurmd", "gpu", "disk", "clock", "munge", "tailnet", "agent"]
+    text: Annotated[str, Field(min_length=1, max_length=400), _Words]
+
+
 class MungeIn(_FromAgent):
     """POST /v1/munge."""
 

@@ -51,9 +51,10 @@ def accept_join(
         "facts": facts,
     }
     if machine.phase in WAITING:
+        joined = f"joined from {peer.ipv4}"  # what kept it from that is over
         return records.move(
-            machine.name, Phase.CONFIGURING, f"joined from {peer.ipv4}", heartbeat_at=records.now(), **news
-        )
+            machine.name, Phase.CONFIGURING, joined, heartbeat_at=records.now(), problem="", **news
+        )  # fmt: skip
     if machine.phase in IN_SLURM and peer.ipv4 == machine.tailnet_ip:
         if facts == machine.facts:
             return records.journal.note(machine)

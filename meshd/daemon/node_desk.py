@@ -26,7 +26,7 @@ from meshd.daemon.token_renewal import TokenRenewer
 from meshd.daemon.tokens import MachineTokens
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
-from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.machine import IN_SLURM, REACHED, REBOOTING, Machine, Phase
 from meshd.model.observed import TailnetPeer
 from meshd.munge.client import MungeClient
 from meshd.munge.key import fingerprint
@@ -156,6 +156,16 @@ class NodeDeskOfDaemon:
         except JoinRefused as error:
             await self._refused(machine, error)
             raise
+        record = self._records.get(machine)
+        if REACHED not in record.marks:
+            marks = {**record.marks, REACHED: self._records.now()}
+            self._records.journal.note(replace(record, marks=marks))
+
+    async def trouble(self, machine: str, stage: str, text: str) -> None:
+        """Keep it as the machine's problem, for people and for the reason of a failure."""
+        record, problem = self._records.get(machine), redact(f"{stage}: {text}")
+        if problem != record.problem:
+            self._records.node_change(machine, "problem", problem, problem=problem)
 
     async def take_device(self, machine: str, peer: TailnetPeer) -> None:
         """Take the device that a machine came back with."""
@@ -252,6 +262,16 @@ class NodeDeskOfDaemon:
         own = own or bool(sha256 and not report.auth_key_sha256)
         return self._records.node_change(record.name, "auth_key", text, spare_key=sha256, own_key=own)
 
+    def _reboot(self, record: Machine, *, going_down: bool) -> Machine:
+        """A machine that says that it reboots is waited for as long as a boot may take."""
+        if going_down and not record.rebooting:
+            marks = {**record.marks, REBOOTING: self._records.now()}
+            return self._records.node_change(record.name, "reboot", "it reboots", marks=marks)
+        if record.rebooting and not going_down:
+            marks = {mark: at for mark, at in record.marks.items() if mark != REBOOTING}
+            return self._records.node_change(record.name, "reboot", "it is back after a reboot", marks=marks)
+        return record
+
     async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
         """Take the agent's report; hand it what it shall do."""
         record, problem = self._records.get(machine), redact(report.problem)
@@ -261,6 +281,7 @@ class NodeDeskOfDaemon:
             record = self._records.node_change(machine, "problem", problem, problem=problem)
         elif report.munge_ok and record.problem and not problem:
             record = self._records.node_change(machine, "problem", f"is over: {record.problem}", problem="")
+        record = self._reboot(record, going_down=report.phase == REBOOTING)
         for notice in report.notices:
             self._records.node_event(machine, "login", notice)
         if report.auth_key_sha256 not in ("", record.auth_key):

@@ -71,6 +71,9 @@ DEVICE_GONE = "device_gone"
 UNREADABLE = "unreadable"
 """The mark of a machine whose record in the journal could be read only in part."""
 
+REACHED = "reached"
+"""The mark of a machine that has come to the head's node API with its join token: the way there is open."""
+
 REBOOTING = "rebooting"
 """The mark of a machine whose agent said, as it was stopped, that the machine reboots."""
 

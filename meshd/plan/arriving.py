@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from meshd.model.desired import Cause
 from meshd.model.failure import FailureCause
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import REACHED, Machine, Phase
 from meshd.model.plan import Accept, Launch, Move, NotePeer, NotePublished, StartSlurmd, Step
 from meshd.plan.asking import ended_step
 from meshd.plan.fitness import unfit
@@ -77,12 +77,16 @@ def joining(machine: Machine, world: World) -> Step | None:
     if world.peers is None:
         return None  # it cannot reach the head either
     if age_s(machine, world, world.peers_since) > world.policy.join_timeout_s and not may_have_jobs(machine, world):
+        within = f"on the tailnet, but its node agent did not ask to join within {world.policy.join_timeout_s:g} s"
         if machine.problem:
-            return fail(machine, machine.problem, FailureCause.ADMISSION)
+            return fail(machine, f"not joined within {world.policy.join_timeout_s:g} s: {machine.problem}",
+                        FailureCause.ADMISSION)  # fmt: skip
+        if REACHED in machine.marks:
+            text = f"{within}, though it reaches the head: see `journalctl -u meshd-node` there, and its console"
+            return fail(machine, text, FailureCause.AGENT)
         return fail(
             machine,
-            f"on the tailnet, but its node agent did not ask to join within {world.policy.join_timeout_s:g} s: the "
-            "tailnet's ACL must let machines reach the head's node API port",
+            f"{within}: the tailnet's ACL must let machines reach the head's node API port",
             FailureCause.AGENT,
         )
     return None

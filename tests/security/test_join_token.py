@@ -14,7 +14,7 @@ from meshd.model.plan import AdoptOrphan
 from tests.security.attacker import KEY, Head, address_of, fingerprint, head_at
 from tests.unit.worlds import instance, machine
 
-CALLS = [("POST", "/v1/join"), ("GET", "/v1/needs"), ("GET", "/v1/agent")]
+CALLS = [("POST", "/v1/join"), ("GET", "/v1/needs"), ("GET", "/v1/agent"), ("POST", "/v1/trouble")]
 
 
 def secrets_in(body: object) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from typing import Any
 
@@ -18,8 +20,10 @@ from .login_watch import LoginWatch
 from .node import Node
 from .processes import look
 from .tools import run
+from .trouble import Trouble, stage_of
 
 POLL_SLACK_S = 15.0
+REBOOT_ASK_S = 5.0
 PROBLEM_HOLD_S = 2.0
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 10.0
@@ -27,6 +31,20 @@ EXIT_DEAD_MAN = 75
 SKEW_SAMPLES = 3
 GUARD_INTERVAL_S = 60.0
 METADATA_TEXT_MAX = 400
+
+
+class Stopped(BaseException):
+    """systemd stops the agent: the machine may be going down."""
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise Stopped
+
+
+def reboots(systemctl: str) -> bool:
+    """The machine goes down, and comes back. Raises ToolMissing and ToolTimeout."""
+    jobs = run([systemctl, "list-jobs", "--no-legend"], REBOOT_ASK_S, check=False).stdout
+    return any(f"{kind}.target" in jobs for kind in ("reboot", "soft-reboot", "kexec"))
 
 
 class Agent:
@@ -55,13 +73,23 @@ class Agent:
         self._guard_at = 0.0
         self._guarded = False
         self._metadata_open = ""
+        self._trouble = Trouble(link, lambda: node.state.node_token or self._token)
         self._login = LoginWatch(node, moved=lambda _old, _new: link.cut())
         node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
     def run(self) -> int:
         """Serve until the dead-man switch ends the machine; the process's exit code."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _stop)
         self._node.load.start()
         self._login.start()
+        try:
+            return self._serve()
+        except Stopped:
+            self._say_goodbye()
+            return 0
+
+    def _serve(self) -> int:
         backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S)
         while True:
             pause_s = 0.0
@@ -82,7 +110,7 @@ class Agent:
                 pause_s = backoff.next_s()
                 self._problem = str(error)
                 self._tell(str(error), urgent=isinstance(error, NotPossible))
-                self._report_problem()
+                self._report_problem(error)
             if self._dead_man.left_s() <= 0 and not look(self._node.paths.proc).jobs:
                 return self._end()
             time.sleep(min(pause_s, max(self._dead_man.left_s(), 0.05)))
@@ -90,7 +118,7 @@ class Agent:
     def _step(self) -> None:
         node = self._node
         if self._rejoin:
-            join(node, self._link, self._token)
+            join(node, self._link, self._token, self._trouble.tell)
             self._dead_man.limit_s = node.state.dead_man_s
             self._dead_man.contact()
             self._rejoin = False
@@ -103,14 +131,15 @@ class Agent:
             say("munge is proved both ways with the head")
             if node.state.slurmd_wanted and not node.slurmd.alive():
                 node.slurmd.start()
+        self._problem = ""  # it got here: what failed before is over
         self._poll(node.state.poll_hold_s)
 
-    def _poll(self, hold_s: float) -> None:
+    def _poll(self, hold_s: float, phase: str = "") -> None:
         node = self._node
         notices = self._login.notices()
         node.check_names()
         body = {
-            "phase": self._phase(),
+            "phase": phase or self._phase(),
             "munge_ok": self._configured,
             "problem": (self._problem or self._login.problem)[:1000],
             "notices": notices,
@@ -174,14 +203,15 @@ class Agent:
             return "configuring"
         return "serving" if state.slurmd_wanted else "ready"
 
-    def _report_problem(self) -> None:
+    def _report_problem(self, error: BaseException) -> None:
         """Let the head know why it does not go on, and take commands meanwhile: a new munge key may be the cure."""
         if not self._node.state.joined or self._rejoin:
+            self._trouble.tell(stage_of(error), str(error))
             return
         try:
             self._poll(PROBLEM_HOLD_S)
-        except (HeadUnreachable, HeadRefused) as error:
-            self._tell(str(error))
+        except (NodeError, OSError) as second:
+            self._tell(str(second))
 
     def _tell(self, text: str, urgent: bool = False) -> None:
         """Say it once, not at each try."""
@@ -189,12 +219,21 @@ class Agent:
             self._told = text
             say(text, urgent)
 
+    def _say_goodbye(self) -> None:
+        """The head waits longer for a machine that reboots than for one that is lost."""
+        try:
+            if self._node.systemd and self._node.state.joined and reboots(self._node.systemctl):
+                self._link.close()
+                self._poll(0.0, "rebooting")
+        except (NodeError, OSError) as error:
+            say(f"the head was not told of the reboot: {error}")
+
     def _end(self) -> int:
         minutes = self._dead_man.limit_s / 60
         say(f"no contact with the head for {minutes:.0f} min and no job runs: powering off", urgent=True)
         if self._node.systemd:
             try:
                 run([self._node.systemctl, "poweroff"], 60.0)
-            except NodeError as error:
+            except (NodeError, OSError) as error:
                 say(f"cannot power off: {error}", urgent=True)
         return EXIT_DEAD_MAN

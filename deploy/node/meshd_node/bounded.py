@@ -14,6 +14,8 @@ T = TypeVar("T")
 class Hangs(NodeError):
     """The work did not end in time. Its thread is left behind, and not joined by a second one."""
 
+    stage = "disk"
+
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} does not answer: the disk or process behind it hangs")
 

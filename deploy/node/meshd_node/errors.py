@@ -4,7 +4,13 @@ from __future__ import annotations
 
 
 class NodeError(Exception):
-    """Root of all that the agent raises on purpose."""
+    """Root of all that the agent raises on purpose.
+
+    Attributes:
+        stage: what the machine was at, as the head's API names it.
+    """
+
+    stage = "agent"
 
 
 class ToolMissing(NodeError):
@@ -28,6 +34,7 @@ class ToolTimeout(NodeError):
     """A program did not end in time and was killed."""
 
     def __init__(self, program: str, timeout_s: float) -> None:
+        self.program = program
         super().__init__(f"{program} did not finish within {timeout_s:g} s")
 
 
@@ -35,6 +42,7 @@ class ToolHangs(ToolTimeout):
     """A program was killed and does not end: the kernel keeps it. It is not started again meanwhile."""
 
     def __init__(self, program: str, pid: int) -> None:
+        self.program = program
         NodeError.__init__(
             self, f"{program} (process {pid}) hangs, and cannot be killed: the device that it waits for does not answer"
         )
@@ -43,9 +51,10 @@ class ToolHangs(ToolTimeout):
 class NotPossible(NodeError):
     """This machine cannot be made a node as it is. `cure` says what would help."""
 
-    def __init__(self, reason: str, cure: str) -> None:
+    def __init__(self, reason: str, cure: str, stage: str = "agent") -> None:
         self.reason = reason
         self.cure = cure
+        self.stage = stage
         super().__init__(f"{reason} ({cure})")
 
 

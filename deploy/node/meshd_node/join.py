@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from . import facts, munge
@@ -16,7 +17,9 @@ from .users import Account, align, matches
 JOIN_TIMEOUT_S = 60.0
 
 
-def join(node: Node, link: HeadLink, token: str) -> None:
+def join(
+    node: Node, link: HeadLink, token: str, told: Callable[[str, str], None] = lambda _stage, _text: None
+) -> None:
     """Ask the head to accept this machine, and keep its answer before anything is done with it.
 
     A machine that was accepted before shows its node token, for then the join token opens nothing. Repeating it is
@@ -26,6 +29,7 @@ def join(node: Node, link: HeadLink, token: str) -> None:
         node: this machine.
         link: to the head.
         token: the join token; not used where there is a node token.
+        told: called with what does not work yet, and what it belongs to.
 
     Raises:
         HeadUnreachable: try again.
@@ -36,7 +40,7 @@ def join(node: Node, link: HeadLink, token: str) -> None:
     if not token:
         raise NotPossible("there is no join token on this machine, and no node token", "rent it anew")
     if facts.missing_programs():
-        _install(node, link, token)
+        _install(node, link, token, told)
     body = {
         "facts": facts.gather(node.paths, link.clock_skew_s),
         "munge_key": munge.digest_of(node.paths.munge_key),
@@ -50,7 +54,7 @@ def join(node: Node, link: HeadLink, token: str) -> None:
         raise HeadUnreachable(f"the head's answer to the join cannot be used ({type(error).__name__})") from None
     node.save()
     say(f"accepted as {node.state.slot} of {node.state.cluster}", urgent=True)
-    ensure(node.paths, [str(name) for name in answer.get("packages") or []])
+    ensure(node.paths, [str(name) for name in answer.get("packages") or []], lambda text: told("packages", text))
     _align(node)
     # Before munged starts: its credentials tell the address of the machine's name.
     node.keep_names(_roster(answer))
@@ -81,17 +85,17 @@ def configure(node: Node, link: HeadLink) -> None:
         munge.prove(link, node.state.node_token)
 
 
-def _install(node: Node, link: HeadLink, token: str) -> None:
+def _install(node: Node, link: HeadLink, token: str, told: Callable[[str, str], None]) -> None:
     lacking = facts.missing_programs()
     needs = link.call("GET", "/v1/needs", token)
     if not isinstance(needs, dict):
         raise HeadUnreachable("the head did not say what is needed")
     names = [str(name) for name in needs.get("packages") or []]
     if not names:
-        raise NotPossible(f"this image lacks {', '.join(lacking)}", "use an image with Slurm and munge")
+        raise NotPossible(f"this image lacks {', '.join(lacking)}", "use an image with Slurm and munge", "packages")
     for name in ("slurm", "munge"):
         align(node.paths, Account(name, int(needs[f"{name}_uid"]), int(needs[f"{name}_gid"])), [])
-    ensure(node.paths, names)
+    ensure(node.paths, names, lambda text: told("packages", text))
 
 
 def _take(node: Node, answer: dict[str, Any]) -> None:

@@ -60,8 +60,9 @@ def ensure(
     wanted = " ".join(missing)
     if not find("apt-get"):
         raise NotPossible(
-            f"this image lacks {wanted}, and there is no apt-get to install them", "use an image with Slurm and munge"
-        )
+            f"this image lacks {wanted}, and there is no apt-get to install them",
+            "use an image with Slurm and munge", "packages",
+        )  # fmt: skip
     say(f"installing {wanted}", urgent=True)
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"
     held = _hold_services(paths)
@@ -82,8 +83,8 @@ def ensure(
             if unknown >= SURE or over_s + PAUSE_S > TOTAL_S:
                 raise NotPossible(
                     f"cannot install {wanted}: tried {tries} times in {over_s:.0f} s: {why}",
-                    "use an image with Slurm and munge",
-                )
+                    "use an image with Slurm and munge", "packages",
+                )  # fmt: skip
             sleep(PAUSE_S)
     finally:
         if held:

@@ -37,7 +37,9 @@ def slurmd_c(text: str) -> dict[str, int]:
     for ours, slurms in _SHAPE.items():
         value = fields.get(slurms, "")
         if not value.isdigit() or (int(value) < 1):
-            raise NotPossible(f"slurmd -C told no usable {slurms}", "run slurmd -C on the machine and see why")
+            raise NotPossible(
+                f"slurmd -C told no usable {slurms}", "run slurmd -C on the machine and see why", "slurmd"
+            )
         shape[ours] = int(value)
     return shape
 

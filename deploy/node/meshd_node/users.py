@@ -91,6 +91,7 @@ def _free(table: Path, kind: str, name: str, number: int) -> None:
         raise NotPossible(
             f"{kind} {name} must have number {number} as on the head, but {holder} has it here",
             f"use an image where {number} is free, or change {name}'s number on the head",
+            "accounts",
         )
 
 

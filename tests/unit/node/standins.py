@@ -110,6 +110,7 @@ class TestDesk:
         self.node_tokens: list[SecretStr] = []
         self.queue = CommandQueue(redeliver_s=0.2)
         self.reports: list[PollIn] = []
+        self.troubles: list[tuple[str, str]] = []
         self.results: list[tuple[Command, ResultIn]] = []
         self.facts: NodeFacts | None = None
         self.joins = 0
@@ -142,6 +143,9 @@ class TestDesk:
         if peer.hostname != machine:
             raise JoinRefused(f"{peer.hostname} has the node token of {machine}", "make the image anew")
         self.nodes = {hashed: replace(caller, device_id=peer.id) for hashed, caller in self.nodes.items()}
+
+    async def trouble(self, machine: str, stage: str, text: str) -> None:
+        self.troubles.append((stage, text))
 
     async def needs(self, machine: str) -> Needs:
         return self.needs_answer

@@ -10,7 +10,7 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Block, Cause, Policy
-from meshd.model.machine import DEVICE_GONE, MOVES, REBOOTING, Machine, Phase
+from meshd.model.machine import DEVICE_GONE, MOVES, REACHED, REBOOTING, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.plan.lifecycle import doubt_of_end, next_step
 from meshd.plan.signs import ASKED, ENDED
@@ -346,6 +346,20 @@ def test_launching_has_a_way_out_when_its_cloud_never_answers() -> None:
     found = step(lost, snapshot(instances={"aws": Fresh((instance(lost),), NOW)}))
     assert isinstance(found, p.Adopt), "it is ended when its cloud shows it again"
     assert to(step(lost, snapshot())) is Phase.GONE
+
+
+def test_a_machine_that_does_not_join_is_given_up_with_its_own_last_words() -> None:
+    m = machine(Phase.JOINING, age_s=601)
+    silent = step(m, around(m))
+    reached = step(replace(m, marks={REACHED: ago(500)}), around(m))
+    told = step(replace(m, problem="gpu: nvidia-smi hangs", marks={REACHED: ago(500)}), around(m))
+    for found in (silent, reached, told):
+        assert isinstance(found, p.Move)
+        assert found.to is Phase.TERMINATING
+    assert isinstance(told, p.Move)
+    assert "gpu: nvidia-smi hangs" in told.failure
+    words = [found.failure for found in (silent, reached, told) if isinstance(found, p.Move)]
+    assert ["ACL" in text for text in words] == [True, False, False], "the way to the head is open"
 
 
 def test_booting_is_seen_or_given_up() -> None:
