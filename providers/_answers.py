@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,6 +12,8 @@ from typing import Any
 from meshd.errors import ProviderError, Transient, Uncertain
 
 MAX_VENDOR_TEXT = 400
+RETRY_AFTER_MAX_S = 3600.0
+"""A cloud that wants to be left alone for longer is asked once more after this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +61,15 @@ def retry_after_s(header: str | None, now: datetime) -> float | None:
     """Seconds to wait, from either form of Retry-After (RFC 9110, 10.2.3); None when there is nothing to read."""
     if not header:
         return None
-    if header.strip().isdigit():
-        return float(header)
+    if re.fullmatch(r"[0-9]{1,9}", header.strip()):
+        return min(float(header), RETRY_AFTER_MAX_S)
     try:
         at = parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return max(0.0, (at - now).total_seconds())
+    return min(max(0.0, (at - now).total_seconds()), RETRY_AFTER_MAX_S)
 
 
 def in_doubt(text: str, *, changes: bool, provider: str, operation: str, vendor_text: str = "") -> ProviderError:

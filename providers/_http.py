@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +10,8 @@ import aiohttp
 
 from meshd import __version__
 from meshd.errors import AuthFailed, Transient
+from meshd.plaintext import plain_text
+from meshd.runtime import strictjson
 from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt, retry_after_s
 
 MAX_ANSWER_B = 16 * 1024 * 1024
@@ -104,7 +105,7 @@ class JsonHttp:
             if not response.content.at_eof():
                 raise aiohttp.ClientPayloadError("the answer is larger than 16 MiB")
             wait_s = retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC))
-            text = raw[:MAX_VENDOR_TEXT].decode("utf-8", "replace")
+            text = plain_text(raw[: 4 * MAX_VENDOR_TEXT].decode("utf-8", "replace"), MAX_VENDOR_TEXT)
             headers = {name.lower(): value for name, value in response.headers.items()}
             return Answer(response.status, _decode(raw), text, wait_s, headers)
 
@@ -118,8 +119,8 @@ class JsonHttp:
 
 def _decode(raw: bytes) -> Any:
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError):
+        return strictjson.loads(raw)
+    except ValueError:
         return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.redaction import register_secret
+from meshd.runtime import strictjson
 from meshd.runtime.clock import Clock
 from meshd.runtime.pauses import growing_pause_s
 from meshd.tailnet.fields import Json, table, text
@@ -21,6 +22,8 @@ READ_TRIES: Final = 4
 RETRY_FIRST_S: Final = 0.5
 RETRY_AFTER_MAX_S: Final = 30.0
 TOKEN_MARGIN_S: Final = 60.0
+ANSWER_MAX_B: Final = 64 * 1024 * 1024
+"""10,000 devices are about 10 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class AdminHttp:
                         "check oauth_client_id and its secret"
                     )
                 lifetime = reply.body.get("expires_in")
-                lifetime_s = float(lifetime) if isinstance(lifetime, int | float) else 3600.0
+                lifetime_s = min(float(lifetime), 3600.0) if isinstance(lifetime, int | float) else 3600.0
                 register_secret(token, passing=True)
                 self._token = SecretStr(token)
                 self._token_until_s = asked_s + max(lifetime_s - TOKEN_MARGIN_S, 0.0)
@@ -207,9 +210,13 @@ def _accepted(reply: _Reply, method: str, path: str, scope: str) -> Json:
 
 async def _json(reply: aiohttp.ClientResponse) -> Json:
     """The answer's object; nothing when it is none. A success that is not JSON is an error, unless it is empty."""
-    raw = await reply.read()
+    raw = bytearray()
+    async for part in reply.content.iter_any():
+        raw += part
+        if len(raw) > ANSWER_MAX_B:
+            raise TailnetError(f"an answer of the tailnet's API is above {ANSWER_MAX_B} bytes: is api_base_url right?")
     try:
-        return table(json.loads(raw))
+        return table(strictjson.loads(bytes(raw)))
     except ValueError as error:
         if 200 <= reply.status < 300 and raw.strip():
             raise TailnetError("the tailnet's API gave an answer that is not JSON: is api_base_url right?") from error
@@ -226,4 +233,4 @@ def _where(path: str) -> str:
 
 
 def _seconds(header: str | None) -> float | None:
-    return float(header) if header is not None and header.isdigit() else None
+    return float(header) if header is not None and re.fullmatch(r"[0-9]{1,9}", header) else None

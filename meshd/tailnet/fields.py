@@ -9,8 +9,11 @@ from functools import lru_cache
 from ipaddress import IPv4Address
 from typing import Any, TypeAlias
 
+from meshd.plaintext import TEXT_MAX_CHARS, plain
+
 Json: TypeAlias = Mapping[str, Any]
 
+ITEMS_MAX = 1000
 KEY_DESCRIPTION_MAX = 50
 """So many characters does Tailscale keep of an auth key's description."""
 
@@ -28,12 +31,12 @@ def items(value: object) -> tuple[Any, ...]:
 def text(source: Json, key: str) -> str:
     """A string member, "" when absent or of another type."""
     value = source.get(key)
-    return value if isinstance(value, str) else ""
+    return plain(value, TEXT_MAX_CHARS) if isinstance(value, str) else ""
 
 
 def texts(source: Json, key: str) -> tuple[str, ...]:
     """The strings of an array member."""
-    return tuple(item for item in items(source.get(key)) if isinstance(item, str))
+    return tuple(plain(item, TEXT_MAX_CHARS) for item in items(source.get(key))[:ITEMS_MAX] if isinstance(item, str))
 
 
 def number(source: Json, key: str) -> int:
@@ -57,10 +60,10 @@ def moment(source: Json, key: str) -> datetime | None:
         return None
     try:
         at = datetime.fromisoformat(told)
-    except ValueError:
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        return at.replace(microsecond=0) + timedelta(seconds=at.microsecond >= 500_000)
+    except (ValueError, OverflowError):
         return None
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    return at.replace(microsecond=0) + timedelta(seconds=at.microsecond >= 500_000)
 
 
 def first_ipv4(addresses: Iterable[str]) -> str:

@@ -79,7 +79,7 @@ def load_object(source: str | bytes, what: str) -> Json:
     """
     try:
         found = json.loads(source)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TailnetError(f"{what} is not JSON ({len(source)} bytes): is this tailscale 1.60 or newer?") from error
     if not isinstance(found, dict):
         raise TailnetError(f"{what} is JSON of another kind than expected: {type(found).__name__}")

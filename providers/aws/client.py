@@ -19,6 +19,7 @@ from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, U
 from meshd.runtime.collector import paused
 from providers._answers import Refusal, in_doubt
 from providers._http import USER_AGENT
+from providers._pages import until_end
 from providers._settings import secret_of
 from providers._threads import Workers
 from providers.aws.mapping import AWS, INSTANCE_FIELDS, to_error
@@ -103,7 +104,7 @@ class Ec2:
             with paused():
                 return [
                     read(instance)
-                    for page in pages
+                    for page in until_end(pages, provider=AWS, operation=operation)
                     for reservation in _part(page, "Reservations", operation)
                     for instance in reservation.get("Instances", [])
                 ]
@@ -134,7 +135,11 @@ class Ec2:
         def call() -> list[Row]:
             filters = [{"Name": "instance-type", "Values": list(patterns)}]
             pages = self._ec2(region).get_paginator("describe_instance_types").paginate(Filters=cast("Any", filters))
-            return [row for page in pages for row in _part(page, "InstanceTypes", operation)]
+            return [
+                row
+                for page in until_end(pages, provider=AWS, operation=operation)
+                for row in _part(page, "InstanceTypes", operation)
+            ]
 
         return await self._do(call, operation)
 
@@ -149,7 +154,11 @@ class Ec2:
                     LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": list(types)[:200]}]
                 )
             )
-            return [row for page in pages for row in _part(page, "InstanceTypeOfferings", operation)]
+            return [
+                row
+                for page in until_end(pages, provider=AWS, operation=operation)
+                for row in _part(page, "InstanceTypeOfferings", operation)
+            ]
 
         return await self._do(call, operation)
 
@@ -162,7 +171,11 @@ class Ec2:
                 .get_paginator("describe_spot_price_history")
                 .paginate(InstanceTypes=cast("Any", list(types)), ProductDescriptions=["Linux/UNIX"], StartTime=since)
             )
-            return [row for page in pages for row in _part(page, "SpotPriceHistory", operation)]
+            return [
+                row
+                for page in until_end(pages, provider=AWS, operation=operation)
+                for row in _part(page, "SpotPriceHistory", operation)
+            ]
 
         return await self._do(call, operation)
 
@@ -200,7 +213,11 @@ class Ec2:
                 ServiceCode="AmazonEC2", Filters=filters, PaginationConfig={"PageSize": 100}
             )
             try:
-                return [rate for page in pages for rate in rates(_part(page, "PriceList", "prices"))]
+                return [
+                    rate
+                    for page in until_end(pages, provider=AWS, operation="prices")
+                    for rate in rates(_part(page, "PriceList", "prices"))
+                ]
             except ValueError as error:
                 text = "a product in the answer is not JSON"
                 raise Transient(text, provider=AWS, operation="prices") from error

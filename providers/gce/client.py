@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
 from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt, retry_after_s
+from providers._pages import until_end
 from providers._settings import place_of, secret_of
 from providers._threads import Workers
 from providers.gce.errors import GCE, refusal_of_answer, to_error
@@ -142,18 +143,23 @@ class Gce:
             found: list[R] = []
             query = {"currencyCode": "USD", "pageSize": str(SKU_PAGE)}
             with self._web_session(sdk) as session:
-                while True:
-                    page = self._sku_page(session, query)
+                for page in until_end(self._sku_pages(session, query), provider=GCE, operation="prices"):
                     found += [rate for rate in map(to_rate, page["skus"]) if rate is not None]
-                    if not page.get("nextPageToken"):
-                        return found
-                    query["pageToken"] = str(page["nextPageToken"])
+            return found
 
         try:
             return await self._do(call, "prices", timeout_s=PRICES_TIMEOUT_S)
         except AuthFailed as error:
             text = f"{error.text} (prices need the Cloud Billing API: gcloud services enable {BILLING_API})"
             raise AuthFailed(text, provider=GCE, operation="prices", vendor_text=error.vendor_text) from error
+
+    def _sku_pages(self, session: Any, query: dict[str, str]) -> Iterator[Row]:
+        while True:
+            page = self._sku_page(session, query)
+            yield page
+            if not page.get("nextPageToken"):
+                return
+            query["pageToken"] = str(page["nextPageToken"])
 
     def _web_session(self, sdk: Sdk) -> Any:
         """A session with our credentials. It tries nothing twice but an access token that was refused."""
@@ -229,8 +235,7 @@ class Gce:
         return await self._do(call, operation)
 
     def _pages(self, function: Callable[..., Any], request: Any) -> Iterable[Any]:
-        pages: Iterable[Any] = function(request, **self._once()).pages
-        return pages
+        return until_end(function(request, **self._once()).pages, provider=GCE, operation="list")
 
     def _once(self, *, launch: bool = False) -> dict[str, Any]:
         """One try, and when a thread may give it up."""

@@ -17,7 +17,7 @@ from providers.paperspace.settings import PaperspaceSettings
 
 PREFIX = "/v1"
 PAGE = 120
-MAX_PAGES = 1000
+MAX_PAGES = 500
 
 
 class PaperspaceApi:

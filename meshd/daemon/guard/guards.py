@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from meshd.config import Settings
 from meshd.daemon.guard.around import Operation, guarded
+from meshd.daemon.guard.bounds import Bounds
 from meshd.daemon.guard.breaker import Breaker
 from meshd.daemon.guard.circuit import Circuit
 from meshd.daemon.guard.deadline import Deadline
@@ -35,7 +36,7 @@ class Guards:
         name = provider.name
         circuit = self._circuits[name] = Circuit(name, self._clock)
         meter = Meter(name, self._metrics, self._clock)
-        return guarded(provider, (circuit, meter, Deadline(name, self._timeout_s)))
+        return guarded(provider, (circuit, Bounds(name), meter, Deadline(name, self._timeout_s)))
 
     def breakers(self) -> Mapping[str, Breaker]:
         """By provider: how its breaker stands."""

@@ -1,0 +1,128 @@
+"""What a cloud may say: bounded in number, length and range, whichever adapter asked it.
+
+A listing is complete or it is no listing: one that cannot be believed is refused as a whole, so that its source is
+unknown, and nothing counts as gone. An offer that cannot be is left out: nothing is rented from it. And a fault of an
+adapter that an answer brings about is that cloud's fault of the moment, and no other's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, TypeVar, cast
+
+import structlog
+
+from meshd.daemon.guard.around import Operation
+from meshd.errors import MeshdError, Transient, Uncertain
+from meshd.plaintext import plain
+from meshd.price_list import PriceList
+from meshd.provider_api import Instance, Offer
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+INSTANCES_MAX: Final = 100_000
+OFFERS_MAX: Final = 50_000
+PRICES_MAX: Final = 500_000
+ID_MAX_CHARS: Final = 256
+WORDS_MAX_CHARS: Final = 2000
+USD_PER_HOUR_MAX: Final = 100_000.0
+GPUS_MAX: Final = 1024
+MEMORY_MIB_MAX: Final = 2**32
+_UNREADABLE: Final = (
+    ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, AssertionError,
+)  # fmt: skip
+
+
+class Bounds:
+    """See the module.
+
+    It stands inside the breaker, which counts such an answer, and around the meter, which counts a fault of an adapter.
+
+    Args:
+        provider: its name in errors.
+    """
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+        self._left_out = 0
+
+    async def call(self, operation: Operation, ask: Callable[[], Awaitable[T]]) -> T:
+        """See Guard.
+
+        Raises:
+            Transient, Uncertain: the answer cannot be read, or not be believed.
+        """
+        try:
+            answer = await ask()
+        except MeshdError:
+            raise
+        except _UNREADABLE as error:
+            log.error("vendor_answer_unreadable", provider=self._provider, operation=operation, exc_info=error)
+            raise self._odd(operation, f"the answer cannot be read ({type(error).__name__})") from error
+        return cast("T", self._bounded(operation, answer))
+
+    def _bounded(self, operation: Operation, answer: Any) -> Any:
+        if isinstance(answer, Instance):
+            return self._instance(operation, answer)
+        if isinstance(answer, PriceList):
+            if sum(map(len, answer.usd_per_hour.values())) > PRICES_MAX:
+                raise self._odd(operation, f"it has more than {PRICES_MAX} prices")
+            return answer
+        if isinstance(answer, str):
+            return plain(answer, WORDS_MAX_CHARS)
+        if operation == "list":
+            if len(answer) > INSTANCES_MAX:
+                raise self._odd(operation, f"the listing has {len(answer)} machines")
+            return [self._instance(operation, one) for one in answer]
+        if operation == "offers":
+            return self._offers(answer)
+        return answer
+
+    def _instance(self, operation: Operation, one: Instance) -> Instance:
+        if not one.id or len(one.id) > ID_MAX_CHARS or not one.id.isprintable():
+            raise self._odd(operation, "a machine has no usable id")
+        usd, born = one.usd_per_hour, one.launched_at
+        changes: dict[str, Any] = {}
+        if usd is not None and not _is_price(usd):
+            changes["usd_per_hour"] = None
+        if born is not None and (not isinstance(born, datetime) or born.tzinfo is None):
+            changes["launched_at"] = None
+        for name in ("token", "region", "instance_type", "public_ip", "vendor_state"):
+            if (short := plain(getattr(one, name), ID_MAX_CHARS)) != getattr(one, name):
+                changes[name] = short
+        if (short := plain(one.reason, WORDS_MAX_CHARS)) != one.reason:
+            changes["reason"] = short
+        return replace(one, **changes) if changes else one
+
+    def _offers(self, offers: Sequence[Offer]) -> list[Offer]:
+        if len(offers) > OFFERS_MAX:
+            raise self._odd("offers", f"{len(offers)} offers")
+        good = [offer for offer in offers if _is_offer(offer)]
+        if len(offers) - len(good) != self._left_out:
+            self._left_out = len(offers) - len(good)
+            log.warning("offers_left_out", provider=self._provider, count=self._left_out)
+        return good
+
+    def _odd(self, operation: Operation, text: str) -> MeshdError:
+        kind = Uncertain if operation == "launch" else Transient
+        return kind(f"{text}: it is not believed", provider=self._provider, operation=operation)
+
+
+def _is_price(usd: float) -> bool:
+    return math.isfinite(usd) and 0 <= usd <= USD_PER_HOUR_MAX
+
+
+def _is_offer(offer: Offer) -> bool:
+    numbers = (offer.gpus, offer.gpu_memory_gib, offer.vcpus, offer.memory_mib)
+    words = (offer.region, offer.zone, offer.instance_type, offer.gpu, offer.arch, offer.capacity_hint)
+    return (
+        _is_price(offer.usd_per_hour)
+        and all(math.isfinite(number) and 0 <= number <= MEMORY_MIB_MAX for number in numbers)
+        and offer.gpus <= GPUS_MAX
+        and bool(offer.instance_type)
+        and all(len(word) <= ID_MAX_CHARS and word.isprintable() for word in words)
+    )
