@@ -87,8 +87,8 @@ class Publishing:
         self._longer = 1
         self._error = ""
         self._fixed_by = ""
-        self.left_out: Mapping[str, str] = {}
-        """Machines whose line cannot be written, each with why; all others go on."""
+        self._left_out: Mapping[str, str] = {}
+        self._names: Mapping[str, str] = {}
         self.shapes_fixed = True
         """All nodes of a pool have to be of its smallest shape: so it is before 23.11, and until Slurm has answered."""
 
@@ -96,6 +96,12 @@ class Publishing:
     def in_force(self) -> Mapping[str, str]:
         """The address of every slot whose joined line Slurm has."""
         return self._publisher.published if self._publisher else {}
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Machines whose line cannot be written, or that Slurm does not take, each with why; all others go on."""
+        refused = self._publisher.culprits.reasons if self._publisher else {}
+        return {**self._left_out, **{self._names.get(slot, slot): why for slot, why in refused.items()}}
 
     @property
     def unsafe(self) -> Mapping[str, str]:
@@ -222,9 +228,9 @@ class Publishing:
 
     def _note_left_out(self, wanted: Rendered, names: Mapping[str, str]) -> None:
         left_out = {names.get(slot, slot): why for slot, why in wanted.left_out.items()}
-        for machine in left_out.keys() - self.left_out.keys():
+        for machine in left_out.keys() - self._left_out.keys():
             log.error("machine_left_out_of_slurm_files", machine=machine, reason=left_out[machine])
-        self.left_out = left_out
+        self._left_out, self._names = left_out, names
 
     @staticmethod
     def _joined(machine: Machine, settings: Settings) -> JoinedNode:

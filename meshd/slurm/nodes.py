@@ -149,6 +149,20 @@ def holding(wanted: Rendered, before: Mapping[str, Lines], slots: Collection[str
     return render(of.pools, of.joined, shapes_fixed=of.shapes_fixed, before={**of.before, **before}, hold=slots)
 
 
+def without(wanted: Rendered, before: Mapping[str, Lines], slots: Collection[str]) -> Rendered:
+    """The same content, but these slots are as they are in `before`: with the line that they have there, or free.
+
+    Raises:
+        SlurmError: it was not made by `render`.
+    """
+    of = wanted.source
+    if of is None:
+        raise SlurmError("a content that was not rendered cannot be rendered again")
+    joined = [node for node in of.joined if node.slot not in slots]
+    held = [slot for slot in slots if slot in before]
+    return render(of.pools, joined, shapes_fixed=of.shapes_fixed, before={**of.before, **before}, hold=held)
+
+
 def read_lines(nodes_conf: str, gres_conf: str) -> dict[str, Lines]:
     """The lines of every slot that is not free, from the two files as `render` writes them."""
     gres: dict[str, list[str]] = {}

@@ -28,6 +28,7 @@ from meshd.slurm.checks import (
     unsafe_slots,
 )
 from meshd.slurm.client import SlurmClient
+from meshd.slurm.culprits import Culprits
 from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.node_lines import Lines
 from meshd.slurm.nodes import Rendered, holding, read_joined, read_lines
@@ -124,6 +125,7 @@ class Publisher:
         """The nodes.conf that is in force."""
         self.lines: Mapping[str, Lines] = read_lines(good.nodes, good.gres) if good else {}
         self.unsafe: Mapping[str, str] = {}
+        self.culprits = Culprits(clock)
 
     @property
     def published(self) -> Mapping[str, str]:
@@ -185,7 +187,10 @@ class Publisher:
                 if self._is_applied(wanted):
                     self._last_error, self.unsafe = "", {}
                     return False
-                await self._apply(wanted)
+                wanted = self.culprits.left_out(wanted, self.lines)
+                if self._is_applied(wanted):
+                    return False
+                await self._apply_most(wanted)
             except OSError as error:
                 text = (
                     f"{error.filename or self._files.directory} cannot be written ({error.strerror or error}): "
@@ -203,6 +208,27 @@ class Publisher:
                 self._busy = False
             self._last_error = ""
             return True
+
+    async def _apply_most(self, wanted: Rendered) -> None:
+        """Put it in force, without the machines whose lines Slurm does not take."""
+        try:
+            await self._apply(wanted)
+        except SlurmRefused:
+            if not await self.culprits.search(wanted, self.lines, self._takes):
+                raise
+            for slot, why in self.culprits.reasons.items():
+                log.error("slurm_refuses_a_machine", slot=slot, reason=why)
+
+    async def _takes(self, content: Rendered) -> str:
+        try:
+            if not self._is_applied(content):
+                await self._apply(content)
+        except SlurmRefused as error:
+            return str(error)
+        except SlurmError:
+            if not self.unsafe:  # those keep their lines: that is no refusal
+                raise
+        return ""
 
     async def _apply(self, wanted: Rendered) -> None:
         back = await self._begin_from_last_good()

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -61,6 +62,7 @@ class StandInSlurm:
         self.takes_junk = False
         self.calls: list[str] = []
         self.reconfigure_times_out = False
+        self.dislikes: set[str] = set()
         self.start()
 
     def start(self) -> None:
@@ -119,6 +121,8 @@ class StandInSlurm:
     def _reconfigure(self, argv: Sequence[str], timeout_s: float, check: bool) -> Result:
         table = self._table()
         assert table is not None
+        if self.dislikes & set(table.values()):
+            return self._end(argv, 1, "slurm_reconfigure error: Unspecified error", check)
         if self.version < "23.11" and set(table) != set(self.addresses):
             self.running = False
             return self._end(argv, 1, "slurm_reconfigure error: Zero Bytes were transmitted or received", check)
@@ -229,6 +233,41 @@ async def test_a_slot_with_jobs_keeps_its_line_and_all_others_go_on(world: World
     assert world.publisher.unsafe == {}
 
 
+@pytest.mark.parametrize("bad", [{"a-3"}, {"a-1", "a-4"}, {"a-1", "a-2", "a-3", "a-4"}])
+async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: World, bad: set[str]) -> None:
+    await world.publisher.apply(wanted("a-2"))
+    before = world.publisher.lines["a-2"]
+    world.slurm.dislikes = {f"100.64.1.{slot[2:]}" for slot in bad}
+    joined = [JoinedNode(f"a-{i}", f"100.64.1.{i}", NodeShape(2, 1, 1, 2, 1, 4096)) for i in range(1, 5)]
+    content = render([PoolLine("a", "", 4, "", 0, 1, 1024)], joined, shapes_fixed=True)
+    assert await world.publisher.apply(content)
+    assert set(world.publisher.culprits.reasons) == bad
+    taken = {node.slot: node.address for node in joined if node.slot not in bad}
+    kept = {"a-2": before.address} if "a-2" in bad else {}
+    assert world.publisher.published == {**taken, **kept}
+    reconfigures = world.slurm.count("scontrol reconfigure")
+    assert not await world.publisher.apply(content), "what was refused is not tried again as it is"
+    assert world.slurm.count("scontrol reconfigure") == reconfigures
+    world.clock.time_s += 200
+    assert await world.publisher.apply(content), "but after a while it is"
+    assert set(world.publisher.culprits.reasons) == bad
+    assert world.slurm.count("scontrol reconfigure") > reconfigures
+    world.slurm.dislikes = set()
+    mended = [replace(node, address=node.address.replace("64.1.", "64.2.")) for node in joined]
+    assert await world.publisher.apply(render([PoolLine("a", "", 4, "", 0, 1, 1024)], mended, shapes_fixed=True))
+    assert world.publisher.culprits.reasons == {}
+    assert len(world.publisher.published) == 4
+
+
+async def test_a_refusal_that_no_machine_causes_is_told_as_before(world: World) -> None:
+    await world.publisher.apply(wanted("a-2"))
+    world.slurm.dislikes = {"239.192.0.5"}
+    with pytest.raises(SlurmRefused):
+        await world.publisher.apply(wanted("a-1", "a-2", size=6))
+    assert world.publisher.culprits.reasons == {}
+    assert world.publisher.published == {"a-2": "100.64.0.2"}
+
+
 async def test_a_changed_node_set_restarts_an_old_slurmctld_after_the_last_job_start_is_saved(tmp_path: Path) -> None:
     world = World(tmp_path, "22.05.8")
     await world.publisher.apply(wanted("a-2"))
@@ -300,11 +339,22 @@ async def test_a_slurmctld_that_died_is_started_again_on_the_last_good_file(tmp_
     world.slurm.addresses["late"] = "10.0.0.1"
     world.slurm.states["late"] = "IDLE"
     with pytest.raises(SlurmRefused, match=r"fatal: its own words.*last good"):
-        await world.publisher.apply(wanted("a-2", "a-3"))
+        await world.publisher.apply(replace(wanted("a-2", "a-3"), source=None))
     assert world.slurm.running
     assert world.restarts == 1
     assert read_joined(world.files.current().nodes) == {"a-2": "100.64.0.2"}
     assert await world.publisher.apply(wanted("a-2", "a-3")), "and the next try succeeds"
+
+
+async def test_a_slurmctld_that_dies_once_is_no_fault_of_the_newcomer(tmp_path: Path) -> None:
+    world = World(tmp_path, "22.05.8")
+    await world.publisher.apply(wanted("a-2"))
+    world.slurm.addresses["late"] = "10.0.0.1"
+    world.slurm.states["late"] = "IDLE"
+    assert await world.publisher.apply(wanted("a-2", "a-3"))
+    assert world.restarts == 1
+    assert set(world.publisher.published) == {"a-2", "a-3"}
+    assert world.publisher.culprits.reasons == {}
 
 
 async def test_a_reconfigure_that_timed_out_but_happened_counts(world: World) -> None:

@@ -1,0 +1,83 @@
+"""Which machines' lines Slurm does not take: so that each of them is left out alone, and all others go on.
+
+Slurm refuses a content as a whole and seldom names the line. The changed lines are halved until each culprit is alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from meshd.runtime.clock import Clock
+from meshd.slurm.node_lines import Lines
+from meshd.slurm.nodes import Rendered, read_lines, without
+
+REFUSALS_MAX = 20
+"""So many refusals are risked in one search: what is not found by then is left out too."""
+
+
+AGAIN_AFTER_S = 120.0
+"""Then what was refused may be tried once more: slurmctld may have been at fault."""
+
+
+class Culprits:
+    """What was refused, and is not tried again for a while as long as it stays the same."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until_s = 0.0
+        self.reasons: Mapping[str, str] = {}
+        """By slot, why Slurm did not take its machine's line."""
+        self._lines: Mapping[str, Lines] = {}
+
+    def left_out(self, wanted: Rendered, before: Mapping[str, Lines]) -> Rendered:
+        """The content without the lines that were refused; those that have changed since are forgotten."""
+        if not self._lines or wanted.source is None:
+            return wanted
+        if self._clock.monotonic_s() > self._until_s:
+            self._lines, self.reasons = {}, {}
+            return wanted
+        now = read_lines(wanted.nodes_conf, wanted.gres_conf)
+        self._lines = {slot: own for slot, own in self._lines.items() if now.get(slot) == own}
+        self.reasons = {slot: why for slot, why in self.reasons.items() if slot in self._lines}
+        return without(wanted, before, self._lines.keys()) if self._lines else wanted
+
+    async def search(
+        self, wanted: Rendered, before: Mapping[str, Lines], takes: Callable[[Rendered], Awaitable[str]]
+    ) -> bool:
+        """Put in force what Slurm takes of a content that it refused as a whole.
+
+        Args:
+            wanted: the refused content.
+            before: the lines that are in force.
+            takes: puts a content in force; "" when Slurm took it, else its words. Then all is as before.
+
+        Returns:
+            Whether the machines were at fault: False when Slurm refuses the content without any of them too.
+        """
+        lines = read_lines(wanted.nodes_conf, wanted.gres_conf)
+        changed = sorted(slot for slot, own in lines.items() if before.get(slot) != own)
+        if wanted.source is None or not changed:
+            return False
+        if await takes(without(wanted, before, changed)):
+            return False
+        good: list[str] = []
+        found: dict[str, str] = {}
+        groups, refusals = [changed], 0
+        while groups:
+            group = groups.pop()
+            if refusals >= REFUSALS_MAX:
+                found |= dict.fromkeys(group, "it was not tried: too many lines were refused")
+                continue
+            why = await takes(without(wanted, before, set(changed) - set(good) - set(group)))
+            if not why:
+                good += group
+            elif len(group) == 1:
+                found[group[0]] = why
+            else:
+                half = len(group) // 2
+                groups += [group[half:], group[:half]]
+            refusals += bool(why)
+        self._lines = {**self._lines, **{slot: lines[slot] for slot in found}}
+        self.reasons = {**self.reasons, **found}
+        self._until_s = self._clock.monotonic_s() + AGAIN_AFTER_S
+        return True
