@@ -15,6 +15,8 @@ from urllib.parse import parse_qs
 from tests.bench import fleet
 
 PAGE = 1000
+_RUNNING = b"<code>16</code><name>running</name>"
+_TERMINATED = b"<code>48</code><name>terminated</name>"
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _INTERFACE = """\
 <item><networkInterfaceId>eni-{i:017x}</networkInterfaceId><subnetId>subnet-56f5f633</subnetId>\
@@ -74,19 +76,26 @@ def _serve(count: int, pipe: Connection) -> None:
         first: page(first, min(first + PAGE - 1, count), str(first + PAGE) if first + PAGE <= count else "")
         for first in starts
     }
-    empty = b"<OtherResponse/>"
+    ended = f'<TerminateInstancesResponse xmlns="{_NAMESPACE}"><instancesSet/></TerminateInstancesResponse>'.encode()
+    others = {"TerminateInstances": ended}
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def do_GET(self) -> None:
+            """`/end/INDEX`: that instance is terminated from now on."""
+            index = int(self.path.rpartition("/")[2])
+            first = (index - 1) // PAGE * PAGE + 1
+            before, here, after = pages[first].partition(f"<instanceId>i-{index:017x}".encode())
+            pages[first] = before + here + after.replace(_RUNNING, _TERMINATED, 1)
+            self.send_response(204)
+            self.end_headers()
+
         def do_POST(self) -> None:
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             action = form.get("Action", [""])[0]
-            body = (
-                pages.get(int(form.get("NextToken", ["1"])[0]), page(1, 0, ""))
-                if action == "DescribeInstances"
-                else empty
-            )
+            page_from = int(form.get("NextToken", ["1"])[0])
+            body = pages[page_from] if action == "DescribeInstances" else others[action]
             self.send_response(200)
             self.send_header("Content-Type", "text/xml;charset=UTF-8")
             self.send_header("Content-Length", str(len(body)))

@@ -29,6 +29,7 @@ case "$*" in
 "show nodes -o") exec cat {directory}/nodes ;;
 "show config") echo "SLURM_VERSION = 24.11.5" ;;
 "ping") echo "Slurmctld(primary) at head is UP" ;;
+update*) echo "$*" >>{directory}/updates ;;
 esac
 """
 
