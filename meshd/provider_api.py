@@ -58,10 +58,16 @@ class Capabilities:
     """What a provider's machines can do and what its API promises.
 
     Attributes:
+        shape: what is rented; `meshctl doctor` shows it.
+        tun: the machines have a TUN device. Nothing is rented without one: such machines cannot be nodes.
+        systemd: the machines boot systemd; `meshctl doctor` shows it.
+        spot: there are spot offers. A pool that wants nothing but spot is told when none of its providers has any.
+        tags: the cloud keeps `LaunchRequest.tags`. Without, none are sent, and `list` knows machines by their names.
         idempotent_launch: the API itself takes a token: a create call with the same one, whenever it is repeated, makes
             no second machine. Else meshd finds a lost create by its name.
-        user_data_max_b: the most bytes of user data that the API takes.
-        launch_spacing_s: the least seconds between two launches; 0 for none.
+        user_data_max_b: the most bytes of user data that the API takes. More is refused before anything is sent.
+        launch_spacing_s: the least seconds between two launches of the account; 0 for none that is known. meshd keeps
+            it; without, it learns the rate from refusals.
         ends_itself: a machine that powers itself off stops costing money.
         user_data_private: surely nobody but root on the machine can read its user data once it was sent: no API call
             gives it back, no console shows it, and no metadata service tells it to other processes on the machine.

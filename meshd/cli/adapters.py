@@ -9,6 +9,7 @@ from meshd.api.schema import CheckRow
 from meshd.cli.faults import rows
 from meshd.config import File, Settings
 from meshd.errors import Fault
+from meshd.plan import capabilities
 from meshd.plugins import installed, make
 from meshd.provider_api import Provider, ProviderContext
 
@@ -31,5 +32,14 @@ def _context(settings: Settings, table: dict[str, object]) -> ProviderContext:
 async def _check(file: File, made: Provider | tuple[Fault, ...], about: str) -> list[CheckRow]:
     if isinstance(made, tuple):
         return rows(file, made, about)
+    can = made.capabilities
     await made.aclose()
-    return [CheckRow(name=about, status="ok", text="the adapter accepts its settings")]
+    text = "the adapter accepts its settings"
+    if not can.tun:
+        cure = capabilities.no_tun_cure(made.name)
+        return [
+            CheckRow(
+                name=about, status="warn", text=f"{text}, but {capabilities.NO_TUN}, and none is rented", cure=cure
+            )
+        ]
+    return [CheckRow(name=about, status="ok", text=text)]

@@ -44,7 +44,7 @@ def offers(view: OffersView, query: OffersQuery) -> list[RenderableType]:
 
 
 def _row(row: OfferRow, now: datetime) -> tuple[Text | str, ...]:
-    note = ""
+    note = row.refused
     if row.blocked_until is not None:
         left = age((row.blocked_until - now).total_seconds())
         note = f"cooling down for {left}: {row.blocked_reason}"

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 import pytest
 
 from meshd.contract.faults import Fault, FaultEngine, Kind, When
-from meshd.provider_api import Offer, OfferQuery, Provider
+from meshd.provider_api import Offer, OfferQuery, Provider, Shape
 
 NOT_COVERED = "not covered: "
 DOES_NOT_APPLY = "does not apply: "
@@ -51,6 +51,7 @@ class Rig(ABC):
         secret_setting: the setting with the credential; the same with `_file` names a file with it. "" for none.
         bad_settings: settings that must be refused with one line each.
         call_timeout, launch_timeout: settings with the adapter's own deadlines in seconds.
+        shape, tun, systemd: what the stand-in's machines are: `capabilities` must say the same.
         boot_s, end_s, keep_s: how long the stand-in's machines boot and end, and how long ended ones are shown.
         cannot: the faults that this cloud cannot have, or that its stand-in does not make, and why.
         permissions: those that `check` finds missing, in the vendor's names.
@@ -65,6 +66,9 @@ class Rig(ABC):
     bad_settings: Mapping[str, Any] = {"no_such_key": 1}
     call_timeout: str = "call_timeout_s"
     launch_timeout: str = "launch_timeout_s"
+    shape: Shape = Shape.VM
+    tun: bool = True
+    systemd: bool = True
     boot_s: float = 30.0
     end_s: float = 20.0
     keep_s: float = 3600.0

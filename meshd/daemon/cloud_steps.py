@@ -17,6 +17,7 @@ from meshd.daemon.records import Records
 from meshd.errors import (
     AuthFailed,
     ConfigError,
+    InvalidRequest,
     NotFound,
     ProviderError,
     RateLimited,
@@ -29,6 +30,7 @@ from meshd.model.failure import FailureCause
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
+from meshd.plan import capabilities
 from meshd.plan.causes import cause_of_end
 from meshd.plan.leaving import way_out
 from meshd.plan.placement import blocked_by
@@ -149,10 +151,15 @@ class CloudSteps:
             self._records.paused(f"pool:{machine.pool}", RETRY_TRANSIENT_S, words, fault=False)
             self._records.move(machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error))
             return
+        can = provider.capabilities
+        if too_large := capabilities.user_data_refusal(user_data.text, machine.provider, can):
+            self._unsendable(machine, too_large)
+            return
         asked = self._asked(machine, user_data)
+        tags = {"meshd-cluster": self._cluster, "meshd-machine": asked.name, "meshd-slot": asked.slot}
         request = LaunchRequest(
             token=asked.name, cluster=self._cluster, offer=asked.offer, user_data=user_data.text,
-            tags={"meshd-cluster": self._cluster, "meshd-machine": asked.name, "meshd-slot": asked.slot},
+            tags=tags if can.tags else {},
         )  # fmt: skip
         rate, sent_s = self.rates.of_launch(machine), self._records.clock.monotonic_s()
         try:
@@ -175,6 +182,15 @@ class CloudSteps:
             rate.refused(sent_s, self._records.clock.monotonic_s(), error.retry_after_s)
         elif not isinstance(error, Transient):
             rate.taken(sent_s)
+
+    def _unsendable(self, machine: Machine, why: str) -> None:
+        """Nothing is sent, and none of this provider's offers would take it. A call in doubt stays in doubt."""
+        self._left_alone.unsendable(machine, why)
+        if machine.phase is Phase.REQUESTED:
+            self._records.move(
+                machine.name, Phase.GONE, f"nothing was rented: {why}", failure=why, refusal=InvalidRequest.kind,
+                vendor_words=why,
+            )  # fmt: skip
 
     def _asked(self, machine: Machine, user_data: UserData) -> Machine:
         """Write down that the call goes out now."""
@@ -356,6 +372,8 @@ class CloudSteps:
             return f"providers.{machine.provider} is not enabled any more"
         if machine.removal:
             return "it is not wanted any more"
+        if not self._providers[machine.provider].capabilities.tun:
+            return capabilities.NO_TUN
         now = self._records.now()
         block = blocked_by(machine.offer, self._records.journal.blocks(now), now, machine.pool)
         return f"{block.key.partition(':')[2]} is left alone: {block.reason}" if block else ""

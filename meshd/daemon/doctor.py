@@ -17,6 +17,7 @@ from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.words import counted
 from meshd.munge.client import MungeClient
+from meshd.plan import capabilities
 from meshd.plan.ipv4 import NO_IPV4_CURE, head_without_ipv4, machines_without_ipv4
 from meshd.provider_api import Provider
 
@@ -126,7 +127,12 @@ class Doctor:
         async def check() -> CheckRow:
             name = f"provider {provider.name}"
             try:
-                return ok(name, await provider.check())
+                can = provider.capabilities
+                text = f"{await provider.check()}; {capabilities.words(can)}"
+                if not can.tun:
+                    why = f"{text}; {capabilities.NO_TUN}, and none is rented"
+                    return warn(name, why, capabilities.no_tun_cure(provider.name))
+                return ok(name, text)
             except ProviderOff as error:
                 return fail(name, error.text, error.cure)
             except AuthFailed as error:

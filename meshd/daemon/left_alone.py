@@ -40,6 +40,11 @@ class LeftAlone:
                 return records.refused(provider, BLOCK_AUTH_S, BLOCK_AUTH_S, words)
         return records.refused(offer, timing.breaker_cooldown_s, most_s, words)
 
+    def unsendable(self, machine: Machine, why: str) -> Block:
+        """After an order that no offer of its provider takes: the whole provider."""
+        wait_s = self._timing().breaker_cooldown_s
+        return self._records.refused(f"provider:{machine.provider}", wait_s, wait_s, why)
+
     def failed(self, machine: Machine, cause: FailureCause, words: str) -> None:
         """After a machine that was rented failed for a cause that is clear at once; all other causes are counted.
 

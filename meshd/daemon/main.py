@@ -246,7 +246,9 @@ class Daemon:
         now = self._clock.now()
         return Desired(
             cluster=self.settings.cluster.name,
-            pools=wanted.pools(self.settings, self._providers, now, shapes_fixed=self._publishing.shapes_fixed),
+            pools=wanted.pools(
+                self.settings, self._providers, now, shapes_fixed=self._publishing.shapes_fixed, able=self._providers
+            ),
             targets=self._journal.targets(),
             policy=wanted.policy(
                 self.settings.timing,

@@ -9,6 +9,7 @@ from meshd.api import schema as s
 from meshd.daemon import views
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
+from meshd.plan.capabilities import NO_TUN
 from meshd.plan.offers import OfferFilter, find
 from meshd.plan.placement import blocked_by
 from meshd.plan.prices import is_stale, price_age_s
@@ -32,6 +33,7 @@ def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now:
         everything=query.all,
         by_provider=query.sort == "provider",
         fold=query.fold,
+        without_tun=desired.policy.without_tun,
     )
     return s.OffersView(
         at=now,
@@ -70,5 +72,6 @@ def offer_row(offer: Offer, desired: Desired, now: datetime) -> s.OfferRow:
         available=offer.available, capacity_hint=offer.capacity_hint,
         price_age_s=price_age_s(offer, now), price_stale=is_stale(offer, now, desired.policy.price_stale_after_s),
         price_source=offer.price_source.value,
+        refused=NO_TUN if offer.provider in desired.policy.without_tun else "",
         blocked_until=block.until if block else None, blocked_reason=block.reason if block else "",
     )  # fmt: skip

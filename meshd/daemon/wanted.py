@@ -51,14 +51,25 @@ def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -
         )  # fmt: skip
 
 
-def pools(settings: Settings, enabled: Iterable[str], now: datetime, *, shapes_fixed: bool) -> Mapping[str, Pool]:
+def pools(
+    settings: Settings,
+    enabled: Iterable[str],
+    now: datetime,
+    *,
+    shapes_fixed: bool,
+    able: Mapping[str, Provider] | None = None,
+) -> Mapping[str, Pool]:
     """The pools as the planner knows them. A pool that names no provider takes every enabled one.
+
+    `able` are the providers themselves, for what they can do; None when that is not known.
 
     With `shapes_fixed` only machines of a pool's smallest shape will do: Slurm could use no more of a larger one.
     """
     providers, prices = tuple(enabled), settings.prices
     since = now - timedelta(days=prices.stale_after_d) if prices.budget_needs_fresh else None
     found = {name: _pool(name, pool, providers, since) for name, pool in settings.pools.items()}
+    if able is not None:
+        found = {name: _able(pool, able) for name, pool in found.items()}
     return {n: replace(pool, gpus_per_node_max=None) for n, pool in found.items()} if shapes_fixed else found
 
 
@@ -86,6 +97,17 @@ def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...], prices_since:
     )
 
 
+def _able(pool: Pool, able: Mapping[str, Provider]) -> Pool:
+    """The pool with what its providers can do."""
+    with_spot = frozenset(name for name in pool.providers if able[name].capabilities.spot)
+    return replace(pool, without_tun=without_tun(able) & set(pool.providers), with_spot=with_spot)
+
+
+def without_tun(providers: Mapping[str, Provider]) -> frozenset[str]:
+    """The providers whose machines have no TUN device."""
+    return frozenset(name for name, provider in providers.items() if not provider.capabilities.tun)
+
+
 def policy(
     timing: TimingSettings,
     prices: PriceSettings,
@@ -109,6 +131,7 @@ def policy(
         replace_unfit_after_s=timing.replace_unfit_after_s,
         replace_cooldown_s=timing.breaker_cooldown_s,
         idempotent_launch=frozenset(n for n, provider in providers.items() if provider.capabilities.idempotent_launch),
+        without_tun=without_tun(providers),
         launch_timeout_s=timing.launch_timeout_s,
         launch_settle_s=timing.launch_settle_s,
         boot_timeout_s=timing.boot_timeout_s,

@@ -24,6 +24,8 @@ class Pool:
         overshoot_max_gpus: how many GPUs more than wanted a cover may bring; None for as many as is cheapest.
         min_gpus: its target never falls below this by itself.
         idle_timeout_s: a node without a job for so long is given back; None for never.
+        without_tun: of its providers, those whose machines have no TUN device: none is rented there.
+        with_spot: of its providers, those that have spot offers; None when that is not known.
         prices_since: where a limit in USD holds, offers whose price is older will not do; None for any age.
         replace_unfit: a node that is unfit and has no job is given up, and another is rented in its place.
     """
@@ -47,6 +49,8 @@ class Pool:
     idle_timeout_s: float | None = None
     prices_since: datetime | None = None
     replace_unfit: bool = True
+    without_tun: frozenset[str] = frozenset()
+    with_spot: frozenset[str] | None = None
 
     @property
     def gpus_per_node_most(self) -> int:
@@ -124,6 +128,8 @@ class Policy:
     """After asking the API to disable a node key's expiry: it takes a while to show, or was refused."""
     idempotent_launch: frozenset[str] = frozenset()
     """The providers of which a create call may be repeated: the same name never makes two machines there."""
+    without_tun: frozenset[str] = frozenset()
+    """The providers whose machines have no TUN device: none is rented there."""
     price_stale_after_s: float = 30 * 86400.0
     """A price that is older than this is stale: under a budget it is told, or not used at all."""
 

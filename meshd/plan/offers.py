@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -13,6 +13,7 @@ from meshd.provider_api import Offer
 
 NO_CAPACITY = "no free capacity"
 COOLING = "cooling down"
+NO_TUN = "without a TUN device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ def find(
     everything: bool = False,
     by_provider: bool = False,
     fold: bool = False,
+    without_tun: Collection[str] = (),
 ) -> Found:
     """The offers that meet the filter: cheapest GPU-hour first, what cannot be rented now last.
 
@@ -98,6 +100,7 @@ def find(
         limit: the most rows to show.
         everything: show those too that cannot be rented now.
         by_provider: in the order of the providers' names, and within each as else.
+        without_tun: providers whose machines cannot be nodes.
         fold: one row for the zones of a region in which a type costs the same and is to be had alike.
     """
     matching: list[tuple[str, Offer]] = []
@@ -105,7 +108,7 @@ def find(
     for offer in offers:
         misses = wanted.misses(offer)
         if not misses:
-            matching.append((_hindrance(offer, blocks, now), offer))
+            matching.append((_hindrance(offer, blocks, now, without_tun), offer))
         elif len(misses) == 1:
             missed.setdefault(misses[0], []).append(offer)
     shown = sorted(
@@ -132,7 +135,9 @@ def _folded(shown: Iterable[tuple[str, Offer]], blocks: Mapping[str, Block], now
     return [tuple(row) for row in rows.values()]
 
 
-def _hindrance(offer: Offer, blocks: Mapping[str, Block], now: datetime) -> str:
+def _hindrance(offer: Offer, blocks: Mapping[str, Block], now: datetime, without_tun: Collection[str]) -> str:
+    if offer.provider in without_tun:
+        return NO_TUN
     if offer.available is False:
         return NO_CAPACITY
     return COOLING if blocked_by(offer, blocks, now) else ""

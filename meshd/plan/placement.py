@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 from meshd import gpus
 from meshd.model.desired import Block, Cause, Pool, Target
+from meshd.plan.capabilities import NO_TUN, no_tun_cure
 from meshd.plan.causes import place_words, scopes
 from meshd.plan.prices import refresh_words, too_old
 from meshd.provider_api import Offer
@@ -32,6 +33,8 @@ def misses(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
 
 def _wrong_kind(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
     own = f"pools.{pool.name}"
+    if offer.provider in pool.without_tun:
+        yield Miss(NO_TUN, no_tun_cure(offer.provider))
     if not gpus.matches(pool.gpu, offer.gpu):
         yield Miss(f"has {offer.gpu or 'no GPU'}, not {pool.gpu or 'CPU only'}", f"{own}.gpu")
     elif target.gpu and not gpus.matches(target.gpu, offer.gpu):
@@ -168,6 +171,9 @@ def why_none(offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mappin
     offers = list(offers)
     if not offers:
         return "no provider offers anything at all right now"
+    if spot_policy(pool, target) == "only" and pool.with_spot is not None and not pool.with_spot:
+        names = ", ".join(pool.providers)
+        return f"only spot will do, and {names} offers none (providers.NAME.spot = true, where the cloud has spot)"
     if target.regions and not any(within(offer, target.regions) for offer in offers):
         return f"nobody offers anything in {', '.join(target.regions)} now{_near(target.regions[0], offers)}"
     found = [(tuple(misses(offer, pool, target)), offer) for offer in offers]

@@ -58,7 +58,7 @@ class RunpodProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Containers without a TUN device and without systemd; spot when the settings allow it.
+        """Containers, without a TUN device and systemd unless the settings know better; spot when they allow it.
 
         A lost create is found by its name; marks are kept in the container's environment, in place of tags. A
         container that ends leaves a stopped pod behind, whose disk goes on costing. API and console show the start
@@ -66,8 +66,8 @@ class RunpodProvider:
         """
         return Capabilities(
             shape=Shape.CONTAINER,
-            tun=False,
-            systemd=False,
+            tun=self._settings.pods_have_tun,
+            systemd=self._settings.pods_have_systemd,
             spot=self._settings.spot,
             user_data_max_b=USER_DATA_MAX_B,
             user_data_private=False,

@@ -44,6 +44,10 @@ class RunpodSettings(AdapterSettings):
 
     image: str = Field("runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404", min_length=1)
     cpu_image: str = Field("", description="image of CPU pods; empty: the same")
+    pods_have_tun: bool = Field(
+        False, description="only where the hosts give pods a TUN device, as the sandbox's do; RunPod's own do not"
+    )
+    pods_have_systemd: bool = Field(False, description="only where the image boots systemd, as the sandbox's does")
     registry_id: str = Field("", description="RunPod's id of the login for a private registry")
     disk_gib: int = Field(100, ge=1, description="of the container's own disk, lost with the pod")
     network_volumes: dict[str, str] = Field({}, description="network volume by data centre")

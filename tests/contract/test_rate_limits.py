@@ -51,6 +51,7 @@ async def test_lambda_is_never_asked_too_often(rig: SandboxRig, monkeypatch: pyt
     limits.call_spacing_s, limits.launch_spacing_s = 1.0, 12.0
     provider = rig.make(CLUSTER, call_spacing_s=1.1, launch_spacing_s=12.5, max_wait_s=29.0)
     (offer, *_) = await provider.offers(OfferQuery(gpu="h100", gpus=1))
+    assert provider.capabilities.launch_spacing_s >= limits.launch_spacing_s
     made = [await provider.launch(request(offer, f"lab-h100-{n}-abcdef")) for n in (1, 2, 3)]
     assert len(await provider.list()) == 3
     for _ in range(3):

@@ -55,6 +55,7 @@ class OfferRow(Part):
         price_age_s: how old the price is; None when that is not known.
         price_source: `api`, `refreshed`, `shipped` or `settings`: where the price comes from.
         price_stale: too old to be trusted with a budget.
+        refused: why meshd never rents it; "" when it does.
         blocked_until: it is left alone until then, for `blocked_reason`.
     """
 
@@ -78,6 +79,7 @@ class OfferRow(Part):
     price_age_s: float | None = None
     price_source: str = ""
     price_stale: bool = False
+    refused: str = ""
     blocked_until: AwareDatetime | None = None
     blocked_reason: str = ""
 

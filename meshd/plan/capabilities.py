@@ -1,0 +1,39 @@
+"""What follows from what a provider's machines and API can do, in words and in what is refused. PURE."""
+
+from __future__ import annotations
+
+from meshd.provider_api import Capabilities, Shape
+
+NO_TUN = "its machines have no TUN device, so they cannot be nodes"
+"""Why nothing is rented from a provider whose `capabilities.tun` is False."""
+
+
+def no_tun_cure(provider: str) -> str:
+    """What lets a provider without TUN devices be used, or be left out."""
+    if provider == "runpod":
+        return "providers.runpod.pods_have_tun, only for hosts that give pods a TUN device"
+    return f"providers.{provider}.enabled = false"
+
+
+def words(capabilities: Capabilities) -> str:
+    """What is rented, and what to know of it: "containers without TUN device and systemd; no tags"."""
+    what = "containers" if capabilities.shape is Shape.CONTAINER else "virtual machines"
+    without = [
+        name for name, there in (("TUN device", capabilities.tun), ("systemd", capabilities.systemd)) if not there
+    ]
+    parts = [f"{what} without {' and '.join(without)}" if without else what]
+    if capabilities.spot:
+        parts.append("on demand and spot")
+    if not capabilities.tags:
+        parts.append(
+            "no tags: machines are known by their names, so no other cluster of the account may have this name"
+        )
+    return "; ".join(parts)
+
+
+def user_data_refusal(text: str, provider: str, capabilities: Capabilities) -> str:
+    """Why this user data cannot be sent; "" when it can."""
+    size_b = len(text.encode())
+    if size_b <= capabilities.user_data_max_b:
+        return ""
+    return f"the machine's user data has {size_b} bytes, and {provider} takes at most {capabilities.user_data_max_b}"
