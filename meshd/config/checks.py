@@ -47,17 +47,18 @@ def faults(settings: Settings) -> Iterator[Fault]:
     yield from _durations(settings, ())
 
 
-def doubts(settings: Settings, table: Mapping[str, object], mode: int) -> Iterator[Fault]:
+def doubts(settings: Settings, table: Mapping[str, object], mode: int, source: str) -> Iterator[Fault]:
     """What cannot be meant, though meshd can run with it.
 
     Args:
         settings: that were accepted.
         table: the file as it was read.
         mode: the file's permission bits.
+        source: its path.
     """
     yield from secrets_in(table, mode)
     if mode & 0o002:
-        yield Fault(f"everybody may write this file (mode {mode:04o})", "`chmod 0644` it")
+        yield Fault(f"everybody may write this file (mode {mode:04o})", f"`chmod 0644 {source}`")
     for name, pool in settings.pools.items():
         yield from _unknown_gpu(name, pool)
         yield from _off(name, pool, settings)

@@ -92,7 +92,7 @@ def read(path: Path) -> File:
     except IsADirectoryError as error:
         raise ConfigError(source, [Fault("is a directory", "name the file in it")]) from error
     except PermissionError as error:
-        cure = "it holds no secrets, so everybody may read it: `chmod 0644` as root; or run this as root"
+        cure = f"it holds no secrets, so everybody may read it: `chmod 0644 {path}`; or run this as root"
         raise ConfigError(source, [Fault(f"cannot be read by this user{_owned(path)}", cure)]) from error
     except OSError as error:
         raise ConfigError(source, [Fault(f"cannot be read: {error.strerror}")]) from error

@@ -28,7 +28,7 @@ def _doubts(path: Path, settings: Settings) -> Sequence[Fault]:
         file = config.read(path)
     except ConfigError:
         return ()
-    return file.placed(config.doubts(settings, file.table, file.mode))
+    return file.placed(config.doubts(settings, file.table, file.mode, str(file.path)))
 
 
 class InForce:
@@ -84,7 +84,7 @@ class InForce:
             log.error("reload_refused", problems=error.problems)
             return
         old, self.faults = self.settings, ()
-        self.doubts = file.placed(config.doubts(new, file.table, file.mode))
+        self.doubts = file.placed(config.doubts(new, file.table, file.mode, str(file.path)))
         self.settings = old.model_copy(update={table: getattr(new, table) for table in RELOADABLE})
         self.waiting = waiting = [
             table

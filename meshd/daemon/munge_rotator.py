@@ -238,7 +238,9 @@ class MungeRotator:
             return self._store.read(name)
         key = self._credential()
         if fingerprint(key) != name:
-            raise MungeError(f"the munge key {name} is no more: restart meshd, and rotate again")
+            raise MungeError(
+                f"the munge key {name} is no more: `systemctl restart meshd`, then `meshctl rotate-key --munge`"
+            )
         return key
 
     def _make_keys(self) -> None:

@@ -69,7 +69,7 @@ class Source(Generic[T]):
             async with asyncio.timeout(self._timeout_s):
                 value = await self._read()
         except (MeshdError, TimeoutError) as error:
-            self._failed(str(error) or _no_answer(self._timeout_s), at)
+            self._failed(str(error) or _no_answer(self._timeout_s), at, getattr(error, "kind", ""))
         except Exception as error:
             # A fault of our own must not leave an old word standing as if it were of now; the task guard tells it.
             self._failed(f"a fault inside meshd: {type(error).__name__}", at)
@@ -83,11 +83,11 @@ class Source(Generic[T]):
         self._changed()
         return self.current
 
-    def _failed(self, reason: str, at: datetime) -> None:
+    def _failed(self, reason: str, at: datetime, kind: str = "") -> None:
         since = self.current.since if isinstance(self.current, Unavailable) else at
         if isinstance(self.current, Fresh) or self.current.reason != reason:
             log.warning("source_unavailable", source=self.name, reason=reason)
-        self.current = Unavailable(reason, since)
+        self.current = Unavailable(reason, since, kind)
 
     async def run(self) -> None:
         """Read for ever."""

@@ -10,11 +10,13 @@ from meshd.daemon.guard.breaker import Breaker
 from meshd.daemon.off_provider import OffProvider
 from meshd.errors import Fault
 from meshd.model.desired import Desired
+from meshd.model.failure import FailureCause
 from meshd.model.ids import MachineName
 from meshd.model.machine import DEVICE_GONE, IN_SLURM, UNREADABLE, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, Unavailable
 from meshd.model.plan import Warn
 from meshd.model.words import ending
+from meshd.plan.causes import cause_of_words
 from meshd.plan.devices import expiring_keys, same_machine_id
 from meshd.plan.prices import refresh_words, rented_by_stale
 from meshd.plan.scale import supply_gpus
@@ -41,6 +43,17 @@ _CURES = {
 }
 
 
+_CURES_BY_KIND = {
+    "rate_limited": "nothing: meshd asks again by itself, more slowly; other programs may use the same account",
+    "transient": "nothing: meshd asks again by itself; the cloud's status page may tell more",
+    "uncertain": "nothing: meshd asks again by itself; the cloud's status page may tell more",
+    "quota_exceeded": "ask the provider for a higher quota",
+    "auth_failed": "mend the credential (docs/providers.md), then `systemctl restart meshd`",
+    "invalid_request": "mend the provider's table in meshd.toml, then `systemctl restart meshd`",
+}
+"""What to do about a cloud that cannot be read, by the kind of its refusal."""
+
+
 def of_sources(snapshot: Snapshot) -> Iterable[ProblemView]:
     """Sources that cannot be read, and a tailnet that cannot be believed."""
     named = {"tailnet": snapshot.tailnet, "slurm": snapshot.slurm}
@@ -51,7 +64,7 @@ def of_sources(snapshot: Snapshot) -> Iterable[ProblemView]:
         for name, listing in table.items():
             if isinstance(listing, Unavailable) and not listing.reason.startswith(f"{name} is off: "):
                 text = f"{name}: {kind} cannot be read: {listing.reason}"
-                yield _problem("error", text, _CURES[kind], since=listing.since)
+                yield _problem("error", text, _CURES_BY_KIND.get(listing.kind, _CURES[kind]), since=listing.since)
     if isinstance(snapshot.tailnet, Fresh) and not snapshot.tailnet.value.healthy:
         words = "; ".join(snapshot.tailnet.value.problems) or "the head is not online"
         yield _problem("error", f"the head's tailnet is not well: {words}", "run `tailscale status` on the head")
@@ -124,7 +137,7 @@ def of_providers(machines: Iterable[Machine], snapshot: Snapshot) -> Iterable[Pr
             "error",
             f"{len(found)} machines of {provider} cost {usd:.2f} USD/h, and it is not enabled: meshd can neither see "
             "nor end them",
-            f"enable providers.{provider} and restart meshd, until they are gone",
+            f"set providers.{provider}.enabled = true, then `systemctl restart meshd`, until they are gone",
         )
 
 
@@ -261,7 +274,7 @@ def of_plan(
         yield _problem(
             "error" if pool else "warning",
             warn.reason if pool else f"{warn.subject}: {warn.reason}",
-            warn.cure or "allow another provider, region or price, or wait: meshd tries again",
+            warn.cure or _cure_of(warn.reason),
             pool=warn.subject if pool else "",
             blocking=bool(pool) and offers_known and not coming,
         )
@@ -271,6 +284,13 @@ def of_plan(
         short = target is not None and supply_gpus([m for m in machines if m.pool == pool.name]) < target.gpus
         if block is not None and not short:
             yield _problem("warning", block.reason, "see `meshctl events`", pool=pool.name)
+
+
+def _cure_of(reason: str) -> str:
+    """What would let a pool have its machines, by what holds it back. Waiting does not raise a quota."""
+    if cause_of_words(reason) is FailureCause.QUOTA:
+        return "ask the provider for a higher quota, or allow another provider or region"
+    return "allow another provider, region or price, or wait: meshd tries again"
 
 
 def of_prices(desired: Desired, machines: Iterable[Machine]) -> Iterable[ProblemView]:
@@ -283,12 +303,12 @@ def of_prices(desired: Desired, machines: Iterable[Machine]) -> Iterable[Problem
 
 
 _JOURNAL_CURES = {
-    "targets": "set the target of {key} again with `meshctl scale {key} --gpus N`",
+    "targets": "set the target of {key} again with `meshctl scale --pool {key} --gpus N`",
     "blocks": "nothing: what was left alone for a while is tried again",
     "auth_rotations": "`meshctl rotate-key` begins another rotation",
-    "auth_rotation_nodes": "`meshctl rotate-key` shows how the rotation stands",
-    "munge_rotations": "`meshctl rotate-munge-key` begins another rotation",
-    "machine_keys": "an auth key with the description `meshd {key}` may still be valid: look in the admin console",
+    "auth_rotation_nodes": "`meshctl rotate-key --status` shows how the rotation stands",
+    "munge_rotations": "`meshctl rotate-key --munge` begins another rotation",
+    "machine_keys": "an auth key with the description 'meshd {key}' may still be valid: look in the admin console",
 }
 
 

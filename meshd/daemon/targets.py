@@ -71,7 +71,7 @@ def asked_target(
     if request.gpus > room:
         raise Refused(
             f"{pool.name} has room for {amount(room, pool)}, not for {request.gpus}",
-            f"raise pools.{pool.name}.max_nodes and reload meshd",
+            f"raise pools.{pool.name}.max_nodes, then `systemctl reload meshd`",
         )
     return target
 

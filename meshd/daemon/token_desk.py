@@ -55,7 +55,8 @@ class TokenDesk:
         for one in failed:
             yield s.ProblemView(
                 severity="warning", text=f"{one.slot} does not take its new node token: {one.reason}",
-                cure="meshd asks again; an agent of an older version never can: `meshctl remove` replaces its machine",
+                cure="meshd asks again; an agent of an older version never can: "
+                f"`meshctl remove {one.machine}` replaces it",
                 machine=one.machine,
             )  # fmt: skip
 

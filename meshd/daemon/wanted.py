@@ -42,11 +42,12 @@ def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -
         elif (slot_index(machine.pool, machine.slot) or 0) > pool.max_nodes:
             text = f"pools.{machine.pool}.max_nodes = {pool.max_nodes} leaves no slot for {{}}"
             where = ("pools", machine.pool, "max_nodes")
-            stranded.setdefault((where, text, "`meshctl remove` them first"), []).append(machine.name)
+            cure = "give them back first: `meshctl remove {}`"
+            stranded.setdefault((where, text, cure), []).append(machine.name)
     if stranded:
         raise ConfigError(
             source,
-            [Fault(text.format(", ".join(sorted(names)[:5])), cure, key)
+            [Fault(text.format(", ".join(sorted(names)[:5])), cure.format(",".join(sorted(names)[:5])), key)
              for (key, text, cure), names in stranded.items()],
         )  # fmt: skip
 

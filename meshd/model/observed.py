@@ -28,10 +28,15 @@ class Fresh(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The source could not be read since `since`; nothing may be destroyed on the ground of that."""
+    """The source could not be read since `since`; nothing may be destroyed on the ground of that.
+
+    Attributes:
+        kind: of a cloud's refusal, e.g. `rate_limited` (`ProviderError.kind`); "" when it is none.
+    """
 
     reason: str
     since: datetime
+    kind: str = ""
 
 
 Observation: TypeAlias = Fresh[T_co] | Unavailable

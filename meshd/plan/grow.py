@@ -160,7 +160,7 @@ class Growth:
             return Warn(
                 self._pool.name,
                 f"no new machines until {block.until:%H:%M:%S} UTC: {block.reason}",
-                "mend the cause (see `meshctl events`); `meshctl scale` to the same number lifts this at once",
+                f"mend the cause (see `meshctl events`); `meshctl scale --pool {self._pool.name}` lifts this at once",
             )
         block = self._probing(f"pool:{self._pool.name}")
         tried = self._tried(block, self._have) if block is not None else ""
@@ -224,7 +224,7 @@ class Growth:
         return Warn(
             self._pool.name,
             f"{what} is tried alone; the others follow once it is READY: {block.reason}",
-            "`meshctl scale` to the same number lifts this at once",
+            f"`meshctl scale --pool {self._pool.name}` lifts this at once",
         )
 
     # -- the choice -----------------------------------------------------------------------------------------------
@@ -318,5 +318,5 @@ class Growth:
         return Warn(
             self._pool.name,
             f"{self._missing} of {self._target.gpus} GPUs are missing in {place(group)}, and {state}: {why}",
-            "`meshctl scale --spread` lets the rest be elsewhere",
+            f"`meshctl scale --pool {self._pool.name} --spread` lets the rest be elsewhere",
         )

@@ -31,7 +31,7 @@ def refused(path: Path) -> list[Fault]:
 
 def doubted(path: Path) -> list[Fault]:
     file = config.read(path)
-    return file.placed(config.doubts(config.parse(file), file.table, file.mode))
+    return file.placed(config.doubts(config.parse(file), file.table, file.mode, str(path)))
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def _check(path: Path) -> list[CheckRow]:
         more = rows(file, config.secrets_in(file.table, file.mode)) if file is not None else []
         return rows_of(error) + more
     found = [_summary(path, settings)]
-    found += rows(file, config.doubts(settings, file.table, file.mode))
+    found += rows(file, config.doubts(settings, file.table, file.mode, str(path)))
     if not settings.pools:
         found.append(CheckRow(name="pools", status="warn", text="there are none", cure="add a [pools.NAME] table"))
     if not _enabled(settings):

@@ -6,6 +6,7 @@ import click
 
 from meshd.api.schema import OffersQuery, PlanView, ScaleAnswer, ScaleOutcome
 from meshd.cli import render
+from meshd.cli.client import Head
 from meshd.cli.exits import CliError, Exit, QuietError, interrupted
 from meshd.cli.params import duration
 from meshd.cli.render_plan import scale
@@ -20,13 +21,17 @@ Examples:
   meshctl scale --gpus 8 --gpu a100 --max-price 2.5 --spot prefer
                                                      the cheapest A100s, spot first, at most $2.50 per GPU-hour
   meshctl scale --gpus 64 --gpus-per-node 8 --region us-east-1 --max-total 200
+  meshctl scale --pool h100 --spread                 as many as before, now of several clouds
   meshctl scale --gpus 0 --pool h100                 gives all back, each after its jobs
 """
 
 
 @click.command("scale", epilog=EXAMPLES)
 @click.option(
-    "--gpus", metavar="N", type=click.IntRange(min=0), required=True, help="How many GPUs the pool shall have in all."
+    "--gpus",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="How many GPUs the pool shall have in all; without it as many as before.",
 )
 @wish_options
 @click.option("--wait", is_flag=True, help="Stay until the target is reached. Ctrl-C ends the waiting, not the work.")
@@ -47,7 +52,7 @@ Examples:
 def command(
     session: Session,
     *,
-    gpus: int,
+    gpus: int | None,
     wish: Wish,
     wait: bool,
     timeout_s: float,
@@ -64,7 +69,7 @@ def command(
 
     Fewer GPUs never end a job: a node that works is given back when its jobs have ended.
     """
-    request = wish.request(gpus)
+    request = wish.request(session.ask(lambda head: _as_before(head, wish)) if gpus is None else gpus)
     if refresh:
         with render.busy("having the clouds read ..."):
             session.ask(lambda head: head.offers(OffersQuery(limit=1, refresh=True)))
@@ -99,6 +104,24 @@ def command(
     say(f"accepted: pool {answer.pool} shall have {wanted}" if changes else "nothing to do")
     if changes:
         say("  follow it with `meshctl events --follow` or `meshctl status`")
+
+
+async def _as_before(head: Head, wish: Wish) -> int:
+    """The number of GPUs that a pool's target has, for a change of its options alone, or to have it tried again.
+
+    Raises:
+        CliError: it cannot be told which pool, or the pool has no target.
+    """
+    pools = (await head.status()).pools
+    found = [pool for pool in pools if wish.pool in (None, pool.name)]
+    names = ", ".join(pool.name for pool in pools) or "none"
+    if len(found) != 1:
+        raise CliError("say how many GPUs, or which pool is meant", f"--gpus N, or --pool, one of: {names}",
+                       code=Exit.USAGE, kind="bad_request")  # fmt: skip
+    if found[0].target_id is None:
+        raise CliError(f"pool {found[0].name} has no target yet", f"`meshctl scale --pool {found[0].name} --gpus N`",
+                       code=Exit.USAGE, kind="bad_request")  # fmt: skip
+    return found[0].target_gpus
 
 
 def _stakes(plan: PlanView) -> tuple[str, str]:

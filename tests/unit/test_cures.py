@@ -1,0 +1,181 @@
+"""Every command that meshd tells people to type exists, with its options and arguments, and those that look do run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from meshd.cli.main import cli
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.served import Served
+from tests.unit.cli import conftest as _cli
+from tests.unit.cli.conftest import Meshctl
+
+socket_path, desk, served, meshctl, quiet = _cli.socket_path, _cli.desk, _cli.served, _cli.meshctl, _cli.quiet
+
+ROOT = Path(__file__).resolve().parents[2]
+FILLER = "7"
+"""Stands for what a message fills in: a number and a name alike."""
+
+UNITS = {"meshd-node", "meshd-slurmd",
+         "meshd", "meshd.service", "munge", "slurmctld", "slurmctld.service", "tailscaled", "meshd-slurmctld.service",
+         *(path.name for path in (ROOT / "systemd").glob("*.*")),
+         *(path.stem for path in (ROOT / "systemd").glob("*.service"))}  # fmt: skip
+
+WORD = r"[\w./:=%+*'\[\]-]+"
+SHAPES = {
+    "systemctl": r"(start|stop|restart|reload|status|edit|enable --now|is-active|daemon-reload) ?(?P<units>.*)",
+    "journalctl": r"-u (?P<units>\S+)( -p \w+)?",
+    "scontrol": rf"(ping|reconfigure|show \w+( {WORD})?|(update|delete) \w+=\S*( \w+=\S*)*)",
+    "squeue": rf"-\w {WORD}",
+    "sacctmgr": r"show \w+",
+    "scancel": WORD,
+    "tailscale": rf"(status|netcheck|ip -4|ping {WORD}|up( --[a-z-]+(={WORD})?)*)",
+    "chmod": rf"0[0-7]{{3}} {WORD}",
+    "chown": rf"\w+ {WORD}",
+    "ls": rf"-\w+( {WORD})+",
+    "rm": WORD,
+    "rmdir": WORD,
+    "usermod": rf"-aG {WORD} {WORD}",
+    "ssh": WORD,
+    "man": r"(meshctl|meshd|meshd\.toml)",
+    "munge": r"-n \| unmunge",
+    "apt-get": rf"install {WORD}",
+    "headscale": r"preauthkeys expire",
+    "nvidia-smi": r"(-L)?",
+    "dmesg": "",
+    "/opt/meshd/venv/bin/pip": r"install '?[\w\[\]]+'?",
+    "deploy/head/install": "",
+}
+"""Programs that are not meshd's own, and how their arguments look. A new one in a message belongs here."""
+
+NO_PROGRAMS = re.compile(r"[A-Za-z0-9_.:/*{}-]+|Include FILE|node\.expiry: 0|--\w+ NODE")
+"""What stands between backticks and is no command: names of settings, credentials and options."""
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every text in the sources that is no docstring, with its place; what it fills in is FILLER."""
+    files = [*ROOT.glob("meshd/**/*.py"), *ROOT.glob("providers/**/*.py"), *ROOT.glob("deploy/node/**/*.py")]
+    for file in sorted(files):
+        tree = ast.parse(file.read_text("utf-8"))
+        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            place = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.JoinedStr):
+                yield place, "".join(str(p.value) if isinstance(p, ast.Constant) else FILLER for p in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (parts | alone):
+                yield place, re.sub(r"\{\w*\}", FILLER, node.value)
+
+
+def commands() -> dict[str, str]:
+    """What stands between backticks, with the place of one text that has it."""
+    printed = ((place, text) for place, text in texts() if not text.startswith("# Written by meshd"))
+    return {code: place for place, text in printed for code in re.findall(r"`([^`]+)`", text)}
+
+
+CURES = commands()
+
+
+def meant(words: list[str]) -> list[str]:
+    """Words that stand for something, e.g. NAME, with what they stand for where it must be a number."""
+    return [FILLER if word in {"N", "NUMBER"} else word for word in words]
+
+
+def fault_of(code: str) -> str:
+    """Why nobody can type it; "" when it is fine, or no command."""
+    try:
+        words = shlex.split(code)
+    except ValueError as error:
+        return str(error)
+    program, arguments = words[0], words[1:]
+    if FILLER in {program, *arguments[:1]} and program != "meshctl":
+        return ""  # what failed, in an error's text
+    if program == "meshctl":
+        return fault_of_meshctl(meant(arguments))
+    if program in SHAPES:
+        match = re.fullmatch(SHAPES[program], code[len(program) :].strip())
+        if match is None:
+            return "its arguments have another shape"
+        units = (match.groupdict().get("units") or "").split()
+        return ", ".join(unit for unit in units if unit not in UNITS and unit != FILLER)
+    return "" if NO_PROGRAMS.fullmatch(code) or code.startswith("-") else "it is no program that is known here"
+
+
+def fault_of_meshctl(words: list[str]) -> str:
+    """Parse it as meshctl does, without running it."""
+    if words and words[0] == "--config":
+        words = words[2:]
+    command: click.Command = cli
+    context = click.Context(cli, info_name="meshctl")
+    if words[:1] == ["COMMAND"] or words == ["help", "COMMAND"]:
+        return ""
+    try:
+        while isinstance(command, click.Group) and words:
+            name, command_found, words = command.resolve_command(context, words)
+            assert command_found is not None
+            command = command_found
+            context = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, click.Group):
+            return "a command of the group is missing"
+        command.make_context(command.name, words, parent=context.parent)
+    except click.exceptions.Exit:
+        return ""
+    except click.ClickException as error:
+        return error.format_message()
+    return ""
+
+
+def test_there_are_cures() -> None:
+    assert len([code for code in CURES if code.startswith("meshctl")]) > 30
+    assert len([code for code in CURES if code.startswith("systemctl")]) > 10
+
+
+@pytest.mark.parametrize("code", sorted(CURES))
+def test_a_command_that_is_printed_can_be_typed(code: str) -> None:
+    assert fault_of(code) == "", f"{CURES[code]}: `{code}`"
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["meshctl remove", "meshctl rotate-munge-key", "meshctl scale 7 --gpus 7", "meshctl nodes --all", "meshctl config",
+     "systemctl bounce meshd", "systemctl restart mesh", "scontrol fix it", "frobnicate now", "chmod 0600"],
+)  # fmt: skip
+def test_what_nobody_can_type_is_found(code: str) -> None:
+    assert fault_of(code)
+
+
+def test_restart_and_reload_are_told_as_the_commands_that_do_it() -> None:
+    wrong = [
+        f"{place}: {text}"
+        for place, text in texts()
+        if re.search(r"(?<!systemctl )\b(restart|reload) meshd\b", text) and not place.startswith("meshd/cli/commands/")
+    ]
+    assert wrong == []
+
+
+LOOKS = ("status", "nodes", "events", "doctor", "offers", "plan", "prices show", "version", "help", "config check")
+
+
+def test_the_commands_that_look_do_run(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    """With names that exist in the place of those that a message fills in."""
+    desk.frozen = True
+    desk.add_ready("a100", 1)
+    ran = 0
+    for code in CURES:
+        words = meant(shlex.split(code)[1:]) if code.startswith("meshctl ") else []
+        if " ".join(words).startswith(LOOKS) and words != ["help", "COMMAND"]:
+            follows = {"--follow", "-f"} & {*words}
+            named = ["a100-1" if word in {FILLER, "NAME", "SLOT", "MACHINE"} else word for word in words]
+            if not follows:
+                found = meshctl(*named)
+                assert found.code in (0, 1), (code, found)
+                assert "Usage:" not in found.err, (code, found)
+                ran += 1
+    assert ran >= 6
