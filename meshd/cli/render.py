@@ -20,6 +20,7 @@ from meshd.api.schema import (
     MachineAnswer,
     NodeRow,
     PlanView,
+    SourceView,
     StatusView,
     VersionView,
     WaitingFor,
@@ -105,6 +106,9 @@ def status(view: StatusView) -> list[RenderableType]:
         text(f"cluster {view.cluster}   meshd {view.version}   up {age(view.uptime_s)}   {tick}"),
         text(f"spending {usd(view.spend.usd_per_hour)} per hour, {usd(view.spend.usd_so_far)} so far"),
     ]
+    heard = [_heard(source, view.at) for source in view.sources if source.age_s is not None or not source.ok]
+    if heard:
+        parts.append(text(f"last heard: {', '.join(heard)}"))
     if view.slurm.error:
         parts.append(text(f"Slurm has not taken the last change: {view.slurm.error}", "bold red"))
     parts.append("")
@@ -138,6 +142,15 @@ def status(view: StatusView) -> list[RenderableType]:
         if problem.cure:
             parts.append(Padding(text(f"do: {problem.cure}"), (0, 0, 0, 2), expand=False))
     return parts
+
+
+def _heard(source: SourceView, now: datetime) -> str:
+    """A source and how long ago it was read; for one that cannot be read, for how long."""
+    name = source.name.removeprefix("provider:").replace("offers:", "offers of ")
+    if source.ok:
+        return f"{name} {age(source.age_s)} ago"
+    silent = age((now - source.since).total_seconds()) if source.since else ""
+    return f"{name} does not answer{f' for {silent}' if silent else ''}"
 
 
 def nodes(rows: Sequence[NodeRow], now: datetime) -> Sheet:
@@ -203,13 +216,15 @@ def machines(answers: Sequence[MachineAnswer]) -> Sheet:
     )
 
 
-def checks(rows: Sequence[CheckRow]) -> list[RenderableType]:
-    """Checks, each with its cure below."""
+def checks(rows: Sequence[CheckRow], now: datetime | None = None) -> list[RenderableType]:
+    """Checks, each with its cure below and the age of its answer; `now` is the time of the answer."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for row in rows:
-        grid.add_row(severity(f"{row.status:<4}"), text(f"{row.name}: {row.text}"))
+        old_s = (now - row.at).total_seconds() if now and row.at else 0.0
+        when = f" ({age(old_s)} ago)" if old_s >= 1 else ""
+        grid.add_row(severity(f"{row.status:<4}"), text(f"{row.name}: {row.text}{when}"))
         if row.cure and row.status != "ok":
             grid.add_row("", text(f"do: {row.cure}"))
     return [grid] if rows else []

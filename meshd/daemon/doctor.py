@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
@@ -22,6 +24,10 @@ from meshd.plan.ipv4 import NO_IPV4_CURE, head_without_ipv4, machines_without_ip
 from meshd.provider_api import Provider
 
 CHECK_TIMEOUT_S = 20.0
+LOOK_TIMEOUT_S = 8.0
+"""Slurm and the tailnet are read anew for a check; who does not answer within this is shown with the age of its last
+word."""
+SLURM_CURE = "check `scontrol ping` and `systemctl status slurmctld`"
 log = structlog.get_logger(__name__)
 
 
@@ -49,7 +55,31 @@ class Doctor:
         config_problem: Callable[[], str],
         machines: Callable[[], Iterable[Machine]] = tuple,
         gpu_devices: ReadyCheck | None = None,
+        look: Callable[[], Awaitable[object]] | None = None,
+        slurm_answers: Callable[[], Awaitable[bool | None]] | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """Keep what is asked.
+
+        Args:
+            snapshot: the newest word of every source.
+            providers: guarded.
+            munge: the head's.
+            devices: checks of the tailnet's keys and devices.
+            files: checks Slurm's files.
+            munge_key: checks the nodes' munge keys.
+            names: checks the nodes' names on the head.
+            config_problem: why the settings in the file are not in force.
+            machines: those that are not GONE.
+            gpu_devices: checks that jobs get their own GPUs alone.
+            look: reads Slurm and the tailnet anew; None: what was read last is shown.
+            slurm_answers: pings slurmctld; None from it: that cannot be told.
+            now: UTC.
+        """
+        self._look = look
+        self._slurm_answers = slurm_answers
+        self._now = now
+        self._began = now()
         self._gpu_devices = gpu_devices
         self._machines = machines
         self._snapshot = snapshot
@@ -76,8 +106,41 @@ class Doctor:
             *self._devices.all(),
             *((f"provider {name}", self._provider(provider)) for name, provider in sorted(self._providers.items())),
         ]
-        rows = await asyncio.gather(*(_row(name, check) for name, check in checks), return_exceptions=True)
+        self._began = self._now()
+        looked = asyncio.ensure_future(self._look_anew())
+        after = {"slurm", "tailnet", *(name for name, _ in self._devices.all())}
+        rows = await asyncio.gather(
+            *(self._dated(name, check, looked if name in after else None) for name, check in checks),
+            return_exceptions=True,
+        )
         return [_row_of(name, row) for (name, _), row in zip(checks, rows, strict=True)]
+
+    async def _look_anew(self) -> None:
+        if self._look is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                await self._look()
+
+    async def _dated(
+        self, name: str, check: Callable[[], Awaitable[CheckRow]], looked: asyncio.Future[None] | None
+    ) -> CheckRow:
+        """The row, with the time of its answer. A slurmctld that is down need not be waited for."""
+        if name == "slurm" and self._slurm_answers is not None and await self._slurm_answers() is False:
+            row = fail(name, "slurmctld does not answer (scontrol ping)", SLURM_CURE)
+        else:
+            if looked is not None:
+                await asyncio.wait({looked})
+            row = await _row(name, check)
+        return row if row.at is not None else row.model_copy(update={"at": self._now()})
+
+    def _of(self, row: CheckRow, at: datetime) -> CheckRow:
+        """A row from what was read at that time: an old word proves little, if it was to be read anew."""
+        if self._look is not None and at < self._began and row.status == "ok":
+            old_s = (self._now() - at).total_seconds()
+            text = f"no answer within {LOOK_TIMEOUT_S:g} s; {old_s:.0f} s ago: {row.text}"
+            row = warn(row.name, text, f"see docs/troubleshooting.md, {row.name}")
+        return row.model_copy(update={"at": at})
 
     async def _settings(self) -> CheckRow:
         problem = self._config_problem()
@@ -97,9 +160,9 @@ class Doctor:
         seen = snapshot.slurm if snapshot is not None else None
         if not isinstance(seen, Fresh):
             reason = seen.reason if seen is not None else "not read yet"
-            return fail("slurm", f"cannot be read: {reason}", "check `scontrol ping` and `systemctl status slurmctld`")
+            return fail("slurm", f"cannot be read: {reason}", SLURM_CURE)
         view = seen.value
-        return ok("slurm", f"{view.version} answers, {counted(len(view.nodes), 'node')}")
+        return self._of(ok("slurm", f"{view.version} answers, {counted(len(view.nodes), 'node')}"), seen.at)
 
     async def _tailnet(self) -> CheckRow:
         snapshot = self._snapshot()
@@ -121,7 +184,7 @@ class Doctor:
             text = f"reached over a relay, which is slow: {counted(len(relayed), 'machine')}: {', '.join(relayed[:5])}"
             cure = "let UDP out at both ends, and 41641 in at one of them; `tailscale netcheck` tells more"
             return warn("tailnet", text, cure)
-        return ok("tailnet", f"the head is {view.self_ipv4}, {counted(len(view.peers), 'peer')}")
+        return self._of(ok("tailnet", f"the head is {view.self_ipv4}, {counted(len(view.peers), 'peer')}"), seen.at)
 
     def _provider(self, provider: Provider) -> Callable[[], Awaitable[CheckRow]]:
         async def check() -> CheckRow:

@@ -28,6 +28,7 @@ from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.rotation.desk import RotationDesk
+from meshd.daemon.slurm_ping import SlurmPing
 from meshd.daemon.targets import chosen_pool, next_target
 from meshd.daemon.token_desk import TokenDesk
 from meshd.model.desired import Block, Desired, Pool, Target
@@ -87,6 +88,7 @@ class Desk:
         reload: Callable[[], s.ReloadView],
         tailscale_version: Callable[[], str],
         look_at_slurm: Callable[[], Awaitable[object]],
+        slurm_ping: SlurmPing | None = None,
         look_at_key: Callable[[], Awaitable[object]],
         read_offers: Callable[[], Awaitable[None]],
         prices: PriceDesk,
@@ -109,6 +111,7 @@ class Desk:
         self._reload = reload
         self._tailscale_version = tailscale_version
         self._look_at_slurm = look_at_slurm
+        self._slurm_ping = slurm_ping
         self._look_at_key = look_at_key
         self._read_offers = read_offers
         self._prices = prices
@@ -128,7 +131,9 @@ class Desk:
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def status(self) -> s.StatusView:
-        """How the whole stands."""
+        """How the whole stands. slurmctld is pinged for it: its last word may be half a minute old."""
+        if self._slurm_ping is not None and self._reconciler.last is not None:
+            await self._slurm_ping.ask_if_old(self._reconciler.last.snapshot.slurm)
         now, desired, machines = self._clock.now(), self._desired(), self._journal.machines()
         tick = self._reconciler.last
         slurm = views.slurm_of(tick.snapshot if tick else None)
@@ -144,7 +149,7 @@ class Desk:
             uptime_s=round((now - self._started_at).total_seconds(), 1),
             tick_at=tick.at if tick else None,
             tick_age_s=round((now - tick.at).total_seconds(), 3) if tick else None,
-            sources=views.sources(tick.snapshot) if tick else [],
+            sources=views.sources(tick.snapshot, now, self._slurm_ping) if tick else [],
             pools=[
                 views.pool_view(
                     pool, partitions.get(pool.name, pool.name), by_pool.get(pool.name, []), desired, slurm, sight
@@ -185,6 +190,8 @@ class Desk:
             sight = views.sight_of(tick.snapshot, desired.policy, now)
             found += node_health.problems(machines, desired, sight)
             found += problems.of_sources(tick.snapshot)
+            if self._slurm_ping is not None:
+                found += self._slurm_ping.problems(tick.snapshot.slurm)
             found += problems.of_providers(machines, tick.snapshot)
             found += problems.of_logins(machines, tick.snapshot, now)
             found += problems.of_plan(desired, machines, tick.plan.warnings, tick.snapshot)
@@ -258,7 +265,8 @@ class Desk:
 
     async def doctor(self) -> s.DoctorView:
         """All checks."""
-        return s.DoctorView(checks=await self._doctor())
+        checks = await self._doctor()
+        return s.DoctorView(checks=checks, at=self._clock.now())
 
     async def version(self) -> s.VersionView:
         """What runs here."""

@@ -58,6 +58,7 @@ from meshd.daemon.root_files import RootFiles
 from meshd.daemon.roster import Roster
 from meshd.daemon.rotation.wiring import Sights
 from meshd.daemon.rotation.wiring import build as auth_key_parts
+from meshd.daemon.slurm_ping import SlurmPing
 from meshd.daemon.sources import Sources
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.telemetry import Telemetry
@@ -200,6 +201,7 @@ class Daemon:
         )  # fmt: skip
 
         # What people, monitoring and nodes speak to.
+        slurm_ping = SlurmPing(self._slurm.ping, self._sources.slurm.hurry, clock)
         doctor = Doctor(
             snapshot=self._snapshot, providers=self._providers, munge=self._munge,
             devices=DeviceChecks(
@@ -212,6 +214,7 @@ class Daemon:
             files=self._publishing.check, munge_key=self._munge_desk.check, names=self._roster.check,
             config_problem=lambda: self._in_force.problem, machines=self._journal.machines,
             gpu_devices=GpuDevices(self._slurm, lambda: self.settings.pools),
+            look=self._look_anew, slurm_answers=slurm_ping, now=clock.now,
         )  # fmt: skip
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
         self._metrics.follow(self._standing)
@@ -222,8 +225,8 @@ class Daemon:
             clock=clock, cluster=settings.cluster.name, config_problem=lambda: self._in_force.problem,
             reload=self.reload,
             tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
-            look_at_slurm=self._sources.slurm.read_once, look_at_key=self._sources.key.read_once,
-            read_offers=Refresh(self._sources.offers.values(), clock),
+            look_at_slurm=self._sources.slurm.read_once, slurm_ping=slurm_ping,
+            look_at_key=self._sources.key.read_once, read_offers=Refresh(self._sources.offers.values(), clock),
             prices=PriceDesk(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
             munge=self._munge_desk, tokens=self._token_desk, logs=self._logs,
             rotation=self._auth.desk,
@@ -279,6 +282,10 @@ class Daemon:
             dead_key=self._sources.dead_key(),
             reports=dict(self._reports.current),
         )
+
+    async def _look_anew(self) -> None:
+        """Read Slurm and the tailnet now. A source that fails says so itself."""
+        await asyncio.gather(self._sources.slurm.read_once(), self._watcher.look(), return_exceptions=True)
 
     def _before_plan(self, snapshot: Snapshot, now: datetime) -> None:
         self._boots.look(snapshot, now)

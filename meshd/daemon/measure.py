@@ -43,7 +43,7 @@ def standing(
             ready[machine.pool] += units(machine)
         if machine.phase in COSTS_MONEY:
             usd[machine.pool, machine.provider] += machine.usd_per_hour
-    seen = sources(snapshot)
+    seen = sources(snapshot, now)
     return Standing(
         machines=Counter((m.pool, m.provider, m.phase.value) for m in machines),
         gpus_ready=ready,

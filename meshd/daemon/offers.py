@@ -38,7 +38,7 @@ def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now:
     return s.OffersView(
         at=now,
         offers=[_row(offers, desired, now) for offers in found.shown],
-        sources=[source for source in views.sources(snapshot) if source.name.startswith("offers:")],
+        sources=[source for source in views.sources(snapshot, now) if source.name.startswith("offers:")],
         total=len(offers),
         matching=found.matching,
         left_out=dict(found.left_out),

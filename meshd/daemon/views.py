@@ -8,6 +8,7 @@ from datetime import datetime
 
 from meshd.api import schema as s
 from meshd.api.plans import plan_view as document
+from meshd.daemon.slurm_ping import DOWN, SlurmPing
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot
@@ -31,16 +32,21 @@ def slurm_of(snapshot: Snapshot | None) -> SlurmView | None:
     return snapshot.slurm.value if snapshot and isinstance(snapshot.slurm, Fresh) else None
 
 
-def sources(snapshot: Snapshot) -> list[s.SourceView]:
-    """Every source and whether it can be read."""
+def sources(snapshot: Snapshot, now: datetime, slurm_ping: SlurmPing | None = None) -> list[s.SourceView]:
+    """Every source, whether it can be read, and how old its word is."""
     named: list[tuple[str, Observation[object]]] = [("tailnet", snapshot.tailnet), ("slurm", snapshot.slurm)]
     named += [(f"provider:{name}", seen) for name, seen in sorted(snapshot.instances.items())]
     named += [(f"offers:{name}", seen) for name, seen in sorted(snapshot.offers.items())]
-    return [
-        s.SourceView(name=name, ok=True, at=seen.at)
+    rows = [
+        s.SourceView(name=name, ok=True, at=seen.at, age_s=round((now - seen.at).total_seconds(), 1))
         if isinstance(seen, Fresh)
         else s.SourceView(name=name, ok=False, reason=seen.reason, since=seen.since)
         for name, seen in named
+    ]
+    down = slurm_ping is not None and slurm_ping.is_down(snapshot.slurm)
+    return [
+        row.model_copy(update={"ok": False, "reason": DOWN}) if down and row.ok and row.name == "slurm" else row
+        for row in rows
     ]
 
 

@@ -147,6 +147,8 @@ class LocalApi:
     ) -> bytes:
         within_s = self._timeout_s if timeout_s is None else timeout_s
         timeout = aiohttp.ClientTimeout(total=within_s)
+        if not self._socket.exists():
+            raise self._away("No such file or directory")
         try:
             async with self._session().request(method, f"{BASE_URL}/{path}", params=params, timeout=timeout) as reply:
                 await _check(reply, path)
@@ -164,10 +166,12 @@ class LocalApi:
     def _silent(self, path: str, within_s: float) -> TailnetError:
         return TailnetError(f"tailscaled did not answer {path} within {within_s:g} s")
 
+    def _away(self, reason: str) -> TailnetError:
+        return TailnetError(f"tailscaled does not answer on {self._socket} ({reason}): systemctl start tailscaled")
+
     def _broken(self, path: str, error: aiohttp.ClientError) -> TailnetError:
         if isinstance(error, aiohttp.ClientConnectorError):
-            reason = error.os_error.strerror or type(error.os_error).__name__
-            return TailnetError(f"tailscaled does not answer on {self._socket} ({reason}): systemctl start tailscaled")
+            return self._away(error.os_error.strerror or type(error.os_error).__name__)
         return TailnetError(f"the connection to tailscaled broke during {path}: {type(error).__name__}")
 
 

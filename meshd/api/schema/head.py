@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from pydantic import AwareDatetime
+
 from meshd.api.schema.base import Document, Part, Request
 
 
 class CheckRow(Part):
-    """One check of `meshctl doctor`; status is ok, warn or fail."""
+    """One check of `meshctl doctor`; status is ok, warn or fail.
+
+    Attributes:
+        at: when the answer was got; None where that is not told.
+    """
 
     name: str
     status: str
     text: str
     cure: str = ""
+    at: AwareDatetime | None = None
 
 
 class DoctorView(Document):
-    """All checks. `source` is `daemon`, or `local` when the daemon could not be asked."""
+    """All checks. `source` is `daemon`, or `local` when the daemon could not be asked.
+
+    Attributes:
+        at: when this was written, by the head's clock: what the rows' ages count to.
+    """
 
     checks: list[CheckRow] = []
     source: str = "daemon"
+    at: AwareDatetime | None = None
 
 
 class InitChange(Part):

@@ -12,6 +12,7 @@ class SourceView(Part):
 
     Attributes:
         at: when it was last read well.
+        age_s: how long ago that was.
         since: since when it cannot be read; None while it can.
     """
 
@@ -19,6 +20,7 @@ class SourceView(Part):
     ok: bool
     reason: str = ""
     at: AwareDatetime | None = None
+    age_s: float | None = None
     since: AwareDatetime | None = None
 
 

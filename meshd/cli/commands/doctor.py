@@ -33,7 +33,7 @@ def command(session: Session, *, as_json: bool) -> None:
     if as_json:
         print_json(view)
     else:
-        render.show(*render.checks(view.checks))
+        render.show(*render.checks(view.checks, view.at))
     if unreachable is not None:
         raise CliError("the daemon cannot be reached", code=Exit.UNREACHABLE, kind="unreachable")
     faults = sum(row.status == "fail" for row in view.checks)
