@@ -181,3 +181,14 @@ def test_the_policy_for_aws_has_the_calls_that_are_made() -> None:
     actions = [statement["Action"] for statement in json.loads(block[1])["Statement"]]
     allowed = {one for action in actions for one in (action if isinstance(action, list) else [action])}
     assert allowed == made | {"ec2:CreateTags"}, "RunInstances with TagSpecifications also needs CreateTags"
+
+
+def test_each_line_of_the_trust_model_names_a_test_that_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", (DOCS / "security.md").read_text())
+    assert len(named) > 20
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (ROOT / path).exists() or (name and f"def {name}(" not in (ROOT / path).read_text())
+    ]
+    assert not missing
