@@ -71,6 +71,8 @@ class Capabilities:
         ends_itself: a machine that powers itself off stops costing money.
         user_data_private: surely nobody but root on the machine can read its user data once it was sent: no API call
             gives it back, no console shows it, and no metadata service tells it to other processes on the machine.
+        foreign_hosts: machines may run on hosts that are not the vendor's own: whoever owns one can read what is on the
+            machine, the munge key included. `meshctl doctor` warns.
     """
 
     shape: Shape = Shape.VM
@@ -83,6 +85,7 @@ class Capabilities:
     launch_spacing_s: float = 0.0
     ends_itself: bool = False
     user_data_private: bool = False
+    foreign_hosts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

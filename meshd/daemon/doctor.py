@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from meshd.api.schema import CheckRow
-from meshd.daemon import metadata_watch
+from meshd.daemon import host_trust, metadata_watch
 from meshd.daemon.checkrow import fail, ok, warn
 from meshd.daemon.device_checks import DeviceChecks
 from meshd.errors import AuthFailed, MeshdError, ProviderOff, RateLimited, Transient, Uncertain
@@ -102,6 +102,7 @@ class Doctor:
             ("node names", self._names),
             *([("gpu devices", self._gpu_devices)] if self._gpu_devices else []),
             ("metadata service", self._metadata_service),
+            ("trust in hosts", self._trust_in_hosts),
             ("tailnet", self._tailnet),
             *self._devices.all(),
             *((f"provider {name}", self._provider(provider)) for name, provider in sorted(self._providers.items())),
@@ -150,6 +151,9 @@ class Doctor:
 
     async def _metadata_service(self) -> CheckRow:
         return metadata_watch.check(self._machines())
+
+    async def _trust_in_hosts(self) -> CheckRow:
+        return host_trust.check(self._providers)
 
     async def _munge_round_trip(self) -> CheckRow:
         await self._munge.exchange(await self._munge.encode())

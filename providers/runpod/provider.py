@@ -71,6 +71,7 @@ class RunpodProvider:
             spot=self._settings.spot,
             user_data_max_b=USER_DATA_MAX_B,
             user_data_private=False,
+            foreign_hosts="community" in self._settings.clouds,
         )
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:
