@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from meshd import gpus
-from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB
+from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB, word_fault
 
 DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
 NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
@@ -181,7 +181,10 @@ class PoolSettings(_Table):
     @field_validator("gpu")
     @classmethod
     def _one_spelling(cls, gpu: str) -> str:
-        return gpus.asked(gpu)
+        model = gpus.asked(gpu)
+        if model and (fault := word_fault("GPU model", model)):
+            raise ValueError(fault)
+        return model
 
 
 class ProviderSettings(BaseModel):

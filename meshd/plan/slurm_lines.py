@@ -40,7 +40,6 @@ _NODE = {
     "CoresPerSocket": _COUNT,
     "ThreadsPerCore": _COUNT,
     "RealMemory": r"[1-9][0-9]{0,9}",
-    "Weight": _COUNT,
     "Gres": rf"gpu(?::{_WORD})?:[1-9][0-9]?",
     "Feature": rf"{_WORD}(?:,{_WORD})*",
     "State": r"(?:UNKNOWN|DOWN|DRAIN|CLOUD|FUTURE)",
@@ -66,7 +65,7 @@ _GRES_LINE = re.compile(rf"NodeName=({_SLOTS}) Name=gpu(?: Type={_WORD})? File=/
 _COMMENT = re.compile(r"#[ -\[\]-~]{0,300}")
 _PAIR = re.compile(r" ([A-Z][A-Za-z]+)=(\"[^\"]*\"|[^ ]+)")
 _NUMBERS = {
-    **dict.fromkeys(("CPUs", "Boards", "SocketsPerBoard", "CoresPerSocket", "ThreadsPerCore", "Weight"), COUNT_MAX),
+    **dict.fromkeys(("CPUs", "Boards", "SocketsPerBoard", "CoresPerSocket", "ThreadsPerCore"), COUNT_MAX),
     "RealMemory": MEMORY_MAX_MIB,
 }
 

@@ -11,7 +11,8 @@ from meshd.errors import JoinRefused
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
 from meshd.plan.admission import check_facts, check_same
 from meshd.plan.limits import COUNT_MAX, as_word, usable
-from meshd.plan.slurm_lines import Allowed, check
+from meshd.plan.slurm_lines import Allowed, LineRefused, check
+from meshd.slurm.conf import parse
 from meshd.slurm.nodes import JoinedNode, PoolLine, read_joined, read_lines, read_slots, render
 
 COUNTS = st.one_of(st.integers(0, 9), st.sampled_from([64, 255, 256, COUNT_MAX, COUNT_MAX + 1, 65536, 10**9]))
@@ -91,3 +92,36 @@ def test_a_rejoin_changes_nothing_that_is_written(then: NodeShape, now: NodeShap
         return
     assert (now.cpus, now.boards, now.sockets_per_board) == (then.cpus, then.boards, then.sockets_per_board)
     assert [gpu.device for gpu in usable(_gpus(devices), 1)] == ["/dev/nvidia0"]
+
+
+GOOD = render(
+    [PoolLine("h100", "gpu", 4, "h100", 2, 8, 1024, ("fast",))],
+    [JoinedNode("h100-2", "100.64.0.2", NodeShape(8, 1, 1, 8, 1, 65536), _gpus(["/dev/nvidia0", "/dev/nvidia1"]))],
+    shapes_fixed=False,
+)
+KEYS = {
+    "nodename", "nodeaddr", "cpus", "boards", "socketsperboard", "corespersocket", "threadspercore", "realmemory",
+    "gres", "feature", "state", "reason", "partitionname", "nodes", "default", "maxtime",
+}  # fmt: skip
+WORDS = ["\\", "\\\n", "\r", "\t", '"', "#", "=", "Include /x", "PluginDir=/x", " PluginDir=/x", "\nPluginDir=/x\n"]
+PIECES = st.one_of(st.text(max_size=3), st.characters(max_codepoint=255), st.sampled_from(WORDS))
+
+
+@given(st.lists(st.tuples(st.integers(0, len(GOOD.nodes_conf)), st.integers(0, 3), PIECES), min_size=1, max_size=3))
+@settings(max_examples=400)
+def test_nothing_but_records_of_nodes_and_partitions_gets_through(changes: list[tuple[int, int, str]]) -> None:
+    """Whatever is changed in a good file: what is taken is, for Slurm's grammar, such records and nothing else."""
+    text = GOOD.nodes_conf
+    for at, removed, piece in changes:
+        text = text[:at] + piece + text[at + removed :]
+    try:
+        check(text, "", Allowed({"h100": 4}, frozenset({"gpu"})))
+    except LineRefused:
+        return
+    conf = parse(text)
+    assert conf.includes() == ()
+    for line in conf.lines:
+        assert not line.pairs or line.is_record
+        assert {pair.key.lower() for pair in line.pairs} <= KEYS
+    assert {record["nodename"].partition("-")[0] for record in conf.records("NodeName")} <= {"h100"}
+    assert {record["partitionname"] for record in conf.records("PartitionName")} <= {"gpu"}
