@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -59,6 +60,26 @@ class InForce:
         self.doubts: Sequence[Fault] = _doubts(path, settings)
         self._path = path
         self._machines = machines
+        self._held: tuple[bytes, Settings] | None = None
+        """A file that machines alone keep from being in force, and what it says."""
+
+    def look(self) -> None:
+        """Put a file in force that was refused for machines that are gone by now, if it still says the same."""
+        if self._held is None:
+            return
+        data, new = self._held
+        with suppress(ConfigError):
+            wanted.check_rented(new, self._machines(), str(self._path))
+            self._held = None
+            if self._bytes() == data:
+                log.info("reload_goes_on", path=str(self._path))
+                self.reload()
+
+    def _bytes(self) -> bytes:
+        try:
+            return self._path.read_bytes()
+        except OSError:
+            return b""
 
     def view(self) -> ReloadView:
         """What came of the last reload."""
@@ -70,13 +91,19 @@ class InForce:
         return ReloadView(reloaded=not rows, faults=rows, waiting=list(self.waiting))
 
     def reload(self) -> None:
-        """Read the file again; the old settings stay when the new ones are wrong, and `faults` says why."""
+        """Read the file again; the old settings stay when the new ones are wrong, and `faults` says why.
+
+        One that machines alone keep from being in force is put in force by `look` once they are gone.
+        """
+        self._held = None
+        data = self._bytes()
         try:
             file = config.read(self._path)
             new = config.parse(file)
             try:
                 wanted.check_rented(new, self._machines(), str(self._path))
             except ConfigError as error:
+                self._held = (data, new)
                 raise ConfigError(error.source, file.placed(error.faults)) from error
         except ConfigError as error:
             self.faults = error.faults

@@ -356,6 +356,7 @@ class Daemon:
             self._notify.watchdog()
             sight = sight_of(tick.snapshot, self.desired().policy, self._clock.now())
             self._notify.status(status_line(self._journal.machines(), self._desk.problems(), sight))
+        self._in_force.look()
         self._roster.look()
         self._publishing.look()
 

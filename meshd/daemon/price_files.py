@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -21,6 +22,7 @@ class PriceFiles:
         self._directory = directory
         self._known: dict[str, PriceList | None] = {}
         self._damaged: dict[str, str] = {}
+        self._marks: dict[str, tuple[int, int] | None] = {}
 
     def path(self, provider: str) -> Path:
         """Where a provider's prices are."""
@@ -28,13 +30,28 @@ class PriceFiles:
 
     def find(self, provider: str) -> PriceList | None:
         """The newest prices that were fetched; None when there are none, or they cannot be read."""
+        if provider in self._damaged and self._mark(provider) != self._marks.get(provider):
+            self._forget(provider)  # somebody mended it, or took it away
         if provider not in self._known:
             self._known[provider] = self._read(provider)
         return self._known[provider]
 
     def damaged(self) -> Mapping[str, str]:
         """Why a file cannot be read, by provider."""
+        for provider in list(self._damaged):
+            self.find(provider)
         return self._damaged
+
+    def _forget(self, provider: str) -> None:
+        self._known.pop(provider, None)
+        self._damaged.pop(provider, None)
+
+    def _mark(self, provider: str) -> tuple[int, int] | None:
+        """What differs after any write."""
+        with suppress(OSError):
+            seen = self.path(provider).stat()
+            return seen.st_ino, max(seen.st_mtime_ns, seen.st_ctime_ns)
+        return None
 
     def put(self, provider: str, prices: PriceList) -> None:
         """Write the file, and have the prices hold at once.
@@ -54,6 +71,7 @@ class PriceFiles:
 
     def _read(self, provider: str) -> PriceList | None:
         path = self.path(provider)
+        self._marks[provider] = self._mark(provider)
         try:
             return parse(path.read_bytes())
         except FileNotFoundError:

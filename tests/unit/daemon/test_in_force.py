@@ -67,6 +67,27 @@ def test_wrong_settings_leave_the_old_ones_in_force(file: File, text: str) -> No
     assert file.reload(FILE) == ""
 
 
+def test_settings_that_waited_for_machines_to_leave_are_put_in_force_by_themselves(file: File) -> None:
+    lower = FILE.replace("max_nodes = 4", "max_nodes = 2")
+    file.rented = [machine(Phase.READY, index=3)]
+    assert file.reload(lower)
+    file.live.look()
+    assert file.live.problem, "its machine is still there"
+    file.rented = [machine(Phase.TERMINATING, index=3)]
+    file.live.look()
+    assert (file.live.problem, file.live.settings.pools["h100"].max_nodes) == ("", 2)
+
+
+def test_a_file_that_was_changed_since_is_not_put_in_force_before_somebody_says_so(file: File) -> None:
+    file.rented = [machine(Phase.READY, index=3)]
+    assert file.reload(FILE.replace("max_nodes = 4", "max_nodes = 2"))
+    file.write(FILE.replace("max_nodes = 4", "max_nodes = 1"))
+    file.rented = []
+    for _ in range(2):
+        file.live.look()
+        assert file.live.settings.pools["h100"].max_nodes == 4
+
+
 def test_meshd_does_not_start_with_settings_that_leave_a_machine_no_place(tmp_path: Path) -> None:
     path = tmp_path / "meshd.toml"
     path.write_text(FILE)

@@ -25,7 +25,7 @@ from meshd.daemon.problems import of_price_files
 from meshd.errors import AuthFailed, Transient
 from meshd.model.desired import Desired
 from meshd.model.observed import Fresh, Observation, Unavailable
-from meshd.price_list import PriceList, collected, parse
+from meshd.price_list import PriceList, collected, dump, parse
 from meshd.provider_api import Offer, PriceSource, ProviderName
 from tests.unit.daemon.small import HandClock
 from tests.unit.worlds import NOW, OFFER
@@ -149,6 +149,22 @@ async def test_a_damaged_file_is_told_and_not_used(world: World, logs: Logs, tmp
     await world.prices.refresh("aws")
     assert world.usd() == 2.0
     assert not list(of_price_files(world.files.damaged()))
+
+
+@pytest.mark.parametrize("mended", [True, False])
+async def test_a_damaged_file_that_somebody_mends_or_takes_away_is_told_no_longer(tmp_path: Path, mended: bool) -> None:
+    listed = PriceList(as_of=NOW, usd_per_hour={"r1": {"g.1": (2.0, None)}})
+    files = PriceFiles(tmp_path)
+    path = files.path("aws")
+    path.write_bytes(b"{")
+    assert files.find("aws") is None
+    assert files.damaged()
+    path.unlink()
+    if mended:
+        path.with_name("new").write_bytes(dump(listed).encode())
+        path.with_name("new").rename(path)
+    assert not files.damaged()
+    assert files.find("aws") == (listed if mended else None)
 
 
 async def test_prices_are_fetched_by_themselves_when_they_are_old(world: World) -> None:
