@@ -8,12 +8,13 @@ import threading
 import time
 from typing import Any
 
-from . import commands, erase, heartbeat, metadata
+from . import commands, erase, heartbeat
 from .backoff import Backoff
 from .console import say
 from .deadman import DeadMan
 from .errors import HeadRefused, HeadUnreachable, NodeError, NotPossible
 from .files import read_json, sha256_of, write_atomic
+from .guard import MetadataGuard
 from .headlink import HeadLink
 from .join import configure, join
 from .login_watch import LoginWatch
@@ -29,8 +30,6 @@ RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 10.0
 EXIT_DEAD_MAN = 75
 SKEW_SAMPLES = 3
-GUARD_INTERVAL_S = 60.0
-METADATA_TEXT_MAX = 400
 
 
 class Stopped(BaseException):
@@ -70,10 +69,8 @@ class Agent:
         self._problem = ""
         self._told = ""
         self._forgot = False
-        self._guard_at = 0.0
-        self._guarded = False
-        self._metadata_open = ""
         self._trouble = Trouble(link, lambda: node.state.node_token or self._token)
+        self._metadata = MetadataGuard(node)
         self._login = LoginWatch(node, moved=lambda _old, _new: link.cut())
         node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
@@ -83,6 +80,7 @@ class Agent:
             signal.signal(signal.SIGTERM, _stop)
         self._node.load.start()
         self._login.start()
+        self._metadata.start()
         try:
             return self._serve()
         except Stopped:
@@ -123,12 +121,12 @@ class Agent:
             self._dead_man.contact()
             self._rejoin = False
             self._configured = False
-        self._guard_metadata()  # before slurmd, and so before any user's job
         if not self._configured:
             configure(node, self._link)
             self._configured = True
             self._problem = ""
             say("munge is proved both ways with the head")
+            self._metadata.wait()  # before slurmd, and so before any user's job
             if node.state.slurmd_wanted and not node.slurmd.alive():
                 node.slurmd.start()
         self._problem = ""  # it got here: what failed before is over
@@ -146,7 +144,7 @@ class Agent:
             "roster_version": node.state.roster_version,
             "auth_key_sha256": sha256_of(node.paths.auth_key),
             "spare_key_sha256": sha256_of(node.paths.spare_key),
-            "metadata_open": self._metadata_open[:METADATA_TEXT_MAX],
+            "metadata_open": self._metadata.open,
             "hold_s": hold_s,
             "heartbeat": heartbeat.take(node.paths, node.load),
             "results": self._results,
@@ -179,21 +177,6 @@ class Agent:
             config = read_json(self._node.paths.join_file)
             config.pop("token", None)
             write_atomic(self._node.paths.join_file, json.dumps(config).encode(), 0o600)
-
-    def _guard_metadata(self) -> None:
-        """Close the metadata service to users; look once a minute whether it still is."""
-        now = time.monotonic()
-        if not self._node.guards_metadata or now < self._guard_at:
-            return
-        self._guard_at = now + GUARD_INTERVAL_S
-        if self._metadata_open or (self._guarded and not metadata.in_place()):
-            self._guarded = False
-        if not self._guarded:
-            why = metadata.close()
-            self._guarded = not why
-            if why != self._metadata_open:
-                self._metadata_open = why
-                say(f"the metadata service is {f'open to users: {why}' if why else 'closed to users'}")
 
     def _phase(self) -> str:
         state = self._node.state

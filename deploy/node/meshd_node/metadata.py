@@ -21,8 +21,10 @@ RULE_PREFERENCE = 91
 TIMEOUT_S = 20.0
 DNS = 53
 LAST_UID = 4294967294
+PORTS = (f"1-{DNS - 1}", f"{DNS + 1}-65534")
+"""For routing rules; the kernel takes no range that ends with 65535."""
 
-Run = Callable[[Sequence[str], float, bytes], object]
+Run = Callable[[Sequence[str], float, bytes], tools.Result]
 
 
 def nft_rules() -> str:
@@ -72,13 +74,13 @@ def in_place(run: Run | None = None) -> bool:
         ["nft", "list", "table", "inet", TABLE],
         ["iptables", "-w", "-C", "OUTPUT", "-j", CHAIN],
     )
-    for argv in looks:
-        try:
-            run(argv, TIMEOUT_S, b"")
-            return True
-        except NodeError:
-            continue
-    return False
+    if any(_works(run, argv) for argv in looks):
+        return True
+    try:
+        rules = run(["ip", "-4", "rule", "list", "pref", str(RULE_PREFERENCE)], TIMEOUT_S, b"").stdout
+        return len(rules.split("\n")) > len(PORTS)
+    except NodeError:
+        return False
 
 
 def has_ipv6() -> bool:
@@ -117,7 +119,7 @@ def _by_ip_rule(run: Run) -> None:
         while _works(run, ["ip", family, "rule", "del", "pref", str(RULE_PREFERENCE)]):
             pass
         for address in addresses:
-            for ports in (f"1-{DNS - 1}", f"{DNS + 1}-65535"):
+            for ports in PORTS:
                 words = ["uidrange", f"1-{LAST_UID}", "to", address, "ipproto", "tcp", "dport", ports, "prohibit"]
                 run(["ip", family, "rule", "add", "pref", str(RULE_PREFERENCE), *words], TIMEOUT_S, b"")
 
@@ -130,5 +132,5 @@ def _works(run: Run, argv: Sequence[str]) -> bool:
     return True
 
 
-def _run(argv: Sequence[str], timeout_s: float, stdin: bytes) -> object:
+def _run(argv: Sequence[str], timeout_s: float, stdin: bytes) -> tools.Result:
     return tools.run(argv, timeout_s, stdin)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from deploy.node.meshd_node import metadata, units
 from deploy.node.meshd_node.errors import NodeError, ToolFailed, ToolMissing
+from deploy.node.meshd_node.tools import Result
 
 
 class Machine:
@@ -18,7 +19,7 @@ class Machine:
         hooks = ("iptables OUTPUT", "iptables FORWARD", "ip6tables OUTPUT", "ip6tables FORWARD")
         self.rules: dict[str, list[str]] = {hook: [] for hook in hooks}
 
-    def run(self, argv: Sequence[str], timeout_s: float, stdin: bytes) -> object:
+    def run(self, argv: Sequence[str], timeout_s: float, stdin: bytes) -> Result:
         if argv[0] not in self.tools:
             raise ToolMissing(argv[0])
         self.calls.append(" ".join(argv))
@@ -30,8 +31,8 @@ class Machine:
         elif argv[0] in ("iptables", "ip6tables"):
             self._iptables(words[0], f"{argv[0]} {words[1]}", " ".join(words[2:]).removeprefix("1 "))
         else:
-            self._ip(words)
-        return None
+            return Result(0, self._ip(words), "")
+        return Result(0, "", "")
 
     def _iptables(self, verb: str, chain: str, rule: str) -> None:
         if verb == "-N":
@@ -43,21 +44,22 @@ class Machine:
         elif verb in ("-A", "-I"):
             self.rules[chain].append(rule)
 
-    def _ip(self, words: list[str]) -> None:
+    def _ip(self, words: list[str]) -> str:
         mine = self.rules.setdefault(f"ip {words[0]}", [])
         if words[2] == "add":
             mine.append(" ".join(words[5:]))
-        elif not mine:
+        elif words[2] == "del" and not mine:
             raise ToolFailed("ip", 2, "no such rule")
-        else:
+        elif words[2] == "del":
             mine.pop()
+        return "".join(f"{rule}\n" for rule in mine)
 
 
 def test_nft_is_preferred_and_the_rules_are_there_once() -> None:
     machine = Machine("nft", "iptables", "ip")
     assert not metadata.in_place(machine.run)
     assert metadata.close(machine.run) == metadata.close(machine.run) == ""
-    assert {call.split()[0] for call in machine.calls} == {"nft", "iptables"}
+    assert not any("iptables -w -A" in call or "rule add" in call for call in machine.calls)
     (rules,) = machine.tables
     assert metadata.in_place(machine.run)
     assert f"delete table inet {metadata.TABLE}" in rules
@@ -78,8 +80,10 @@ def test_iptables_is_the_second_choice() -> None:
 
 def test_routing_rules_are_the_last_choice() -> None:
     machine = Machine("ip")
+    assert not metadata.in_place(machine.run)
     assert metadata.close(machine.run) == metadata.close(machine.run) == ""
-    assert [rule.split("dport ")[1] for rule in machine.rules["ip -4"]] == ["1-52 prohibit", "54-65535 prohibit"]
+    assert [rule.split("dport ")[1] for rule in machine.rules["ip -4"]] == ["1-52 prohibit", "54-65534 prohibit"]
+    assert metadata.in_place(machine.run)
     assert all(rule.startswith("uidrange 1-4294967294 to 169.254.169.254/32") for rule in machine.rules["ip -4"])
 
 
