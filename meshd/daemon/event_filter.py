@@ -13,9 +13,9 @@ from meshd.store.journal import Journal
 
 KINDS = frozenset({
     "adopted", "auth_key", "block", "clock", "copy", "device", "device_removed", "drain", "failure", "fit", "force",
-    "kept", "login", "munge", "munge_key", "orphan", "phase", "prices", "problem", "published", "reboot", "refused",
-    "rejoined", "remove", "rotation", "slurmd_restarted", "surplus", "target", "unclear", "undrain", "undrained",
-    "unfit",
+    "kept", "login", "metadata", "munge", "munge_key", "orphan", "phase", "prices", "problem", "published", "reboot",
+    "refused", "rejoined", "remove", "rotation", "slurmd_restarted", "surplus", "target", "ticket", "token", "unclear",
+    "undrain", "undrained", "unfit",
 })  # fmt: skip
 """Kinds that may be asked for before there is an event of them; others are known once one is in the journal."""
 

@@ -8,6 +8,7 @@ from meshd.api.schema import ProblemView
 from meshd.bootstrap.tokens import TICKET_CLOSED
 from meshd.errors import JoinRefused
 from meshd.store.journal import Journal
+from meshd.store.news import News, Origin
 
 SHOWN_FOR = timedelta(minutes=15)
 """It is a problem for so long after the last try."""
@@ -28,7 +29,9 @@ class TicketWatch:
         pair = (machine, error.code)
         last = self._seen.pop(pair, None)
         if last is None or now - last[1] >= SHOWN_FOR:
-            self._journal.event(now, "ticket", f"refused: {error}", machine, code=error.code)
+            news = News(now, "ticket", f"refused: {error}", machine, {"code": error.code}, Origin.NODE)
+            with self._journal.writing(news):
+                pass
         self._seen[pair] = (error.reason, now)
         while len(self._seen) > KEPT_MAX:
             del self._seen[next(iter(self._seen))]

@@ -20,7 +20,7 @@ class Origin(IntEnum):
     PEOPLE = 2
 
 
-OF_PEOPLE: Final = frozenset({"target", "remove", "drain", "undrain", "rotation", "munge_key", "journal"})
+OF_PEOPLE: Final = frozenset({"target", "remove", "drain", "undrain", "rotation", "munge_key", "token", "journal"})
 """Kinds that belong to people's, however they came about: what was ordered, and where secrets changed."""
 
 
