@@ -72,7 +72,7 @@ install_tailscale() {
   keyring=/usr/share/keyrings/tailscale-archive-keyring.gpg list=/etc/apt/sources.list.d/tailscale.list
   try=1 since=$(up_s)
   while add_tailscale >$ETC/apt.log 2>&1; rc=$?; ! tailscale_ok; do
-    say "cannot install tailscale (try $try, exit code $rc): $(tail -n 2 $ETC/apt.log | tr '\n' ' ')"
+    say "cannot install tailscale (try $try, exit code $rc): $(grep ': ' $ETC/apt.log | tail -n 3 | tr '\n' ' ')"
     [ $(($(up_s) - since)) -lt 600 ] || give_up "no tailscale 1.90 after 10 min of tries"
     # a list that was cut short is never mended by apt itself
     ! grep -q 'MergeList\|be parsed' $ETC/apt.log || rm -rf /var/lib/apt/lists/*

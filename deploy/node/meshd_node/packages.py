@@ -100,7 +100,8 @@ def _try(paths: Paths, missing: Sequence[str]) -> tuple[str, bool]:
         update = run(_UPDATE, TRY_TIMEOUT_S, check=False)
         words = _words(update)
         clean = update.returncode == 0 and not any(word in words.lower() for word in _NOT_FETCHED)
-        why = "" if update.returncode == 0 else f"apt-get update exited with {update.returncode}: {_short(words)}; "
+        # It ends with 0 also when it fetched nothing.
+        why = "" if clean else f"apt-get update exited with {update.returncode}: {_short(words)}; "
         if any(word in words.lower() for word in _CUT_SHORT):
             _drop_lists(paths)
         run([*_INSTALL, *missing], TRY_TIMEOUT_S)
@@ -133,8 +134,9 @@ def _words(result: Result) -> str:
 
 def _short(words: str) -> str:
     """The complaints, or else the end."""
-    lines = [line.strip() for line in words.splitlines() if line.startswith(("E:", "W:", "Err:", "dpkg:", "debconf:"))]
-    return " ".join(lines or words.split())[-300:]
+    lines = [line.strip() for line in words.splitlines()]
+    told = [line for line in lines if line.startswith(("E:", "W:", "Err:", "dpkg:", "debconf:"))]
+    return " ".join(told or lines)[-300:]
 
 
 def _installed(name: str) -> bool:

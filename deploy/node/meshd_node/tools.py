@@ -15,7 +15,7 @@ from typing import IO, Any
 from .errors import ToolFailed, ToolHangs, ToolMissing, ToolTimeout
 
 OUTPUT_MAX = 1024 * 1024
-KILL_WAIT_S = 2.0
+KILL_WAIT_S = 0.5
 """A killed program is waited for so long. One that the kernel keeps (state D: a GPU or a disk that does not answer) ends
 no sooner than that answers, and no signal reaches it."""
 _SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

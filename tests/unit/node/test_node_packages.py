@@ -131,6 +131,25 @@ def test_what_does_not_pass_ends_with_the_words_of_the_last_try(machine: Machine
     assert not (machine.root / "usr/sbin/policy-rc.d").exists()
 
 
+def test_an_update_that_fetched_nothing_and_ends_well_is_told_and_not_believed(machine: Machine) -> None:
+    """So apt-get does: exit code 0, and only warnings."""
+    told = "W: Failed to fetch http://mirror/InRelease  Could not connect to mirror:80 (connection refused)"
+    program(
+        machine.root / "bin",
+        "apt-get",
+        f"""
+echo "$1" >>{machine.root}/calls
+[ "$1" = install ] || {{ echo " {told}"; exit 0; }}
+echo "{UNKNOWN}" >&2; exit 100
+""",
+    )
+    with pytest.raises(NotPossible) as caught:
+        machine.ensure()
+    assert told in caught.value.reason
+    assert UNKNOWN in caught.value.reason
+    assert machine.calls("install") > 10 * packages.SURE
+
+
 def test_a_package_that_no_mirror_has_is_not_waited_for(machine: Machine) -> None:
     machine.says("install", UNKNOWN)
     with pytest.raises(NotPossible) as caught:
