@@ -26,6 +26,8 @@ from meshd.tailnet.off_api import OffApi
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
+ARRIVING = frozenset({Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING, Phase.TESTING})
+
 OFFLINE_LONG = timedelta(minutes=10)
 """A restart of tailscaled or of the machine takes less, and its agent mends what it can in less."""
 
@@ -155,6 +157,12 @@ def of_machines(machines: Iterable[Machine], steps_failed: Mapping[str, str], no
         elif machine.failure:
             yield _problem(
                 "warning", f"{machine.name} was given up: {machine.failure}", "see `meshctl events`",
+                since=machine.phase_since, machine=machine.name, pool=machine.pool,
+            )  # fmt: skip
+        elif machine.phase in ARRIVING and machine.problem:
+            yield _problem(
+                "warning", f"{machine.name} is {machine.phase.value}: {machine.problem}",
+                f"it is tried again until the phase's deadline; `meshctl events --machine {machine.name}` tells more",
                 since=machine.phase_since, machine=machine.name, pool=machine.pool,
             )  # fmt: skip
         elif machine.phase is Phase.READY and machine.problem:

@@ -159,3 +159,11 @@ def test_the_heads_own_is_announced_too() -> None:
     assert "the node key of the head" in told.text
     assert "on it" in told.cure
     assert list(problems.of_node_keys([READY], around(READY, tailnet=GONE_DARK), NOW, AHEAD, may_change=True)) == []
+
+
+def test_what_keeps_a_machine_from_joining_is_shown_while_it_lasts() -> None:
+    m = machine(Phase.JOINING, problem="packages: E: Could not get lock /var/lib/apt/lists/lock")
+    (told,) = problems.of_machines([m], {}, NOW)
+    assert (told.severity, told.machine, told.blocking) == ("warning", m.name, False)
+    assert "/var/lib/apt/lists/lock" in told.text
+    assert not list(problems.of_machines([replace(m, problem="")], {}, NOW))
