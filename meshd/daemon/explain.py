@@ -101,7 +101,8 @@ class _Now:
         ready = sum(units(m) for m in machines if m.phase is Phase.READY and not m.removal)
         if pool not in self.desired.pools or (target is not None and ready >= target.gpus):
             return []
-        return views.alternatives([pool], (), self.tick.snapshot, self.desired, self.at)
+        settled = [m for m in machines if m.phase is Phase.READY or m.removal or m.failure]
+        return views.alternatives([pool], (), self.tick.snapshot, self.desired, self.at, settled)
 
     def _held(self, pool: str) -> str:
         return "; ".join(warn.reason for warn in self.tick.plan.warnings if warn.subject == pool and warn.holds_back)

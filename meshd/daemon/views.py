@@ -16,13 +16,15 @@ from meshd.model.plan import Plan, RequestMachine
 from meshd.model.report import AgentReport
 from meshd.plan import fitness
 from meshd.plan.alternatives import looked_at
+from meshd.plan.choice import Choice, Rule
 from meshd.plan.fitness import is_ready
 from meshd.plan.grow import unit_of
 from meshd.plan.prices import is_stale
 from meshd.plan.render import overshoot_gpus
-from meshd.plan.scale import units
+from meshd.plan.scale import growth_of, units
 from meshd.plan.sight import Sight
 from meshd.plan.target_options import options_of
+from meshd.plan.world import World
 from meshd.provider_api import Offer
 from meshd.store.events import Event
 
@@ -144,31 +146,50 @@ def plan_view(
     """A plan for people, with the offers that were looked at."""
     requests = [step for step in plan.steps if isinstance(step, RequestMachine)]
     chosen = {step.offer.key for step in requests}
-    looked_at = alternatives({step.pool for step in requests}, chosen, snapshot, desired, now)
+    looked_at = alternatives({step.pool for step in requests}, chosen, snapshot, desired, now, machines)
     return document(plan, machines, looked_at, overshoot_gpus(plan, machines, desired))
 
 
 def alternatives(
-    pools: Iterable[str], chosen: Iterable[str], snapshot: Snapshot, desired: Desired, now: datetime
+    pools: Iterable[str],
+    chosen: Iterable[str],
+    snapshot: Snapshot,
+    desired: Desired,
+    now: datetime,
+    machines: Sequence[Machine] = (),
 ) -> list[s.AlternativeRow]:
-    """The offers that would do, best first, and the nearest of those that would not, each with the reason."""
+    """The offers that would do, best first, and the nearest of those that would not, each with the rule that decided.
+
+    `machines` are those that the choice was made beside.
+    """
+    world = World.of(snapshot, desired.policy, now, desired.blocks)
     offers = snapshot.known_offers
     taken = set(chosen)
     found = [
         (pool, desired.target(pool) or Target(pool.name, 0)) for pool in map(desired.pools.__getitem__, sorted(pools))
     ]
     return [
-        _alternative(offer, taken, note, stale=is_stale(offer, now, desired.policy.price_stale_after_s))
+        _alternative(offer, taken, rule, note, stale=is_stale(offer, now, desired.policy.price_stale_after_s))
         for pool, target in found
-        for offer, note in looked_at(offers, pool, target, desired.blocks, taken, now)
+        for offer, rule, note in looked_at(
+            offers, pool, target, desired.blocks, taken, now, _choice(desired, pool, machines, snapshot, world)
+        )
     ]
 
 
-def _alternative(offer: Offer, chosen: set[str], note: str, *, stale: bool) -> s.AlternativeRow:
+def _choice(
+    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, world: World
+) -> Choice | None:
+    alive = [m for m in machines if m.pool == pool.name and m.phase is not Phase.GONE]
+    growth = growth_of(desired, pool, alive, snapshot, world)
+    return growth.choice() if growth is not None else None
+
+
+def _alternative(offer: Offer, chosen: set[str], rule: Rule, note: str, *, stale: bool) -> s.AlternativeRow:
     return s.AlternativeRow(
         offer=offer.key, provider=offer.provider, region=offer.zone or offer.region, instance_type=offer.instance_type,
         gpu=offer.gpu, gpus=offer.gpus, usd_per_hour=offer.usd_per_hour,
-        usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4), chosen=offer.key in chosen, note=note,
+        usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4), chosen=offer.key in chosen, note=note, rule=rule.value,
         price_stale=stale,
     )  # fmt: skip
 

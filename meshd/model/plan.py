@@ -222,11 +222,13 @@ class Warn(Step):
     """People should know this before the plan is carried out. `cure` says what would help.
 
     Attributes:
+        rule: of `plan.choice.Rule`, what keeps the pool from its target; "" for all else.
         holds_back: it keeps the pool from its target; else it is done all the same.
     """
 
     cure: str = ""
     holds_back: bool = True
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)

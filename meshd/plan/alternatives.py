@@ -8,7 +8,7 @@ from itertools import islice
 
 from meshd import gpus
 from meshd.model.desired import Block, Pool, Target
-from meshd.plan.gang import group_of, is_gang, place
+from meshd.plan.choice import Choice, Rule, decided
 from meshd.plan.placement import Miss, blocked_by, misses, ranked
 from meshd.provider_api import Offer
 
@@ -23,7 +23,8 @@ def looked_at(
     blocks: Mapping[str, Block],
     chosen: Collection[str],
     now: datetime,
-) -> Iterator[tuple[Offer, str]]:
+    choice: Choice | None = None,
+) -> Iterator[tuple[Offer, Rule, str]]:
     """The offers that would do, best first, then the nearest of those that would not.
 
     Args:
@@ -33,16 +34,18 @@ def looked_at(
         blocks: what is left alone for a while.
         chosen: keys of the offers that are taken; all of them are among the result.
         now: UTC.
+        choice: what was chosen from; None when nothing is to be rented.
 
     Returns:
-        Each offer with the reason why it is not taken; "" for a taken one, and for one that is merely dearer.
+        Each offer with the rule that decided about it, and why it is not taken; "" for a taken one, for one that is
+        merely dearer, and for one whose turn it is not.
     """
     offers = list(offers)
     good = ranked(offers, pool, target, blocks, now)
     taken = [offer for offer in good if offer.key in chosen]
     beside = [offer for offer in good if offer.key not in chosen][:GOOD_MAX]
     for offer in [one for one in good if one in taken or one in beside]:
-        yield offer, "" if offer.key in chosen else _passed_over(offer, taken, pool, target)
+        yield offer, *_of_good(offer, offer.key in chosen, choice)
     fit = {offer.key for offer in good}
     others = [
         (tuple(misses(offer, pool, target)), offer)
@@ -56,17 +59,16 @@ def looked_at(
         kind = (offer.provider, offer.instance_type, offer.spot, against) if against else offer.key
         kinds.setdefault(kind, (against, offer))
     for against, offer in islice(kinds.values(), OTHERS_MAX):
-        yield offer, "; ".join(miss.text for miss in against) or _cooling(offer, blocks, now, pool)
+        if against:
+            yield offer, Rule.MISFIT, "; ".join(miss.text for miss in against)
+        else:
+            yield offer, Rule.COOLING, _cooling(offer, blocks, now, pool)
 
 
-def _passed_over(offer: Offer, taken: list[Offer], pool: Pool, target: Target) -> str:
-    """Why an offer that would do, and costs no more per GPU than what was taken, was not."""
-    if not taken or offer.usd_per_gpu_hour >= max(one.usd_per_gpu_hour for one in taken):
-        return ""
-    if is_gang(pool, target) and group_of(offer) not in {group_of(one) for one in taken}:
-        where = place(group_of(taken[0]))
-        return f"in {place(group_of(offer))}: all machines of the target are in {where} (--spread lifts it)"
-    return "the machines that are taken cost less together, or come closer to what is wanted"
+def _of_good(offer: Offer, chosen: bool, choice: Choice | None) -> tuple[Rule, str]:
+    if chosen:
+        return Rule.TAKEN, ""
+    return decided(offer, choice) if choice is not None else (Rule.NEXT, "")
 
 
 def _cooling(offer: Offer, blocks: Mapping[str, Block], now: datetime, pool: Pool) -> str:

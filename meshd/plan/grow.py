@@ -17,6 +17,7 @@ from meshd.model.plan import Remove, RequestMachine, Step, Warn
 from meshd.model.words import counted
 from meshd.plan.arriving import DEAD_KEY_CURE
 from meshd.plan.causes import scopes
+from meshd.plan.choice import Choice, Rule
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
 from meshd.plan.ipv4 import NO_IPV4_CURE
@@ -115,20 +116,29 @@ class Growth:
         if held is not None:
             yield held
             return
-        now = self._world.now
-        fit = usable(self._offers, self._pool, self._target, self._desired.blocks, now)
-        mine = [offer for offer in fit if group_of(offer) in self._here] if len(self._here) == 1 else fit
         free = room(self._pool, self._target, self._machines, self._have, self._world)
-        need = self._need(self._missing, free)
-        cover = self._best(self._calmest(mine), need) or self._best(mine, need)
-        if cover is None:
-            moves = list(self._move(fit, free))
+        choice = self.choice(free)
+        if choice.cover.units < choice.need.units:
+            moves = list(self._move(choice.fit, free))
             if moves:
                 yield from moves
                 return
+            yield self._short(choice)
+        yield from self._requests(choice.cover, free)
+
+    def choice(self, free: Room | None = None) -> Choice:
+        """What there is to choose from, and the best of it: for the whole need, or as much of it as can be had."""
+        free = free or room(self._pool, self._target, self._machines, self._have, self._world)
+        fit = usable(self._offers, self._pool, self._target, self._desired.blocks, self._world.now)
+        mine, need = self._in_place(fit), self._need(self._missing, free)
+        cover = self._best(self._calmest(mine), need) or self._best(mine, need)
+        if cover is None:
             cover = fullest_in_one(mine, need, self._here) if self._gang else fullest(mine, need)
-            yield self._short(fit, mine, need, cover)
-        yield from self._requests(cover, free)
+        return Choice(fit, need, cover, self._here, self._gang)
+
+    def _in_place(self, fit: Sequence[Offer]) -> Sequence[Offer]:
+        """Those where the gang is, if it is in one place."""
+        return [offer for offer in fit if group_of(offer) in self._here] if len(self._here) == 1 else fit
 
     def _requests(self, cover: Cover, free: Room) -> Iterator[Step]:
         probe = self._probing(f"pool:{self._pool.name}")
@@ -266,8 +276,9 @@ class Growth:
 
     # -- what to say when it cannot be had ------------------------------------------------------------------------
 
-    def _short(self, fit: Sequence[Offer], mine: Sequence[Offer], need: Need, cover: Cover) -> Warn:
-        pool, target = self._pool, self._target
+    def _short(self, choice: Choice) -> Warn:
+        pool, target, need, cover, fit = self._pool, self._target, choice.need, choice.cover, choice.fit
+        mine = self._in_place(fit)
         have = self._target.gpus - self._missing + cover.units
         wanted = f"{amount(target.gpus, pool)} wanted, {have} can be had"
         if not fit:
@@ -280,14 +291,26 @@ class Growth:
                 pool.name,
                 f"{wanted}: the pool has at most {pool.max_nodes} nodes, and {need.machines_most} slots are free",
                 f"raise pools.{pool.name}.max_nodes",
+                rule=Rule.SLOTS.value,
             )
         if self._best(mine, replace(need, usd_per_hour_most=None)) is not None:
             limit = total_limit(pool, target)
             said = limit == target.max_usd_per_hour
+            spent = sum(m.usd_per_hour for m in self._machines)
+            if spent > (limit or 0.0):
+                there = amount(self._target.gpus - self._missing, pool)
+                return Warn(
+                    pool.name,
+                    f"{amount(target.gpus, pool)} wanted, {there} there: what the pool has costs {spent:.2f} USD per "
+                    f"hour, over the limit of {limit or 0:.2f} in all, and no more is rented",
+                    f"raise {'--max-total' if said else f'pools.{pool.name}.max_usd_per_hour'}",
+                    rule=Rule.LIMIT.value,
+                )
             return Warn(
                 pool.name,
                 f"{wanted} under the limit of {limit or 0:.2f} USD per hour in all",
                 f"raise {'--max-total' if said else f'pools.{pool.name}.max_usd_per_hour'}",
+                rule=Rule.LIMIT.value,
             )
         if self._best(mine, replace(need, overshoot_most=None)) is not None:
             said = target.overshoot_max_gpus is not None
@@ -295,6 +318,7 @@ class Growth:
                 pool.name,
                 f"{wanted}: no machines come to that number with at most {need.overshoot_most} more",
                 f"raise {'--max-overshoot' if said else f'pools.{pool.name}.overshoot_max_gpus'}",
+                rule=Rule.OVERSHOOT.value,
             )
         if self._gang and len(self._here) == 1:
             return self._stuck(self._here[0])
@@ -302,6 +326,7 @@ class Growth:
             pool.name,
             f"{wanted} within {need.machines_most} free slots and the limits on price and overshoot together",
             f"raise pools.{pool.name}.max_nodes, or a limit",
+            rule=Rule.LIMITS.value,
         )
 
     def _stuck(self, group: Group) -> Warn:
@@ -319,4 +344,5 @@ class Growth:
             self._pool.name,
             f"{self._missing} of {self._target.gpus} GPUs are missing in {place(group)}, and {state}: {why}",
             f"`meshctl scale --pool {self._pool.name} --spread` lets the rest be elsewhere",
+            rule=Rule.PLACE.value,
         )

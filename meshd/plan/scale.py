@@ -41,6 +41,21 @@ def units(machine: Machine) -> int:
     return offer_units(machine.offer)
 
 
+def growth_of(
+    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, world: World
+) -> Growth | None:
+    """What the pool needs beyond what it has and keeps; None when that is nothing."""
+    target, have = desired.target(pool), supply(machines)
+    if target is None:
+        return None
+    missing = target.gpus - supply_gpus(have)
+    kept = kept_after_all(pool, target, missing, machines, world) if missing > 0 else []
+    missing -= sum(units(m) for m in kept)
+    if missing <= 0:
+        return None
+    return Growth(desired, pool, target, missing, machines, [*have, *kept], snapshot, world)
+
+
 def scale_steps(
     desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, world: World
 ) -> Iterator[Step]:
@@ -54,9 +69,9 @@ def scale_steps(
         kept = kept_after_all(pool, target, missing, machines, world)
         for machine in kept:
             yield KeepAfterAll(machine.name, f"{amount(target.gpus, pool)} wanted again")
-        missing -= sum(units(m) for m in kept)
-        if missing > 0:
-            yield from Growth(desired, pool, target, missing, machines, [*have, *kept], snapshot, world).steps()
+    growth = growth_of(desired, pool, machines, snapshot, world)
+    if growth is not None:
+        yield from growth.steps()
     elif missing < 0 and pool.name in desired.targets:  # a pool's own least takes nothing away
         yield from _shrink(-missing, have, world, pool, target)
 

@@ -17,6 +17,9 @@ class AlternativeRow(Part):
     """An offer that was looked at: what it costs, and why it is or is not taken.
 
     Attributes:
+        rule: what decided: `taken`, `price`, `spot_preferred`, `fewest_machines`, `provider_order`, `name`, `place`,
+            `limit_in_all`, `slots`, `overshoot`, `limits_together`, `cooling_down`, `misfit`; `next` when nothing
+            speaks against it.
         price_stale: too old to be trusted with a budget.
     """
 
@@ -30,6 +33,7 @@ class AlternativeRow(Part):
     usd_per_gpu_hour: float = 0.0
     chosen: bool = False
     note: str = ""
+    rule: str = ""
     price_stale: bool = False
 
 

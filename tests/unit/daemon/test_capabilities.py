@@ -53,7 +53,7 @@ def test_they_are_no_candidates_however_cheap() -> None:
     assert usable([POD, OFFER], POOL, ONE, {}, NOW) == [OFFER]
     assert NO_TUN in why_none([POD], POOL, ONE, {}, NOW)
     assert "pods_have_tun" in why_none([POD], POOL, ONE, {}, NOW)
-    notes = {offer.key: note for offer, note in looked_at([POD, OFFER], POOL, ONE, {}, {OFFER.key}, NOW)}
+    notes = {offer.key: note for offer, _, note in looked_at([POD, OFFER], POOL, ONE, {}, {OFFER.key}, NOW)}
     assert notes[POD.key] == NO_TUN
 
 

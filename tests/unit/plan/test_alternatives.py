@@ -5,11 +5,18 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
-from meshd.model.desired import Block, Pool, Target
+from meshd.daemon.views import alternatives
+from meshd.model.desired import Block, Desired, Pool, Target
+from meshd.model.machine import Phase
+from meshd.model.observed import Fresh
+from meshd.model.plan import RequestMachine
 from meshd.plan.alternatives import GOOD_MAX, OTHERS_MAX, looked_at
+from meshd.plan.choice import Rule
+from meshd.plan.planner import plan
 from meshd.provider_api import Offer, ProviderName
-from tests.unit.worlds import NOW, OFFER
+from tests.unit.worlds import NOW, OFFER, instance, machine, snapshot
 
 POOL = Pool("h100", "h100", 1, 8, ("aws", "gce"), gpus_per_node_max=8, max_usd_per_gpu_hour=4)
 TARGET = Target("h100", 4)
@@ -22,7 +29,7 @@ def offer(zone: str, usd: float, **changes: object) -> Offer:
 def looked(offers: list[Offer], *chosen: Offer, target: Target = TARGET, blocks: dict[str, Block] | None = None,
            pool: Pool = POOL) -> dict[str, str]:  # fmt: skip
     keys = {one.key for one in chosen}
-    return {o.zone: note for o, note in looked_at(offers, pool, target, blocks or {}, keys, NOW)}
+    return {o.zone: note for o, _, note in looked_at(offers, pool, target, blocks or {}, keys, NOW)}
 
 
 def test_best_first_then_the_nearest_that_would_not_do() -> None:
@@ -33,17 +40,6 @@ def test_best_first_then_the_nearest_that_would_not_do() -> None:
         "r1c": "costs 9.00 USD per GPU-hour, over the limit of 4.00",
     }  # fmt: skip
     assert list(looked([dear, small, dearer, taken], taken)) == ["r1a", "r1b", "r1d", "r1c"]
-
-
-def test_why_something_cheaper_was_passed_over() -> None:
-    taken = offer("r1a", 2)
-    elsewhere, bigger = offer("r2a", 1), offer("r1b", 8, gpus=8)
-    notes = looked([taken, elsewhere, bigger], taken)
-    assert notes["r2a"] == "in aws r2: all machines of the target are in aws r1 (--spread lifts it)"
-    assert notes["r1b"].startswith("the machines that are taken cost less together")
-    spread = looked([taken, elsewhere], taken, target=replace(TARGET, spread=True))
-    assert spread["r2a"].startswith("the machines that are taken")
-    assert set(looked([taken, elsewhere]).values()) == {""}, "nothing is taken yet"
 
 
 def test_what_cools_down_says_until_when() -> None:
@@ -74,3 +70,58 @@ def test_one_that_will_not_do_is_shown_for_one_zone_only() -> None:
     cold = {f"offer:{o.key}": Block(f"offer:{o.key}", NOW + timedelta(minutes=5), "sold out") for o in dear}
     fit = replace(POOL, max_usd_per_gpu_hour=None)
     assert list(looked(dear, blocks=cold, pool=fit)) == ["r1a", "r1b", "r1c"], "each cools down for itself"
+
+
+# -- the rule that decided --------------------------------------------------------------------------------------------
+
+
+def rules(
+    offers: list[Offer], gpus: int = 1, *, spent: tuple[Offer, ...] = (), pool: Pool = POOL, **asked: Any
+) -> dict[str, str]:
+    """What `meshctl plan` tells of each offer, through the planner and the view."""
+    machines = [machine(Phase.READY, index=i + 1, offer=one) for i, one in enumerate(spent)]
+    target = Target("h100", gpus, **asked)
+    desired = Desired("lab", {"h100": pool}, {"h100": target})
+    seen = snapshot(instances={"aws": Fresh(tuple(instance(m) for m in machines), NOW)},
+                    offers={"aws": Fresh(tuple(offers), NOW)})  # fmt: skip
+    found = plan(desired, machines, seen, NOW)
+    chosen = {step.offer.key for step in found.steps if isinstance(step, RequestMachine)}
+    return {row.offer: row.rule for row in alternatives(["h100"], chosen, seen, desired, NOW, machines)}
+
+
+CHEAP, SPOT = offer("r1a", 2), offer("r1b", 3, spot=True)
+
+
+def test_spot_that_is_preferred_is_not_called_cheaper() -> None:
+    assert rules([CHEAP, SPOT], spot="prefer") == {CHEAP.key: Rule.SPOT, SPOT.key: Rule.TAKEN}
+
+
+def test_price_fewest_machines_and_order() -> None:
+    four, dear = offer("r1c", 7, gpus=4, instance_type="g.4"), offer("r1d", 8.5, gpus=4, instance_type="g.4b")
+    assert rules([CHEAP, four, dear], 4) == {CHEAP.key: Rule.PRICE, four.key: Rule.TAKEN, dear.key: Rule.PRICE}
+    eight = replace(four, usd_per_hour=8.0)
+    assert rules([CHEAP, eight], 4) == {CHEAP.key: Rule.FEWEST, eight.key: Rule.TAKEN}
+    other = replace(CHEAP, provider=ProviderName("gce"))
+    assert rules([CHEAP, other], spread=True) == {CHEAP.key: Rule.TAKEN, other.key: Rule.ORDER}
+    twin = offer("r1z", 2)
+    assert rules([CHEAP, twin]) == {CHEAP.key: Rule.TAKEN, twin.key: Rule.NAME}
+
+
+def test_limits_are_told_where_they_decide() -> None:
+    assert rules([CHEAP, SPOT], 2, max_usd_per_hour=3.0, spot="never")[CHEAP.key] == Rule.TAKEN
+    assert rules([CHEAP], 4, spent=(CHEAP, CHEAP), max_usd_per_hour=3.5) == {CHEAP.key: Rule.LIMIT}
+    eight = offer("r1c", 9, gpus=8, instance_type="g.8")
+    assert rules([CHEAP, eight], 2, overshoot_max_gpus=1)[eight.key] == Rule.OVERSHOOT
+    assert rules([CHEAP, eight], 8, pool=replace(POOL, max_nodes=1))[CHEAP.key] == Rule.SLOTS
+    assert rules([CHEAP, offer("r2a", 1)], 2, spent=(CHEAP,))[offer("r2a", 1).key] == Rule.PLACE
+
+
+def test_money_that_is_spent_already_is_not_called_to_be_had() -> None:
+    there = machine(Phase.READY, offer=replace(CHEAP, usd_per_hour=9.3, gpus=2))
+    desired = Desired("lab", {"h100": POOL}, {"h100": Target("h100", 4, max_usd_per_hour=5.0)})
+    seen = snapshot(instances={"aws": Fresh((instance(there),), NOW)}, offers={"aws": Fresh((CHEAP,), NOW)})
+    found = plan(desired, [there], seen, NOW)
+    (warning,) = found.warnings
+    assert not [step for step in found.steps if isinstance(step, RequestMachine)]
+    assert warning.rule == Rule.LIMIT
+    assert "9.30" in warning.reason and "5.00" in warning.reason and "can be had" not in warning.reason
