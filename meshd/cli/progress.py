@@ -6,11 +6,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 
 from meshd.api.schema import NodeRow, ScaleAnswer, StatusView
 from meshd.cli import render
+from meshd.cli.console import console
 from meshd.cli.session import say
 from meshd.cli.sheet import Sheet
 from meshd.cli.watch import Progress
@@ -94,5 +95,5 @@ def shown(answer: ScaleAnswer) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield LineProgress()
         return
-    with Live(console=Console(file=sys.stderr), refresh_per_second=4) as live:
+    with Live(console=console(sys.stderr), refresh_per_second=4) as live:
         yield LiveProgress(live, answer)

@@ -25,7 +25,9 @@ from meshd.api.schema import (
     VersionView,
     WaitingFor,
 )
+from meshd.cli.console import console
 from meshd.cli.sheet import Sheet
+from meshd.cli.wording import once, same_problems, short
 from meshd.runtime.terminal import clean
 
 _PIPE_WIDTH = 10_000
@@ -38,11 +40,20 @@ _PHASE_STYLES = {"ready": "green", "draining": "yellow", "terminating": "yellow"
 _SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "fail": "bold red", "warn": "yellow", "ok": "green"}
 
 
-def show(*parts: RenderableType, err: bool = False) -> None:
-    """Print on a terminal in its width and colours; into a pipe as plain lines that are never cut."""
+def show(*parts: RenderableType, err: bool = False, whole: bool = False) -> None:
+    """Print on a terminal in its width and colours; into a pipe as plain lines that are never cut.
+
+    Args:
+        parts: what to print, one below the other.
+        err: on stderr.
+        whole: leave no column of a table out: lines may be longer than the terminal is wide.
+    """
     stream = sys.stderr if err else sys.stdout
     if stream.isatty():
-        Console(file=stream).print(*parts, sep="\n")
+        out = console(stream)
+        if whole:
+            out.width = max(out.width, _PIPE_WIDTH)
+        out.print(*parts, sep="\n", soft_wrap=whole)
         return
     stream.write(plain(*parts))
 
@@ -53,7 +64,7 @@ def busy(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    with Console(file=sys.stderr).status(what):
+    with console(sys.stderr).status(what):
         yield
 
 
@@ -99,8 +110,8 @@ def severity(name: str) -> Text:
     return text(name, _SEVERITY_STYLES.get(name, ""))
 
 
-def status(view: StatusView) -> list[RenderableType]:
-    """The whole."""
+def status(view: StatusView, *, full: bool = False) -> list[RenderableType]:
+    """The whole; with `full` every problem by itself and in all its words."""
     tick = "no tick finished yet" if view.tick_age_s is None else f"last look {age(view.tick_age_s)} ago"
     parts: list[RenderableType] = [
         text(f"cluster {view.cluster}   meshd {view.version}   up {age(view.uptime_s)}   {tick}"),
@@ -135,10 +146,11 @@ def status(view: StatusView) -> list[RenderableType]:
         parts += [text(f"pool {pool.name}: {' '.join(pool.options)}") for pool in view.pools if pool.options]
     else:
         parts.append("no pools: add a [pools.NAME] table to the settings")
-    for problem in view.problems:
+    for problem in view.problems if full else same_problems(view.problems):
         about = f"{problem.machine or problem.pool}: " if problem.machine or problem.pool else ""
         since = f" (for {age((view.at - problem.since).total_seconds())})" if problem.since else ""
-        parts.append(Text.assemble("\n", severity(problem.severity), text(f": {about}{problem.text}{since}")))
+        words = problem.text if full else short(once(problem.text))
+        parts.append(Text.assemble("\n", severity(problem.severity), text(f": {about}{words}{since}")))
         if problem.cure:
             parts.append(Padding(text(f"do: {problem.cure}"), (0, 0, 0, 2), expand=False))
     return parts

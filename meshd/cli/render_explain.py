@@ -11,6 +11,7 @@ from meshd.api.schema import ExplainView, HealthView, RungRow
 from meshd.cli.render import age, event, phase, text
 from meshd.cli.render_offers import alternatives
 from meshd.cli.sheet import Sheet
+from meshd.cli.wording import TEXT_MAX, WORDS_MAX, once, same_rungs, short
 from meshd.model.words import counted
 
 _OUTCOMES = {
@@ -28,9 +29,9 @@ _RUNG_HEADERS = ("AT", "MACHINE", "OFFER", "USD/H", "OUTCOME", "WORDS")
 _WORKS = frozenset({"ready", "draining", "terminating", "lost", "gone"})
 
 
-def explain(view: ExplainView) -> list[RenderableType]:
-    """What it does and why, what was tried, what comes next, what happened."""
-    parts: list[RenderableType] = [_head(view), text(view.why)]
+def explain(view: ExplainView, *, full: bool = False) -> list[RenderableType]:
+    """What it does and why, what was tried, what comes next, what happened; with `full` in all its words."""
+    parts: list[RenderableType] = [_head(view), text(view.why if full else short(once(view.why), 2 * TEXT_MAX))]
     if view.health is not None:
         parts += ["", text("health", "bold"), *_health(view.health, view.at)]
     if view.constraints:
@@ -39,11 +40,17 @@ def explain(view: ExplainView) -> list[RenderableType]:
         parts += [text(f"  {line}") for line in view.constraints]
     if view.rungs:
         parts += ["", text("offers tried", "bold")]
-        parts.append(Sheet(_RUNG_HEADERS, [_rung(row) for row in view.rungs], spare=("MACHINE", "USD/H", "AT")))
+        parts.append(
+            Sheet(
+                _RUNG_HEADERS,
+                [_rung(row, full=full) for row in (view.rungs if full else same_rungs(view.rungs))],
+                spare=("MACHINE", "USD/H", "AT"),
+            )
+        )
     if view.next_rungs and view.phase not in _WORKS:
-        parts += ["", text("offers that come next", "bold"), alternatives(view.next_rungs)]
+        parts += ["", text("offers that come next", "bold"), alternatives(view.next_rungs, full=full)]
     if view.events:
-        parts += ["", text("events", "bold"), *(text(event(row)) for row in view.events)]
+        parts += ["", text("events", "bold"), *(text(event(row) if full else short(event(row))) for row in view.events)]
     return parts
 
 
@@ -97,7 +104,7 @@ def _head(view: ExplainView) -> Text:
     return Text.assemble(text(f"{view.machine} (slot {view.slot}, pool {view.pool}): ", "bold"), phase(view.phase))
 
 
-def _rung(row: RungRow) -> tuple[Text | str, ...]:
+def _rung(row: RungRow, *, full: bool) -> tuple[Text | str, ...]:
     word, style = _OUTCOMES.get(row.outcome, (row.outcome, ""))
     return (
         f"{row.at.astimezone():%m-%d %H:%M:%S}",
@@ -105,5 +112,5 @@ def _rung(row: RungRow) -> tuple[Text | str, ...]:
         row.offer,
         f"{row.usd_per_hour:.2f}",
         text(word, style),
-        row.words,
+        row.words if full else short(row.words, WORDS_MAX),
     )

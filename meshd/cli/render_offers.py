@@ -13,24 +13,25 @@ from meshd.api.schema import AlternativeRow, OfferRow, OffersQuery, OffersView, 
 from meshd.cli.options import option_of
 from meshd.cli.render import age, text, usd
 from meshd.cli.sheet import Sheet
+from meshd.cli.wording import WORDS_MAX, short
 from meshd.model.words import counted
 
 _HEADERS = (
     "USD/GPU/H", "USD/H", "GPUS", "VRAM", "CPUS", "MEMORY", "PROVIDER", "WHERE", "TYPE", "KIND", "FREE", "PRICED",
     "NOTE",
 )  # fmt: skip
-_SPARE = ("MEMORY", "VRAM", "CPUS", "USD/H", "FREE", "KIND", "PROVIDER")
+_SPARE = ("MEMORY", "CPUS", "PRICED", "VRAM", "USD/H", "FREE", "KIND")
 _MODELS_MAX = 12
 STALE_HELP = "stale prices may be wrong: `meshctl prices show` tells how old they are and what renews them"
 _LATE_S = 60.0
 """A reading older than this was not made for a refresh that was just asked for."""
 
 
-def offers(view: OffersView, query: OffersQuery) -> list[RenderableType]:
-    """The catalogue, then what is not in it and why; `query` is what was asked for."""
+def offers(view: OffersView, query: OffersQuery, *, full: bool = False) -> list[RenderableType]:
+    """The catalogue, then what is not in it and why; `query` is what was asked for; with `full` in all its words."""
     parts: list[RenderableType] = []
     if view.offers:
-        parts += [Sheet(_HEADERS, [_row(row, view.at) for row in view.offers], spare=_SPARE), ""]
+        parts += [Sheet(_HEADERS, [_row(row, view.at, full=full) for row in view.offers], spare=_SPARE), ""]
         parts.append(text(_count(view)))
         if any(row.price_stale for row in view.offers):
             parts.append(text(STALE_HELP, "yellow"))
@@ -43,11 +44,12 @@ def offers(view: OffersView, query: OffersQuery) -> list[RenderableType]:
     return parts
 
 
-def _row(row: OfferRow, now: datetime) -> tuple[Text | str, ...]:
+def _row(row: OfferRow, now: datetime, *, full: bool) -> tuple[Text | str, ...]:
     note = row.refused
     if row.blocked_until is not None:
         left = age((row.blocked_until - now).total_seconds())
-        note = f"cooling down for {left}: {row.blocked_reason}"
+        reason = row.blocked_reason if full else short(row.blocked_reason, WORDS_MAX)
+        note = f"cooling down for {left}: {reason}"
     return (
         f"{row.usd_per_gpu_hour:.2f}" if row.gpus else "-",
         f"{row.usd_per_hour:.2f}",
@@ -133,8 +135,8 @@ def _provider(source: SourceView) -> str:
     return source.name.removeprefix("offers:")
 
 
-def alternatives(rows: Sequence[AlternativeRow]) -> Sheet:
-    """Offers that were not taken, and why."""
+def alternatives(rows: Sequence[AlternativeRow], *, full: bool = False) -> Sheet:
+    """Offers that were not taken, and why; with `full` in all the words of the clouds."""
     chosen = [row.usd_per_gpu_hour for row in rows if row.chosen]
     return Sheet(
         ("OFFER", "GPUS", "USD/H", "USD/GPU/H", "WHY NOT" if chosen else "NOTE"),
@@ -144,7 +146,7 @@ def alternatives(rows: Sequence[AlternativeRow]) -> Sheet:
                 f"{row.gpus} {row.gpu}".strip() if row.gpus else "-",
                 f"{row.usd_per_hour:.2f}",
                 f"{row.usd_per_gpu_hour:.2f}" if row.gpus else "-",
-                row.note or _would_do(row, chosen),
+                (row.note if full else short(row.note, WORDS_MAX)) or _would_do(row, chosen),
             )
             for row in rows
             if not row.chosen

@@ -8,6 +8,7 @@ from meshd.api.schema import PlannedRow, PlanView, ScaleAnswer
 from meshd.cli.render import price, text, waiting
 from meshd.cli.render_offers import STALE_HELP, alternatives
 from meshd.cli.sheet import Sheet
+from meshd.cli.wording import TEXT_MAX, once, short
 from meshd.model.words import counted
 
 
@@ -32,7 +33,7 @@ def plan(view: PlanView) -> list[RenderableType]:
         parts.append(text(f"{more} more than wanted: machines are rented whole (--max-overshoot limits it)"))
     if any(not row.chosen for row in view.alternatives):
         parts += ["", text("not taken", "bold"), alternatives(view.alternatives)]
-    parts += [text(f"warning: {warning}", "yellow") for warning in view.warnings]
+    parts += [text(f"warning: {short(once(warning), 2 * TEXT_MAX)}", "yellow") for warning in view.warnings]
     return parts
 
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 
 from meshd.api.schema import KeyRow, RotationNodeRow, RotationView
 from meshd.cli import render
+from meshd.cli.console import console
 from meshd.cli.exits import CliError, Exit, QuietError, interrupted
 from meshd.cli.follow import LineProgress, Progress
 from meshd.cli.session import say
@@ -146,7 +147,7 @@ def shown() -> Iterator[Progress[RotationView]]:
     if not sys.stderr.isatty():
         yield LineProgress(headline)
         return
-    with Live(console=Console(file=sys.stderr), refresh_per_second=4) as live:
+    with Live(console=console(sys.stderr), refresh_per_second=4) as live:
         yield LiveProgress(live)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_JSON = "meshd.json"
+JSON_WANTED = "meshd.json"
 _PRINTED = "meshd.printed"
 
 
@@ -114,7 +114,7 @@ def output_option(command: F) -> F:
     """`-o table|json`."""
 
     def remember(ctx: click.Context, _option: click.Parameter, value: str) -> bool:
-        ctx.meta[_JSON] = value == "json"
+        ctx.meta[JSON_WANTED] = value == "json"
         return value == "json"
 
     return click.option(
@@ -131,7 +131,7 @@ def output_option(command: F) -> F:
 
 def wants_error_document(ctx: click.Context) -> bool:
     """Stdout is for JSON and has none yet."""
-    return bool(ctx.meta.get(_JSON)) and not ctx.meta.get(_PRINTED)
+    return bool(ctx.meta.get(JSON_WANTED)) and not ctx.meta.get(_PRINTED)
 
 
 def say(text: str) -> None:

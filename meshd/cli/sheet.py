@@ -19,8 +19,9 @@ PROSE_MIN = 24
 class Sheet:
     """A borderless table whose last column may be a sentence.
 
-    Every other column keeps its full width. Where they do not fit, columns of `spare` are left out, the first named
-    first, and a line below says which. What still does not fit is folded by the terminal's width, never hidden.
+    Every other column keeps its full width. Where they do not fit, columns without content are left out first, then
+    those of `spare`, the first named first, and a line below says which. What still does not fit is folded by the
+    terminal's width, never hidden.
 
     Args:
         headers: of the columns.
@@ -36,7 +37,7 @@ class Sheet:
     def left_out(self, width: int) -> list[str]:
         """The columns that do not fit into so many characters, in the order in which they stand."""
         gone: list[str] = []
-        for header in self._spare:
+        for header in dict.fromkeys([*self._empty(), *self._spare]):
             if self._needs(gone) <= width:
                 break
             gone.append(header)
@@ -56,6 +57,11 @@ class Sheet:
         yield table
         if gone:
             yield Text(f"left out: {', '.join(gone)} (widen, or -o json)", style="dim")
+
+    def _empty(self) -> list[str]:
+        """The columns that say nothing in any row; a column is not left out for them."""
+        cells = {header: {row[index].plain for row in self._rows} for index, header in enumerate(self._headers)}
+        return [header for header in self._headers[1:] if cells[header] <= {"", "-"}]
 
     def _needs(self, gone: Sequence[str]) -> int:
         """The least width without these columns."""

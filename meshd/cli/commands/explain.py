@@ -9,6 +9,7 @@ from meshd.cli import render
 from meshd.cli.client import Head
 from meshd.cli.exits import CliError, UnreachableError
 from meshd.cli.onmachines import tell_failed
+from meshd.cli.outputs import verbose_option
 from meshd.cli.params import subject_argument
 from meshd.cli.render_explain import explain
 from meshd.cli.session import Session, output_option, print_json
@@ -26,9 +27,10 @@ Failed = list[tuple[str, CliError]]
 
 @click.command("explain", epilog=EXAMPLES)
 @subject_argument
+@verbose_option
 @output_option
 @click.pass_obj
-def command(session: Session, *, subjects: tuple[str, ...], as_json: bool) -> None:
+def command(session: Session, *, subjects: tuple[str, ...], verbose: bool, as_json: bool) -> None:
     """Tell what a machine, a slot or a pool is doing and why.
 
     Shows what it waits for, every offer that was tried and what the cloud answered in its own words, which offers come
@@ -42,7 +44,7 @@ def command(session: Session, *, subjects: tuple[str, ...], as_json: bool) -> No
         print_json(views[0] if len(subjects) == 1 else ExplainViews(explained=views, failed=failures))
     else:
         for index, view in enumerate(views):
-            render.show(*([""] if index else []), *explain(view))
+            render.show(*([""] if index else []), *explain(view, full=verbose))
     tell_failed(failed, len(subjects))
 
 

@@ -9,8 +9,9 @@ from meshd.cli import render
 from meshd.cli.client import Head
 from meshd.cli.exits import CliError, Exit, UnreachableError
 from meshd.cli.onmachines import tell_failed
+from meshd.cli.outputs import Output, outputs_option, show_or_watch, watch_option
 from meshd.cli.params import pool_option, some_nodes_argument
-from meshd.cli.session import Session, output_option, print_json, say
+from meshd.cli.session import Session, print_json, say
 
 EXAMPLES = """\b
 Examples:
@@ -22,23 +23,42 @@ Examples:
 @click.command("nodes", epilog=EXAMPLES)
 @some_nodes_argument
 @pool_option("Only this pool's.")
-@output_option
+@watch_option
+@outputs_option(Output.WIDE, Output.NAME)
 @click.pass_obj
-def command(session: Session, *, names: tuple[str, ...], pool: str | None, as_json: bool) -> None:
+def command(session: Session, *, names: tuple[str, ...], pool: str | None, watch: bool, output: Output) -> None:
     """List the machines: what they are, do and cost."""
-    view, failed = session.ask(lambda head: _ask(head, names, pool))
-    if names and not view.nodes and len(failed) == 1:
-        raise failed[0][1]
-    if as_json:
+    failed: Failed = []
+
+    async def ask(head: Head) -> NodesView:
+        view, failed[:] = await _ask(head, names, pool)
+        return view
+
+    def show(view: NodesView) -> None:
+        if names and not view.nodes and len(failed) == 1:
+            raise failed[0][1]
+        _print(view, output)
+        if not view.nodes and not failed and output is not Output.JSON:
+            say("no machines" if pool is None else f"no machines in pool {pool}")
+        tell_failed(failed, len(names))
+
+    show_or_watch(session, ask, show, watch=watch, output=output)
+
+
+def _print(view: NodesView, output: Output) -> None:
+    if output is Output.JSON:
         print_json(view)
+    elif output is Output.NAME:
+        for row in view.nodes:
+            click.echo(row.slot)
     elif view.nodes:
-        render.show(render.nodes(view.nodes, view.at))
-    elif not failed:
-        say("no machines" if pool is None else f"no machines in pool {pool}")
-    tell_failed(failed, len(names))
+        render.show(render.nodes(view.nodes, view.at), whole=output is Output.WIDE)
 
 
-async def _ask(head: Head, names: tuple[str, ...], pool: str | None) -> tuple[NodesView, list[tuple[str, CliError]]]:
+Failed = list[tuple[str, CliError]]
+
+
+async def _ask(head: Head, names: tuple[str, ...], pool: str | None) -> tuple[NodesView, Failed]:
     """The machines that are meant, and the names that stand for none."""
     view = await head.nodes()
     rows = view.nodes
@@ -46,7 +66,7 @@ async def _ask(head: Head, names: tuple[str, ...], pool: str | None) -> tuple[No
         rows = [row for row in rows if row.pool == pool]
         if not rows:
             await _known(head, pool=pool)
-    failed = []
+    failed: Failed = []
     if names:
         rows = [row for row in rows if row.machine in names or row.slot in names]
         there = {name for row in rows for name in (row.machine, row.slot)}

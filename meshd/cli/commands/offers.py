@@ -10,9 +10,10 @@ import click
 from meshd.api.schema import OffersQuery
 from meshd.cli import render
 from meshd.cli.offer_names import refuse_mistyped
+from meshd.cli.outputs import Output, outputs_option, verbose_option
 from meshd.cli.params import Usd, gpu_option, provider_option, region_option
 from meshd.cli.render_offers import offers
-from meshd.cli.session import Session, output_option, print_json
+from meshd.cli.session import Session, print_json
 
 EXAMPLES = """\b
 Examples:
@@ -42,7 +43,8 @@ Examples:
     "-n", "--limit", metavar="N", type=click.IntRange(1, 100_000), default=40, show_default=True, help="How many rows."
 )
 @click.option("--refresh", is_flag=True, help="Have the clouds asked anew first, which takes some seconds.")
-@output_option
+@verbose_option
+@outputs_option(Output.WIDE, Output.NAME)
 @click.pass_obj
 def command(
     session: Session,
@@ -60,7 +62,8 @@ def command(
     sort: Literal["price", "provider"],
     limit: int,
     refresh: bool,
-    as_json: bool,
+    verbose: bool,
+    output: Output,
 ) -> None:
     """List what the clouds rent right now, the cheapest GPU first.
 
@@ -71,12 +74,15 @@ def command(
     query = OffersQuery(
         gpu=gpu, gpus_per_node=gpus_per_node, provider=provider, region=region, spot=spot,
         max_usd_per_gpu_hour=max_price, gpu_memory_min_gib=min_vram, arch=arch, all=everything, sort=sort,
-        limit=limit, fold=not (zones or as_json), refresh=refresh,
+        limit=limit, fold=not (zones or output in {Output.JSON, Output.NAME}), refresh=refresh,
     )  # fmt: skip
     with render.busy("having the clouds asked ...") if refresh else nullcontext():
         view = session.ask(lambda head: head.offers(query))
     refuse_mistyped(view, query)
-    if as_json:
+    if output is Output.JSON:
         print_json(view)
+    elif output is Output.NAME:
+        for row in view.offers:
+            click.echo(row.offer)
     else:
-        render.show(*offers(view, query))
+        render.show(*offers(view, query, full=verbose), whole=output is Output.WIDE)

@@ -1,0 +1,140 @@
+"""How answers look: narrow and wide, plain, short and whole, again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from meshd.api.schema import OfferRow, OffersQuery, OffersView, ProblemView, RungRow
+from meshd.cli.render_offers import offers
+from meshd.cli.wording import alike, once, same_problems, same_rungs, short
+from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.served import Served
+from tests.unit.cli.conftest import Meshctl
+from tests.unit.cli.test_scale import _on_terminal
+from tests.unit.cli.test_sheet import drawn
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+EC2 = "InsufficientInstanceCapacity: We currently do not have sufficient p5.48xlarge capacity in the Availability Zone "
+
+
+def offer(**changes: object) -> OfferRow:
+    row: dict[str, object] = {
+        "offer": "lambda/us-south-2/gpu_1x_h100_pcie", "provider": "lambda", "region": "us-south-2",
+        "instance_type": "gpu_1x_h100_pcie", "gpu": "h100-pcie", "gpus": 1, "gpu_memory_gib": 80, "vcpus": 26,
+        "memory_mib": 204800, "usd_per_hour": 2.49, "usd_per_gpu_hour": 2.49, "price_age_s": 20.0,
+    }  # fmt: skip
+    return OfferRow.model_validate({**row, **changes})
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 100])
+def test_a_narrow_terminal_keeps_the_provider_and_drops_what_says_nothing(width: int) -> None:
+    view = OffersView(at=NOW, offers=[offer()], total=1, matching=1)
+    (sheet, *_) = offers(view, OffersQuery())
+    lines = drawn(width, sheet)  # type: ignore[arg-type]
+    assert "PROVIDER" in lines[0] and "NOTE" not in lines[0]
+    assert "NOTE" in " ".join(lines).partition("left out: ")[2], "what is left out is named"
+    assert max(map(len, lines)) <= width
+
+
+def test_a_note_that_says_something_stays_on_a_narrow_terminal() -> None:
+    blocked = offer(blocked_until=NOW, blocked_reason="no capacity")
+    view = OffersView(at=NOW, offers=[offer(), blocked], total=2, matching=2)
+    (sheet, *_) = offers(view, OffersQuery())
+    lines = drawn(80, sheet)  # type: ignore[arg-type]
+    assert "PROVIDER" in lines[0] and "NOTE" in lines[0]
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"CLICOLOR": "0"}, {"TERM": "dumb"}])
+def test_plain_text_is_neither_coloured_nor_bold(socket_path: Path, served: Served, env: dict[str, str]) -> None:
+    served.desk.add_ready("a100", 1)
+    for argv in (["nodes"], ["status"], ["explain", "a100"]):
+        _, shown = _on_terminal(socket_path, argv, "", **env)
+        assert not re.search(r"\x1b\[[0-9;]*m", shown), shown
+    _, shown = _on_terminal(socket_path, ["nodes"], "")
+    assert "\x1b[" in shown
+
+
+def test_wide_and_name(desk: MemoryDesk, served: Served, meshctl: Meshctl, socket_path: Path) -> None:
+    desk.frozen = True
+    for index in (1, 2):
+        desk.add_ready("a100", index)
+    desk.catalogue = [offer()]
+    assert meshctl("nodes", "-o", "name").out == "a100-1\na100-2\n"
+    assert meshctl("nodes", "a100-2", "-o", "name").out == "a100-2\n"
+    assert meshctl("offers", "-o", "name").out == "lambda/us-south-2/gpu_1x_h100_pcie\n"
+    _, narrow = _on_terminal(socket_path, ["nodes"], "", COLUMNS="60")
+    assert "left out" in narrow
+    for command in ("nodes", "offers", "status"):
+        _, wide = _on_terminal(socket_path, [command, "-o", "wide"], "", COLUMNS="60")
+        assert "left out" not in wide
+    assert meshctl("nodes", "-o", "nonsense").code == 2
+
+
+def test_watch_shows_it_again(desk: MemoryDesk, served: Served, socket_path: Path) -> None:
+    desk.frozen = True
+    desk.add_ready("a100", 1)
+    argv = [sys.executable, "-m", "meshd.cli.main", "--socket", str(socket_path), "nodes", "--watch", "-o", "json"]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert len(json.loads(process.stdout.readline())["nodes"]) == 1
+            desk.add_ready("a100", 2)
+            while len(json.loads(process.stdout.readline())["nodes"]) != 2:
+                pass
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130 and "Traceback" not in err
+
+
+def test_long_words_are_cut_between_words() -> None:
+    assert short("a few words", 50) == "a few words"
+    assert short("one two three four", 12) == "one two ..."
+    assert len(short("x" * 500)) < 300
+
+
+def test_what_zones_say_alike_is_said_once() -> None:
+    zones = [f"us-east-1{zone}" for zone in "abcde"]
+    text = "; ".join(f"aws/{zone}/p5 is left alone: {EC2}you requested ({zone})" for zone in zones)
+    said = once(f"no offer will do: nobody offers it; {text}; wait")
+    assert said.count("InsufficientInstanceCapacity") == 1
+    assert "aws/us-east-1a/p5" in said and "and 2 more" in said and said.endswith("; wait")
+    assert once("one; two: three") == "one; two: three"
+    assert alike(f"{EC2}({zones[0]})") == alike(f"{EC2}({zones[1]})")
+    assert alike("request 0f8fad5b-d9cb-469f-a165-70867728950e") == alike(
+        "request 1f8fad5b-d9cb-469f-a165-70867728950e"
+    )
+
+
+def test_rungs_that_say_the_same_are_one_row() -> None:
+    def rung(zone: str, words: str = EC2, outcome: str = "no_capacity") -> RungRow:
+        return RungRow(at=NOW, machine=f"m-{zone}", offer=f"aws/{zone}/p5", provider="aws", outcome=outcome,
+                       words=f"{words}({zone})")  # fmt: skip
+
+    rows = same_rungs([rung("us-east-1a"), rung("us-east-1b"), rung("us-east-1c"), rung("us-west-2a", "other "),
+                       rung("us-east-1d")])  # fmt: skip
+    assert [row.offer for row in rows] == ["aws/us-east-1a/p5 and 2 more", "aws/us-west-2a/p5", "aws/us-east-1d/p5"]
+
+
+def test_problems_that_differ_in_the_machine_alone_are_one(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+    names = [f"lab-h100-{index}-aaaaaa" for index in range(1, 7)]
+    desk.problems = [
+        ProblemView(severity="warning", text=f"{name} was given up: {EC2}", machine=name, cure="x") for name in names
+    ]
+    desk.problems.append(ProblemView(severity="warning", text="another", machine=names[0]))
+    assert len(same_problems(desk.problems)) == 2
+    shown = meshctl("status").out
+    assert shown.count("was given up") == 1 and "and 2 more" in shown
+    assert meshctl("status", "--verbose").out.count("was given up") == 6
+    assert len(meshctl("status", "-o", "json").json()["problems"]) == 7
