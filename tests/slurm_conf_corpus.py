@@ -27,6 +27,7 @@ class Case:
         same: nothing has to be changed in slurm.conf.
         has: lines that slurm.conf has afterwards, as they stand.
         elsewhere: texts of files outside /etc/slurm.
+        unreachable: Slurm's commands look for slurmctld at another host's address.
     """
 
     files: Mapping[str, str]
@@ -35,6 +36,7 @@ class Case:
     same: bool = False
     has: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    unreachable: bool = False
 
 
 PATHS = """\
@@ -218,7 +220,7 @@ CORPUS: dict[str, Case] = {
     "the user not set": case(BASE.replace("SlurmUser=slurm\n", "") + NODES + PART, Warn.DAEMON_USER),
     "the user is root": case(BASE.replace("SlurmUser=slurm\n", "SlurmUser=root\n") + NODES + PART, Warn.DAEMON_USER),
     "an address that begins alike": case(
-        BASE.replace(f"({ADDRESS})", f"({ADDRESS}0)") + NODES + PART, Warn.HEAD_ADDRESS
+        BASE.replace(f"({ADDRESS})", f"({ADDRESS}0)") + NODES + PART, Warn.HEAD_ADDRESS, unreachable=True
     ),
     "no address": case(BASE.replace(f"({ADDRESS})", "") + NODES + PART, Warn.HEAD_ADDRESS),
     "an address of its own key": case(
