@@ -127,8 +127,10 @@ def unfit(machine: Machine, sight: Sight) -> Unfit | None:
     late = _silent(machine, sight)
     if late is not None:
         return late
-    told = _told(machine, sight) or in_slurm
-    return _since_mark(machine, sight, *told) if told else None
+    told = _told(machine, sight)
+    if told is not None:
+        return told
+    return _since_mark(machine, sight, *in_slurm) if in_slurm else None
 
 
 def is_ready(machine: Machine, sight: Sight) -> bool:
@@ -157,15 +159,15 @@ def by_person(node: SlurmNode, slurm_user: str) -> bool:
     if node.reason.startswith(PERSONS) or node.reason_by not in {"", "root", slurm_user}:
         return True
     if not node.reason:
-        return node.drained
+        return node.drained and "INVALID_REG" not in node.states
     return not node.reason.startswith(_SLURMS_WORDS)
 
 
-def _since_mark(machine: Machine, sight: Sight, why: Why, words: str) -> Unfit:
-    """The verdict, since when the journal has known it, or since now."""
+def _since_mark(machine: Machine, sight: Sight, why: Why, words: str, since: datetime | None = None) -> Unfit:
+    """The verdict, since when the journal has known it; else since `since`, or now."""
     noted = marked(machine)
     same = noted is why or (noted in _OUT_OF_REACH and why in _OUT_OF_REACH)
-    return Unfit(why, words, machine.marks[MARK + noted] if same and noted else sight.now)
+    return Unfit(why, words, machine.marks[MARK + noted] if same and noted else since or sight.now)
 
 
 def _silent(machine: Machine, sight: Sight) -> Unfit | None:
@@ -183,22 +185,23 @@ def _silent(machine: Machine, sight: Sight) -> Unfit | None:
     return Unfit(Why.SILENT, words, heard) if silent_s >= late_s else None
 
 
-def _told(machine: Machine, sight: Sight) -> tuple[Why, str] | None:
+def _told(machine: Machine, sight: Sight) -> Unfit | None:
     """What its agent reports for so long that it is no passing thing."""
     report = sight.report(machine)
     if report is None:
         return None
-    if _lasts(report.slurmd_dead_since, sight):
-        return Why.SLURMD_DEAD, f"its agent finds no slurmd since {report.slurmd_dead_since:%H:%M:%S} UTC"
-    if _lasts(report.munge_dead_since, sight):
-        return Why.MUNGE_DEAD, f"its munged does not answer since {report.munge_dead_since:%H:%M:%S} UTC"
-    if _lasts(report.gpu_fault_since, sight):
-        return Why.GPU_FAULT, f"GPU fault: {report.gpu_fault}"
+    for why, since, words in (
+        (Why.SLURMD_DEAD, report.slurmd_dead_since, "its agent finds no slurmd"),
+        (Why.MUNGE_DEAD, report.munge_dead_since, "its munged does not answer its agent"),
+        (Why.GPU_FAULT, report.gpu_fault_since, f"GPU fault: {report.gpu_fault}"),
+    ):
+        if since is not None and _lasts(since, sight):
+            return _since_mark(machine, sight, why, words, since)
     return None
 
 
-def _lasts(since: datetime | None, sight: Sight) -> bool:
-    return since is not None and (sight.now - since).total_seconds() >= sight.policy.unfit_grace_s
+def _lasts(since: datetime, sight: Sight) -> bool:
+    return (sight.now - since).total_seconds() >= sight.policy.unfit_grace_s
 
 
 def _in_slurm(machine: Machine, sight: Sight) -> tuple[Why, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from . import VERSION, munge
@@ -21,7 +20,6 @@ def take(paths: Paths, load: LoadWatch) -> dict[str, Any]:
         boot_id = ""
     return {
         "agent_version": VERSION,
-        "agent_pid": os.getpid(),
         "boot_id": boot_id,
         "uptime_s": uptime_s(paths.proc),
         "load1": load1(paths.proc),

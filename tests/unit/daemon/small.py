@@ -13,10 +13,12 @@ from meshd.config import TimingSettings
 from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps, UserData
 from meshd.daemon.execute import Executor
+from meshd.daemon.fitness_watch import FitnessWatch
 from meshd.daemon.idle_watch import IdleWatch
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
+from meshd.daemon.reports import NodeReports
 from meshd.errors import NotFound, SlurmError
 from meshd.model.desired import Desired, Policy, Pool
 from meshd.model.machine import Machine
@@ -145,6 +147,8 @@ class Small:
         self.seen: Snapshot = snapshot()
         self.pool = Pool("h100", "h100", 1, 8, ("aws",))
         self.boots = BootBreaker(self.records, timing, self.desired)
+        self.reports = NodeReports(lambda name, kind, text: self.journal.event(self.clock.now(), kind, text, name))
+        self.fitness = FitnessWatch(self.records, self.desired, self.reports)
         self.idle = IdleWatch(self.records, self.desired, lambda: self.executor.busy)
         self.reconciler = Reconciler(
             self.records, self.executor, self.clock, desired=self.desired, snapshot=lambda: self.seen,
@@ -165,6 +169,7 @@ class Small:
         """As the daemon does."""
         self.boots.look(snapshot, now)
         self.idle.look(snapshot, now)
+        self.fitness.look(snapshot, now)
 
     async def settle(self) -> None:
         """Let every step in flight come to its end."""

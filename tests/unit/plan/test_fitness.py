@@ -61,7 +61,7 @@ SLURMS = {"reason_by": "slurm", "reason_at": ago(500)}
         (["IDLE", "DRAIN"], {"reason": "bad fan", "reason_by": "root"}, Why.BY_PERSON),
         (["DOWN"], {"reason": "bad fan", "reason_by": "root"}, Why.BY_PERSON),
         (["DOWN", "FAIL"], {"reason": "to the vendor", "reason_by": "bob"}, Why.BY_PERSON),
-        (["IDLE", "DRAIN"], {}, Why.BY_PERSON),
+        (["IDLE", "DRAIN"], {}, Why.BY_PERSON), (["IDLE", "DRAIN", "INVALID_REG"], {}, Why.INVALID),
         (["IDLE", "DRAIN", "INVALID_REG"], {"reason": "bad fan", "reason_by": "root"}, Why.BY_PERSON),
         (["IDLE"], {"address": "100.64.9.9"}, Why.ABSENT),
     ],
