@@ -282,8 +282,8 @@ class NodeDeskOfDaemon:
         elif report.munge_ok and record.problem and not problem:
             record = self._records.node_change(machine, "problem", f"is over: {record.problem}", problem="")
         record = self._reboot(record, going_down=report.phase == REBOOTING)
-        for notice in report.notices:
-            self._records.node_event(machine, "login", notice)
+        if report.notices:
+            self._records.node_event(machine, "login", *report.notices)
         if report.auth_key_sha256 not in ("", record.auth_key):
             text = f"keeps the auth key {report.auth_key_sha256[:12]}"
             record = self._records.node_change(

@@ -15,7 +15,7 @@ from meshd.api.schema import ProblemView
 from meshd.runtime.clock import Clock
 from meshd.runtime.tokenbucket import TokenBuckets
 
-BURST: Final = 60
+BURST: Final = 40
 """The whole life of a machine that is well has fewer."""
 EVERY_S: Final = 300.0
 SUMMED_EVERY_S: Final = 3600.0

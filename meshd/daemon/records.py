@@ -17,7 +17,7 @@ from meshd.model.machine import Machine, Phase
 from meshd.plan import memory
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
-from meshd.store.news import Origin
+from meshd.store.news import News, Origin
 
 log = structlog.get_logger(__name__)
 
@@ -102,10 +102,11 @@ class Records:
             return self.change(name, kind, text, origin=Origin.NODE, **changes)
         return self.journal.note(replace(self.get(name), **changes))
 
-    def node_event(self, name: str, kind: str, text: str) -> None:
-        """Write an event that a node causes, unless that machine has caused too many."""
-        if self._may(name):
-            self.journal.event(self.now(), kind, text, name, origin=Origin.NODE)
+    def node_event(self, name: str, kind: str, *texts: str) -> None:
+        """Write events that a node causes, together, but for those above what that machine may cause."""
+        news = [News(self.now(), kind, text, name, origin=Origin.NODE) for text in texts if self._may(name)]
+        if news:
+            self.journal.write_events(news)
 
     def _may(self, name: str) -> bool:
         may = self.node_events.may(name)
