@@ -76,13 +76,15 @@ class Lines:
     gres: tuple[str, ...] = ()
 
 
-def lines_of(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> Lines:
-    """A machine's lines.
+def lines_of(pool: PoolLine, node: JoinedNode, was: Lines | None, *, shapes_fixed: bool) -> Lines:
+    """A machine's lines. Those that are in force already (`was`) are not looked through again.
 
     Raises:
         SlurmError: it has something that cannot stand in Slurm's files.
     """
     own = Lines(node.address, _joined_line(pool, node, shapes_fixed=shapes_fixed), _gres_lines(pool, node))
+    if own == was:
+        return was
     for fault in (node_line_fault(own.node), *(gres_line_fault(line) for line in own.gres)):
         if fault:
             raise SlurmError(fault)

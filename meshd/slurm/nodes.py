@@ -245,7 +245,7 @@ def _lines_of(
                 raise SlurmError("another machine has this slot too")
             if node.address in taken:
                 raise SlurmError(f"another machine has the address {node.address} too")
-            own = lines_of(_pool_of(node, by_pool), node, shapes_fixed=shapes_fixed)
+            own = lines_of(_pool_of(node, by_pool), node, was, shapes_fixed=shapes_fixed)
         except SlurmError as error:
             left_out[node.slot] = str(error)
             if was is None or was.address not in (node.address, *node.former_addresses) or node.slot in lines:
