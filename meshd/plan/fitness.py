@@ -43,7 +43,7 @@ class Why(StrEnum):
     BY_PERSON = "drained_by_person"
     """Somebody drained it or set it DOWN. It is theirs: meshd neither lifts that nor replaces the node."""
     MAINTENANCE = "maintenance"
-    """A reservation for maintenance, or a reboot that somebody asked Slurm for."""
+    """A reservation for maintenance, or a reboot that somebody asked Slurm or the machine for."""
     SILENT = "silent"
     """Its agent's heartbeat is late."""
     SLURMD_DEAD = "slurmd_dead"
@@ -124,6 +124,8 @@ def unfit(machine: Machine, sight: Sight) -> Unfit | None:
     in_slurm = _in_slurm(machine, sight)
     if in_slurm is not None and in_slurm[0] in {Why.BY_PERSON, Why.MAINTENANCE}:
         return _since_mark(machine, sight, *in_slurm)
+    if machine.rebooting:
+        return _since_mark(machine, sight, Why.MAINTENANCE, "it reboots, as its agent said when it was stopped")
     late = _silent(machine, sight)
     if late is not None:
         return late

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import REBOOTING, Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.model.report import AgentReport
 from meshd.plan.fitness import MARK, Unfit, Why, is_ready, unfit
@@ -165,3 +165,12 @@ def test_only_a_fit_node_that_stays_is_ready() -> None:
     assert not ready(replace(M, removal="surplus"), "IDLE")
     assert not ready(replace(M, phase=Phase.DRAINING), "IDLE")
     assert is_ready(M, sight(slurm=GONE_DARK)), "what is not known is not held against it"
+
+
+def test_a_machine_whose_agent_said_that_it_reboots_is_no_silent_one() -> None:
+    away = replace(M, heartbeat_at=ago(300), marks={**M.marks, REBOOTING: ago(300)})
+    found = look("DOWN", "NOT_RESPONDING", of=away)
+    assert found is not None
+    assert (found.why, found.deliberate) == (Why.MAINTENANCE, True)
+    silent = look("DOWN", "NOT_RESPONDING", of=replace(away, marks=M.marks))
+    assert silent is not None and silent.why is Why.SILENT
