@@ -64,7 +64,9 @@ def plan_init(have: InitInput) -> InitPlan:
     restart = bool(files) or _behind(editor)
     files.extend(_gres_change(have, gres, gres_name))
     files.extend(_cgroup_change(have, editor))
-    texts = have.texts()
+    # meshd may write its own files at any moment.
+    mine = (have.conf_dir / nodes_name, have.conf_dir / gres_name)
+    users = {path: text for path, text in have.texts().items() if path not in mine}
     return InitPlan(
         files=tuple(files),
         links=_links(have, nodes_name, gres_name),
@@ -74,7 +76,7 @@ def plan_init(have: InitInput) -> InitPlan:
         restart_slurmctld=restart,
         findings=tuple(editor.findings),
         make_files=not have.own_files,
-        read={**dict.fromkeys((change.path for change in files), None), **texts},
+        read={**dict.fromkeys((change.path for change in files), None), **users},
     )
 
 
@@ -109,11 +111,8 @@ def _behind(editor: Editor) -> bool:
         shown = editor.have.running.get(key.lower())
         if shown is None:
             continue
-        word = shown.split()[0] if shown.split() else ""
-        same = word.lower() == value.lower()
-        numbers = read_number(word), read_number(value)
-        if not same and (None in numbers or numbers[0] != numbers[1]):
-            differs.append(f"{key}={word}")
+        if _items(shown) != _items(value):
+            differs.append(f"{key}={shown}")
     if differs and editor.conf.render() == editor.have.slurm_conf:
         editor.warn(
             Warn.CONTROLLER_BEHIND,
@@ -121,6 +120,12 @@ def _behind(editor: Editor) -> bool:
         )
         return True
     return False
+
+
+def _items(value: str) -> set[str]:
+    """What a value says, as the file or as `scontrol show config` writes it (`30 sec`)."""
+    words = (item.strip().removesuffix(" sec").lower() for item in value.split(","))
+    return {str(read_number(word) or word) for word in words}
 
 
 def _links(have: InitInput, nodes_name: str, gres_name: str) -> tuple[Link, ...]:

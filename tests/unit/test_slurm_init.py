@@ -10,8 +10,11 @@ from meshd.errors import SlurmError
 from meshd.runtime.rootfs import RootFs
 from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.conf import parse
+from meshd.slurm.conftree import read_tree
 from meshd.slurm.init import InitInput, InitPlan, plan_init, render_diff
 from meshd.slurm.init_apply import apply_init, read_files
+from meshd.slurm.initcodes import InitRefused, Refusal, Warn
+from meshd.slurm.initplan import GRES_INCLUDES, NODES_INCLUDES
 from meshd.slurm.nodes import PoolLine
 
 POOL = PoolLine("h100", "", 4, "h100", 8, 8, 1024)
@@ -191,3 +194,101 @@ def test_applying_makes_copies_and_refuses_a_file_that_changed_meanwhile(tmp_pat
     assert (tmp_path / "var/lib/meshd-slurm").stat().st_mode & 0o777 == 0o755
     with pytest.raises(SlurmError, match="has changed since"):
         apply_init(plan, now, RootFs(tmp_path))
+
+
+def codes(plan: InitPlan) -> set[Warn]:
+    return {finding.code for finding in plan.findings}
+
+
+SITE = WORKSTATION.replace("Nodes=ALL", "Nodes=head")
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ("AccountingStorageEnforce=limits\n", Warn.ASSOCIATIONS),
+        ("JobSubmitPlugins=lua\n", Warn.JOB_SUBMIT),
+        ("FederationParameters=fed_display\n", Warn.FEDERATION),
+        ("CommunicationParameters=EnableIPv6,DisableIPv4\n", Warn.IPV4_OFF),
+        ("CredType=cred/slurm\n", Warn.AUTH_TYPE),
+        ("MessageTimeout=soon\n", Warn.NOT_A_NUMBER),
+    ],
+)
+def test_what_keeps_jobs_from_rented_machines_is_told(more: str, code: Warn) -> None:
+    assert codes(plan_init(existing(SITE + more))) == {code}
+
+
+def test_a_head_that_is_another_host_is_told() -> None:
+    assert codes(plan_init(existing(SITE.replace("head(", "boss(")))) == {Warn.OTHER_PRIMARY}
+
+
+def test_two_default_partitions_are_told() -> None:
+    assert codes(plan_init(existing(SITE, pools=(replace(POOL, default=True),)))) == {Warn.TWO_DEFAULTS}
+
+
+def test_an_include_of_an_older_init_moves_before_the_defaults() -> None:
+    text = SITE.replace("NodeName=head", "NodeName=DEFAULT TmpDisk=9\nNodeName=head") + "Include nodes.conf\n"
+    have = existing(text, links=DONE_LINKS, included={"nodes.conf": "NodeName=h100-[1-4]\n"})
+    plan = plan_init(have)
+    lines = plan.files[0].new.splitlines()
+    assert lines.count("Include nodes.conf") == 1
+    assert lines.index("Include nodes.conf") < lines.index("NodeName=DEFAULT TmpDisk=9")
+    assert plan_init(after(have, plan)).empty
+
+
+def test_an_include_in_a_file_of_the_users_stays_and_what_is_inherited_is_told() -> None:
+    site = "NodeName=DEFAULT TmpDisk=9\nPartitionName=DEFAULT MaxNodes=1\nInclude nodes.conf\n"
+    have = existing(
+        SITE + "Include site.conf\n",
+        links=DONE_LINKS,
+        included={"nodes.conf": "NodeName=h100-[1-4]\nPartitionName=h100\n", "site.conf": site},
+    )
+    plan = plan_init(have)
+    assert "Include nodes.conf" not in plan.files[0].new
+    assert codes(plan) == {Warn.NODE_DEFAULTS, Warn.PARTITION_DEFAULTS}
+    assert plan_init(after(have, plan)).empty
+
+
+def test_a_slurmctld_that_was_not_restarted_is_told() -> None:
+    have = existing(SITE)
+    have = replace(after(have, plan_init(have)), running={"returntoservice": "1", "messagetimeout": "10 sec"})
+    plan = plan_init(have)
+    assert (plan.empty, plan.restart_slurmctld, codes(plan)) == (True, True, {Warn.CONTROLLER_BEHIND})
+    shown = {"returntoservice": "2", "messagetimeout": "30 sec", "slurmctldparameters": "enable_configless"}
+    plan = plan_init(replace(have, running=shown))
+    assert (plan.empty, plan.restart_slurmctld, codes(plan)) == (True, False, set())
+
+
+@pytest.mark.parametrize(("release", "tree_width"), [((22, 5), "7"), ((24, 11), "8")])
+def test_a_nested_include_starts_where_the_version_starts_it(release: tuple[int, int], tree_width: str) -> None:
+    texts = {
+        "d/a.conf": "Include b.conf\n",
+        "d/b.conf": "TreeWidth=7\n",
+        "b.conf": "TreeWidth=8\n",
+        "slurm.conf": "Include d/a.conf\n",
+    }
+    tree = read_tree(
+        PurePosixPath("/c/slurm.conf"),
+        {PurePosixPath("/c") / name: text for name, text in texts.items()}.get,
+        SlurmVersion(release),
+    )
+    assert tree.get("TreeWidth") == tree_width
+
+
+def test_meshds_own_files_may_change_between_plan_and_apply() -> None:
+    have = existing(SITE, links=DONE_LINKS, included={"nodes.conf": "NodeName=h100-[1-4]\n"})
+    assert PurePosixPath("/etc/slurm/nodes.conf") not in plan_init(have).read
+
+
+@pytest.mark.parametrize(
+    ("taken", "code"), [(NODES_INCLUDES, Refusal.FILE_NAME_TAKEN), (GRES_INCLUDES, Refusal.FILE_NAME_TAKEN)]
+)
+def test_names_that_are_all_taken_are_refused(taken: tuple[str, ...], code: Refusal) -> None:
+    with pytest.raises(InitRefused) as caught:
+        plan_init(existing(SITE, present=frozenset(taken)))
+    assert caught.value.code is code
+
+
+def test_every_code_is_described() -> None:
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    assert [code for code in (*Warn, *Refusal) if f"`{code}`" not in page] == []
