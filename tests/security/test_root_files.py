@@ -19,6 +19,7 @@ from meshd.munge import headkey
 from meshd.runtime.request import Refused
 from meshd.runtime.rootfs import RootFs
 from meshd.slurm import headfiles
+from meshd.slurm.conf import parse
 from meshd.slurm.init import InitInput, plan_init
 from meshd.slurm.init_apply import apply_init
 from meshd.slurm.nodes import PoolLine, render
@@ -221,3 +222,11 @@ def test_init_takes_over_nothing_that_is_not_meshd_s(head: Head, kind: str) -> N
         _init(head)
     assert not (head.files / "nodes.conf").exists()
     assert head.secret.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_slurm_conf_has_root_s_slurmd_work_in_a_directory_of_root_s(head: Head) -> None:
+    """slurmd runs as root: in a directory below the attacker's it could be led elsewhere."""
+    _init(head)
+    conf = parse((head.root / "etc/slurm/slurm.conf").read_text())
+    spool, state = (PurePosixPath(conf.get(key) or "") for key in ("SlurmdSpoolDir", "StateSaveLocation"))
+    assert state.parent not in spool.parents
