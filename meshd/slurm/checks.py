@@ -50,7 +50,7 @@ def unsafe_slots(wanted: Rendered, view: SlurmView, last_good: str) -> dict[str,
         if node.busy or jobs:
             found[slot] = f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): its line stays until they end"
         elif node.up and not node.drained:
-            found[slot] = f"{slot} is open to jobs in Slurm: drain it before its line becomes a free slot"
+            found[slot] = f"{slot} is open to jobs in Slurm: its line stays until meshd has drained it again"
     for slot, before in read_joined(last_good).items():
         after = wanted.joined.get(slot, before)
         jobs = view.jobs_on(slot)

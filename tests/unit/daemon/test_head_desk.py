@@ -17,6 +17,7 @@ from meshd.config import PriceSettings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.head_desk import Desk
+from meshd.daemon.node_logs import NodeLogs
 from meshd.daemon.observe import Refresh, Source
 from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.price_files import PriceFiles
@@ -35,6 +36,7 @@ from tests.property.rotation_sim import Life, begin_tailnet
 from tests.unit.daemon.small import Cloud, HandClock, Small
 from tests.unit.daemon.test_device_checks import NoKey, device_checks
 from tests.unit.daemon.test_munge_rotator import Lab as MungeLab
+from tests.unit.daemon.test_node_health import Asked
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, node, peer, snapshot, tailnet
 
 ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
@@ -519,6 +521,36 @@ async def test_a_drain_by_a_person_survives_acceptance(world: World, said: str, 
     assert not world.slurm.seen.nodes[m.slot].drained
     await look_around(world, m)
     assert world.get(m.name).phase is Phase.READY
+
+
+async def test_an_unfit_node_is_diagnosed(world: World) -> None:
+    """Slurm's reason, what the agent reports, the tailnet, slurmd's log, what follows, and what to do."""
+    m = machine(Phase.READY, tailnet_id=f"n-{machine(Phase.READY).name}")
+    world.journal.put(m, "phase", "given", NOW)
+    agent = Asked()
+    world.desk._logs = NodeLogs(agent, world.clock)
+    world.slurm.set(node(m, "IDLE"))
+    await look_around(world, m)
+    world.journal.note(replace(world.get(m.name), heartbeat_at=world.clock.now()))
+    told = await world.desk.explain(m.slot)
+    assert told.health is not None
+    assert (told.health.unfit, told.health.tailnet, agent.asked) == ("", "online", [])
+    drained = node(m, "IDLE", "DRAIN", reason="Kill task failed", reason_by="root", reason_at=NOW)
+    world.slurm.set(drained)
+    agent.text = "error: could not kill step\n"
+    await look_around(world, m)
+    world.journal.note(replace(world.get(m.name), heartbeat_at=world.clock.now()))
+    told = await world.desk.explain(m.slot)
+    health = told.health
+    assert health is not None
+    assert (health.unfit, health.slurm_reason, health.slurm_reason_by) == ("drained", "Kill task failed", "root")
+    assert health.log == ["error: could not kill step"]
+    assert "Kill task failed" in told.why
+    assert health.next.startswith("meshd replaces it") or "no target" in health.next
+    nodes = await world.desk.nodes()
+    assert [(row.unfit, row.slurm_reason) for row in nodes.nodes] == [("drained", "Kill task failed")]
+    status = await world.desk.status()
+    assert [(pool.ready_gpus, pool.unfit_gpus, pool.unfit) for pool in status.pools] == [(0, 1, {"drained": 1})]
 
 
 async def look_around(world: World, m: Machine) -> None:

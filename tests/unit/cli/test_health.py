@@ -1,0 +1,57 @@
+"""Unfit nodes as text: in the tables, in the story of a node, and where somebody waits for a target."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from meshd.api.schema import ExplainView, GpuLoadRow, HealthView, NodeRow, PlanView, PoolView, ScaleAnswer, StatusView
+from meshd.cli import render, render_explain
+from meshd.cli.watch import Outcome, judge
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ROW = NodeRow(
+    machine="lab-h100-1-abcde1", slot="h100-1", pool="h100", provider="aws", phase="ready", since=NOW, gpus=1,
+    slurm_state="IDLE+DRAIN", unfit="drained", unfit_text="Slurm holds it DRAIN+IDLE: Kill task failed",
+    unfit_since=NOW - timedelta(minutes=3),
+    gpu_load=[GpuLoadRow(index=0, utilization_percent=97, memory_used_mib=71680)],
+)  # fmt: skip
+
+
+def test_the_tables_say_what_ails_a_node_and_how_its_gpus_work() -> None:
+    text = render.plain(render.nodes([ROW], NOW))
+    assert "unfit: Slurm holds it DRAIN+IDLE: Kill task failed" in text
+    assert "97% 70G" in text
+    pools = [PoolView(name="h100", partition="h100", target_gpus=8, ready_gpus=6, unfit_gpus=2, unfit={"drained": 2})]
+    status = StatusView(cluster="lab", version="1", at=NOW, pools=pools)
+    assert "6 (2 unfit)" in render.plain(*render.status(status))
+
+
+def test_the_story_has_the_diagnosis_and_no_control_characters() -> None:
+    health = HealthView(
+        unfit="invalid", text="Slurm holds it DRAIN", since=NOW - timedelta(minutes=3), next="meshd replaces it",
+        cure="`meshctl remove h100-1`", slurm_state="IDLE+DRAIN", slurm_reason="Low RealMemory",
+        slurm_reason_by="slurm", tailnet="offline", heartbeat_age_s=7.0, reported_at=NOW, slurmd_alive=False,
+        munged_alive=True, jobs_seen=1, gpu_fault="GPU is \x1b[31mlost", log=["error: \x9bfirst", "error: last"],
+    )  # fmt: skip
+    view = ExplainView(subject="h100-1", at=NOW, slot="h100-1", machine="m", phase="ready", health=health)
+    text = render.plain(*render_explain.explain(view))
+    for part in (
+        "not fit (invalid, for 3m00s)", "next: meshd replaces it", "do: `meshctl remove h100-1`",
+        "IDLE+DRAIN: Low RealMemory by slurm", "spoke 7s ago", "slurmd DOES NOT RUN", "1 job at work", "error: last",
+    ):  # fmt: skip
+        assert part in text, part
+    assert not [char for char in text if char in "\x1b\x9b"]
+
+
+def test_who_waits_for_a_target_waits_for_fit_nodes() -> None:
+    answer = ScaleAnswer(
+        pool="h100", gpus_before=0, gpus=1, target_id=1, at=NOW, last_event_id=0,
+        plan=PlanView(usd_per_hour_before=0.0, usd_per_hour_after=0.0), warnings=[], waiting_for_jobs=[],
+    )  # fmt: skip
+    pools = [PoolView(name="h100", partition="h100", target_id=1, target_gpus=1)]
+    status = StatusView(cluster="lab", version="1", at=NOW, tick_at=NOW, pools=pools)
+    waiting = judge(answer, status, [ROW], frozenset())
+    assert waiting.outcome is Outcome.WAITING
+    assert "h100-1 is not fit: Slurm holds it DRAIN+IDLE: Kill task failed" in waiting.reason
+    fit = ROW.model_copy(update={"unfit": "", "unfit_text": ""})
+    assert judge(answer, status, [fit], frozenset()).outcome is Outcome.REACHED
