@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,6 +68,27 @@ def _wildcards(table: Mapping[str, Any], name: tuple[str, ...]) -> Iterator[Faul
             if isinstance(place, str) and (not place.strip() or set(place) & set("*?[] ")):
                 key = (*name, setting, str(index))
                 yield Fault(f"{dotted(key)} = {show(place)}: it is no name of a place", _NO_WILDCARDS, key)
+
+
+COMPASS = "(north|south|east|west|central|northeast|northwest|southeast|southwest)"
+"""The words that EC2's and Compute Engine's regions are named with."""
+
+
+def check_places(places: tuple[str, ...], form: str, like: str) -> tuple[str, ...]:
+    """Names of regions as they are.
+
+    Args:
+        places: as written.
+        form: a pattern that the names of the cloud's regions match.
+        like: examples for the message.
+
+    Raises:
+        ValueError: one cannot be a name; says how the names look.
+    """
+    for place in places:
+        if not re.fullmatch(form, place):
+            raise ValueError(f"{place} cannot be a region: they are named like {like}")
+    return places
 
 
 def secret_of(

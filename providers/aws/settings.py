@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from providers._settings import AdapterSettings
+from providers._settings import COMPASS, AdapterSettings, check_places
 
 DLAMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) *"
 DLAMI_ARM = "Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) *"
@@ -64,6 +65,19 @@ class AwsSettings(AdapterSettings):
     read_attempts: Annotated[int, Field(gt=0, le=10)] = Field(3, description="tries of a call that changes nothing")
     fresh_s: NotNegative = Field(120.0, description="how long EC2 may deny knowing a machine that it has just made")
     catalogue_ttl_s: NotNegative = Field(3600.0, description="how long types, zones and images are remembered")
+
+    @field_validator("regions")
+    @classmethod
+    def _region_names(cls, regions: tuple[str, ...]) -> tuple[str, ...]:
+        return check_places(regions, rf"[a-z]{{2}}(-gov|-iso[a-z]?)?-{COMPASS}-\d", "us-east-1 and eu-central-1")
+
+    @field_validator("images")
+    @classmethod
+    def _image_ids(cls, images: dict[str, str]) -> dict[str, str]:
+        for place, image in images.items():
+            if not re.fullmatch(r"ami-[0-9a-f]+", image):
+                raise ValueError(f"{place} = {image} is no AMI: an id looks like ami-0123456789abcdef0")
+        return images
 
     @model_validator(mode="after")
     def _keys_fit(self) -> AwsSettings:

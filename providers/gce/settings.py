@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from providers._settings import AdapterSettings
+from providers._settings import COMPASS, AdapterSettings, check_places
 
 GPU_TYPES = ("a2-*", "a3-*", "a4-*", "g2-*")
 ATTACHED = re.compile(r"(n1-[a-z0-9-]+)\+([a-z][a-z0-9-]*)x(\d{1,2})")
@@ -84,6 +84,11 @@ class GceSettings(AdapterSettings):
     insert_wait_s: NotNegative = Field(20.0, description="how long a launch waits for Google's word on capacity")
     fresh_s: NotNegative = Field(120.0, description="how long Google may deny knowing a machine just made")
     catalogue_ttl_s: NotNegative = Field(3600.0, description="how long types and zones are remembered")
+
+    @field_validator("regions")
+    @classmethod
+    def _region_names(cls, regions: tuple[str, ...]) -> tuple[str, ...]:
+        return check_places(regions, rf"[a-z]+-{COMPASS}\d{{1,2}}", "us-central1 and europe-west4")
 
     @model_validator(mode="after")
     def _keys_fit(self) -> GceSettings:

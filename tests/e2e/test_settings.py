@@ -73,3 +73,27 @@ async def test_an_ordinary_user_may_look_and_not_change(lab: Lab) -> None:
         assert allowed.returncode == 0, allowed
     finally:
         await lab.head.run("gpasswd", "--delete", USER, "meshd")
+
+
+async def test_a_faulty_credential_turns_its_provider_off_and_nothing_else(lab: Lab) -> None:
+    home = "/etc/meshd/credentials/lambda"
+    providers = lab.cluster.options.providers
+    assert {"aws", "lambda"} <= set(providers)
+    try:
+        for spoil in (
+            f"printf '' >{home}/api_key",
+            f"rm -r {home}; mkdir {home}; mkdir {home}/api_key",
+            f"rm -r {home}",
+        ):
+            await lab.head.shell(spoil)
+            await lab.restart_meshd()
+            if "printf" in spoil:
+                problems = await lab.problems()
+                assert f"lambda is off: {home}/api_key" in problems and "systemctl restart meshd" in problems
+                assert "/run/credentials" not in problems
+            offers = json.loads((await lab.meshctl("offers", "--provider", "aws", "-o", "json")).stdout)
+            assert offers["offers"], "the other provider works"
+    finally:
+        await lab.head.shell(f"rm -rf {home}; mkdir -p {home}")
+        await lab.enable(*providers)
+    assert "is off" not in await lab.problems()
