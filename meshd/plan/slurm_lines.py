@@ -28,6 +28,20 @@ LINES_MAX = 2 * PLACEHOLDERS.num_addresses
 MAX_NODES_DEFAULT = 8
 """As in the settings of a pool."""
 
+NODE_PLAIN = {"TmpDisk": "0", "Weight": "1", "CoreSpecCount": "0", "MemSpecLimit": "0"}
+PARTITION_PLAIN = {
+    "MinNodes": "0",
+    "MaxNodes": "UNLIMITED",
+    "AllowGroups": "ALL",
+    "AllowAccounts": "ALL",
+    "AllowQos": "ALL",
+    "OverSubscribe": "NO",
+    "Hidden": "NO",
+    "RootOnly": "NO",
+    "PriorityTier": "1",
+}
+"""Slurm's own defaults, on every line: else a DEFAULT line of the user's that stands before would set them."""
+
 _COUNT = r"[1-9][0-9]{0,4}"
 _WORD = r"[A-Za-z0-9_.-]{1,64}"
 _SLOTS = r"[a-z][-a-z0-9]{0,19}-(?:[1-9][0-9]{0,4}|\[[1-9][0-9]{0,4}-[1-9][0-9]{0,4}\])"
@@ -40,6 +54,7 @@ _NODE = {
     "CoresPerSocket": _COUNT,
     "ThreadsPerCore": _COUNT,
     "RealMemory": r"[1-9][0-9]{0,9}",
+    **{key: re.escape(value) for key, value in NODE_PLAIN.items()},
     "Gres": rf"gpu(?::{_WORD})?:[1-9][0-9]?",
     "Feature": rf"{_WORD}(?:,{_WORD})*",
     "State": r"(?:UNKNOWN|DOWN|DRAIN|CLOUD|FUTURE)",
@@ -49,6 +64,7 @@ _PARTITION = {
     "Nodes": rf"{_SLOTS}(?:,{_SLOTS})*",
     "Default": r"(?:YES|NO)",
     "MaxTime": r"INFINITE",
+    **{key: re.escape(value) for key, value in PARTITION_PLAIN.items()},
     "State": r"(?:UP|DOWN|DRAIN|INACTIVE)",
 }
 _FILES = r"(?:[0-9]{1,4}|\[[0-9]{1,4}(?:-[0-9]{1,4})?(?:,[0-9]{1,4}(?:-[0-9]{1,4})?)*\])"

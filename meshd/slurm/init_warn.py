@@ -6,6 +6,7 @@ import re
 from ipaddress import ip_address
 from pathlib import PurePosixPath
 
+from meshd.plan.slurm_lines import NODE_PLAIN, PARTITION_PLAIN
 from meshd.slurm.conf import parse
 from meshd.slurm.conftree import Placed, Tree
 from meshd.slurm.init_amend import Editor
@@ -14,8 +15,8 @@ from meshd.slurm.initcodes import Warn
 from meshd.slurm.initplan import DAEMON_USER, InitInput
 
 _HOST = re.compile(r"([^(]+)(?:\((.*)\))?$")
-NODE_KEYS = frozenset({"cpus", "realmemory", "state", "reason"})
-PARTITION_KEYS = frozenset({"nodes", "default", "maxtime", "state"})
+NODE_KEYS = frozenset({"cpus", "realmemory", "state", "reason", *(key.lower() for key in NODE_PLAIN)})
+PARTITION_KEYS = frozenset({"nodes", "default", "maxtime", "state", *(key.lower() for key in PARTITION_PLAIN)})
 """What every line of meshd's says itself."""
 
 _PROGRAMS = ("Prolog", "Epilog", "TaskProlog", "TaskEpilog", "HealthCheckProgram", "UnkillableStepProgram")

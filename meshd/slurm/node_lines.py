@@ -13,9 +13,10 @@ from meshd.errors import SlurmError
 from meshd.model.hardware import GpuFact, NodeShape
 from meshd.model.ids import slot_name
 from meshd.plan.limits import cpus_of, gpus_fault, memory_promised_mib, shape_fault, word_fault
-from meshd.plan.slurm_lines import PLACEHOLDERS, gres_line_fault, node_line_fault
+from meshd.plan.slurm_lines import NODE_PLAIN, PLACEHOLDERS, gres_line_fault, node_line_fault
 
 FREE_REASON = "meshd: free slot"
+_PLAIN = tuple(f"{key}={value}" for key, value in NODE_PLAIN.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ def free_line(pool: PoolLine, run: Sequence[int], offset: int) -> str:
             f"NodeName={names} NodeAddr={addresses} CPUs={pool.cpus_min} RealMemory={pool.memory_min_mib}",
             *_gres_field(pool.gpu, pool.gpus_per_node),
             *([f"Feature={features}"] if features else []),
+            *_PLAIN,
             f'State=DOWN Reason="{FREE_REASON}"',
         ]
     )
@@ -124,6 +126,7 @@ def _joined_line(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> str
             _minimal_shape(pool) if shapes_fixed else _shape(node),
             *_gres_field(pool.gpu, count),
             *([f"Feature={features}"] if features else []),
+            *_PLAIN,
             "State=UNKNOWN",
         ]
     )

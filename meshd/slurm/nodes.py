@@ -24,7 +24,7 @@ from meshd.plan.limits import (
     partition_fault,
     word_fault,
 )
-from meshd.plan.slurm_lines import PLACEHOLDERS
+from meshd.plan.slurm_lines import PARTITION_PLAIN, PLACEHOLDERS
 from meshd.slurm.conf import parse
 from meshd.slurm.node_lines import FREE_REASON as FREE_REASON
 from meshd.slurm.node_lines import JoinedNode as JoinedNode
@@ -288,7 +288,8 @@ def _partitions(pools: Iterable[PoolLine]) -> list[str]:
         nodes = ",".join(slot_range(pool, 1, pool.max_nodes) for pool in of)
         default = "YES" if any(pool.default for pool in of) else "NO"
         state = "DRAIN" if all(pool.leaving for pool in of) else "UP"
-        lines.append(f"PartitionName={name} Nodes={nodes} Default={default} MaxTime=INFINITE State={state}")
+        plain = " ".join(f"{key}={value}" for key, value in PARTITION_PLAIN.items())
+        lines.append(f"PartitionName={name} Nodes={nodes} Default={default} MaxTime=INFINITE State={state} {plain}")
     return lines
 
 

@@ -101,7 +101,10 @@ GOOD = render(
 )
 KEYS = {
     "nodename", "nodeaddr", "cpus", "boards", "socketsperboard", "corespersocket", "threadspercore", "realmemory",
+    "tmpdisk", "weight", "corespeccount", "memspeclimit",
     "gres", "feature", "state", "reason", "partitionname", "nodes", "default", "maxtime",
+    "minnodes", "maxnodes", "allowgroups", "allowaccounts", "allowqos", "oversubscribe", "hidden", "rootonly",
+    "prioritytier",
 }  # fmt: skip
 WORDS = ["\\", "\\\n", "\r", "\t", '"', "#", "=", "Include /x", "PluginDir=/x", " PluginDir=/x", "\nPluginDir=/x\n"]
 PIECES = st.one_of(st.text(max_size=3), st.characters(max_codepoint=255), st.sampled_from(WORDS))

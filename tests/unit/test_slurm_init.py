@@ -237,7 +237,7 @@ def test_an_include_of_an_older_init_moves_before_the_defaults() -> None:
 
 
 def test_an_include_in_a_file_of_the_users_stays_and_what_is_inherited_is_told() -> None:
-    site = "NodeName=DEFAULT TmpDisk=9\nPartitionName=DEFAULT MaxNodes=1\nInclude nodes.conf\n"
+    site = "NodeName=DEFAULT Port=9 TmpDisk=9\nPartitionName=DEFAULT GraceTime=1 MaxNodes=1\nInclude nodes.conf\n"
     have = existing(
         SITE + "Include site.conf\n",
         links=DONE_LINKS,
