@@ -31,10 +31,15 @@ class FitnessWatch:
         self._reports = reports
         self._logs = logs
         self._unfit: set[str] = set()
+        self._revision = -1
 
     def look(self, snapshot: Snapshot, now: datetime) -> None:
         """Journal what was proved. Raises StoreError."""
         machines = self._records.journal.machines()
+        self._prove(machines, snapshot, now)
+        if self._revision == self._records.journal.revision:
+            return  # nobody came, went or was judged anew
+        self._revision = self._records.journal.revision
         names = {m.name for m in machines}
         self._reports.keep(names)
         if self._logs is not None:
@@ -43,7 +48,6 @@ class FitnessWatch:
             for name in unfit - self._unfit:
                 self._logs.want(name)
             self._unfit = {str(name) for name in unfit}
-        self._prove(machines, snapshot, now)
 
     def _prove(self, machines: list[Machine], snapshot: Snapshot, now: datetime) -> None:
         desired = self._desired()

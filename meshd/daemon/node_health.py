@@ -10,7 +10,7 @@ from meshd.daemon import views
 from meshd.daemon.node_logs import LogTail
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase
-from meshd.plan.fitness import Unfit, Why, unfit
+from meshd.plan.fitness import Unfit, Why, silent, unfit
 from meshd.plan.prognosis import cure, next_step
 from meshd.plan.replace import STRIKES_TOLD, block_key
 from meshd.plan.sight import Sight
@@ -20,13 +20,17 @@ AT_ONCE = frozenset({Why.SILENT})
 
 
 def problems(machines: Sequence[Machine], desired: Desired, sight: Sight) -> Iterable[s.ProblemView]:
-    """Nodes that are not fit for longer than the grace, and pools whose replacements become unfit too."""
+    """Nodes that are not fit for longer than the grace, and pools whose replacements become unfit too.
+
+    Of a node that waits for its jobs before it leaves only its silence counts.
+    """
     by_pool: dict[str, list[Machine]] = {}
     for machine in machines:
         by_pool.setdefault(machine.pool, []).append(machine)
     for machine in machines:
-        found = unfit(machine, sight)
-        if found is not None and not machine.removal and not machine.failure and _lasts(found, sight):
+        leaves = machine.phase is Phase.DRAINING and not machine.left_slurm
+        found = silent(machine, sight) if leaves else unfit(machine, sight)
+        if found is not None and (leaves or not (machine.removal or machine.failure)) and _lasts(found, sight):
             yield _problem(machine, found, by_pool[machine.pool], desired, sight)
     for name in desired.pools:
         block = desired.blocks.get(block_key(name)) or desired.cooled.get(block_key(name))

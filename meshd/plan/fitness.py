@@ -88,6 +88,9 @@ RESTART_HELPS = frozenset({Why.SLURMD_DEAD, Why.INVALID, Why.DOWN, Why.NOT_RESPO
 _OUT_OF_REACH = frozenset({Why.SILENT, Why.SLURMD_DEAD, Why.DOWN, Why.NOT_RESPONDING, Why.UNREGISTERED})
 """Stages of one and the same trouble: the time goes on when one follows another."""
 
+_WELL = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "RESERVED", "PLANNED", "CLOUD", "DYNAMIC_NORM"})
+"""A node in none but these states takes jobs, or is at work."""
+
 MARK = "unfit:"
 """The journal's mark of a node that is not fit: `unfit:drained`, with the time since when."""
 
@@ -126,7 +129,7 @@ def unfit(machine: Machine, sight: Sight) -> Unfit | None:
         return _since_mark(machine, sight, *in_slurm)
     if machine.rebooting:
         return _since_mark(machine, sight, Why.MAINTENANCE, "it reboots, as its agent said when it was stopped")
-    late = _silent(machine, sight)
+    late = silent(machine, sight)
     if late is not None:
         return late
     told = _told(machine, sight)
@@ -172,18 +175,20 @@ def _since_mark(machine: Machine, sight: Sight, why: Why, words: str, since: dat
     return Unfit(why, words, machine.marks[MARK + noted] if same and noted else since or sight.now)
 
 
-def _silent(machine: Machine, sight: Sight) -> Unfit | None:
-    """Its heartbeat is late, while the head could hear it."""
+def silent(machine: Machine, sight: Sight) -> Unfit | None:
+    """The verdict on a machine whose heartbeat is late, while the head could hear it, whatever else ails it."""
     if machine.heartbeat_at is None or sight.tailnet is None:
         return None
     heard = max(machine.heartbeat_at, sight.tailnet_since)
     silent_s = (sight.now - heard).total_seconds()
+    if silent_s < min(OFFLINE_SILENCE_S, sight.policy.heartbeat_late_s):
+        return None
     peer = sight.peer(machine)
-    offline, words = "", f"no heartbeat for {silent_s:.0f} s"
+    late_s, words = sight.policy.heartbeat_late_s, f"no heartbeat for {silent_s:.0f} s"
     if peer is not None and not peer.online and peer.last_seen is not None:
         words += f", tailnet offline since {peer.last_seen:%H:%M:%S} UTC"
-        offline = "" if machine.heartbeat_at > peer.last_seen + CLOCKS_DIFFER else "offline"
-    late_s = OFFLINE_SILENCE_S if offline else sight.policy.heartbeat_late_s
+        if machine.heartbeat_at <= peer.last_seen + CLOCKS_DIFFER:
+            late_s = min(late_s, OFFLINE_SILENCE_S)
     return Unfit(Why.SILENT, words, heard) if silent_s >= late_s else None
 
 
@@ -240,6 +245,8 @@ def before(node: SlurmNode, machine: Machine) -> bool:
 
 def _state_why(node: SlurmNode, slurm_user: str) -> Why | None:
     states = node.states
+    if states <= _WELL:
+        return None  # nearly all, at each look
     if states & {"DRAIN", "DOWN", "FAIL", "FAILING"} and by_person(node, slurm_user):
         return Why.BY_PERSON
     if states & {"MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"}:

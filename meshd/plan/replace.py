@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from meshd.model.desired import Block, Desired, Pool
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.plan import Replace
-from meshd.plan.fitness import REPLACEABLE, Unfit, is_ready, unfit
+from meshd.plan.fitness import REPLACEABLE, Unfit, is_ready, marked, unfit
 from meshd.plan.repair import RESTARTED
 from meshd.plan.scale import supply_gpus
 from meshd.plan.sight import Sight
@@ -42,7 +42,9 @@ def replacement(desired: Desired, pool: Pool, machines: Sequence[Machine], world
     due = [
         (found.since, machine.name, machine, found)
         for machine in machines
-        if (found := unfit(machine, world.sight)) is not None and _is_due(machine, found, world)
+        if marked(machine) is not None  # what is due was written down long ago
+        and (found := unfit(machine, world.sight)) is not None
+        and _is_due(machine, found, world)
     ]
     if not due:
         return None

@@ -19,7 +19,7 @@ from meshd.daemon.tokens import MachineTokens
 from meshd.model.desired import Target
 from meshd.model.hardware import GpuFact
 from meshd.model.machine import Machine, Phase
-from meshd.model.observed import Fresh, SlurmNode
+from meshd.model.observed import Fresh, SlurmJob, SlurmNode
 from meshd.plan.fitness import Why, marked
 from meshd.plan.sight import Sight
 from tests.clocks import HandClock
@@ -224,6 +224,17 @@ async def test_a_node_that_nobody_hears_is_told_at_once(world: World) -> None:
     assert "no heartbeat for 16 s, tailnet offline since 12:00:00 UTC" in problem.text
     assert "gives it up at 12:02:00 UTC" in problem.text
     assert world.slurm.orders == []
+
+
+async def test_so_is_one_that_waits_for_its_jobs_before_it_leaves(world: World) -> None:
+    leaving = FIRST.moved(Phase.DRAINING, NOW, "removed after its jobs")
+    world.journal.put(replace(leaving, removal="wanted", heartbeat_at=NOW), "phase", "given", NOW)
+    world.holds(FIRST, "ALLOCATED", "DRAIN", reason="meshd: removed")
+    world.slurm.seen = replace(world.slurm.seen, jobs=(SlurmJob("7", "u", "h100", "RUNNING", (FIRST.slot,)),))
+    world.offline.add(FIRST.name)
+    await world.beat(SECOND)
+    await world.tick(16)
+    assert [(problem.severity, problem.machine) for problem in world.problems()] == [("warning", FIRST.name)]
 
 
 async def test_a_pool_that_becomes_unfit_from_one_cause_is_not_rented_again_and_again(world: World) -> None:
