@@ -149,6 +149,7 @@ class Daemon:
             providers=self._providers, slurm=self._slurm.view, key_record=self._key_record, pace=self._pace,
             settings=lambda: self.settings, clock=clock, changed=self._wake,
         )  # fmt: skip
+        self._journal.on_event(self._sources.reconsider)
         self._prices = Prices(
             {name: provider for name, provider in self._providers.items() if isinstance(provider, PriceBook)},
             price_files, clock, settings=lambda: self.settings.prices,
@@ -416,6 +417,7 @@ class Daemon:
         self._in_force.reload()
         self._notify.ready()
         self._wake()
+        self._sources.reconsider()
         self._auth.engine.wake()  # the file of the auth key may be a new one
         return self._in_force.view()
 

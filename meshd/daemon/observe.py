@@ -55,12 +55,18 @@ class Source(Generic[T]):
         self._interval_s = interval_s
         self._changed = changed
         self._spacing_s = spacing_s
-        self._soon = asyncio.Event()
+        self._hurried = False
+        self._woken = asyncio.Event()
         self.current: Observation[T] = Unavailable("not read yet", clock.now())
 
     def hurry(self) -> None:
         """Read again now rather than later."""
-        self._soon.set()
+        self._hurried = True
+        self._woken.set()
+
+    def reconsider(self) -> None:
+        """Look again how long to wait: the interval may have shrunk, since somebody began to wait for news."""
+        self._woken.set()
 
     async def read_once(self) -> Observation[T]:
         """Read now; the value is stamped with the time at which the reading began."""
@@ -92,15 +98,13 @@ class Source(Generic[T]):
     async def run(self) -> None:
         """Read for ever."""
         while True:
-            self._soon.clear()  # before the read: who hurries while it goes on wants a newer one
+            self._hurried = False  # before the read: who hurries while it goes on wants a newer one
             await self.read_once()
-            await self._clock.sleep(spacing_s := self._spacing_s())
-            waited_s = spacing_s
-            while waited_s < self._wait_s() and not self._soon.is_set():
-                # The interval may shrink while we wait: somebody began to wait for news.
-                nap_s = min(self._wait_s() - waited_s, 0.25)
-                await sleep_until(self._soon, nap_s, self._clock)
-                waited_s += nap_s
+            read_s = self._clock.monotonic_s()
+            await self._clock.sleep(self._spacing_s())
+            while not self._hurried and (left_s := read_s + self._wait_s() - self._clock.monotonic_s()) > 0:
+                self._woken.clear()
+                await sleep_until(self._woken, left_s, self._clock)
 
     def _wait_s(self) -> float:
         """A source that failed is not left alone for long, however slow its usual pace."""

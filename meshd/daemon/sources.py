@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import Any
 
 from meshd.config import Settings
 from meshd.daemon.keycheck import dead_key
@@ -77,6 +78,12 @@ class Sources:
             **{source.name: source.run for source in self.listings.values()},
             **{source.name: source.run for source in self.offers.values()},
         }
+
+    def reconsider(self) -> None:
+        """Look again how often each is read. Call it when the journal or the settings have changed."""
+        everything: tuple[Source[Any], ...] = (self.slurm, *self.listings.values(), *self.offers.values())
+        for source in everything:
+            source.reconsider()
 
     async def first_look(self) -> None:
         """Read each once, so that the first tick knows as much as can be known."""

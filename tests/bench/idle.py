@@ -72,7 +72,7 @@ async def measure(count: int, seconds: float, interval_s: float | None) -> dict[
         began_s, wall_s = time.process_time(), time.monotonic()
         seen, listings = listing.current, 0
         while time.monotonic() - wall_s < seconds:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)
             listings += listing.current is not seen
             seen = listing.current
         cpu_s = time.process_time() - began_s

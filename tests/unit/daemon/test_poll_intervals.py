@@ -48,3 +48,22 @@ async def test_a_burst_of_launches_is_a_few_listings() -> None:
     assert 8 <= len(reads) <= 11
     assert all(later - earlier >= 1.2 - 1e-9 for earlier, later in itertools.pairwise(reads))
     assert reads[-1] >= 10.0 - 1.2  # what the last launch asked for was read after it
+
+
+@in_loop_time
+async def test_an_interval_that_shrinks_while_it_is_waited_for_counts_at_once() -> None:
+    reads, interval_s = [], [1e9]
+    clock = LoopClock()
+
+    async def read() -> int:
+        reads.append(clock.monotonic_s())
+        return len(reads)
+
+    source = Source("x", read, clock, interval_s=lambda: interval_s[0], changed=lambda: None)
+    task = asyncio.create_task(source.run())
+    await asyncio.sleep(100)
+    interval_s[0] = 120.0
+    source.reconsider()
+    await asyncio.sleep(100)
+    task.cancel()
+    assert reads == [0.0, 120.0]
