@@ -70,6 +70,20 @@ def _health(health: HealthView, now: datetime) -> list[RenderableType]:
         ("tailnet", health.tailnet),
         ("agent", _agent(health)),
         ("gpus", _gpus(health)),
+        (
+            "system",
+            ", ".join(
+                part
+                for part in (
+                    health.os,
+                    health.arch,
+                    health.slurmd_version and f"slurmd {health.slurmd_version}",
+                    health.tailscale_version and f"tailscale {health.tailscale_version}",
+                )
+                if part
+            ),
+        ),
+        ("ssh host key", health.ssh_host_key),
     ]
     parts += [text(f"  {name}: {value}") for name, value in rows if value]
     if health.log:

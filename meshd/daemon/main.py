@@ -129,7 +129,7 @@ class Daemon:
             records, self._tokens, self._agents, clock, lambda: self.settings.node_api.poll_hold_s
         )
         self._token_desk = TokenDesk(self._renewer, clock)
-        self._reports = NodeReports(lambda machine, kind, text: self._journal.event(clock.now(), kind, text, machine))
+        self._reports = NodeReports(records.node_event)
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         head_names = HeadNames(settings.cluster.socket.parent, lambda: self.settings.slurm.head_hosts, clock)
         self._roster = Roster(self._journal, self._agents, head_names, lambda: self._watcher.own_ipv4)

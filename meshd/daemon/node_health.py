@@ -96,6 +96,9 @@ def health_view(
         log=list(log.lines) if log else [],
         log_at=log.at if log else None,
     )
+    if machine.facts is not None:
+        facts = ("os", "arch", "slurmd_version", "tailscale_version", "ssh_host_key")
+        view = view.model_copy(update={name: getattr(machine.facts, name) for name in facts})
     if report is None:
         return view
     return view.model_copy(

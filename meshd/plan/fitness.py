@@ -129,6 +129,8 @@ def unfit(machine: Machine, sight: Sight) -> Unfit | None:
         return _since_mark(machine, sight, *in_slurm)
     if machine.rebooting:
         return _since_mark(machine, sight, Why.MAINTENANCE, "it reboots, as its agent said when it was stopped")
+    if machine.rebooting:
+        return _since_mark(machine, sight, Why.MAINTENANCE, "it reboots, as its agent said")
     late = silent(machine, sight)
     if late is not None:
         return late

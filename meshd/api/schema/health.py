@@ -31,6 +31,7 @@ class HealthView(Part):
         reported_at: when the agent told what follows; None: not since meshd started.
         jobs_seen: jobs with processes on the machine, whatever Slurm says.
         gpu_fault: what is wrong with its GPUs; "" when nothing is known to be.
+        os, arch, slurmd_version, tailscale_version, ssh_host_key: as it told when it joined.
         log: the last lines of slurmd's log, oldest first.
         log_at: when they were fetched.
     """
@@ -55,5 +56,10 @@ class HealthView(Part):
     jobs_seen: int = 0
     gpus: list[GpuLoadRow] = []
     gpu_fault: str = ""
+    os: str = ""
+    arch: str = ""
+    slurmd_version: str = ""
+    tailscale_version: str = ""
+    ssh_host_key: str = ""
     log: list[str] = []
     log_at: AwareDatetime | None = None

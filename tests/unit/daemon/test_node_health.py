@@ -117,7 +117,7 @@ async def test_load_and_age_are_shown_and_written_to_no_disk(world: World) -> No
     assert [(gpu.utilization_percent, gpu.memory_used_mib) for gpu in row.gpu_load] == [(97, 70000)]
     health = node_health.health_view(world.get(FIRST.name), [FIRST], world.desired(), world.sight(), None)
     assert (health.unfit, health.slurmd_alive, health.munged_alive, health.load1) == ("", True, True, 0.5)
-    assert health.tailnet == "online"
+    assert (health.tailnet, health.os, health.slurmd_version) == ("online", FACTS.os, FACTS.slurmd_version)
 
 
 async def test_a_broken_gpu_keeps_jobs_off_until_it_is_well(world: World) -> None:

@@ -141,6 +141,15 @@ def test_a_late_heartbeat(heartbeat_s: float, offline_since: datetime | None, ve
         assert ("offline since" in found.words) is (offline_since is not None)
 
 
+def test_a_machine_that_reboots_is_not_called_silent() -> None:
+    m = replace(M, heartbeat_at=ago(300), marks={"rebooting": ago(300)})
+    assert m.rebooting
+    for states in (["DOWN", "NOT_RESPONDING"], ["IDLE", "REBOOT_ISSUED"]):
+        found = look(*states, of=m)
+        assert found is not None
+        assert (found.why, found.deliberate) == (Why.MAINTENANCE, True)
+
+
 def test_silence_counts_from_when_the_head_hears_again() -> None:
     m = replace(M, heartbeat_at=ago(1000))
     assert why("IDLE", of=m, tailnet_=Fresh(tailnet(peer(m)), NOW, ago(10))) is None
