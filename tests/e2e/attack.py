@@ -18,6 +18,7 @@ METADATA = "169.254.169.254"
 SECRETS = re.compile(rb"tskey-[\w-]{10,}|\b[0-9a-f]{64}\b")
 PLACES = ("/etc", "/opt", "/run", "/tmp", "/var", "/home", "/root", "/usr/local", "/proc", "/dev/shm")
 READ_MAX_B = 1 << 20
+WORDS_TRIED = 10
 
 
 def ask(host, port, method, path, headers=None, body=None):
@@ -100,7 +101,8 @@ def main():
     result = {"uid": os.getuid(), "host": socket.gethostname(), "metadata": metadata()}
     if given.get("search"):
         result["search"] = search(set(given["digests"]))
-        tokens = given["tokens"] + sorted(result["search"]["words"])[:20]
+    if given.get("head"):
+        tokens = given["tokens"] + sorted(result["search"]["words"])[:WORDS_TRIED]
         result["node api"] = node_api(given["head"], given["port"], tokens)
     sys.stdout.write(json.dumps(result) + "\n")
 

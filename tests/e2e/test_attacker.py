@@ -82,10 +82,11 @@ async def test_a_user_of_a_node_gets_no_secret_of_the_cluster(nodes: Lab, cloud:
     assert told["search"]["read"] > 100
     assert told["search"]["files"] == []
     assert not {join_token, node_token, *auth_keys} & told["search"]["words"].keys(), told["search"]["words"]
-    assert {status for _, status, _ in told["node api"]} <= {401, 403, 429}, told["node api"]
+    # 0: the head holds no more connections for strangers on this address; its agent's own is kept.
+    assert {status for _, status, _ in told["node api"]} <= {0, 401, 403, 429}, told["node api"]
     assert "ticket_closed" in str(told["node api"])
 
-    everything = await as_root(lab, row["machine"], given)
+    everything = await as_root(lab, row["machine"], {**given, "head": ""})
     status, text = everything["metadata"]["gce" if cloud == "gce" else "ec2 v2"]
     assert (status, text) == (200, machine.user_data), "stage 1 and cloud-init are root's, and are not kept out"
     if cloud == "aws":
