@@ -6,7 +6,7 @@ import json
 import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
@@ -15,6 +15,7 @@ from meshd.errors import Fault
 from meshd.secret_signs import names_secret, sign_of
 
 _SHOWN_MAX = 60
+_NEARLY_AS_NEAR = 0.12
 _BOUNDS = {
     "greater_than": ("gt", "more than"),
     "greater_than_equal": ("ge", "at least"),
@@ -83,6 +84,8 @@ def show(value: object, key: Sequence[str] = ()) -> str:
 def near(word: str, known: Iterable[str]) -> str:
     """The question for the names that are near a mistyped one: `did you mean h100 or h200?`; "" where none is."""
     found = get_close_matches(word.lower(), sorted({name.lower() for name in known}), n=3, cutoff=0.6)
+    likeness = {name: SequenceMatcher(None, word.lower(), name).ratio() for name in found}
+    found = [name for name in found if likeness[name] > likeness[found[0]] - _NEARLY_AS_NEAR]
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 

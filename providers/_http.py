@@ -12,6 +12,7 @@ from meshd import __version__
 from meshd.errors import AuthFailed, Transient
 from meshd.plaintext import plain_text
 from meshd.runtime import strictjson
+from meshd.runtime.secretfile import source_of
 from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt, retry_after_s
 
 MAX_ANSWER_B = 16 * 1024 * 1024
@@ -49,7 +50,8 @@ class JsonHttp:
         """
         if not self._has_key:
             name = self._provider
-            text = f"no API key: set providers.{name}.api_key_file or the credential `{name}_api_key`"
+            place = source_of(f"{name}_api_key")
+            text = f"no API key: put it into {place}, or set providers.{name}.api_key_file"
             raise AuthFailed(text, provider=name, operation=operation)
 
     async def call(

@@ -213,7 +213,8 @@ class Daemon:
                 ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
             ),
             files=self._publishing.check, munge_key=self._munge_desk.check, names=self._roster.check,
-            config_problem=lambda: self._in_force.problem, machines=self._journal.machines,
+            config_problem=lambda: self._in_force.problem or "; ".join(map(str, self._in_force.doubts)),
+            machines=self._journal.machines,
             gpu_devices=GpuDevices(self._slurm, lambda: self.settings.pools),
             look=self._look_anew, slurm_answers=slurm_ping, now=clock.now,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 
 from meshd.errors import AuthFailed, ConfigError, ProviderError, Transient
 from meshd.provider_api import Instance, LaunchRequest
+from meshd.runtime.secretfile import source_of
 from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt
 from providers._settings import secret_of
 from providers._threads import Workers
@@ -72,7 +73,8 @@ class SpotApi:
 
     async def _ask(self, query: str, operation: str, timeout_s: float, *, changes: bool = False) -> Mapping[str, Any]:
         if self._secret is None:
-            text = "no API key: set providers.runpod.api_key_file or the credential `runpod_api_key`"
+            place = source_of("runpod_api_key")
+            text = f"no API key: put it into {place}, or set providers.runpod.api_key_file"
             raise AuthFailed(text, provider=RUNPOD, operation=operation)
         key = self._secret.get_secret_value()
 

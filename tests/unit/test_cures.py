@@ -31,7 +31,7 @@ UNITS = {"meshd-node", "meshd-slurmd",
 WORD = r"[\w./:=%+*'\[\]-]+"
 SHAPES = {
     "systemctl": r"(start|stop|restart|reload|status|edit|enable --now|is-active|daemon-reload) ?(?P<units>.*)",
-    "journalctl": r"-u (?P<units>\S+)( -p \w+)?",
+    "journalctl": r"(-t \w+|-u (?P<units>\S+)( -u \S+)*)( -p \w+)?",
     "scontrol": rf"(ping|reconfigure|show \w+( {WORD})?|(update|delete) \w+=\S*( \w+=\S*)*)",
     "squeue": rf"-\w {WORD}",
     "sacctmgr": r"show \w+",
@@ -158,6 +158,22 @@ def test_restart_and_reload_are_told_as_the_commands_that_do_it() -> None:
         if re.search(r"(?<!systemctl )\b(restart|reload) meshd\b", text) and not place.startswith("meshd/cli/commands/")
     ]
     assert wrong == []
+
+
+def in_documents() -> dict[str, str]:
+    """Commands between backticks in the documents, without `sudo` and what a shell makes of them."""
+    found = {}
+    for file in [*ROOT.glob("docs/*.md"), ROOT / "README.md"]:
+        for code in re.findall(r"(?<!`)`(?:sudo )?([a-z][^`\n]*)`(?!`)", file.read_text("utf-8")):
+            first = re.split(r" *(?:[|;&]|&&|\.\.\.) *", code)[0].strip()
+            if first.split()[0] in {"systemctl", "journalctl"} and " " in first:
+                found[first] = file.name
+    return found
+
+
+@pytest.mark.parametrize("code", sorted(in_documents()))
+def test_a_command_of_systemd_in_the_documents_can_be_typed(code: str) -> None:
+    assert fault_of(code) == "", f"{in_documents()[code]}: `{code}`"
 
 
 LOOKS = ("status", "nodes", "events", "doctor", "offers", "plan", "prices show", "version", "help", "config check")

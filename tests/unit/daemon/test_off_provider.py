@@ -127,6 +127,22 @@ async def test_the_others_work_and_its_machines_are_unknown(head: Head) -> None:
     assert "/etc/meshd/credentials/lambda/api_key" in rows["provider lambda"].text
 
 
+async def test_a_provider_without_a_key_names_the_file_to_put_it_into(head: Head) -> None:
+    daemon = head.make("[providers.lambda]\n[providers.paperspace]\n[providers.runpod]\n")
+    for name in ("lambda", "paperspace", "runpod"):
+        seen = await daemon._sources.listings[name].read_once()
+        assert isinstance(seen, Unavailable)
+        assert f"/etc/meshd/credentials/{name}/api_key" in seen.reason and seen.kind == "auth_failed"
+
+
+async def test_settings_that_can_hardly_be_meant_are_told_and_meshd_runs(head: Head) -> None:
+    daemon = head.make('[pools.a]\ngpu = "h1000"\n')
+    (problem,) = [p for p in daemon._problems() if "h1000" in p.text]
+    assert "h100" in problem.cure and "`systemctl reload meshd`" in problem.cure
+    rows = {row.name: row for row in await daemon._desk._doctor()}
+    assert rows["settings"].status == "warn" and "h1000" in rows["settings"].text
+
+
 PLUGINS = {
     "raises": "raise RuntimeError('no luck')",
     "lacks": "x = 1",
