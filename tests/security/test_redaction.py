@@ -98,7 +98,7 @@ def test_a_service_account_is_known_by_its_lines_and_fields(tmp_path: Path) -> N
     pem = "-----BEGIN PRIVATE KEY-----\n" + "\n".join(lines) + "\n-----END PRIVATE KEY-----\n"
     path = tmp_path / "gce.json"
     path.write_text(json.dumps({"type": "service_account", "project_id": "my-project", "private_key": pem}))
-    read_secret(path, "gce_service_account")
+    read_secret(path, "gce_service_account", one_line=False)
     for text in (pem, json.dumps(pem), lines[2], pem.replace("\n", "\r\n"), base64.b64encode(pem.encode()).decode()):
         shown = redact(f"could not parse {text}")
         assert not [line for line in lines if line in shown]
