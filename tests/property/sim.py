@@ -575,7 +575,8 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
     world.sickens, world.fates = about.sickens, random.Random(-2 - seed)
     policy = Policy(
         boot_timeout_s=about.boot_timeout_s, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
-        listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120,
+        listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120, replace_unfit_after_s=60,
+        replace_cooldown_s=20,
     )  # fmt: skip
     path = directory / f"{seed}.db"
     daemon = Daemon(world, path, about.pool, policy, about.offers)

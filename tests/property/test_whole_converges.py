@@ -39,7 +39,8 @@ async def test_so_does_every_one_with_shapes_places_and_places_that_are_sold_out
 async def test_so_does_every_one_whose_nodes_become_unfit(block: int, tmp_path: Path) -> None:
     """Slurm drains nodes, refuses them and holds them DOWN: they are mended or replaced, and no job is lost by it."""
     for seed in range(block * 10, block * 10 + 10):
-        await live_through(7000 + seed, tmp_path, rounds=80, setting=Setting(sickens=0.02, idempotent=seed % 2 == 1))
+        about = Setting(sickens=0.05, restless=0.03, idempotent=seed % 2 == 1)
+        await live_through(7000 + seed, tmp_path, rounds=80, setting=about)
 
 
 @pytest.mark.parametrize("block", range(2))
