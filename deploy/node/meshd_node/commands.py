@@ -202,9 +202,11 @@ def _leave(node: Node, _args: Args) -> Data:
     """The machine is given back: nothing secret stays on its disk. The agent speaks on with the token in its memory."""
     node.state.slurmd_wanted = False
     node.state.left = True
-    node.slurmd.stop()
+    try:
+        node.slurmd.stop()
+    finally:
+        erased = erase.left(node.paths)
     node.munged.stop()
-    erased = erase.left(node.paths)
     return {"alive": node.slurmd.alive(), "erased": len(erased)}
 
 

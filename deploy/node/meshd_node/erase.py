@@ -24,8 +24,10 @@ def spent_copies(paths: Paths) -> list[Path]:
     cloud, run = paths.root / "var/lib/cloud", paths.root / "run/cloud-init"
     erased = []
     one = cloud / "instances"
+    # cloud-init's second form of it may be in base64
+    ours = {path.parent for path in one.glob("*/user-data.txt") if _holds_stage1(path)}
     for path in _files(one.glob("*/*.txt*"), one.glob("*/scripts/*"), cloud.glob("scripts/*/*")):
-        if _holds_stage1(path) or path.name.startswith("user-data.txt."):
+        if _holds_stage1(path) or (path.parent in ours and path.name.startswith("user-data.txt")):
             path.unlink(missing_ok=True)
             erased.append(path)
     for path in _files(run.glob("*.json"), cloud.glob("instances/*/obj.pkl"), cloud.glob("seed/*/*")):
@@ -37,7 +39,7 @@ def spent_copies(paths: Paths) -> list[Path]:
 def left(paths: Paths) -> list[Path]:
     """Erase all secrets of the cluster on a machine that has left it; returns what was erased.
 
-    munged goes on with the key in its memory until the machine ends, and nothing else has it.
+    A munged that still runs has the key in its memory alone.
     """
     doomed = [
         paths.munge_key, paths.munge_key_staged, paths.munge_key_previous, paths.auth_key, paths.spare_key,

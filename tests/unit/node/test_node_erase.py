@@ -27,6 +27,8 @@ def test_cloud_inits_copies_of_stage_1_are_erased_and_others_stay(tmp_path: Path
     others = [
         put(tmp_path, "var/lib/cloud/instances/i-1/vendor-data.txt", "#cloud-config\n"),
         put(tmp_path, "var/lib/cloud/instances/i-1/boot-finished", ""),
+        put(tmp_path, "var/lib/cloud/instances/owners/user-data.txt", "#cloud-config\n"),
+        put(tmp_path, "var/lib/cloud/instances/owners/user-data.txt.i", "base64 of it"),
     ]
     world = put(tmp_path, "run/cloud-init/instance-data.json", f'{{"userdata": "{STAGE1}"}}', 0o644)
     plain = put(tmp_path, "run/cloud-init/status.json", "{}", 0o644)
