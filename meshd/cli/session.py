@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Awaitable, Callable
@@ -58,6 +59,9 @@ class Session:
             raise interrupted(if_interrupted) from None
 
 
+_SOCKET_LINE = re.compile(r"""^\[cluster\][^\[]*?^\s*socket\s*=\s*["']([^"'\n]+)["']""", re.M)
+
+
 def find_socket(given: Path | None, config: Path) -> Path:
     """Where the daemon listens: the option, MESHD_CLUSTER__SOCKET, the settings file, the default.
 
@@ -68,10 +72,15 @@ def find_socket(given: Path | None, config: Path) -> Path:
     if from_env := os.environ.get("MESHD_CLUSTER__SOCKET"):
         return Path(from_env)
     try:
-        table = tomllib.loads(config.read_text("utf-8"))
-        found = table.get("cluster", {}).get("socket")
-    except (OSError, ValueError, AttributeError):
-        found = None
+        text = config.read_text("utf-8-sig")
+    except (OSError, ValueError):
+        return ClusterSettings().socket
+    try:
+        found = tomllib.loads(text).get("cluster", {}).get("socket")
+    except (ValueError, AttributeError):
+        # A fault elsewhere in the file, which is what a reload is to tell of, does not hide where the daemon listens.
+        match = _SOCKET_LINE.search(text)
+        found = match[1] if match else None
     return Path(found) if isinstance(found, str) and found else ClusterSettings().socket
 
 

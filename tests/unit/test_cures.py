@@ -176,6 +176,16 @@ def test_a_command_of_systemd_in_the_documents_can_be_typed(code: str) -> None:
     assert fault_of(code) == "", f"{in_documents()[code]}: `{code}`"
 
 
+def test_what_asks_before_it_changes_things_can_show_them_first() -> None:
+    """The error without a terminal says: look at it with --dry-run, then add --yes."""
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        options = {option for each in command.params for option in each.opts}
+        assert "--yes" not in options or "--dry-run" in options, name
+
+
 LOOKS = ("status", "nodes", "events", "doctor", "offers", "plan", "prices show", "version", "help", "config check")
 
 

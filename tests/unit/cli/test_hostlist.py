@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshd.cli.exits import Exit
 from meshd.cli.hostlist import NAMES_MAX, expand
+from meshd.cli.session import find_socket
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
@@ -97,3 +98,11 @@ def test_a_settings_file_that_is_named_is_not_ignored(
     assert (ran.code, ran.json()["kind"]) == (Exit.USAGE, "config")
     (tmp_path / "broken.toml").write_text("[cluster\n")
     assert meshctl("status", config=str(tmp_path / "broken.toml")).code == 0, "the socket is known without it"
+
+
+def test_a_fault_elsewhere_in_the_settings_does_not_hide_the_socket(tmp_path: Path) -> None:
+    path = tmp_path / "meshd.toml"
+    path.write_text('[cluster]\nname = "lab"\nsocket = "/srv/meshd.sock"\n[pools\n')
+    assert find_socket(None, path) == Path("/srv/meshd.sock")
+    path.write_text('[cluster]\nname = "lab"\n[other]\nsocket = "/srv/meshd.sock"\n[pools\n')
+    assert find_socket(None, path) == Path("/run/meshd/meshd.sock")

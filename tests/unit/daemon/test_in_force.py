@@ -93,3 +93,25 @@ def test_meshd_does_not_start_with_settings_that_leave_a_machine_no_place(tmp_pa
     path.write_text(FILE)
     with pytest.raises(ConfigError, match=r"leaves no slot for lab-h100-5"):
         InForce(config.load(path), path, lambda: [machine(Phase.READY, index=5)])
+
+
+def test_a_refused_reload_names_each_fault_with_its_line_until_it_is_mended(file: File) -> None:
+    assert file.live.view().reloaded
+    file.rented = [machine(Phase.READY, index=3)]
+    file.reload(FILE + "\n[nonsense]\n")
+    view = file.live.view()
+    assert (view.reloaded, [row.name for row in view.faults]) == (False, [f"{file.path}:8"])
+    file.reload(FILE.replace("max_nodes = 4", "max_nodes = 2"))
+    (row,) = file.live.view().faults
+    assert row.name == f"{file.path}:6" and "`meshctl remove lab-h100-3-" in row.cure
+    assert file.live.problem
+    file.reload(FILE + "[node_api]\nport = 1234\n")
+    assert (file.live.view().reloaded, file.live.view().waiting) == (True, ["node_api"])
+
+
+def test_doubts_are_told_with_their_lines_and_change_with_the_file(file: File) -> None:
+    assert file.live.doubts == []
+    assert file.reload(FILE.replace('"h100"', '"h1000"')) == ""
+    (doubt,) = file.live.doubts
+    assert doubt.line == 5 and file.live.settings.pools["h100"].gpu == "h1000", "it is in force all the same"
+    assert file.reload(FILE) == "" and file.live.doubts == []
