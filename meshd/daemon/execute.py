@@ -63,6 +63,7 @@ class Executor:
             clock,
             machine=records.journal.machine,
             paused_s=cloud.paused_s,
+            free=lambda subject: subject not in self._tasks,
             begin=self._start,
             at_once_most=max_concurrent,
         )
@@ -95,7 +96,7 @@ class Executor:
 
     @property
     def in_flight(self) -> int:
-        """How many steps are under way."""
+        """How many steps are under way, or wait for their turn with a cloud."""
         return len(self._tasks) + len(self._launches)
 
     @property

@@ -61,6 +61,7 @@ class LaunchQueue:
         rates: how fast each cloud takes them.
         machine: the newest record of a machine; None for one that is not there.
         paused_s: seconds for which nothing is ordered from a provider.
+        free: whether no other step for this machine is under way.
         begin: begins an order; `ended` is called when it is done.
         at_once_most: orders under way with a provider.
     """
@@ -72,6 +73,7 @@ class LaunchQueue:
         *,
         machine: Callable[[str], Machine | None],
         paused_s: Callable[[str], float],
+        free: Callable[[str], bool],
         begin: Callable[[Launch], None],
         at_once_most: Callable[[str], int],
     ) -> None:
@@ -79,6 +81,7 @@ class LaunchQueue:
         self._clock = clock
         self._machine = machine
         self._paused_s = paused_s
+        self._free = free
         self._begin = begin
         self._at_once_most = at_once_most
         self._lanes: dict[int, _Lane] = {}
@@ -122,8 +125,8 @@ class LaunchQueue:
         while lane.waiting:
             step = lane.waiting[0]
             machine = self._machine(step.subject)
-            if machine is None or machine.phase not in ORDERED:
-                self._drop(lane)  # taken back while it waited
+            if machine is None or machine.phase not in ORDERED or not self._free(step.subject):
+                self._drop(lane)  # taken back while it waited, or found: what is next is planned again
                 continue
             under_way = sum(x.in_flight for x in self._lanes.values() if x.provider == lane.provider)
             wait_s = lane.rate.wait_s(self._clock.monotonic_s(), lane.in_flight)
