@@ -206,7 +206,8 @@ class Executor:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("step_broke", step=task.get_name(), exc_info=error)
             self._failed(step, error)
-        self._launches.ended(step.subject)
+        if not task.cancelled():  # who is being ended begins nothing more
+            self._launches.ended(step.subject)
         self._wake()
 
     async def aclose(self, grace_s: float) -> None:
