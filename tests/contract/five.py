@@ -364,6 +364,7 @@ class Engine:
 
     async def kill(self) -> None:
         """kill -9: nothing is written any more; what the clouds were asked for goes on there."""
+        self.executor._launches.close()
         tasks = list(self.executor._tasks.values())
         for task in tasks:
             task.cancel()
