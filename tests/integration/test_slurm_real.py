@@ -30,6 +30,7 @@ from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.headfiles import put
 from meshd.slurm.init import InitInput, plan_init
 from meshd.slurm.init_apply import apply_init, read_files
+from meshd.slurm.initcodes import Warn
 from meshd.slurm.nodes import FREE_REASON, JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.publish import Publisher
 from meshd.slurm.retained import Hold, read_pools, retain
@@ -163,8 +164,8 @@ def took(what: str, started: float) -> None:
     sys.stdout.write(f"{what}: {time.monotonic() - started:.3f}\n")
 
 
-def init(lab: Lab, user_conf: str | None, **texts: str) -> tuple[str, ...]:
-    """`meshctl init` on the head; returns the warnings."""
+def init(lab: Lab, user_conf: str | None, **texts: str) -> tuple[Warn, ...]:
+    """`meshctl init` on the head; returns what it warns of."""
     head = lab.hosts["head"]
     if user_conf is not None:
         (head.conf_dir / "slurm.conf").write_text(user_conf)
@@ -176,7 +177,7 @@ def init(lab: Lab, user_conf: str | None, **texts: str) -> tuple[str, ...]:
     if user_conf is None:
         path = head.conf_dir / "slurm.conf"
         path.write_text(path.read_text() + LAB_SETTINGS)
-    return plan.warnings
+    return tuple(finding.code for finding in plan.findings)
 
 
 def look(head: Host) -> InitInput:
@@ -451,8 +452,8 @@ async def test_a_head_with_its_own_slurm_conf_and_gres_conf(lab: Lab) -> None:
         + LAB_SETTINGS
         + "SlurmctldLogFile=/var/log/slurm/slurmctld.log\nSlurmdLogFile=/var/log/slurm/slurmd.log\n"
     )
-    warnings = init(lab, user, gres_conf="# ours\nNodeName=head Name=gpu Type=a10 File=/dev/nvidia7\n")
-    assert not warnings
+    warns = init(lab, user, gres_conf="# ours\nNodeName=head Name=gpu Type=a10 File=/dev/nvidia7\n")
+    assert warns == (Warn.SELECT_TYPE,)
     head.start_slurmctld()
     client = SlurmClient(head.runner, 20.0)
 
