@@ -18,7 +18,7 @@ from meshd.slurm import confcheck
 from meshd.slurm.capabilities import SlurmVersion, parse_version
 from meshd.slurm.conftree import Tree, read_tree
 from meshd.slurm.initcodes import InitRefused, Refusal
-from meshd.slurm.initplan import CGROUP_CONF, DAEMON_USER, GRES_CONF, SLURM_CONF, SLURM_DIR, InitInput
+from meshd.slurm.initplan import CGROUP_CONF, DAEMON_USER, GRES_CONF, PLUGSTACK_CONF, SLURM_CONF, SLURM_DIR, InitInput
 from meshd.slurm.nodes import GRES, NODES
 from meshd.slurm.pools import pool_lines
 from meshd.tailnet.cli import TailscaleCli
@@ -77,6 +77,8 @@ def find(settings: Settings, address: str, fs: RootFs) -> InitInput:
         gres = read_tree(conf_dir / GRES_CONF, load, known)
         texts = {str(path): conf.render() for path, conf in {**tree.files, **gres.files}.items()}
         cgroup = load(conf_dir / CGROUP_CONF)
+        stack = conf_dir / PLUGSTACK_CONF
+        plugstack = fs.read_text(stack) if fs.kind(stack) is Kind.FILE else ""
         own_files = all(fs.kind(SLURM_DIR / name) is Kind.FILE for name in (NODES, GRES))
     except OSError as error:
         raise SlurmError(f"{error.filename or conf_dir} cannot be read: {error.strerror}") from error
@@ -91,6 +93,7 @@ def find(settings: Settings, address: str, fs: RootFs) -> InitInput:
         included=texts,
         links=links,
         present=present,
+        plugstack=plugstack,
         pools=pool_lines(settings.pools),
         slurm_user=slurm_user(tree, slurm_conf, fs),
         conf_dir=conf_dir,

@@ -12,7 +12,7 @@ from meshd.slurm.conftree import Placed, Tree
 from meshd.slurm.init_amend import Editor
 from meshd.slurm.init_names import warn_partitions
 from meshd.slurm.initcodes import Warn
-from meshd.slurm.initplan import DAEMON_USER, InitInput
+from meshd.slurm.initplan import DAEMON_USER, PLUGSTACK_CONF, InitInput
 
 _HOST = re.compile(r"([^(]+)(?:\((.*)\))?$")
 NODE_KEYS = frozenset({"cpus", "realmemory", "state", "reason", *(key.lower() for key in NODE_PLAIN)})
@@ -31,6 +31,7 @@ def warn(editor: Editor, have: InitInput, own: PurePosixPath) -> None:
     warn_partitions(editor, own)
     _includes(editor, tree, have)
     _features(editor, tree)
+    _programs(editor, tree)
     _gres(editor, have)
     user = tree.get("SlurmUser") or "root"
     if have.slurm_conf is not None and have.slurm_user not in (DAEMON_USER, "") and user != DAEMON_USER:
@@ -187,6 +188,10 @@ def _features(editor: Editor, tree: Tree) -> None:
             f"{_at(tree, 'FederationParameters')}: jobs of sibling clusters run on rented machines too, and meshd sees "
             "those of this cluster alone",
         )
+
+
+def _programs(editor: Editor, tree: Tree) -> None:
+    """What each machine must have in its image."""
     for key in _PROGRAMS:
         path = tree.get(key)
         if path is not None:
@@ -194,6 +199,13 @@ def _features(editor: Editor, tree: Tree) -> None:
                 Warn.PROGRAM_ON_MACHINES,
                 f"{_at(tree, key)}: {key}={path} runs on every machine: have it in the machines' image, or nodes drain",
             )
+    required = [line for line in editor.have.plugstack.splitlines() if line.split()[:1] == ["required"]]
+    if required:
+        editor.warn(
+            Warn.PROGRAM_ON_MACHINES,
+            f"{editor.have.conf_dir / PLUGSTACK_CONF} has {required[0].strip()!r}: no job starts on a machine without "
+            "that plugin: have it in the machines' image, or write optional in place of required",
+        )
 
 
 def _gres(editor: Editor, have: InitInput) -> None:

@@ -15,6 +15,7 @@ from meshd.slurm.nodes import PoolLine
 SLURM_CONF = "slurm.conf"
 GRES_CONF = "gres.conf"
 CGROUP_CONF = "cgroup.conf"
+PLUGSTACK_CONF = "plugstack.conf"
 
 NODES_INCLUDES = ("nodes.conf", "meshd-nodes.conf", "meshd-slots.conf")
 GRES_INCLUDES = ("meshd-gres.conf", "meshd-slots-gres.conf")
@@ -97,6 +98,7 @@ class InitInput:
         included: text of the other files that are included, by absolute path, or by a path from `conf_dir`.
         links: symbolic links in the directory, by name: where they point, absolute.
         present: names of what else is in the directory.
+        plugstack: text of plugstack.conf; "" where there is none.
         cgroups: the machines' kernels let Slurm track jobs by cgroup; False where nodes are pods without systemd.
         version: of Slurm on the head, by `slurmctld -V` (scontrol fails without a slurm.conf); None takes the newest.
         slurmctld_port: what meshd tells the machines.
@@ -114,6 +116,7 @@ class InitInput:
     included: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     present: frozenset[str] = frozenset()
+    plugstack: str = ""
     pools: Sequence[PoolLine] = ()
     slurm_user: str = DAEMON_USER
     conf_dir: PurePosixPath = CONF_DIR

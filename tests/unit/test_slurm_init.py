@@ -218,6 +218,18 @@ def test_what_keeps_jobs_from_rented_machines_is_told(more: str, code: Warn) -> 
     assert codes(plan_init(existing(SITE + more))) == {code}
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", set()),
+        ("# required x.so\noptional x.so\ninclude /etc/slurm/plugstack.conf.d/*\n", set()),
+        ("required\t/usr/lib/x.so a=1\n", {Warn.PROGRAM_ON_MACHINES}),
+    ],
+)
+def test_a_plugin_that_each_machine_must_have_is_told(text: str, expected: set[Warn]) -> None:
+    assert codes(plan_init(existing(SITE, plugstack=text))) == expected
+
+
 def test_a_head_that_is_another_host_is_told() -> None:
     assert codes(plan_init(existing(SITE.replace("head(", "boss(")))) == {Warn.OTHER_PRIMARY}
 
