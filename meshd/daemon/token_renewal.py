@@ -91,7 +91,9 @@ class TokenRenewer:
         """Of all machines that are alive; the same object while nothing has changed."""
         now = (self._records.journal.revision, self._log.revision)
         if now != self._seen_at:
-            self._generations = {m.name: self.generation(m.name) for m in self._records.journal.machines()}
+            names = {machine.name for machine in self._records.journal.machines()}
+            if names != self._generations.keys() or now[1] != self._seen_at[1]:
+                self._generations = {name: self.generation(name) for name in names}
             self._seen_at = now
         return self._generations
 

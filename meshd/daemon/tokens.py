@@ -40,6 +40,7 @@ class MachineTokens:
         self._floors = _read_floors(floors) if floors else {}
         self._given: Mapping[str, int] = {}
         self._known: dict[str, int] = {}
+        self._hashes: dict[str, tuple[str, ...]] = {}
         self._join_hashes: dict[str, str] = {}
         self._node_hashes: dict[str, tuple[str, int]] = {}
 
@@ -89,15 +90,26 @@ class MachineTokens:
         """Make the hashes of what is new. The same object as before is not looked through: that is each call's case."""
         if generations is self._given:
             return
-        given = dict(generations)
-        same = {name for name, generation in given.items() if self._known.get(name) == generation}
-        joins = {key: name for key, name in self._join_hashes.items() if name in given}
-        joins.update({hash_token(self._join(name)): name for name in given.keys() - self._known.keys()})
-        nodes = {key: found for key, found in self._node_hashes.items() if found[0] in same}
-        for name in given.keys() - same:
-            for generation in (given[name], given[name] + 1):
-                nodes[hash_token(self._node(name, generation))] = (name, generation)
-        self._given, self._known, self._join_hashes, self._node_hashes = generations, given, joins, nodes
+        for name in self._known.keys() - generations.keys():
+            self._unlearn(name)
+        for name, generation in generations.items():
+            if self._known.get(name) != generation:
+                self._unlearn(name)
+                self._learn_one(name, generation)
+        self._given = generations
+
+    def _learn_one(self, name: str, generation: int) -> None:
+        join = hash_token(self._join(name))
+        self._join_hashes[join] = name
+        nodes = [hash_token(self._node(name, one)) for one in (generation, generation + 1)]
+        self._node_hashes.update(zip(nodes, ((name, generation), (name, generation + 1)), strict=True))
+        self._known[name], self._hashes[name] = generation, (join, *nodes)
+
+    def _unlearn(self, name: str) -> None:
+        for one in self._hashes.pop(name, ()):
+            self._join_hashes.pop(one, None)
+            self._node_hashes.pop(one, None)
+        self._known.pop(name, None)
 
     def floor(self, machine: str) -> int:
         """The generation below which no token of the machine opens anything."""
