@@ -9,8 +9,8 @@ from meshd.api import schema as s
 from meshd.daemon import views
 from meshd.daemon.node_logs import LogTail
 from meshd.model.desired import Desired
-from meshd.model.machine import Machine, Phase
-from meshd.plan.fitness import Unfit, Why, silent, unfit
+from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
+from meshd.plan.fitness import Unfit, Why, marked, silent, unfit
 from meshd.plan.prognosis import cure, next_step
 from meshd.plan.replace import STRIKES_TOLD, block_key
 from meshd.plan.sight import Sight
@@ -54,6 +54,7 @@ def _problem(
     after = next_step(machine, found, machines, desired, sight)
     pool = desired.pools.get(machine.pool)
     stays = found.deliberate or (pool is not None and not pool.replace_unfit)
+    coming = any(m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY and marked(m) is None for m in machines)
     return s.ProblemView(
         severity="info" if found.deliberate else "warning",
         text=f"{machine.slot} ({machine.name}) is not fit: {found.words}" + (f". {_capital(after)}" if after else ""),
@@ -61,7 +62,7 @@ def _problem(
         since=found.since,
         machine=machine.name,
         pool=machine.pool,
-        blocking=stays,
+        blocking=stays and not coming,
     )
 
 

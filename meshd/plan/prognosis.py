@@ -90,5 +90,5 @@ def cure(machine: Machine, found: Unfit) -> str:
         case Why.ABSENT:
             return "`meshctl doctor` checks Slurm's files"
         case Why.SILENT:
-            return f"`tailscale ping {machine.name}` tells whether it can be reached; {give_back}"
+            return f"`tailscale ping {machine.tailnet_ip}` tells whether it can be reached; {give_back}"
     return f"{look}; {give_back}"

@@ -203,6 +203,9 @@ async def test_a_persons_node_is_shown_and_left_alone(world: World) -> None:
     await world.go_on(60)
     (problem,) = world.problems()
     assert (problem.severity, problem.blocking) == ("info", True)
+    coming = [*world.journal.machines(), machine(Phase.BOOTING, index=3)]
+    (problem,) = node_health.problems(coming, world.desired(), world.sight())
+    assert not problem.blocking, "who waits for the others waits on"
     assert world.get(FIRST.name).phase is Phase.READY
     assert world.slurm.orders == []
     row = views.node_row(world.get(FIRST.name), world.slurm.seen, world.sight())

@@ -90,6 +90,15 @@ async def test_slurm_that_does_not_answer_stops_it(small: Small) -> None:
     assert "does not answer" in small.executor.problems[m.name]
 
 
+async def test_a_forced_removal_leaves_the_node_drained_and_down(small: Small) -> None:
+    """DOWN alone does not last: slurmctld opens the node when its slurmd answers once more."""
+    m = give(small, replace(LEAVING, removal="forced", marks={}), "ALLOCATED", jobs={LEAVING.slot: "7"})
+    await do(small, p.Leave(m.name, "removed by force", m.slot, forced=True))
+    assert small.slurm.orders == [f"drain {m.slot}", f"down {m.slot}"]
+    assert small.slurm.seen.nodes[m.slot].states == {"DOWN", "DRAIN"}
+    assert small.get(m.name).left_slurm
+
+
 async def test_why_a_step_failed_is_forgotten_once_none_is_planned_any_more(small: Small) -> None:
     m = give(small, LEAVING, "IDLE", "DRAIN")
     small.slurm.down = True
