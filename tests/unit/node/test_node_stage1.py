@@ -127,6 +127,23 @@ def test_an_image_without_state_is_not_touched(tmp_path: Path) -> None:
     assert "stop" not in (tmp_path / "calls").read_text()
 
 
+def test_the_scripts_own_file_is_roots_alone_and_a_node_without_state_is_one_still(tmp_path: Path) -> None:
+    (tmp_path / "status").write_text('  "BackendState": "NeedsLogin",\n')
+    (tmp_path / "online").write_text('  "BackendState": "Running",\n "HaveNodeKey": true,\n "Online": true\n')
+    script = harmless(tmp_path)
+    script.chmod(0o755)
+    subprocess.run(["sh", str(script)], capture_output=True, timeout=60, check=True)
+    assert script.stat().st_mode & 0o777 == 0o700
+    join, agent = tmp_path / "etc/meshd-node/join.json", tmp_path / "opt/meshd-node/meshd-node.pyz"
+    join.write_text("{}")
+    agent.parent.mkdir(parents=True, exist_ok=True)
+    agent.write_text("#")
+    (join.parent / "node.token").write_text("own")
+    subprocess.run(["sh", str(script)], capture_output=True, timeout=60, check=True)
+    assert join.read_text() == "{}", "its join token is not laid out again"
+    assert "systemctl --no-block start meshd-node" in (tmp_path / "calls").read_text()
+
+
 def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
     """Run the assignments and writes in a real shell, with everything that acts replaced."""
     calls = tmp_path / "calls"
