@@ -157,7 +157,7 @@ class NodeDeskOfDaemon:
             await self._refused(machine, error)
             raise
         record = self._records.get(machine)
-        if REACHED not in record.marks:
+        if REACHED not in record.marks and record.phase in {Phase.BOOTING, Phase.JOINING}:
             marks = {**record.marks, REACHED: self._records.now()}
             self._records.journal.note(replace(record, marks=marks))
 
