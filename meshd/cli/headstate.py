@@ -100,7 +100,7 @@ def find(settings: Settings, address: str, fs: RootFs) -> InitInput:
         former_dir=former_dir,
         version=known,
         slurmctld_port=settings.slurm.slurmctld_port,
-        running=asyncio.run(confcheck.running(run)) if fs.is_host and slurm_conf and not tree.missing else {},
+        running=_running(tree, address, settings) if fs.is_host and slurm_conf and not tree.missing else {},
         own_files=own_files,
     )
 
@@ -123,6 +123,13 @@ def slurm_user(tree: Tree, slurm_conf: str | None, fs: RootFs) -> str:
             f"SlurmUser is {user}, and there is no such user",
             "apt-get install slurmctld" if new else "correct SlurmUser= in slurm.conf: slurmctld does not start so",
         ) from None
+
+
+def _running(tree: Tree, address: str, settings: Settings) -> dict[str, str]:
+    """What slurmctld runs with, where one answers."""
+    first = (tree.get("SlurmctldPort") or "").partition("-")[0]
+    port = int(first) if first.isdigit() and 0 < int(first) < 65536 else settings.slurm.slurmctld_port
+    return asyncio.run(confcheck.running(run, address, port))
 
 
 def _ours(target: str, former_dir: PurePosixPath) -> bool:

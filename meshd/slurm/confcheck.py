@@ -7,6 +7,7 @@ does, and that cannot be started beside the one that works. `init_names` and `in
 
 from __future__ import annotations
 
+import asyncio
 import re
 import tempfile
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ PARSE_S = 90.0
 """Slurm waits 60 s for an included file that is not there."""
 
 LOOK_S = 5.0
+CONNECT_S = 1.0
 _UNREAD = re.compile(r"pars(e|ing) error|unable to process configuration", re.IGNORECASE)
 
 
@@ -31,25 +33,28 @@ async def check_parse(run: Runner, have: InitInput, plan: InitPlan) -> None:
     Raises:
         InitRefused: Slurm cannot read them, or cannot read them as they are.
     """
-    change = next((c for c in plan.files if c.path.name == SLURM_CONF), None)
-    if change is None:
+    path = have.conf_dir / SLURM_CONF
+    change = next((c for c in plan.files if c.path == path), None)
+    new = change.new if change is not None else have.slurm_conf
+    if new is None:
         return
     nodes = {link.path: plan.first_nodes_conf for link in plan.links if link.target.name == "nodes.conf"}
     texts = {**nodes, **have.texts()}
-    after = await _complaint(run, {**texts, change.path: change.new}, have.conf_dir)
+    after = await _complaint(run, {**texts, path: new}, have.conf_dir)
     if not after:
         return
-    before = await _complaint(run, {**texts, change.path: change.old}, have.conf_dir) if change.old else ""
+    old = have.slurm_conf
+    before = after if change is None else await _complaint(run, {**texts, path: old}, have.conf_dir) if old else ""
     if not before:
         raise InitRefused(
             Refusal.WOULD_BREAK,
-            f"Slurm reads {change.path} as it is, but not as it would become: {after}",
+            f"Slurm reads {path} as it is, but not as it would become: {after}",
             "write what `meshctl init --dry-run` shows by hand, as far as Slurm takes it, then `meshctl init` again",
         )
     if _UNREAD.search(before):
         raise InitRefused(
             Refusal.SLURM_REJECTS,
-            f"Slurm cannot read {change.path} as it is: {before}",
+            f"Slurm cannot read {path} as it is: {before}",
             "mend that: `scontrol show hostnames x` says nothing but x once Slurm can read its files",
         )
 
@@ -64,8 +69,20 @@ async def version(run: Runner) -> SlurmVersion | None:
     return None
 
 
-async def running(run: Runner) -> dict[str, str]:
-    """What the slurmctld that runs has in force: `scontrol show config`, keys in lower case; empty without one."""
+async def running(run: Runner, address: str, port: int) -> dict[str, str]:
+    """What the slurmctld that runs has in force: `scontrol show config`, keys in lower case; empty without one.
+
+    Args:
+        run: runs scontrol.
+        address: where slurmctld listens: scontrol waits for seconds where nobody does.
+        port: its port there.
+    """
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(address, port)
+        writer.close()
+    except OSError:  # a time-out is one too
+        return {}
     try:
         shown = (await run(["scontrol", "show", "config"], timeout_s=LOOK_S)).stdout
     except (CommandNotFound, CommandError, CommandTimeout):

@@ -71,8 +71,8 @@ def command(session: Session, *, yes: bool, dry_run: bool, head_address: str | N
     if as_json:
         print_json(view)
     if not changes:
-        say("nothing to do: the head is prepared")
-    for step in view.next if changes or plan.restart_slurmctld else []:
+        say("nothing to write: the files are prepared" if view.next else "nothing to do: the head is prepared")
+    for step in view.next:
         say(f"next: {step}")
 
 
@@ -132,7 +132,8 @@ def _view(plan: InitPlan, settings: Settings, *, needs_key: bool) -> InitView:
         steps.append(f"systemctl restart {settings.slurm.slurmctld_unit}")
     elif not plan.empty:
         steps.append("scontrol reconfigure")
-    steps += ["systemctl restart meshd", "meshctl doctor"]
+    if changes or plan.restart_slurmctld:
+        steps += ["systemctl restart meshd", "meshctl doctor"]
     findings = [InitFinding(code=str(finding.code), text=finding.text) for finding in plan.findings]
     return InitView(changes=changes, warnings=list(plan.warnings), findings=findings, next=steps)
 
