@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -88,6 +89,15 @@ def test_owner_mode_and_attributes_stay(root: Path) -> None:
         seen = path.stat()
         assert (seen.st_uid, seen.st_gid, seen.st_mode & 0o7777) == (4711, 4712, 0o600)
         assert os.getxattr(path, "trusted.site") == b"kept"
+
+
+def test_an_access_list_stays(root: Path) -> None:
+    conf = root / "etc/slurm/slurm.conf"
+    entries = ((1, 6, -1), (2, 4, 4711), (4, 4, -1), (0x10, 4, -1), (0x20, 0, -1))  # tag, permissions, user or group
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    os.setxattr(conf, "system.posix_acl_access", acl)
+    copy = init(root)[PurePosixPath("/etc/slurm/slurm.conf")]
+    assert [os.getxattr(path, "system.posix_acl_access") for path in (conf, copy)] == [acl, acl]
 
 
 def test_hard_links_stay(root: Path) -> None:
@@ -202,7 +212,7 @@ def test_an_included_file_that_changed_since_the_plan_is_refused(root: Path) -> 
 def test_one_run_at_a_time(root: Path) -> None:
     plan = plan_of(root)
     lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    fcntl.flock(lock, fcntl.LOCK_SH)
     try:
         with pytest.raises(InitRefused) as caught:
             apply_init(plan, NOW, RootFs(root))
