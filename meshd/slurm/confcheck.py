@@ -17,7 +17,7 @@ from meshd.errors import CommandError, CommandNotFound, CommandTimeout
 from meshd.runtime.run import Runner
 from meshd.slurm.capabilities import SlurmVersion, parse_version
 from meshd.slurm.initcodes import InitRefused, Refusal
-from meshd.slurm.initplan import SLURM_CONF, InitInput, InitPlan
+from meshd.slurm.initplan import NODES_INCLUDES, SLURM_CONF, InitInput, InitPlan
 
 PARSE_S = 90.0
 """Slurm waits 60 s for an included file that is not there."""
@@ -38,7 +38,7 @@ async def check_parse(run: Runner, have: InitInput, plan: InitPlan) -> None:
     new = change.new if change is not None else have.slurm_conf
     if new is None:
         return
-    nodes = {link.path: plan.first_nodes_conf for link in plan.links if link.target.name == "nodes.conf"}
+    nodes = {have.conf_dir / name: plan.first_nodes_conf for name in NODES_INCLUDES}  # meshd's may not be there yet
     texts = {**nodes, **have.texts()}
     after = await _complaint(run, {**texts, path: new}, have.conf_dir)
     if not after:
