@@ -60,7 +60,7 @@ def fault_of(error: Mapping[str, Any], model: type[BaseModel], prefix: Sequence[
     if error["type"] == "extra_forbidden":
         return Fault(f"{name}: unknown key", _instead(model, loc), key)
     shown = f"{name} = {show(value, key)}" if loc and not isinstance(value, Mapping) else name
-    return Fault(f"{shown}: {_demand(error)}".removeprefix(": "), _meaning(model, loc, error["type"]), key)
+    return Fault(f"{shown}: {demand(error)}".removeprefix(": "), _meaning(model, loc, error["type"]), key)
 
 
 def dotted(key: Iterable[str]) -> str:
@@ -115,7 +115,7 @@ def misplaced_truth(table: object, model: type[BaseModel], path: tuple[str, ...]
                 yield from misplaced_truth(one, of, (*here, str(name)))
 
 
-def _demand(error: Mapping[str, Any]) -> str:
+def demand(error: Mapping[str, Any]) -> str:
     """What may stand there."""
     kind, context = error["type"], error.get("ctx") or {}
     if kind in _BOUNDS:

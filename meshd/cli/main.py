@@ -16,6 +16,7 @@ from meshd.cli.exits import CliError
 from meshd.cli.options import option_of
 from meshd.cli.session import Session, find_socket, named_config_fault, print_json, wants_error_document
 from meshd.config import DEFAULT_PATH
+from meshd.settings_words import demand
 
 COMMANDS = (
     "scale",
@@ -77,7 +78,7 @@ class CommandGroup(click.Group):
                 print_json(error.view())
             raise
         except ValidationError as error:  # a value that no request may have, e.g. a name of 100 characters
-            faults = (f"{_option(e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors())
+            faults = (f"{_option(e['loc'])}: {demand(dict(e))}" for e in error.errors())
             raise click.UsageError("; ".join(faults)) from None
 
 

@@ -60,17 +60,46 @@ def past_or_ago(ctx: click.Context, param: click.Parameter, value: str | None) -
         raise click.BadParameter(f"{value!r} is too long ago") from None
 
 
-class Usd(click.FloatRange):
+class Whole(click.ParamType[int]):
+    """A whole number.
+
+    Args:
+        least: it may be.
+        most: it may be; None for no limit.
+    """
+
+    name = "number"
+
+    def __init__(self, least: int = 0, most: int | None = None) -> None:
+        self._least = least
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Refuse what is no whole number, and what is too small or too large."""
+        text = str(value).strip()
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            self.fail(f"{value!r} is no whole number", param, ctx)
+        number = int(text)
+        if number < self._least:
+            self.fail(f"{number} is too small: at least {self._least}", param, ctx)
+        if self._most is not None and number > self._most:
+            self.fail(f"{number} is too large: at most {self._most}", param, ctx)
+        return number
+
+
+class Usd(click.ParamType[float]):
     """A limit in US dollars: more than nothing, and a number."""
 
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
+    name = "usd"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Refuse `nan` and `inf`, which are no prices though Python reads them as numbers."""
-        usd = float(super().convert(value, param, ctx))
-        if not math.isfinite(usd):
-            self.fail(f"{value} is no price", param, ctx)
+        try:
+            usd = float(str(value).removeprefix("$"))
+        except ValueError:
+            usd = math.nan
+        if not math.isfinite(usd) or usd <= 0:
+            self.fail(f"{value!r} is no price: write a number of USD, more than 0, e.g. 2.5", param, ctx)
         return usd
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 
 from meshd.api.schema import ScaleRequest
-from meshd.cli.params import Usd, gpu_option, pool_option, provider_option, region_option
+from meshd.cli.params import Usd, Whole, gpu_option, pool_option, provider_option, region_option
 
 Command = Callable[..., Any]
 
@@ -77,9 +77,7 @@ _USD = Usd()
 _OPTIONS = (
     pool_option("Which pool; needed where there are several and --gpu does not tell."),
     gpu_option("Only this GPU model of the pool, e.g. h100-sxm; chooses the pool where none is named."),
-    click.option(
-        "--gpus-per-node", metavar="N", type=click.IntRange(0, 16), help="Exactly so many GPUs in each new machine."
-    ),
+    click.option("--gpus-per-node", metavar="N", type=Whole(0, 16), help="Exactly so many GPUs in each new machine."),
     provider_option("Rent from this cloud only."),
     region_option("Rent in this region or zone only; may be repeated."),
     click.option(
@@ -97,7 +95,7 @@ _OPTIONS = (
     click.option(
         "--max-overshoot",
         metavar="N",
-        type=click.IntRange(min=0),
+        type=Whole(0),
         help="Take at most N GPUs more than asked for; without it as many as the cheapest machines have.",
     ),
     click.option(

@@ -11,7 +11,7 @@ from meshd.api.schema import EventsQuery, EventsView
 from meshd.cli import render
 from meshd.cli.client import Head
 from meshd.cli.exits import UnreachableError
-from meshd.cli.params import Name, node_option, past_or_ago, pool_option
+from meshd.cli.params import Name, Whole, node_option, past_or_ago, pool_option
 from meshd.cli.session import Session, output_option, print_json, say
 from meshd.runtime.terminal import clean_line, json_clean
 
@@ -43,10 +43,10 @@ Examples:
     "-n",
     "--limit",
     metavar="N",
-    type=click.IntRange(1, 1000),
+    type=Whole(1, 1000),
     help=f"How many past ones.  [default: {LIMIT}; with --since {LIMIT_SINCE}]",
 )
-@click.option("--after", "after_id", metavar="ID", type=click.IntRange(min=0), help="Only those with a higher id.")
+@click.option("--after", "after_id", metavar="ID", type=Whole(0), help="Only those with a higher id.")
 @output_option
 @click.pass_obj
 def command(

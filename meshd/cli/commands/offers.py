@@ -11,7 +11,7 @@ from meshd.api.schema import OffersQuery
 from meshd.cli import render
 from meshd.cli.offer_names import refuse_mistyped
 from meshd.cli.outputs import Output, outputs_option, verbose_option
-from meshd.cli.params import Usd, gpu_option, provider_option, region_option
+from meshd.cli.params import Usd, Whole, gpu_option, provider_option, region_option
 from meshd.cli.render_offers import offers
 from meshd.cli.session import Session, print_json
 
@@ -28,19 +28,19 @@ Examples:
 @click.command("offers", epilog=EXAMPLES)
 @gpu_option("Only this GPU model, in any spelling; h100 takes h100-sxm, h100-pcie and h100-nvl.")
 @click.option(
-    "--gpus-per-node", metavar="N", type=click.IntRange(0, 16), help="Exactly so many GPUs in one machine; 0: CPU only."
+    "--gpus-per-node", metavar="N", type=Whole(0, 16), help="Exactly so many GPUs in one machine; 0: CPU only."
 )
 @provider_option("Only this cloud's; may be repeated.", multiple=True)
 @region_option("Only in this region or zone; may be repeated.")
 @click.option("--spot/--on-demand", default=None, help="Only spot, or only on demand.")
 @click.option("--max-price", metavar="USD", type=Usd(), help="Per GPU and hour, at most.")
-@click.option("--min-vram", metavar="GIB", type=click.IntRange(min=0), default=0, help="Memory of one GPU, at least.")
+@click.option("--min-vram", metavar="GIB", type=Whole(0), default=0, help="Memory of one GPU, at least.")
 @click.option("--arch", type=click.Choice(["x86_64", "arm64"]), help="CPU architecture.")
 @click.option("--all", "everything", is_flag=True, help="Also what cannot be rented now: no capacity, cooling down.")
 @click.option("--zones", is_flag=True, help="A row for each zone, not one for those that cost the same.")
 @click.option("--sort", type=click.Choice(["price", "provider"]), default="price", show_default=True)
 @click.option(
-    "-n", "--limit", metavar="N", type=click.IntRange(1, 100_000), default=40, show_default=True, help="How many rows."
+    "-n", "--limit", metavar="N", type=Whole(1, 100_000), default=40, show_default=True, help="How many rows."
 )
 @click.option("--refresh", is_flag=True, help="Have the clouds asked anew first, which takes some seconds.")
 @verbose_option

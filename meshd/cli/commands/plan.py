@@ -6,6 +6,7 @@ import click
 
 from meshd.cli import render
 from meshd.cli.exits import Exit
+from meshd.cli.params import Whole
 from meshd.cli.render_plan import plan
 from meshd.cli.session import Session, output_option, print_json
 from meshd.cli.wish import Wish, wish_options
@@ -22,7 +23,7 @@ Examples:
 @click.option(
     "--gpus",
     metavar="N",
-    type=click.IntRange(min=0),
+    type=Whole(0),
     help="As if the pool's target were this; the options below need it.",
 )
 @wish_options

@@ -8,7 +8,7 @@ from meshd.api.schema import OffersQuery, PlanView, ScaleAnswer, ScaleOutcome
 from meshd.cli import render
 from meshd.cli.client import Head
 from meshd.cli.exits import CliError, Exit, QuietError, interrupted
-from meshd.cli.params import duration
+from meshd.cli.params import Whole, duration
 from meshd.cli.render_plan import scale
 from meshd.cli.session import Session, confirm, output_option, print_json, say
 from meshd.cli.wish import Wish, wish_options
@@ -30,7 +30,7 @@ Examples:
 @click.option(
     "--gpus",
     metavar="N",
-    type=click.IntRange(min=0),
+    type=Whole(0),
     help="How many GPUs the pool shall have in all; without it as many as before.",
 )
 @wish_options

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshd.cli.exits import Exit
 from meshd.cli.hostlist import NAMES_MAX, expand
+from meshd.cli.main import COMMANDS
 from meshd.cli.session import find_socket
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.api.served import Served
@@ -106,3 +107,28 @@ def test_a_fault_elsewhere_in_the_settings_does_not_hide_the_socket(tmp_path: Pa
     assert find_socket(None, path) == Path("/srv/meshd.sock")
     path.write_text('[cluster]\nname = "lab"\n[other]\nsocket = "/srv/meshd.sock"\n[pools\n')
     assert find_socket(None, path) == Path("/run/meshd/meshd.sock")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("scale", "--gpus", "many"), "'many' is no whole number"),
+        (("scale", "--gpus", "-1"), "-1 is too small: at least 0"),
+        (("scale", "--gpus", "1.5"), "'1.5' is no whole number"),
+        (("offers", "--gpus-per-node", "17"), "17 is too large: at most 16"),
+        (("offers", "--limit", "0"), "0 is too small: at least 1"),
+        (("offers", "--max-price", "cheap"), "'cheap' is no price"),
+        (("offers", "--max-price", "-2"), "'-2' is no price"),
+        (("events", "--since", "soon"), "'soon' is no moment"),
+        (("scale", "--gpus", "1", "--timeout", "soon"), "'soon' is no duration"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_in_plain_words(meshctl: Meshctl, argv: tuple[str, ...], words: str) -> None:
+    ran = meshctl(*argv)
+    assert ran.code == Exit.USAGE and words in ran.err
+    assert "range" not in ran.err
+
+
+def test_the_help_has_no_formulas(meshctl: Meshctl) -> None:
+    for name in COMMANDS:
+        assert "<=" not in meshctl(name, "--help").out and ">=" not in meshctl(name, "--help").out
