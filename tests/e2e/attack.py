@@ -28,7 +28,7 @@ def ask(host, port, method, path, headers=None, body=None):
         link.request(method, path, body, headers or {})
         answer = link.getresponse()
         return answer.status, answer.read().decode("utf-8", "replace")
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         return 0, str(error)
     finally:
         link.close()
