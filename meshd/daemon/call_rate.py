@@ -39,6 +39,9 @@ GROWTH = 1.1
 
 LEAST_PER_S = 1 / 60
 
+MADE_GOOD = 3
+"""So many turns that were missed are taken at once."""
+
 FORGET_AFTER_S = 600.0
 """After so long without a call the bucket is full, and maybe another one."""
 
@@ -80,10 +83,10 @@ class CallRate:
         if self.per_s is None:
             return
         gap_s = 1 / self.per_s
-        # A turn that was missed by a little is made good, so that late timers cost nothing; never where a spacing is
+        # Turns that were missed on a busy head are made good: their tokens are in the bucket. Never where a spacing is
         # known to be wanted.
-        late = self._known_per_s is None and 0 < now_s - self._next_s < gap_s / 2
-        self._next_s = (self._next_s if late else max(now_s, self._next_s)) + gap_s
+        made_good_s = 0.0 if self._known_per_s is not None else MADE_GOOD * gap_s
+        self._next_s = max(self._next_s, now_s - made_good_s) + gap_s
 
     def taken(self, sent_s: float) -> None:
         """The cloud did not refuse a call for its rate that was sent then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -124,3 +125,31 @@ def test_after_a_long_rest_it_begins_anew() -> None:
     rate.refused(0.0, 0.1)
     rate.sent(FORGET_AFTER_S + 1)
     assert rate.per_s is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_turns_that_a_busy_head_misses_are_made_good(seed: int) -> None:
+    """Each turn comes late, by 0.2 s on average, and answers as well."""
+    rng, rate, bucket = random.Random(seed), CallRate(), Bucket(5, 2.0)
+    now_s, turn_s, taken, refused = 0.0, None, 0, 0
+    answers: list[tuple[float, float, bool]] = []
+    while now_s < 231.0:
+        wait_s = rate.wait_s(now_s, len(answers))
+        if wait_s == 0:
+            rate.sent(now_s)
+            heapq.heappush(answers, (now_s + rng.uniform(0.1, 0.6), now_s, bucket.take(now_s)))
+            turn_s = None
+            continue
+        if wait_s is not None and turn_s is None:
+            turn_s = now_s + wait_s + rng.expovariate(5)
+        if turn_s is not None and (not answers or turn_s <= answers[0][0]):
+            now_s, turn_s = turn_s, None
+            continue
+        now_s, sent_s, fine = heapq.heappop(answers)
+        taken, refused = taken + fine, refused + (not fine)
+        if fine:
+            rate.taken(sent_s)
+        else:
+            rate.refused(sent_s, now_s)
+    assert taken >= 0.9 * (5 + 2.0 * 231)
+    assert refused <= 40
