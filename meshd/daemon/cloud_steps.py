@@ -13,6 +13,7 @@ from meshd.config import TimingSettings
 from meshd.daemon.call_rate import CallRate
 from meshd.daemon.launch_queue import CallRates
 from meshd.daemon.left_alone import RETRY_TRANSIENT_S, LeftAlone
+from meshd.daemon.question import Question, handle
 from meshd.daemon.records import Records
 from meshd.errors import (
     AuthFailed,
@@ -31,12 +32,9 @@ from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolNam
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
 from meshd.plan import capabilities
-from meshd.plan.causes import cause_of_end
-from meshd.plan.leaving import way_out
 from meshd.plan.placement import blocked_by
 from meshd.plan.prices import price_words
-from meshd.plan.signs import ENDED
-from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Provider, ProviderName
+from meshd.provider_api import Instance, LaunchRequest, Provider
 from meshd.store.join_tickets import JoinTickets
 
 log = structlog.get_logger(__name__)
@@ -99,6 +97,7 @@ class CloudSteps:
         self._list_again = list_again
         self._at_work = at_work
         self._left_alone = LeftAlone(records, timing)
+        self._question = Question(records, self._left_alone, self._known)
         self.rates = CallRates(self._spacing_s)
 
     def _spacing_s(self, name: str) -> float:
@@ -255,30 +254,8 @@ class CloudSteps:
         self._records.mark(machine.name, "unclear", text, vendor_words=words)
 
     async def ask(self, step: AskCloud) -> None:
-        """Ask about a machine that its cloud's listing lacks, and give it up when the cloud says that it has ended.
-
-        No answer settles nothing: the listing, and the phase's deadline, still hold.
-        """
-        machine = self._records.get(step.subject)
-        try:
-            found = await self._known(machine.provider).get(_handle(machine))
-        except ProviderError as error:
-            self._records.mark(machine.name, "asked_cloud", f"{step.reason}, and knows no more: {error}")
-            return
-        now = self._records.get(step.subject)
-        if now.phase is not machine.phase or now.failure or now.heartbeat_at != machine.heartbeat_at:
-            return  # it got on, or spoke, meanwhile
-        if found.state not in ENDED and found.state is not InstanceState.TERMINATING:
-            text = f"{step.reason}, but says that it is {found.state.value}"
-            at = self._records.now()
-            marks = {**now.marks, "asked_cloud": at, "told_alive": at}
-            self._records.change(now.name, "asked_cloud", text, marks=marks)
-            return
-        words = found.reason or found.vendor_state or found.state.value
-        cause = cause_of_end(found.state, words, joined=now.facts is not None)
-        failure = f"{now.provider} ended it: {words}"
-        self.failed(now, cause, words)
-        self._records.move(now.name, way_out(now), failure, failure=failure, cause=cause, vendor_words=words)
+        """See Question."""
+        await self._question.ask(step)
 
     def failed(self, machine: Machine, cause: FailureCause, words: str) -> None:
         """Leave alone what a failure is clearly about. Called before the failure is journaled: it may be repeated."""
@@ -301,7 +278,7 @@ class CloudSteps:
         if why := await self._at_work(machine):
             log.warning("not_ended", machine=machine.name, reason=why)
             return
-        await self._terminate(machine.provider, _handle(machine))
+        await self._terminate(machine.provider, handle(machine))
         self._records.mark(
             machine.name, "terminate_called", f"{machine.provider} was asked to end it: {step.reason}",
             terminate_calls=machine.terminate_calls + 1,
@@ -377,10 +354,3 @@ class CloudSteps:
         now = self._records.now()
         block = blocked_by(machine.offer, self._records.journal.blocks(now), now, machine.pool)
         return f"{block.key.partition(':')[2]} is left alone: {block.reason}" if block else ""
-
-
-def _handle(machine: Machine) -> Instance:
-    return Instance(
-        provider=ProviderName(machine.provider), id=InstanceId(machine.instance_id), token=machine.name,
-        state=InstanceState.UNKNOWN, region=machine.region, launched_at=machine.launched_at,
-    )  # fmt: skip

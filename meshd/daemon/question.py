@@ -1,0 +1,63 @@
+"""Asks a cloud about one machine, which its listing lacks, and gives the machine up when it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshd.daemon.left_alone import LeftAlone
+from meshd.daemon.records import Records
+from meshd.errors import ProviderError
+from meshd.model.machine import Machine
+from meshd.model.plan import AskCloud
+from meshd.plan.causes import cause_of_end
+from meshd.plan.leaving import way_out
+from meshd.plan.signs import ENDED
+from meshd.provider_api import Instance, InstanceId, InstanceState, Provider, ProviderName
+
+
+class Question:
+    """Carries out AskCloud.
+
+    Args:
+        left_alone: what is blocked by what the cloud says.
+        provider: the provider of a name; raises AuthFailed when it is not enabled any more.
+    """
+
+    def __init__(self, records: Records, left_alone: LeftAlone, provider: Callable[[str], Provider]) -> None:
+        self._records = records
+        self._left_alone = left_alone
+        self._known = provider
+
+    async def ask(self, step: AskCloud) -> None:
+        """Ask about a machine that its cloud's listing lacks, and give it up when the cloud says that it has ended.
+
+        No answer settles nothing: the listing, and the phase's deadline, still hold.
+        """
+        machine = self._records.get(step.subject)
+        try:
+            found = await self._known(machine.provider).get(handle(machine))
+        except ProviderError as error:
+            self._records.mark(machine.name, "asked_cloud", f"{step.reason}, and knows no more: {error}")
+            return
+        now = self._records.get(step.subject)
+        if now.phase is not machine.phase or now.failure or now.heartbeat_at != machine.heartbeat_at:
+            return  # it got on, or spoke, meanwhile
+        if found.state not in ENDED and found.state is not InstanceState.TERMINATING:
+            text = f"{step.reason}, but says that it is {found.state.value}"
+            at = self._records.now()
+            marks = {**now.marks, "asked_cloud": at, "told_alive": at}
+            self._records.change(now.name, "asked_cloud", text, marks=marks)
+            return
+        words = found.reason or found.vendor_state or found.state.value
+        cause = cause_of_end(found.state, words, joined=now.facts is not None)
+        failure = f"{now.provider} ended it: {words}"
+        self._left_alone.failed(now, cause, words)
+        self._records.move(now.name, way_out(now), failure, failure=failure, cause=cause, vendor_words=words)
+
+
+def handle(machine: Machine) -> Instance:
+    """The machine as a provider is asked for it."""
+    return Instance(
+        provider=ProviderName(machine.provider), id=InstanceId(machine.instance_id), token=machine.name,
+        state=InstanceState.UNKNOWN, region=machine.region, launched_at=machine.launched_at,
+    )  # fmt: skip
