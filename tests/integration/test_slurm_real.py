@@ -416,7 +416,7 @@ async def test_what_is_admitted_slurm_takes(cluster: Cluster) -> None:
         NodeShape(COUNT_MAX, 1, 1, COUNT_MAX, 1, MEMORY_MAX_MIB),
         NodeShape(8, 1, 1, 8, 2, 4096),
         NodeShape(32, 1, 1, 24, 1, 4096),
-        NodeShape(2, 2, 1, 8, 2, MEMORY_MIN_MIB),
+        NodeShape(16, 2, 1, 8, 2, MEMORY_MIN_MIB),
     ]
     assert [shape_fault(shape) for shape in shapes] == [""] * 4
     nodes = [JoinedNode(f"h100-{i}", f"100.64.77.{100 + i}", shape, GPUS) for i, shape in enumerate(shapes, 1)]
