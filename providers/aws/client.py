@@ -22,6 +22,7 @@ from providers._http import USER_AGENT
 from providers._pages import until_end
 from providers._settings import secret_of
 from providers._threads import Workers
+from providers.aws.capped import cap_answers
 from providers.aws.mapping import AWS, INSTANCE_FIELDS, to_error
 from providers.aws.permissions import decoded, encoded_in, without_code
 from providers.aws.pricelist import price_filter
@@ -307,6 +308,7 @@ class Ec2:
                         user_agent_extra=USER_AGENT,
                     ),
                 )
+                cap_answers(self._clients[key])
             return self._clients[key]
 
     def _new_session(self) -> boto3.Session:

@@ -168,7 +168,9 @@ class Gce:
             credentials, "with_always_use_jwt_access"
         ):  # as the Compute client does: nothing is asked for a token
             credentials = credentials.with_always_use_jwt_access(True)
-        return sdk.session(credentials)
+        session = sdk.session(credentials)
+        sdk.cap(session)
+        return session
 
     def _sku_page(self, session: Any, query: Mapping[str, str]) -> Row:
         base = self._settings.billing_endpoint or self._settings.api_endpoint or f"https://{BILLING_API}"
@@ -299,6 +301,8 @@ class Gce:
                 options = sdk.options(api_endpoint=self._settings.api_endpoint.rstrip("/") or None)
                 made = getattr(sdk.compute, name)(credentials=self._credentials, client_options=options)
                 session = getattr(made.transport, "_session", None)
+                if session is not None:
+                    sdk.cap(session)
                 if changes and session is not None:
                     session.headers["Connection"] = "close"
                 self._clients[name, changes] = made

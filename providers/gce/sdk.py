@@ -13,10 +13,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+ANSWER_MAX_B = 64 * 1024 * 1024
+"""A page of SKUs is several MB."""
 PACKAGE = "google.cloud.compute_v1"
 SERVICES = {
     "AcceleratorTypesClient": "accelerator_types",
@@ -34,6 +36,7 @@ class Sdk:
     Attributes:
         compute: the messages of the Compute API and the clients of SERVICES.
         session: makes an HTTP session with credentials, for Google's other APIs.
+        cap: has a session give up answers that are too large.
         all_errors: everything that calls raise when they fail.
         not_sent: causes that keep a call from being sent at all.
     """
@@ -42,6 +45,7 @@ class Sdk:
     auth: ModuleType
     service_account: ModuleType
     session: Callable[[Any], Any]
+    cap: Callable[[Any], None]
     options: Any
     to_dict: Callable[[Any], dict[str, Any]]
     parse: Callable[[Mapping[str, Any], Any], Any]
@@ -82,6 +86,7 @@ def _loaded() -> Sdk:
         auth=google.auth,
         service_account=service_account,
         session=AuthorizedSession,
+        cap=partial(_cap, requests),
         options=ClientOptions,
         to_dict=lambda message: json_format.MessageToDict(type(message).pb(message)),
         parse=json_format.ParseDict,
@@ -104,6 +109,27 @@ def _loaded() -> Sdk:
         cut=requests.exceptions.ConnectionError,
         wire_fault=requests.RequestException,
     )
+
+
+def _cap(requests: Any, session: Any) -> None:
+    """Have a session give up an answer that is larger than ANSWER_MAX_B: by itself it reads what comes to the end."""
+
+    class Capped(requests.adapters.HTTPAdapter):  # type: ignore[misc]
+        def send(self, request: Any, stream: bool = False, **options: Any) -> Any:
+            response = super().send(request, stream=True, **options)
+            parts, size_b = [], 0
+            for part in response.iter_content(64 * 1024):
+                size_b += len(part)
+                if size_b > ANSWER_MAX_B:
+                    response.close()
+                    text = f"the answer is larger than {ANSWER_MAX_B} bytes"
+                    raise requests.exceptions.ConnectionError(text, request=request)
+                parts.append(part)
+            response._content = b"".join(parts)
+            return response
+
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, Capped())
 
 
 def _compute() -> Any:

@@ -27,6 +27,10 @@ from meshd.tailnet.fields import moment, text, texts
 from providers._answers import RETRY_AFTER_MAX_S, retry_after_s
 from providers._http import MAX_ANSWER_B
 from providers._pages import until_end
+from providers.aws.client import Ec2
+from providers.aws.settings import AwsSettings
+from providers.gce.client import Gce
+from providers.gce.settings import GceSettings
 from providers.lambda_cloud.client import LambdaApi
 from providers.lambda_cloud.settings import LambdaSettings
 from providers.paperspace.client import PaperspaceApi
@@ -96,6 +100,26 @@ async def test_an_answer_without_end_is_cut() -> None:
         with pytest.raises(Transient):
             await api.instances("list")
         await api.aclose()
+
+
+async def test_an_sdk_gives_up_an_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Amazon's and Google's own SDKs, over the wire."""
+    monkeypatch.setattr("providers.aws.capped.ANSWER_MAX_B", 2**20)
+    monkeypatch.setattr("providers.gce.sdk.ANSWER_MAX_B", 2**20)
+    async with cloud(endless) as url:
+        aws = Ec2(
+            AwsSettings(
+                access_key_id="AKIA", secret_access_key=SecretStr("aws-secret-0123456789"), endpoint_url=url,
+                read_attempts=1,
+            )
+        )  # fmt: skip
+        with pytest.raises(Transient, match="larger"):
+            await aws.instances("us-east-1", [], lambda row: row)
+        await aws.aclose()
+        gce = Gce(GceSettings(project="my-project", api_endpoint=url, anonymous=True))
+        with pytest.raises(Transient, match=r"larger|broke"):
+            await gce.instances("")
+        await gce.aclose()
 
 
 async def test_strings_of_a_cloud_have_no_escapes_and_no_halves() -> None:
