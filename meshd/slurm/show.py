@@ -14,6 +14,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from meshd.errors import SlurmError
 from meshd.model.observed import SlurmJob, SlurmNode, SlurmReservation
+from meshd.plaintext import plain
 
 SEPARATOR = "\x1f"
 """Between squeue's fields: features and reasons may hold any printable character."""
@@ -51,6 +52,8 @@ _NO_NODES = "No nodes in the system"
 _NO_RESERVATIONS = "No reservations in the system"
 _ONE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _REASON_STAMP = re.compile(r"\s*\[([^\[\]\s]+)@([^\[\]\s@]+)\]")
+REASON_MAX_CHARS = 1000
+"""Whoever is root on a node can have Slurm say anything."""
 _AFTER_REASON = re.compile(r"\s+(?:Comment|Extra|ReservationName)=")
 _GPU = re.compile(r"(?:^|[,/:])gpu(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?=$|[,(])")
 
@@ -95,7 +98,7 @@ def _node(line: str) -> SlurmNode:
         name=name,
         address=_word(head, "NodeAddr"),
         states=parse_states(state),
-        reason=reason,
+        reason=plain(reason, REASON_MAX_CHARS),
         reason_by=by,
         reason_at=at,
         partitions=_items(_word(head, "Partitions")),
@@ -151,7 +154,7 @@ def _job(line: str) -> SlurmJob:
         partition=field["Partition"],
         state=field["State"].upper(),
         nodes=hostlist(_filled(field["NodeList"])),
-        state_reason=_filled(field["Reason"]),
+        state_reason=plain(_filled(field["Reason"]), REASON_MAX_CHARS),
         gpus=gpus_of(field["tres-per-job"]) or gpus_of(field["tres-per-node"]) * count,
         features=_filled(field["Feature"]),
         required_nodes=hostlist(_filled(field["ReqNodes"])) if field["ReqNodes"] else (),

@@ -152,3 +152,11 @@ def test_ping_and_version():
 def test_complaints_are_the_last_errors_and_always_the_fatal_one():
     log = "[t] error: one\n[t] fatal: dead\n[t] debug: x\n[t] error: two\n[t] error: three\n[t] error: four\n"
     assert show.complaints(log) == "error: two; error: three; error: four; fatal: dead"
+
+
+def test_what_a_node_has_slurm_say_is_one_line_without_escapes() -> None:
+    words = "a\x1b[31m\x9b31m\ttext" + "x" * 5000
+    line = f"NodeName=h100-1 State=DOWN NodeAddr=100.64.0.2 Reason={words} [root@2026-11-27T23:21:20]\n"
+    reason = show.parse_nodes(line)["h100-1"].reason
+    assert reason.isprintable()
+    assert len(reason) == show.REASON_MAX_CHARS

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AwareDatetime, Field
+from pydantic import AfterValidator, AwareDatetime, Field
 
 from meshd.api.schema.base import Document, Name, Part, Request
 from meshd.api.schema.head import ErrorView
 from meshd.api.schema.health import GpuLoadRow
+from meshd.plaintext import plain
 
 
 class NodeRow(Part):
@@ -64,7 +65,7 @@ class DrainRequest(Request):
     """Let a node take no new jobs, or again. The machine stays rented. `machine` may be its slot."""
 
     machine: Name
-    reason: Annotated[str, Field(max_length=200)] = ""
+    reason: Annotated[str, Field(max_length=200), AfterValidator(plain)] = ""
 
 
 class RemoveRequest(Request):
