@@ -173,6 +173,7 @@ class NodeApi:
             self._count_wrong(
                 request
             )  # users of the machine can read it: their tries cost the head no more than guesses
+        await self._turn(request, "join", ticket.machine)
         peer = await self._caller(request)
         try:
             tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
@@ -180,7 +181,6 @@ class NodeApi:
             await self._desk.join_refused(ticket.machine, peer, error)
             raise
         await self._desk.check_device(ticket.machine, peer)
-        await self._turn(f"join {ticket.machine}")
         return ticket, peer
 
     async def _node(self, request: web.Request) -> tuple[tokens.NodeCaller, TailnetPeer]:
@@ -188,6 +188,7 @@ class NodeApi:
         found = await self._desk.machine_for_node(tokens.hash_token(self._bearer(request)))
         if found is None:
             raise self._wrong_token(request)
+        await self._turn(request, "node", found.machine)
         peer = await self._caller(request)
         if not found.device_id:
             tokens.check_hostname(found.machine, peer.hostname)
@@ -195,7 +196,6 @@ class NodeApi:
         elif peer.id != found.device_id:
             await self._desk.take_device(found.machine, peer)
         self._door.trust(request)
-        await self._turn(found.machine)
         await self._desk.proved(found)
         return found, peer
 
@@ -241,15 +241,16 @@ class NodeApi:
             code="unknown_token",
         )  # fmt: skip
 
-    async def _turn(self, machine: str) -> None:
+    async def _turn(self, request: web.Request, use: str, machine: str) -> None:
         """Wait until the machine may be answered again: one that calls without a pause gets no more than others.
 
-        Those who have its join token alone, which users of the machine may, have turns of their own.
+        Those who have its join token alone, which users of the machine may, have turns of their own, and so has who
+        calls from elsewhere: no one uses up the agent's.
         """
-        now_s = self._clock.monotonic_s()
-        if self._pace.wait_s(machine, now_s) > QUEUE_MAX_S:
-            raise _NodeCallError(429, "this machine calls too often", f"wait {math.ceil(QUEUE_MAX_S)} s")
-        if wait_s := self._pace.take(machine, now_s):
+        caller, now_s = (use, machine, _address(request)), self._clock.monotonic_s()
+        if self._pace.wait_s(caller, now_s) > QUEUE_MAX_S:
+            raise _NodeCallError(429, "this machine calls too often", f"wait {math.ceil(QUEUE_MAX_S)} s", code="paced")
+        if wait_s := self._pace.take(caller, now_s):
             await self._clock.sleep(wait_s)
 
     async def _body(self, request: web.Request, model: type[M], max_b: int = BODY_MAX_B) -> M:
