@@ -50,6 +50,7 @@ from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.price_files import PriceFiles
 from meshd.daemon.prices import Prices
 from meshd.daemon.publishing import NEWER_SLURM, Publishing
+from meshd.daemon.pulse import Pulse
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.registry import load_providers
@@ -100,6 +101,7 @@ class Daemon:
         self._clock = clock = SystemClock()
         self._notify = Notifier()
         self._watchdog_fed_s = 0.0
+        self._pulse = Pulse(clock)
         self._stop = asyncio.Event()
         self._awake = asyncio.Event()
 
@@ -278,7 +280,7 @@ class Daemon:
         return Snapshot(
             instances=sources_of(self._sources.listings),
             offers=sources_of(self._sources.offers),
-            tailnet=self._watcher.current,
+            tailnet=self._pulse.heard(self._watcher.current),
             slurm=self._sources.slurm.current,
             published=self._publishing.in_force,
             dead_key=self._sources.dead_key(),
@@ -380,6 +382,7 @@ class Daemon:
             await self._api.start()
             bodies: dict[str, Callable[[], Awaitable[None]]] = {
                 RECONCILE: self._reconciler.run,
+                "pulse": self._pulse.run,
                 "node_api": self._node_front.run,
                 "publish": self._publishing.run,
                 "metrics": self._telemetry.run,

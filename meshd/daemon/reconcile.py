@@ -15,12 +15,15 @@ from meshd.errors import IllegalMove, StoreError
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase, without_future
 from meshd.model.observed import Fresh, Snapshot
-from meshd.model.plan import Plan
+from meshd.model.plan import NoteDevice, NoteFitness, NotePublished, Plan, Step
 from meshd.plan.planner import plan
 from meshd.provider_api import InstanceState
 from meshd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
+
+NOTES = (NoteDevice, NoteFitness, NotePublished)
+"""Steps that only write down what is seen: when they are lost, the next tick has them again."""
 
 TICK_SPACING_S = 0.01
 """The least time between two ticks: a burst of events is one tick."""
@@ -113,11 +116,21 @@ class Reconciler:
 
     def _begin(self, decided: Plan) -> None:
         self._executor.forget_all_but({step.subject for step in decided.steps})
-        for step in decided.steps:
-            try:
-                self._executor.begin(step)
-            except IllegalMove as error:  # a fault of the planner's: it must not keep the other machines waiting
-                log.error("step_refused", step=step.action, subject=step.subject, reason=str(error))
+        notes = [step for step in decided.steps if isinstance(step, NOTES)]
+        if notes:
+            # When much changes at once, say the tailnet, each of a thousand machines has one.
+            with self._records.journal.together():
+                for step in notes:
+                    self._begin_one(step)
+        for other in decided.steps:
+            if not isinstance(other, NOTES):
+                self._begin_one(other)
+
+    def _begin_one(self, step: Step) -> None:
+        try:
+            self._executor.begin(step)
+        except IllegalMove as error:  # a fault of the planner's: it must not keep the other machines waiting
+            log.error("step_refused", step=step.action, subject=step.subject, reason=str(error))
 
     def _heal_times(self, now: datetime) -> None:
         """After the clock was set back, times in the journal that are yet to come become now.

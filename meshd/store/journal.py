@@ -54,6 +54,9 @@ _MACHINE = TypeAdapter(Machine)
 _TARGET = TypeAdapter(Target)
 
 
+_ALONE = ("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK")
+
+
 class Journal:
     """See the module. All methods raise StoreError when the database cannot be read or written."""
 
@@ -71,6 +74,7 @@ class Journal:
             os.close(self._lock)
             raise cannot_open(path, error) from error
         self._listeners: list[Callable[[], None]] = []
+        self._together = False
         try:
             self._load(path)
         except (sqlite3.Error, ValueError, OSError, StoreError) as error:
@@ -286,23 +290,45 @@ class Journal:
 
     @contextmanager
     def writing(self, news: News | None = None) -> Iterator[sqlite3.Connection]:
-        """One durable transaction, with the event that tells of it."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
+        """One durable transaction, with the event that tells of it; within `together` a part of one."""
+        begin, end, undo = ("SAVEPOINT part", "RELEASE part", "ROLLBACK TO part") if self._together else _ALONE
+        with self._transaction(begin, end, undo) as db:
+            yield db
+            if news is not None:
+                self._event(news)
+        if not self._together:
+            for listener in self._listeners:
+                listener()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Have all writes within become durable at once, at the end: the disk takes as long for many as for one.
+
+        For what may be written again when it is lost, and what nobody acts on before the end.
+        """
+        with self._transaction(*_ALONE):
+            self._together = True
             try:
-                yield self._db
-                if news is not None:
-                    self._event(news)
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise StoreError(f"the journal {self._path} cannot be written: {error}") from error
+                yield
+            finally:
+                self._together = False
         for listener in self._listeners:
             listener()
+
+    @contextmanager
+    def _transaction(self, begin: str, end: str, undo: str) -> Iterator[sqlite3.Connection]:
+        try:
+            self._db.execute(begin)
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute(undo)
+                raise
+            self._db.execute(end)
+        except sqlite3.Error as error:
+            if self._db.in_transaction and not self._together:
+                self._db.execute("ROLLBACK")
+            raise StoreError(f"the journal {self._path} cannot be written: {error}") from error
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ class Watch:
 
     async def run(self) -> None:
         """For ever."""
-        await asyncio.gather(self._tick(), self._lag())
+        await asyncio.gather(self._tick(), self._lag(), self._daemon._pulse.run())
 
     async def _tick(self) -> None:
         while True:

@@ -245,3 +245,29 @@ def test_the_machines_of_a_slot_newest_first_gone_ones_too(tmp_path: Path) -> No
     assert [m.slot for m in one.machines_of_pool("h100", 2)] == ["h100-2", "h100-1"]
     assert one.machines_of_slot("h100-9") == one.machines_of_pool("a100") == []
     one.close()
+
+
+def test_writes_together_are_durable_together_and_a_failed_one_costs_no_other(tmp_path: Path) -> None:
+    one = Journal(tmp_path / "j.db")
+    heard: list[int] = []
+    one.on_event(lambda: heard.append(one.last_event_id()))
+    with one.together():
+        for index in range(1, 6):
+            one.put(machine(Phase.READY, index=index), "phase", "is ready", NOW)
+        with pytest.raises(StoreError), one.writing() as db:
+            db.execute("INSERT INTO targets (pool, record) VALUES ('lost', '{}')")
+            db.execute("INSERT INTO nowhere VALUES (1)")
+        with sqlite3.connect(tmp_path / "j.db") as other:
+            assert other.execute("SELECT count(*) FROM machines").fetchone() == (0,)
+        other.close()
+        assert len(one.machines()) == 5
+    assert heard == [5], "who waits for events is told once"
+    with sqlite3.connect(tmp_path / "j.db") as other:
+        assert other.execute("SELECT count(*) FROM machines").fetchone() == (5,)
+        assert other.execute("SELECT count(*) FROM targets").fetchone() == (0,)
+    other.close()
+    one.put(machine(Phase.READY, index=9), "phase", "is ready", NOW)
+    one.close()
+    again = Journal(tmp_path / "j.db")
+    assert len(again.machines()) == 6
+    again.close()
