@@ -156,10 +156,10 @@ def _flooding(daemon: Daemon) -> Any:
 
 
 async def _during(watch: Watch, heard: Any, seconds: float) -> dict[str, float]:
-    _drain(heard)
+    await asyncio.to_thread(_drain, heard)
     watch.read() if watch.ticks_ms and watch.lags_ms else None
     await asyncio.sleep(max(seconds, 2 * TICK_S))
-    found = _drain(heard)
+    found = await asyncio.to_thread(_drain, heard)
     waits = sorted(wait for kind, wait in found if kind in {"agent", "beside"})
     beside = sorted(wait for kind, wait in found if kind == "beside")
     calls = Counter(kind for kind, _ in found)
@@ -176,10 +176,12 @@ async def _during(watch: Watch, heard: Any, seconds: float) -> dict[str, float]:
 
 
 def _drain(heard: Any) -> list[tuple[str, float]]:
-    found = []
+    """What has come so far; in a thread, for the last of it is still on its way."""
+    found: list[tuple[str, float]] = []
+    end_s = time.monotonic() + 2.0
     with suppress(Empty):
-        while True:
-            found += heard.get_nowait()
+        while time.monotonic() < end_s:
+            found += heard.get(timeout=0.2)
     return found
 
 
