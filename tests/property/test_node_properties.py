@@ -51,11 +51,11 @@ def test_tokens(one: bytes, other: bytes) -> None:
 
 @given(
     st.sampled_from(["m", "other", ""]), st.sampled_from(["d1", "d2"]), st.sampled_from(["", "d1", "d2"]),
-    st.integers(-5, 5),
+    st.booleans(), st.integers(-5, 5),
 )  # fmt: skip
-def test_who_may_join(hostname: str, device: str, bound: str, late_s: int) -> None:
-    ticket = tokens.JoinTicket("m", "0" * 64, NOW, bound)
-    may = hostname == "m" and (bound == device or (not bound and late_s < 0))
+def test_who_may_join(hostname: str, device: str, bound: str, closed: bool, late_s: int) -> None:
+    ticket = tokens.JoinTicket("m", "0" * 64, NOW, bound, closed=closed)
+    may = hostname == "m" and bound in {"", device} and not closed and late_s < 0
     if may:
         tokens.check_join(ticket, hostname, device, NOW + timedelta(seconds=late_s))
     else:

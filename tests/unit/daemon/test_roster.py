@@ -38,7 +38,9 @@ def test_nodes_and_head_are_told_of_those_that_slurm_has(tmp_path: Path, monkeyp
     told = [command.verb for command in agents.of(ready.name).pending()]
     assert told == ["roster"], "the older one is dropped"
     assert agents.of(booting.name).pending() == ()
-    serve(tmp_path / REQUEST, hosts)
+    settings = tmp_path / "meshd.toml"
+    settings.write_text('[pools.h100]\ngpu = "h100"\nmax_nodes = 3\n')
+    serve(tmp_path / REQUEST, hosts, settings, tmp_path / "nodes.conf")
     block = "# BEGIN meshd\n100.64.0.2\th100-1\n# END meshd\n"
     assert hosts.read_text() == "127.0.0.1 localhost\n" + block, "the head's own name is its administrator's"
     roster.look()
