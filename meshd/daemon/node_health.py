@@ -57,17 +57,13 @@ def _problem(
     coming = any(m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY and marked(m) is None for m in machines)
     return s.ProblemView(
         severity="info" if found.deliberate else "warning",
-        text=f"{machine.slot} ({machine.name}) is not fit: {found.words}" + (f". {_capital(after)}" if after else ""),
+        text=f"{machine.slot} is not fit: {found.words}" + (f"; {after}" if after else ""),
         cure=cure(machine, found),
         since=found.since,
         machine=machine.name,
         pool=machine.pool,
         blocking=stays and not coming,
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def health_view(
@@ -89,9 +85,9 @@ def health_view(
         next=next_step(machine, found, machines, desired, sight) if found and machine.phase is Phase.READY else "",
         cure=cure(machine, found) if found else "",
         slurm_state=views.slurm_state(node),
-        slurm_reason=node.reason if node else "",
-        slurm_reason_by=node.reason_by if node else "",
-        slurm_reason_at=node.reason_at if node else None,
+        slurm_reason=(reason := views.slurm_reason(node)),
+        slurm_reason_by=node.reason_by if node and reason else "",
+        slurm_reason_at=node.reason_at if node and reason else None,
         tailnet=tailnet,
         heartbeat_age_s=round((sight.now - heard).total_seconds(), 1) if heard else None,
         log=list(log.lines) if log else [],

@@ -94,6 +94,15 @@ def gpu_load(report: AgentReport | None) -> list[s.GpuLoadRow]:
     ]
 
 
+_WORKS = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "RESERVED"})
+"""States of a node that takes jobs or has some."""
+
+
+def slurm_reason(node: SlurmNode | None) -> str:
+    """Why Slurm keeps jobs off the node; "" while it does not. Slurm keeps an old reason on a node that works again."""
+    return node.reason if node is not None and node.states - _WORKS else ""
+
+
 def slurm_state(node: SlurmNode | None) -> str:
     """As sinfo shows it; "" for a node that is not known."""
     return "+".join(sorted(node.states, key=_base_first)) if node else ""
@@ -108,7 +117,7 @@ def node_row(machine: Machine, slurm: SlurmView | None, sight: Sight) -> s.NodeR
         phase=machine.phase.value, since=machine.phase_since, region=machine.offer.zone or machine.region,
         instance_type=machine.offer.instance_type, gpu=machine.offer.gpu, gpus=machine.gpus,
         address=machine.tailnet_ip, path=machine.path,
-        slurm_state=slurm_state(node), slurm_reason=node.reason if node else "",
+        slurm_state=slurm_state(node), slurm_reason=slurm_reason(node),
         jobs=list(slurm.jobs_on(machine.slot)) if slurm and node else [],
         heartbeat_age_s=round((now - machine.heartbeat_at).total_seconds(), 1) if machine.heartbeat_at else None,
         usd_per_hour=machine.usd_per_hour, reason=machine.reason, failure=machine.failure,

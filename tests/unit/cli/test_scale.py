@@ -253,7 +253,9 @@ def _on_terminal(socket: Path, argv: list[str], typed: str, **env: str) -> tuple
                 break
             shown += chunk
         elif interrupted:
-            os.write(ours, b"\n")  # a signal between prompt and read is seen only after the read
+            # A signal between prompt and read is seen only after the read, or never: Python's input() clears what is
+            # raised while it flushes stderr. A person who sees nothing happen presses the key once more.
+            os.write(ours, b"\x03")
         if typed and b"Go on?" in shown:
             os.write(ours, typed.encode())
             interrupted, typed = typed == "\x03", ""

@@ -308,3 +308,11 @@ async def test_the_log_of_a_node_is_fetched_once_when_it_becomes_unfit(world: Wo
     while logs._wanted.qsize():
         await logs.fetch(logs._wanted.get_nowait())
     assert [(name, verb) for name, verb, _ in agent.asked] == [(FIRST.name, "collect_logs")]
+
+
+@pytest.mark.parametrize(
+    ("states", "shown"),
+    [({"IDLE"}, ""), ({"ALLOCATED"}, ""), ({"IDLE", "DRAIN"}, "why"), ({"DOWN"}, "why"), ({"IDLE", "FAIL"}, "why")],
+)
+def test_a_reason_that_slurm_keeps_on_a_node_that_works_is_not_shown(states: set[str], shown: str) -> None:
+    assert views.slurm_reason(SlurmNode("h100-1", "100.64.0.2", frozenset(states), "why")) == shown
