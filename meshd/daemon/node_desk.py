@@ -157,7 +157,11 @@ class NodeDeskOfDaemon:
             await self._refused(machine, error)
             raise
         record = self._records.get(machine)
-        if REACHED not in record.marks and record.phase in {Phase.BOOTING, Phase.JOINING}:
+        if REACHED in record.marks:
+            return
+        if record.phase is Phase.LAUNCHING:  # it settles a create call in doubt, so a crash must not lose it
+            self._records.mark(machine, REACHED, "it came to the head: a create call without a clear answer made it")
+        elif record.phase in {Phase.BOOTING, Phase.JOINING}:
             marks = {**record.marks, REACHED: self._records.now()}
             self._records.journal.note(replace(record, marks=marks))
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from meshd.model.desired import Cause, Policy
 from meshd.model.failure import FailureCause
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import REACHED, Machine, Phase
 from meshd.model.plan import Adopt, Launch, Move, Step
 from meshd.plan.placement import blocked_by
 from meshd.plan.world import World
@@ -75,6 +75,10 @@ def _settled(machine: Machine, policy: Policy) -> Step:
     if machine.refusal:
         failure = f"nothing was rented: {machine.vendor_words}"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)
+    if REACHED in machine.marks:
+        # Its name and its join token are used up: another machine of that name could never join.
+        failure = f"the create call made it, and it ended before {machine.provider} listed it"
+        return Move(machine.name, failure, Phase.GONE, failure, FailureCause.ENDED)
     if machine.launch_attempts >= policy.launch_attempts_max:
         failure = f"{machine.provider} gave no clear answer to {machine.launch_attempts} create calls"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import REACHED, Machine, Phase
 from meshd.model.observed import TailnetPeer
 from meshd.model.plan import AdoptOrphan
 from tests.security.attacker import KEY, Head, address_of, fingerprint, head_at
@@ -161,3 +161,12 @@ async def test_a_machine_that_was_given_up_before_it_joined_may_join_when_it_is_
     head.peers[address_of(1)] = TailnetPeer("n-1", one.name, "100.64.0.2", online=True)
     await adopt(head, one, published=False)
     assert (await head.at(1).join(head.join_token(one))).status == 200
+
+
+async def test_a_machine_whose_create_call_is_in_doubt_is_known_to_exist_once_it_calls(head: Head) -> None:
+    one = head.put(Phase.LAUNCHING)
+    agent = head.at(1)
+    answer = await agent.join(head.join_token(one))
+    assert answer.status != 200
+    assert REACHED in head.get(one.name).marks
+    assert head.get(one.name).phase is Phase.LAUNCHING, "the cloud confirms it"

@@ -9,7 +9,8 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Block, Cause, Policy
-from meshd.model.machine import Machine, Phase
+from meshd.model.failure import FailureCause
+from meshd.model.machine import REACHED, Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.plan.doubt import settled_at
 from meshd.plan.lifecycle import next_step
@@ -71,6 +72,18 @@ def test_it_is_settled_by_a_listing_that_is_so_late_that_it_would_show_it(m: Mac
     assert to(step(replace(later, removal="wanted"))) is Phase.GONE
     assert to(step(replace(later, refusal="no_capacity", vendor_words="none left"))) is Phase.GONE
     assert to(step(replace(later, launch_attempts=5))) is Phase.GONE
+
+
+def test_a_machine_that_came_to_the_head_was_made_so_its_name_is_not_used_again() -> None:
+    m = in_doubt(161, 61)
+    came = replace(m, marks={**m.marks, REACHED: ago(90)})
+    assert step(replace(came, launch_called_at=ago(160), marks={**came.marks, "unclear": ago(60)})) is None, (
+        "it may show"
+    )
+    found = step(came)
+    assert isinstance(found, p.Move)
+    assert (found.to, found.cause) == (Phase.GONE, FailureCause.ENDED)
+    assert isinstance(step(came, instance(came)), p.Adopt)
 
 
 def test_nothing_is_repeated_where_that_could_make_two() -> None:
