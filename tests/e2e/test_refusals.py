@@ -14,6 +14,7 @@ from tests.e2e.lab import Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
+ZONE = "us-east-1a"
 KEY = "/etc/meshd/credentials/tailscale/auth_key"
 
 
@@ -35,7 +36,7 @@ async def given_up(lab: Lab, refused_for: str = "", **deadline: float) -> GivenU
         deadline: the key of the settings' `timing` that is set then, so that the deadline passes.
     """
     ever, event, began = len(lab.ledger()), await lab.last_event(), time.monotonic()
-    await lab.want(1)
+    await lab.want(1, "--provider", "aws", "--region", ZONE)
 
     async def refused() -> bool:
         return any(refused_for in e["text"] for e in await lab.events(event))
@@ -53,7 +54,7 @@ async def given_up(lab: Lab, refused_for: str = "", **deadline: float) -> GivenU
         return GivenUp(failures[0]["text"], status, time.monotonic() - began)
 
     found = await lab.until(ended, "the machine is given back")
-    assert len(lab.ledger()) == ever + 1, "the breaker lets no second one be rented"
+    assert len(lab.ledger()) == ever + 1, "the zone's only offer is left alone, so no second one is rented"
     await none_joined(lab)
     return found
 
