@@ -391,8 +391,9 @@ class Lab:
 
 
 def _from_aws(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Lambda is cheaper and slower: it lets one launch pass every few seconds. No test goes by another one's options."""
-    return ("--reset", *words) if {"--provider", "--spread"} & set(words) else ("--reset", *words, "--provider", "aws")
+    """Lambda is cheaper and slower: it lets one launch pass every few seconds. The options before do not hold."""
+    given = {"--provider", "--spread"} & set(words)
+    return ("--reset", *words) if given else ("--reset", *words, "--provider", "aws")
 
 
 def _slot(line: str) -> Slot:
