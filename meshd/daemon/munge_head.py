@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import json
-import secrets
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,12 +12,12 @@ from typing import Any
 import structlog
 from pydantic import SecretBytes
 
+from meshd.daemon.root_unit import NoAnswer, RootUnit
 from meshd.errors import MungeError, SlurmError
 from meshd.munge.client import MungeClient
 from meshd.munge.headkey import ANSWER, REQUEST
 from meshd.munge.key import fingerprint
 from meshd.munge.rotation_world import HeadView
-from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
 from meshd.slurm.client import SlurmClient
 
@@ -46,8 +43,7 @@ class HeadMunge:
         clock: Clock,
         answer: Path = ANSWER,
     ) -> None:
-        self._request = directory / REQUEST
-        self._answer = answer
+        self._unit = RootUnit(directory / REQUEST, answer, clock, LOOK_S)
         self._munge = munge
         self._slurm = slurm
         self._clock = clock
@@ -56,7 +52,7 @@ class HeadMunge:
         """When munged was away in the last switch: seconds since the epoch."""
         # What an earlier life asked for and nobody has taken yet does not count any more.
         with suppress(OSError):
-            self._request.unlink()
+            (directory / REQUEST).unlink()
 
     async def stage(self, key: SecretBytes) -> None:
         """Have a key laid beside the present one. How it went is in `view`."""
@@ -87,7 +83,7 @@ class HeadMunge:
         """
         if self.view.busy:
             raise MungeError("the munge key is being changed just now")
-        told = await self._exchange({"action": "look", "id": secrets.token_hex(8)}, ANSWER_TIMEOUT_S)
+        told = await self._exchange({"action": "look"}, ANSWER_TIMEOUT_S)
         if not told.get("made_unix"):
             raise MungeError(f"the head has no munge key: {told.get('detail') or 'run `meshctl init`'}")
         return datetime.fromtimestamp(float(told["made_unix"]), UTC)
@@ -100,9 +96,8 @@ class HeadMunge:
         if self.view.busy:
             return
         self.view = replace(self.view, busy=True, failure="", moment=moment)
-        request_id = secrets.token_hex(8)
         try:
-            told = await self._exchange({**body, "id": request_id}, timeout_s)
+            told = await self._exchange(body, timeout_s)
         except MungeError as error:
             log.error("head_munge_not_served", reason=str(error))
             self.view = replace(self.view, failure=str(error), moment=moment, key="", staged="")
@@ -118,25 +113,11 @@ class HeadMunge:
 
     async def _exchange(self, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         try:
-            write_atomic(self._request, json.dumps(body).encode(), mode=0o600)
+            return await self._unit.ask(body, timeout_s)
         except OSError as error:
-            raise MungeError(f"the head's unit cannot be asked: {self._request}: {error.strerror}") from error
-        end_s = self._clock.monotonic_s() + timeout_s
-        while self._clock.monotonic_s() < end_s:
-            await self._clock.sleep(LOOK_S)
-            told = await asyncio.to_thread(self._read)
-            if told.get("id") == body["id"]:
-                return told
-        taken = not self._request.exists()
-        with suppress(OSError):
-            self._request.unlink()
-        if taken:
-            raise MungeError("meshd-munge.service took the request and did not answer: journalctl -u meshd-munge")
-        raise MungeError("meshd-munge.path does not serve: systemctl enable --now meshd-munge.path")
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            told = json.loads(self._answer.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return told if isinstance(told, dict) else {}
+            raise MungeError(f"the head's unit cannot be asked: {error.filename}: {error.strerror}") from error
+        except NoAnswer as error:
+            if error.taken:
+                text = "meshd-munge.service took the request and did not answer: journalctl -u meshd-munge"
+                raise MungeError(text) from error
+            raise MungeError("meshd-munge.path does not serve: systemctl enable --now meshd-munge.path") from error
