@@ -11,9 +11,10 @@ from typing import Protocol
 import structlog
 
 from meshd.api.schema import CheckRow
-from meshd.daemon import host_trust, metadata_watch
+from meshd.daemon import metadata_watch
 from meshd.daemon.checkrow import fail, ok, warn
 from meshd.daemon.device_checks import DeviceChecks
+from meshd.daemon.providers import host_trust
 from meshd.errors import AuthFailed, MeshdError, ProviderOff, RateLimited, Transient, Uncertain
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot

@@ -25,7 +25,6 @@ from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
 from meshd.daemon.fitness_watch import FitnessWatch
 from meshd.daemon.gpu_devices import GpuDevices
-from meshd.daemon.guard.guards import Guards
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.head_names import HeadNames
 from meshd.daemon.idle_watch import IdleWatch
@@ -44,16 +43,17 @@ from meshd.daemon.node_logs import NodeLogs
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe import Refresh, sources_of
-from meshd.daemon.off_provider import OffProvider
 from meshd.daemon.pace import Pace
 from meshd.daemon.price_desk import PriceDesk
 from meshd.daemon.price_files import PriceFiles
 from meshd.daemon.prices import Prices
+from meshd.daemon.providers.guards import Guards
+from meshd.daemon.providers.off import OffProvider
+from meshd.daemon.providers.registry import load_providers
 from meshd.daemon.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.pulse import Pulse
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
-from meshd.daemon.registry import load_providers
 from meshd.daemon.reports import NodeReports
 from meshd.daemon.root_files import RootFiles
 from meshd.daemon.roster import Roster

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.guard.breaker import Breaker
-from meshd.daemon.off_provider import OffProvider
+from meshd.daemon.providers.breaker import Breaker
+from meshd.daemon.providers.off import OffProvider
 from meshd.errors import Fault
 from meshd.model.desired import Desired
 from meshd.model.failure import FailureCause

@@ -25,13 +25,13 @@ import structlog
 from meshd.config import Settings
 from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.execute import Executor
-from meshd.daemon.guard.guards import Guards
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.observe import sources_of
 from meshd.daemon.pace import Pace
+from meshd.daemon.providers.guards import Guards
+from meshd.daemon.providers.registry import load_providers
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
-from meshd.daemon.registry import load_providers
 from meshd.daemon.sources import Sources
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Phase

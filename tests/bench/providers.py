@@ -36,7 +36,7 @@ async def _measure(tables: dict[str, Any]) -> dict[str, float]:
     began_s, cpu_s = time.perf_counter(), time.process_time()
     import meshd.daemon.main  # noqa: F401  what is measured
     from meshd.config import Settings
-    from meshd.daemon.registry import load_providers
+    from meshd.daemon.providers.registry import load_providers
 
     providers = load_providers(Settings(providers=tables), lambda: datetime.now(UTC), lambda _: None)
     found = {"import_s": time.perf_counter() - began_s, "import_mib": rss_mib()}

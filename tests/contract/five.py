@@ -33,15 +33,15 @@ from meshd.daemon.agents import AgentQueues
 from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps, UserData
 from meshd.daemon.execute import Executor
-from meshd.daemon.guard.guards import Guards
 from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.observe import sources_of
 from meshd.daemon.pace import Pace
+from meshd.daemon.providers.guards import Guards
+from meshd.daemon.providers.registry import load_providers
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
-from meshd.daemon.registry import load_providers
 from meshd.daemon.sources import Sources
 from meshd.daemon.tokens import MachineTokens
 from meshd.errors import TailnetError

@@ -15,7 +15,7 @@ from deploy.sandbox.hypervisor import HollowHypervisor
 from meshd.config import Settings
 from meshd.contract.faults import Kind
 from meshd.contract.rig import Rented, Rig, not_covered
-from meshd.daemon.guard.guards import Guards
+from meshd.daemon.providers.guards import Guards
 from meshd.obs.metrics import Metrics
 from meshd.price_list import PriceList
 from meshd.provider_api import Offer, OfferQuery, Provider, ProviderContext, ProviderFactory, Shape

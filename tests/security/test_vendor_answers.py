@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 
-from meshd.daemon.guard.bounds import GPUS_MAX, INSTANCES_MAX, OFFERS_MAX, Bounds
+from meshd.daemon.providers.bounds import GPUS_MAX, INSTANCES_MAX, OFFERS_MAX, Bounds
 from meshd.errors import NoCapacity, ProviderError, TailnetError, Transient, Uncertain
 from meshd.price_list import PriceList
 from meshd.provider_api import Instance, InstanceId, InstanceState, Offer

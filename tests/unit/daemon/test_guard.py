@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshd.config import Settings, TimingSettings
-from meshd.daemon.guard.around import GuardedProvider, Operation
-from meshd.daemon.guard.breaker import COOL_DOWN_MAX_S, COOL_DOWN_S, FAILURES_MAX, Admission, Breaker
-from meshd.daemon.guard.circuit import Circuit
-from meshd.daemon.guard.guards import Guards
+from meshd.daemon.providers.breaker import COOL_DOWN_MAX_S, COOL_DOWN_S, FAILURES_MAX, Admission, Breaker
+from meshd.daemon.providers.circuit import Circuit
+from meshd.daemon.providers.guarded import GuardedProvider, Operation
+from meshd.daemon.providers.guards import Guards
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, RateLimited, Transient, Uncertain
 from meshd.obs.metrics import Metrics
 from meshd.price_list import PriceList

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from meshd.daemon import host_trust
+from meshd.daemon.providers import host_trust
 from meshd.provider_api import Provider, ProviderContext
 from providers.lambda_cloud.provider import create as create_lambda
 from providers.runpod.provider import create as create_runpod

@@ -11,7 +11,7 @@ import pytest
 
 from meshd import config
 from meshd.daemon.main import Daemon
-from meshd.daemon.off_provider import OffProvider
+from meshd.daemon.providers.off import OffProvider
 from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
 from meshd.model.observed import Unavailable

@@ -22,9 +22,9 @@ from meshd.api.metrics import MetricsServer
 from meshd.api.schema import ProblemView
 from meshd.api.server import ApiServer
 from meshd.config import MetricsSettings
-from meshd.daemon.guard.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
 from meshd.daemon.measure import standing
 from meshd.daemon.problems import of_breakers
+from meshd.daemon.providers.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
 from meshd.daemon.telemetry import RETRY_S, Telemetry
 from meshd.errors import ConfigError
 from meshd.model.desired import Desired, Policy, Pool, Target

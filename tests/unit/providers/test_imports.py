@@ -22,7 +22,7 @@ import json, sys
 from datetime import UTC, datetime
 import meshd.daemon.main
 from meshd.config import Settings
-from meshd.daemon.registry import load_providers
+from meshd.daemon.providers.registry import load_providers
 tables = json.loads(sys.argv[1])
 found = load_providers(Settings(providers=tables), lambda: datetime.now(UTC), lambda _: None)
 json.dump({"enabled": sorted(found), "modules": sorted(sys.modules)}, sys.stdout)

@@ -11,7 +11,7 @@ from deploy.sandbox.cluster import ClusterOptions
 from deploy.sandbox.demo.cli import PROVIDERS
 from deploy.sandbox.vendors import VENDORS, credentials
 from meshd.config import load
-from meshd.daemon.registry import load_providers
+from meshd.daemon.providers.registry import load_providers
 
 
 def test_the_demonstration_knows_every_cloud() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 import structlog
 
-from meshd.daemon.guard.around import Operation
+from meshd.daemon.providers.guarded import Operation
 from meshd.errors import MeshdError, Transient, Uncertain
 from meshd.plaintext import plain
 from meshd.price_list import PriceList

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from meshd.daemon.guard.around import Operation
+from meshd.daemon.providers.guarded import Operation
 from meshd.errors import Transient, Uncertain
 
 T = TypeVar("T")

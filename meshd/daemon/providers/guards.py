@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from meshd.config import Settings
-from meshd.daemon.guard.around import Operation, guarded
-from meshd.daemon.guard.bounds import Bounds
-from meshd.daemon.guard.breaker import Breaker
-from meshd.daemon.guard.circuit import Circuit
-from meshd.daemon.guard.deadline import Deadline
-from meshd.daemon.guard.meter import Meter
+from meshd.daemon.providers.bounds import Bounds
+from meshd.daemon.providers.breaker import Breaker
+from meshd.daemon.providers.circuit import Circuit
+from meshd.daemon.providers.deadline import Deadline
+from meshd.daemon.providers.guarded import Operation, guarded
+from meshd.daemon.providers.meter import Meter
 from meshd.obs.metrics import Metrics
 from meshd.provider_api import Provider
 from meshd.runtime.clock import Clock

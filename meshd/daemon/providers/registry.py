@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 
 from meshd.config import Settings
-from meshd.daemon.off_provider import OffProvider
+from meshd.daemon.providers.off import OffProvider
 from meshd.plugins import installed, make
 from meshd.price_list import PriceList
 from meshd.provider_api import Provider, ProviderContext

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import structlog
 
-from meshd.daemon.guard.around import Operation
-from meshd.daemon.guard.breaker import Admission, Breaker
+from meshd.daemon.providers.breaker import Admission, Breaker
+from meshd.daemon.providers.guarded import Operation
 from meshd.errors import AuthFailed, ProviderError, RateLimited, Transient, Uncertain
 from meshd.runtime.clock import Clock
 

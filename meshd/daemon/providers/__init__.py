@@ -1,0 +1,1 @@
+"""Providers: which are enabled, and the guards around their calls."""
