@@ -24,7 +24,7 @@ from meshd.daemon.node_health import health_view
 from meshd.daemon.node_logs import NodeLogs
 from meshd.daemon.node_steps import SlurmControl
 from meshd.daemon.offers import offers_view
-from meshd.daemon.price_desk import PriceDesk
+from meshd.daemon.prices.service import PriceDesk
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.rotation.desk import RotationDesk

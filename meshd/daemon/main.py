@@ -44,9 +44,9 @@ from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe import Refresh, sources_of
 from meshd.daemon.pace import Pace
-from meshd.daemon.price_desk import PriceDesk
-from meshd.daemon.price_files import PriceFiles
-from meshd.daemon.prices import Prices
+from meshd.daemon.prices.files import PriceFiles
+from meshd.daemon.prices.prices import Prices
+from meshd.daemon.prices.service import PriceDesk
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.off import OffProvider
 from meshd.daemon.providers.registry import load_providers

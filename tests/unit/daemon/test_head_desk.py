@@ -19,9 +19,9 @@ from meshd.daemon.doctor import Doctor
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.node_logs import NodeLogs
 from meshd.daemon.observe import Refresh, Source
-from meshd.daemon.price_desk import PriceDesk
-from meshd.daemon.price_files import PriceFiles
-from meshd.daemon.prices import Prices
+from meshd.daemon.prices.files import PriceFiles
+from meshd.daemon.prices.prices import Prices
+from meshd.daemon.prices.service import PriceDesk
 from meshd.daemon.token_desk import TokenDesk
 from meshd.daemon.token_renewal import TokenRenewer
 from meshd.daemon.tokens import MachineTokens

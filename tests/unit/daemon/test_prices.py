@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
 from meshd.config import PriceSettings
-from meshd.daemon.price_desk import PriceDesk
-from meshd.daemon.price_files import PriceFiles
-from meshd.daemon.prices import AGAIN_DENIED_S, AGAIN_S, LOOK_EVERY_S, Prices
+from meshd.daemon.prices.files import PriceFiles
+from meshd.daemon.prices.prices import AGAIN_DENIED_S, AGAIN_S, LOOK_EVERY_S, Prices
+from meshd.daemon.prices.service import PriceDesk
 from meshd.daemon.problems import of_price_files
 from meshd.errors import AuthFailed, Transient
 from meshd.model.desired import Desired

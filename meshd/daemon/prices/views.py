@@ -7,7 +7,7 @@ from datetime import datetime
 
 from meshd.api import schema as s
 from meshd.api.faults import answer_to
-from meshd.daemon.prices import Fetched
+from meshd.daemon.prices.prices import Fetched
 from meshd.model.observed import Fresh, Observation
 from meshd.plan.prices import is_stale
 from meshd.provider_api import Offer, PriceSource

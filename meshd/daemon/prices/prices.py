@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from meshd.config import PriceSettings
-from meshd.daemon.price_files import PriceFiles
+from meshd.daemon.prices.files import PriceFiles
 from meshd.errors import AuthFailed, InvalidRequest, MeshdError
 from meshd.price_list import PriceList
 from meshd.provider_api import PriceBook

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
-from meshd.daemon.price_views import cannot_row, prices_view, refresh_row
-from meshd.daemon.prices import Prices
+from meshd.daemon.prices.prices import Prices
+from meshd.daemon.prices.views import cannot_row, prices_view, refresh_row
 from meshd.model.desired import Desired
 from meshd.model.observed import Observation
 from meshd.provider_api import Offer

@@ -1,0 +1,1 @@
+"""Prices: what providers charge, kept on disk, and how people see them."""
