@@ -28,7 +28,7 @@ from meshd.daemon.prices.service import PriceDesk
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.rotation.desk import RotationDesk
-from meshd.daemon.slurm_ping import SlurmPing
+from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.targets import chosen_pool, next_target
 from meshd.daemon.token_desk import TokenDesk
 from meshd.model.desired import Block, Desired, Pool, Target

@@ -24,7 +24,6 @@ from meshd.daemon.device_checks import DeviceChecks
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
 from meshd.daemon.fitness_watch import FitnessWatch
-from meshd.daemon.gpu_devices import GpuDevices
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.head_names import HeadNames
 from meshd.daemon.idle_watch import IdleWatch
@@ -50,16 +49,17 @@ from meshd.daemon.prices.service import PriceDesk
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.off import OffProvider
 from meshd.daemon.providers.registry import load_providers
-from meshd.daemon.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.pulse import Pulse
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.reports import NodeReports
-from meshd.daemon.root_files import RootFiles
 from meshd.daemon.roster import Roster
 from meshd.daemon.rotation.wiring import Sights
 from meshd.daemon.rotation.wiring import build as auth_key_parts
-from meshd.daemon.slurm_ping import SlurmPing
+from meshd.daemon.slurm.gpu_devices import GpuDevices
+from meshd.daemon.slurm.ping import SlurmPing
+from meshd.daemon.slurm.publishing import NEWER_SLURM, Publishing
+from meshd.daemon.slurm.root_files import RootFiles
 from meshd.daemon.sources import Sources
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.telemetry import Telemetry

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from meshd.api import schema as s
 from meshd.api.plans import plan_view as document
-from meshd.daemon.slurm_ping import DOWN, SlurmPing
+from meshd.daemon.slurm.ping import DOWN, SlurmPing
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot

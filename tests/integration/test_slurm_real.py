@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from deploy.node.meshd_node.parse import slurmd_c
-from meshd.daemon.held_lines import problem_of
+from meshd.daemon.slurm.held_lines import problem_of
 from meshd.errors import SlurmError, SlurmRefused
 from meshd.model.hardware import GpuFact, NodeShape
 from meshd.model.observed import SlurmJob

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from meshd.config import PoolSettings, Settings
-from meshd.daemon.publishing import Publishing
+from meshd.daemon.slurm.publishing import Publishing
 from meshd.errors import SlurmError
 from meshd.model.observed import SlurmJob, SlurmReservation, SlurmView
 from meshd.runtime.run import run

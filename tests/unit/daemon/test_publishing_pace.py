@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from meshd.config import PoolSettings, Settings
-from meshd.daemon.publishing import Publishing
+from meshd.daemon.slurm.publishing import Publishing
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase

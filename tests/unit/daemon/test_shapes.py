@@ -9,7 +9,7 @@ import pytest
 
 from meshd.config import PoolSettings, ProviderSettings, Settings
 from meshd.daemon import wanted
-from meshd.daemon.publishing import Publishing
+from meshd.daemon.slurm.publishing import Publishing
 from meshd.model.machine import Phase
 from meshd.model.observed import SlurmView
 from meshd.runtime.run import run

@@ -12,7 +12,7 @@ import pytest
 from meshd.api import schema as s
 from meshd.daemon import doctor as doctors
 from meshd.daemon.doctor import Doctor
-from meshd.daemon.slurm_ping import SPACING_S, SlurmPing
+from meshd.daemon.slurm.ping import SPACING_S, SlurmPing
 from meshd.daemon.views import sources
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, Snapshot
@@ -79,7 +79,7 @@ async def test_many_who_ask_are_one_ping_and_one_that_hangs_keeps_nobody(monkeyp
     assert await ping() is None
     clock.t_s += SPACING_S
     ctld.hangs = True
-    monkeypatch.setattr("meshd.daemon.slurm_ping.WAIT_S", 0.05)
+    monkeypatch.setattr("meshd.daemon.slurm.ping.WAIT_S", 0.05)
     assert await ping() is None
 
 
