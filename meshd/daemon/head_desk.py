@@ -18,7 +18,7 @@ from meshd.daemon.event_filter import event_filter
 from meshd.daemon.execute import Executor
 from meshd.daemon.explain import Explainer
 from meshd.daemon.machine_desk import MachineDesk
-from meshd.daemon.munge_desk import MungeDesk
+from meshd.daemon.munge_key.service import MungeDesk
 from meshd.daemon.news import News
 from meshd.daemon.node_health import health_view
 from meshd.daemon.node_logs import NodeLogs

@@ -31,11 +31,11 @@ from meshd.daemon.in_force import InForce
 from meshd.daemon.keycheck import current_key
 from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.measure import standing
-from meshd.daemon.munge_desk import MungeDesk
-from meshd.daemon.munge_head import HeadMunge
-from meshd.daemon.munge_hold import MungeHold
-from meshd.daemon.munge_nodes import MungeNodes
-from meshd.daemon.munge_rotator import MungeRotator
+from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.head import HeadMunge
+from meshd.daemon.munge_key.nodes import MungeNodes
+from meshd.daemon.munge_key.quiesce import MungeHold
+from meshd.daemon.munge_key.service import MungeDesk
 from meshd.daemon.node_desk import NodeDeskOfDaemon
 from meshd.daemon.node_front import NodeFront, head_facts
 from meshd.daemon.node_logs import NodeLogs

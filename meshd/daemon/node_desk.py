@@ -17,7 +17,7 @@ from meshd.config import TimingSettings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.joining import MEMORY_FRACTION, accept_join, check_join
 from meshd.daemon.machine_devices import MachineDevices
-from meshd.daemon.munge_rotator import MungeRotator
+from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.records import Records
 from meshd.daemon.reports import NodeReports

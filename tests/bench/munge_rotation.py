@@ -24,9 +24,9 @@ from pydantic import SecretBytes
 
 from meshd.config import NodeApiSettings
 from meshd.daemon.agents import AgentQueues
-from meshd.daemon.munge_head import HeadMunge
-from meshd.daemon.munge_nodes import MungeNodes
-from meshd.daemon.munge_rotator import MungeRotator
+from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.head import HeadMunge
+from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.records import Records
 from meshd.model.observed import SlurmView
 from meshd.munge import headkey

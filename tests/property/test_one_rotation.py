@@ -19,9 +19,9 @@ from meshd.api.auth import Actor
 from meshd.api.faults import Refused
 from meshd.api.schema import AbortRotationRequest, MungeRotationRequest, RotateKeyRequest
 from meshd.daemon.agents import AgentQueues
-from meshd.daemon.munge_desk import MungeDesk
-from meshd.daemon.munge_nodes import MungeNodes
-from meshd.daemon.munge_rotator import MungeRotator
+from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.nodes import MungeNodes
+from meshd.daemon.munge_key.service import MungeDesk
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
 from meshd.munge.rotation import Stage as MungeStage

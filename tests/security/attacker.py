@@ -22,9 +22,9 @@ from meshd.api.node_api import NodeApi
 from meshd.config import TimingSettings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.machine_devices import MachineDevices
-from meshd.daemon.munge_head import HeadMunge
-from meshd.daemon.munge_nodes import MungeNodes
-from meshd.daemon.munge_rotator import MungeRotator
+from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.head import HeadMunge
+from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.ticket_watch import TicketWatch
 from meshd.daemon.token_desk import TokenDesk

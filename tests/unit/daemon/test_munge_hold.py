@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from meshd.config import TimingSettings
-from meshd.daemon.munge_hold import HOLD_MAX_S, MungeHold
+from meshd.daemon.munge_key.quiesce import HOLD_MAX_S, MungeHold
 from meshd.daemon.node_steps import NodeSteps
 from meshd.model.machine import Phase
 from meshd.model.plan import Accept, StartSlurmd

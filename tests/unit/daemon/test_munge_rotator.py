@@ -18,9 +18,9 @@ from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn
 from meshd.daemon.agents import AgentQueues
-from meshd.daemon.munge_desk import MungeDesk
-from meshd.daemon.munge_nodes import MungeNodes
-from meshd.daemon.munge_rotator import MungeRotator
+from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.nodes import MungeNodes
+from meshd.daemon.munge_key.service import MungeDesk
 from meshd.daemon.under_way import under_way
 from meshd.model.machine import Phase
 from meshd.munge.key import fingerprint

@@ -1,0 +1,1 @@
+"""The munge key and its rotation."""
