@@ -12,8 +12,8 @@ import structlog
 
 from meshd.api.schema import CheckRow
 from meshd.daemon import metadata_watch
+from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.checkrow import fail, ok, warn
-from meshd.daemon.device_checks import DeviceChecks
 from meshd.daemon.providers import host_trust
 from meshd.errors import AuthFailed, MeshdError, ProviderOff, RateLimited, Transient, Uncertain
 from meshd.model.machine import Machine

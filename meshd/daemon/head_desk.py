@@ -14,6 +14,7 @@ from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import NotReady
 from meshd.daemon import node_health, problems, views
+from meshd.daemon.auth_key.service import RotationDesk
 from meshd.daemon.event_filter import event_filter
 from meshd.daemon.execute import Executor
 from meshd.daemon.explain import Explainer
@@ -27,7 +28,6 @@ from meshd.daemon.offers import offers_view
 from meshd.daemon.prices.service import PriceDesk
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
-from meshd.daemon.rotation.desk import RotationDesk
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.targets import chosen_pool, next_target
 from meshd.daemon.token_desk import TokenDesk

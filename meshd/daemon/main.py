@@ -18,9 +18,12 @@ from meshd.api.server import ApiServer
 from meshd.config import Settings
 from meshd.daemon import metadata_watch, problems, wanted
 from meshd.daemon.agents import AgentQueues
+from meshd.daemon.auth_key.checks import DeviceChecks
+from meshd.daemon.auth_key.current_key import current_key
+from meshd.daemon.auth_key.wiring import Sights
+from meshd.daemon.auth_key.wiring import build as auth_key_parts
 from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps
-from meshd.daemon.device_checks import DeviceChecks
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
 from meshd.daemon.fitness_watch import FitnessWatch
@@ -28,7 +31,6 @@ from meshd.daemon.head_desk import Desk
 from meshd.daemon.head_names import HeadNames
 from meshd.daemon.idle_watch import IdleWatch
 from meshd.daemon.in_force import InForce
-from meshd.daemon.keycheck import current_key
 from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.measure import standing
 from meshd.daemon.munge_key.controller import MungeRotator
@@ -54,8 +56,6 @@ from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.reports import NodeReports
 from meshd.daemon.roster import Roster
-from meshd.daemon.rotation.wiring import Sights
-from meshd.daemon.rotation.wiring import build as auth_key_parts
 from meshd.daemon.slurm.gpu_devices import GpuDevices
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.slurm.publishing import NEWER_SLURM, Publishing

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from meshd.config import Settings
-from meshd.daemon.keycheck import dead_key
+from meshd.daemon.auth_key.current_key import dead_key
 from meshd.daemon.observe import Source
 from meshd.daemon.pace import Pace
 from meshd.model.observed import Fresh, SlurmView

@@ -20,11 +20,11 @@ import structlog
 from pydantic import SecretStr
 
 from meshd.daemon.agents import AgentQueues
+from meshd.daemon.auth_key.controller import RotationEngine
+from meshd.daemon.auth_key.handshakes import Greetings
+from meshd.daemon.auth_key.rotation_view import world_of
+from meshd.daemon.auth_key.steps import Means
 from meshd.daemon.records import Records
-from meshd.daemon.rotation.carry_out import Means
-from meshd.daemon.rotation.engine import RotationEngine
-from meshd.daemon.rotation.greeting import Greetings
-from meshd.daemon.rotation.world import world_of
 from meshd.model.observed import Fresh, SlurmView, TailnetView
 from meshd.runtime.clock import SystemClock
 from meshd.store.auth_rotations import AuthRotations

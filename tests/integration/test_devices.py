@@ -26,9 +26,9 @@ from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
 from meshd.api.node_commands import Command
 from meshd.api.node_schema import ResultIn, Verb
-from meshd.daemon.machine_keys import MachineKeys
+from meshd.daemon.auth_key.machine_keys import MachineKeys
+from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.records import Records
-from meshd.daemon.spare_keys import SpareKeys
 from meshd.model.machine import Machine as Record
 from meshd.model.machine import Phase
 from meshd.runtime.clock import SystemClock

@@ -21,7 +21,7 @@ from deploy.node.meshd_node.paths import Paths
 from deploy.node.meshd_node.reauth import reauth
 from meshd.api.node_schema import ResultIn
 from meshd.bootstrap.assets import agent_zipapp
-from meshd.daemon.rotation.greeting import Greetings
+from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.model.observed import TailnetPeer
 from meshd.runtime.clock import SystemClock

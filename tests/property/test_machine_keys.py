@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from meshd.api.node_schema import ResultIn
-from meshd.daemon.machine_keys import MachineKeys
+from meshd.daemon.auth_key.machine_keys import MachineKeys
+from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.records import Records
-from meshd.daemon.spare_keys import SpareKeys
 from meshd.errors import TailnetError
 from meshd.model.machine import MOVES, Machine, Phase
 from meshd.store.journal import Journal

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from pydantic import SecretStr
 
-from meshd.daemon.device_checks import DeviceChecks
+from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.errors import TailnetError
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, TailnetPeer

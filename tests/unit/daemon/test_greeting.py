@@ -12,7 +12,7 @@ import pytest
 from meshd.api.auth import Actor
 from meshd.api.node_schema import ResultIn
 from meshd.api.schema import RotateKeyRequest
-from meshd.daemon.rotation.greeting import GREET_AFTER_S, GREETINGS, Greetings
+from meshd.daemon.auth_key.handshakes import GREET_AFTER_S, GREETINGS, Greetings
 from meshd.errors import TailnetError
 from meshd.tailnet.rotation import Stage
 from meshd.tailnet.rotation_world import SeenNode, World

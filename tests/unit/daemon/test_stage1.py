@@ -13,9 +13,9 @@ from pydantic import SecretStr
 from meshd.config import ClusterSettings, Settings
 from meshd.daemon import problems
 from meshd.daemon.agents import AgentQueues
+from meshd.daemon.auth_key.wiring import AuthKeyParts, Sights, build
 from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.records import Records
-from meshd.daemon.rotation.wiring import AuthKeyParts, Sights, build
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.tokens import MachineTokens
 from meshd.errors import Transient, Uncertain
@@ -69,7 +69,7 @@ class Birth:
         (directory / "key").chmod(0o600)
         (directory / "token").write_text("tskey-api-x")
         spoil(directory / "token")
-        monkeypatch.setattr("meshd.daemon.rotation.wiring.TailscaleAdmin", lambda *_, **__: self.api)
+        monkeypatch.setattr("meshd.daemon.auth_key.wiring.TailscaleAdmin", lambda *_, **__: self.api)
         table: dict[str, Any] = {"auth_key_file": directory / "key"}
         if api:
             table["api_token_file"] = directory / "token"

@@ -13,8 +13,8 @@ from secrets import token_hex
 
 import structlog
 
-from meshd.daemon.rotation.carry_out import Means, carry_out, store_on
-from meshd.daemon.rotation.greeting import Greetings
+from meshd.daemon.auth_key.handshakes import Greetings
+from meshd.daemon.auth_key.steps import Means, carry_out, store_on
 from meshd.errors import StoreError, TailnetError
 from meshd.runtime.clock import Clock, sleep_until
 from meshd.store.auth_rotations import AuthRotations

@@ -11,15 +11,15 @@ import structlog
 from meshd import config
 from meshd.config import Settings, TailnetSettings
 from meshd.daemon.agents import AgentQueues
-from meshd.daemon.machine_keys import MachineKeys
+from meshd.daemon.auth_key.controller import RotationEngine
+from meshd.daemon.auth_key.handshakes import Greetings
+from meshd.daemon.auth_key.machine_keys import MachineKeys
+from meshd.daemon.auth_key.rotation_view import reachable, world_of
+from meshd.daemon.auth_key.service import RotationDesk
+from meshd.daemon.auth_key.spare_keys import SpareKeys
+from meshd.daemon.auth_key.steps import Means, Prover
+from meshd.daemon.auth_key.triggers import Occasion
 from meshd.daemon.records import Records
-from meshd.daemon.rotation.carry_out import Means, Prover
-from meshd.daemon.rotation.desk import RotationDesk
-from meshd.daemon.rotation.engine import RotationEngine
-from meshd.daemon.rotation.greeting import Greetings
-from meshd.daemon.rotation.occasion import Occasion
-from meshd.daemon.rotation.world import reachable, world_of
-from meshd.daemon.spare_keys import SpareKeys
 from meshd.daemon.under_way import UnderWay
 from meshd.errors import ConfigError, TailnetError
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView

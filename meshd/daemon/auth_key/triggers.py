@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.rotation.engine import RotationEngine
+from meshd.daemon.auth_key.controller import RotationEngine
 from meshd.daemon.under_way import UnderWay
 from meshd.errors import TailnetError
 from meshd.model.words import ending

@@ -18,7 +18,7 @@ import structlog
 
 from meshd.api.schema import ProblemView
 from meshd.daemon.agents import Asks
-from meshd.daemon.machine_keys import MachineKeys
+from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.records import Records
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
-from meshd.daemon.rotation.engine import RotationEngine
-from meshd.daemon.rotation.occasion import Occasion
+from meshd.daemon.auth_key.controller import RotationEngine
+from meshd.daemon.auth_key.triggers import Occasion
 from meshd.daemon.under_way import UnderWay
 from meshd.model.ids import slot_order
 from meshd.model.words import counted
