@@ -43,15 +43,16 @@ from meshd.daemon.node_front import NodeFront, head_facts
 from meshd.daemon.node_logs import NodeLogs
 from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.notify import Notifier
-from meshd.daemon.observe import Refresh, sources_of
-from meshd.daemon.pace import Pace
+from meshd.daemon.observe.loop_lag import Pulse
+from meshd.daemon.observe.poll_intervals import Pace
+from meshd.daemon.observe.source import Refresh, sources_of
+from meshd.daemon.observe.sources import Sources
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceDesk
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.off import OffProvider
 from meshd.daemon.providers.registry import load_providers
-from meshd.daemon.pulse import Pulse
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
 from meshd.daemon.reports import NodeReports
@@ -60,7 +61,6 @@ from meshd.daemon.slurm.gpu_devices import GpuDevices
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.slurm.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.slurm.root_files import RootFiles
-from meshd.daemon.sources import Sources
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.telemetry import Telemetry
 from meshd.daemon.ticket_watch import TicketWatch

@@ -26,13 +26,13 @@ from meshd.config import Settings
 from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.execute import Executor
 from meshd.daemon.node_steps import NodeSteps
-from meshd.daemon.observe import sources_of
-from meshd.daemon.pace import Pace
+from meshd.daemon.observe.poll_intervals import Pace
+from meshd.daemon.observe.source import sources_of
+from meshd.daemon.observe.sources import Sources
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.registry import load_providers
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
-from meshd.daemon.sources import Sources
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot

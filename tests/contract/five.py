@@ -36,13 +36,13 @@ from meshd.daemon.execute import Executor
 from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.node_steps import NodeSteps
-from meshd.daemon.observe import sources_of
-from meshd.daemon.pace import Pace
+from meshd.daemon.observe.poll_intervals import Pace
+from meshd.daemon.observe.source import sources_of
+from meshd.daemon.observe.sources import Sources
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.registry import load_providers
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
-from meshd.daemon.sources import Sources
 from meshd.daemon.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.desired import Desired

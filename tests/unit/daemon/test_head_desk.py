@@ -18,7 +18,7 @@ from meshd.daemon.agents import AgentQueues
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.head_desk import Desk
 from meshd.daemon.node_logs import NodeLogs
-from meshd.daemon.observe import Refresh, Source
+from meshd.daemon.observe.source import Refresh, Source
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceDesk

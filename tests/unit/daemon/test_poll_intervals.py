@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from meshd.config import Settings
-from meshd.daemon.observe import Source
-from meshd.daemon.pace import Pace
+from meshd.daemon.observe.poll_intervals import Pace
+from meshd.daemon.observe.source import Source
 from meshd.store.journal import Journal
 from tests.bench import fleet
 from tests.clocks import LoopClock, in_loop_time

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.daemon.pulse import LATE_S, Pulse
+from meshd.daemon.observe.loop_lag import LATE_S, Pulse
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Unavailable
 from meshd.model.plan import NoteFitness

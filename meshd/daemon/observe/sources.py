@@ -10,8 +10,8 @@ from typing import Any
 
 from meshd.config import Settings
 from meshd.daemon.auth_key.current_key import dead_key
-from meshd.daemon.observe import Source
-from meshd.daemon.pace import Pace
+from meshd.daemon.observe.poll_intervals import Pace
+from meshd.daemon.observe.source import Source
 from meshd.model.observed import Fresh, SlurmView
 from meshd.provider_api import Instance, Offer, OfferQuery, Provider
 from meshd.runtime.clock import Clock

@@ -1,0 +1,1 @@
+"""What the daemon observes, and how often it reads each source."""
