@@ -11,9 +11,9 @@ from typing import Protocol
 import structlog
 
 from meshd.api.schema import CheckRow
-from meshd.daemon import metadata_watch
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.checkrow import fail, ok, warn
+from meshd.daemon.nodes import metadata_service as metadata_watch
 from meshd.daemon.providers import host_trust
 from meshd.errors import AuthFailed, MeshdError, ProviderOff, RateLimited, Transient, Uncertain
 from meshd.model.machine import Machine

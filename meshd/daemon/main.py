@@ -16,8 +16,7 @@ from meshd.api.auth import Gate
 from meshd.api.schema import ProblemView, ReloadView
 from meshd.api.server import ApiServer
 from meshd.config import Settings
-from meshd.daemon import metadata_watch, problems, wanted
-from meshd.daemon.agents import AgentQueues
+from meshd.daemon import problems, wanted
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.current_key import current_key
 from meshd.daemon.auth_key.wiring import Sights
@@ -28,20 +27,28 @@ from meshd.daemon.doctor import Doctor
 from meshd.daemon.execute import Executor
 from meshd.daemon.fitness_watch import FitnessWatch
 from meshd.daemon.head_desk import Desk
-from meshd.daemon.head_names import HeadNames
 from meshd.daemon.idle_watch import IdleWatch
 from meshd.daemon.in_force import InForce
-from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.measure import standing
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.quiesce import MungeHold
 from meshd.daemon.munge_key.service import MungeDesk
-from meshd.daemon.node_desk import NodeDeskOfDaemon
-from meshd.daemon.node_front import NodeFront, head_facts
-from meshd.daemon.node_logs import NodeLogs
 from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.nodes import metadata_service as metadata_watch
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.devices import MachineDevices
+from meshd.daemon.nodes.head_names import HeadNames
+from meshd.daemon.nodes.join_token_watch import TicketWatch
+from meshd.daemon.nodes.logs import NodeLogs
+from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.nodes.roster import Roster
+from meshd.daemon.nodes.server import NodeFront, head_facts
+from meshd.daemon.nodes.service import NodeDeskOfDaemon
+from meshd.daemon.nodes.token_renewal import TokenRenewer
+from meshd.daemon.nodes.token_service import TokenDesk
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe.loop_lag import Pulse
 from meshd.daemon.observe.poll_intervals import Pace
@@ -55,18 +62,12 @@ from meshd.daemon.providers.off import OffProvider
 from meshd.daemon.providers.registry import load_providers
 from meshd.daemon.reconcile import Reconciler, Tick
 from meshd.daemon.records import Records
-from meshd.daemon.reports import NodeReports
-from meshd.daemon.roster import Roster
 from meshd.daemon.slurm.gpu_devices import GpuDevices
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.slurm.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.slurm.root_files import RootFiles
 from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.telemetry import Telemetry
-from meshd.daemon.ticket_watch import TicketWatch
-from meshd.daemon.token_desk import TokenDesk
-from meshd.daemon.token_renewal import TokenRenewer
-from meshd.daemon.tokens import MachineTokens
 from meshd.daemon.under_way import UnderWay, under_way
 from meshd.daemon.views import sight_of, status_line
 from meshd.model.desired import Desired

@@ -9,7 +9,7 @@ from meshd.bootstrap.stage1 import Stage1, render
 from meshd.config import Settings
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.cloud_steps import UserData
-from meshd.daemon.tokens import MachineTokens
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Observation, TailnetView

@@ -21,7 +21,7 @@ import aiohttp
 
 from meshd.api.node_api import NodeApi
 from meshd.daemon import main as wiring
-from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
 from meshd.errors import TailnetError
 from meshd.model.machine import Phase
 from meshd.model.observed import TailnetPeer

@@ -29,7 +29,7 @@ from meshd.api.doorkeeper import raise_descriptor_limit
 from meshd.api.node_api import NodeApi
 from meshd.daemon import main as daemon_main
 from meshd.daemon.main import Daemon
-from meshd.daemon.node_desk import HeadFacts
+from meshd.daemon.nodes.service import HeadFacts
 from meshd.model.observed import Fresh, TailnetPeer
 from tests.bench import fleet
 from tests.bench.hollow import source

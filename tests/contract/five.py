@@ -29,13 +29,14 @@ from meshd.config import Settings, TimingSettings
 from meshd.contract.cases.soak import CHANCES, LAG_S
 from meshd.contract.faults import Fault, Kind, When
 from meshd.daemon import wanted
-from meshd.daemon.agents import AgentQueues
 from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps, UserData
 from meshd.daemon.execute import Executor
-from meshd.daemon.machine_devices import MachineDevices
-from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.devices import MachineDevices
+from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.poll_intervals import Pace
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
@@ -43,7 +44,6 @@ from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.registry import load_providers
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
-from meshd.daemon.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.desired import Desired
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape

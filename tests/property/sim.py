@@ -16,11 +16,11 @@ from meshd.daemon.boot_breaker import BootBreaker
 from meshd.daemon.cloud_steps import CloudSteps, UserData
 from meshd.daemon.execute import Executor
 from meshd.daemon.fitness_watch import FitnessWatch
-from meshd.daemon.joining import accept_join
 from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.nodes.admission import accept_join
+from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
-from meshd.daemon.reports import NodeReports
 from meshd.errors import JoinRefused, NoCapacity, NotFound, SlurmError, Transient, Uncertain
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.hardware import NodeFacts, NodeShape

@@ -18,10 +18,10 @@ from pydantic import SecretBytes
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused
 from meshd.api.schema import AbortRotationRequest, MungeRotationRequest, RotateKeyRequest
-from meshd.daemon.agents import AgentQueues
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.service import MungeDesk
+from meshd.daemon.nodes.agents import AgentQueues
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
 from meshd.munge.rotation import Stage as MungeStage

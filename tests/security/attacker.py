@@ -20,16 +20,16 @@ from pydantic import SecretBytes
 
 from meshd.api.node_api import NodeApi
 from meshd.config import TimingSettings
-from meshd.daemon.agents import AgentQueues
-from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
-from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
-from meshd.daemon.ticket_watch import TicketWatch
-from meshd.daemon.token_desk import TokenDesk
-from meshd.daemon.token_renewal import TokenRenewer
-from meshd.daemon.tokens import MachineTokens
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.devices import MachineDevices
+from meshd.daemon.nodes.join_token_watch import TicketWatch
+from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.nodes.token_renewal import TokenRenewer
+from meshd.daemon.nodes.token_service import TokenDesk
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.hardware import GpuFact
 from meshd.model.machine import Machine, Phase

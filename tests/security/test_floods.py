@@ -12,11 +12,11 @@ import pytest
 import meshd.store.journal as journal_module
 from meshd.api.node_schema import PollIn, ResultIn
 from meshd.config import TimingSettings
-from meshd.daemon.agents import AgentQueues
-from meshd.daemon.machine_devices import COPIES_MAX, MachineDevices
-from meshd.daemon.node_desk import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.node_events import BURST, SUMMED_EVERY_S
-from meshd.daemon.tokens import MachineTokens
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.devices import COPIES_MAX, MachineDevices
+from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import JoinRefused
 from meshd.model.desired import Target
 from meshd.model.machine import Phase

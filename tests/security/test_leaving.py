@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshd.daemon import metadata_watch
+from meshd.daemon.nodes import metadata_service as metadata_watch
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Terminate
 from tests.security.attacker import NODE_FACTS, Head

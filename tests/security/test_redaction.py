@@ -15,7 +15,7 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from meshd.config import LogSettings
-from meshd.daemon.tokens import MachineTokens
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import MeshdError, ProviderError, SlurmError, TailnetError
 from meshd.model.desired import Block
 from meshd.model.machine import Phase

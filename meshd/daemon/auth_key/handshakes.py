@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from meshd.daemon.agents import Asks
+from meshd.daemon.nodes.agents import Asks
 from meshd.errors import TailnetError
 from meshd.runtime.clock import Clock
 from meshd.tailnet.rotation_world import World

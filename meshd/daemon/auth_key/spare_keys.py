@@ -17,8 +17,8 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.agents import Asks
 from meshd.daemon.auth_key.machine_keys import MachineKeys
+from meshd.daemon.nodes.agents import Asks
 from meshd.daemon.records import Records
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine

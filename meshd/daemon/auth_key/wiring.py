@@ -10,7 +10,6 @@ import structlog
 
 from meshd import config
 from meshd.config import Settings, TailnetSettings
-from meshd.daemon.agents import AgentQueues
 from meshd.daemon.auth_key.controller import RotationEngine
 from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.daemon.auth_key.machine_keys import MachineKeys
@@ -19,6 +18,7 @@ from meshd.daemon.auth_key.service import RotationDesk
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import Means, Prover
 from meshd.daemon.auth_key.triggers import Occasion
+from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.records import Records
 from meshd.daemon.under_way import UnderWay
 from meshd.errors import ConfigError, TailnetError

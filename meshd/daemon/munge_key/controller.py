@@ -11,9 +11,9 @@ import structlog
 from pydantic import SecretBytes
 
 from meshd.api.node_schema import PollIn, ResultIn
-from meshd.daemon.agents import AgentQueues
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.steps import HeadSide, MungeSteps
+from meshd.daemon.nodes.agents import AgentQueues
 from meshd.errors import MungeError
 from meshd.munge.key import fingerprint, make_key
 from meshd.munge.keystore import MungeKeyStore

@@ -16,9 +16,9 @@ from meshd.daemon.execute import Executor
 from meshd.daemon.fitness_watch import FitnessWatch
 from meshd.daemon.idle_watch import IdleWatch
 from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.reconcile import Reconciler
 from meshd.daemon.records import Records
-from meshd.daemon.reports import NodeReports
 from meshd.errors import NotFound, SlurmError
 from meshd.model.desired import Desired, Policy, Pool
 from meshd.model.machine import Machine

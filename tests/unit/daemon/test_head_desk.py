@@ -14,17 +14,17 @@ from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
 from meshd.config import PriceSettings
-from meshd.daemon.agents import AgentQueues
 from meshd.daemon.doctor import Doctor
 from meshd.daemon.head_desk import Desk
-from meshd.daemon.node_logs import NodeLogs
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.logs import NodeLogs
+from meshd.daemon.nodes.token_renewal import TokenRenewer
+from meshd.daemon.nodes.token_service import TokenDesk
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import Refresh, Source
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceDesk
-from meshd.daemon.token_desk import TokenDesk
-from meshd.daemon.token_renewal import TokenRenewer
-from meshd.daemon.tokens import MachineTokens
 from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, Transient, Uncertain
 from meshd.model.desired import Block, Target
 from meshd.model.ids import MachineName

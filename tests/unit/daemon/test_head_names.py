@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.daemon.head_names import AGAIN_S, SERVED_WITHIN_S, HeadNames
+from meshd.daemon.nodes.head_names import AGAIN_S, SERVED_WITHIN_S, HeadNames
 from meshd.tailnet.headhosts import REQUEST, serve
 from tests.clocks import HandClock
 
@@ -110,10 +110,10 @@ async def test_slow_name_servers_are_told(head: Head, monkeypatch: pytest.Monkey
     head.names.keep(NODES)
     head.serve()
     head.names.keep(NODES)
-    monkeypatch.setattr("meshd.daemon.head_names.SLOW_S", 60.0)
+    monkeypatch.setattr("meshd.daemon.nodes.head_names.SLOW_S", 60.0)
     assert (await head.names.check("100.64.0.1")).status == "ok"
     assert head.lookups == ["100.64.0.1", "100.64.0.2"]
-    monkeypatch.setattr("meshd.daemon.head_names.SLOW_S", 0.05)
+    monkeypatch.setattr("meshd.daemon.nodes.head_names.SLOW_S", 0.05)
     head.lookup_s = 0.06
     row = await head.names.check("100.64.0.1")
     assert row.status == "warn"

@@ -14,10 +14,10 @@ from meshd.api.node_schema import PollIn
 from meshd.api.schema import ProblemView
 from meshd.config import TimingSettings
 from meshd.daemon import problems
-from meshd.daemon.agents import AgentQueues
-from meshd.daemon.node_desk import NodeDeskOfDaemon
 from meshd.daemon.node_steps import NodeSteps
-from meshd.daemon.tokens import MachineTokens
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.service import NodeDeskOfDaemon
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model import plan as p
 from meshd.model.machine import Phase

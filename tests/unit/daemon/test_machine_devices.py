@@ -13,11 +13,11 @@ import pytest
 
 from meshd.config import TimingSettings
 from meshd.daemon import problems
-from meshd.daemon.agents import AgentQueues
-from meshd.daemon.machine_devices import CHANGES, DAY_S, FORMER_MAX, SHOWN_FOR, MachineDevices
-from meshd.daemon.node_desk import NodeDeskOfDaemon
 from meshd.daemon.node_steps import NodeSteps
-from meshd.daemon.tokens import MachineTokens
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.devices import CHANGES, DAY_S, FORMER_MAX, SHOWN_FOR, MachineDevices
+from meshd.daemon.nodes.service import NodeDeskOfDaemon
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.ids import MachineName, SlotName
 from meshd.model.machine import DEVICE_GONE, Machine, Phase

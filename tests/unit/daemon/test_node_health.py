@@ -11,11 +11,12 @@ import pytest
 
 from meshd.api.node_schema import GpuLoadIn, HeartbeatIn, PollIn, ResultIn, Verb
 from meshd.config import TimingSettings
-from meshd.daemon import node_health, views
-from meshd.daemon.agents import AgentQueues
-from meshd.daemon.node_desk import NodeDeskOfDaemon
-from meshd.daemon.node_logs import LINES, NodeLogs
-from meshd.daemon.tokens import MachineTokens
+from meshd.daemon import views
+from meshd.daemon.nodes import health as node_health
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.logs import LINES, NodeLogs
+from meshd.daemon.nodes.service import NodeDeskOfDaemon
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.model.desired import Target
 from meshd.model.hardware import GpuFact
 from meshd.model.machine import Machine, Phase

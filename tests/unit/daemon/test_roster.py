@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from meshd.daemon.agents import AgentQueues
-from meshd.daemon.head_names import HeadNames
-from meshd.daemon.roster import Roster
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.head_names import HeadNames
+from meshd.daemon.nodes.roster import Roster
 from meshd.model.machine import Phase
 from meshd.store.journal import Journal
 from meshd.tailnet.headhosts import REQUEST, serve

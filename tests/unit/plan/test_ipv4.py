@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from meshd.daemon.joining import check_join
+from meshd.daemon.nodes.admission import check_join
 from meshd.errors import JoinRefused
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.failure import FailureCause

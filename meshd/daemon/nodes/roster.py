@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable
 
 from meshd.api.schema import CheckRow
-from meshd.daemon.agents import AgentQueues
-from meshd.daemon.head_names import HeadNames
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.head_names import HeadNames
 from meshd.model.machine import IN_SLURM
 from meshd.store.journal import Journal
 

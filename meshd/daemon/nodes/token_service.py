@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.daemon.token_renewal import TokenRenewer
+from meshd.daemon.nodes.token_renewal import TokenRenewer
 from meshd.model.ids import slot_order
 from meshd.model.machine import Machine
 from meshd.model.words import counted

@@ -14,16 +14,16 @@ from meshd.api.node_commands import Command
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
 from meshd.bootstrap.tokens import TICKET_CLOSED, JoinTicket, NodeCaller
 from meshd.config import TimingSettings
-from meshd.daemon.agents import AgentQueues
-from meshd.daemon.joining import MEMORY_FRACTION, accept_join, check_join
-from meshd.daemon.machine_devices import MachineDevices
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.nodes.admission import MEMORY_FRACTION, accept_join, check_join
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes.devices import MachineDevices
+from meshd.daemon.nodes.join_token_watch import TicketWatch
+from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.nodes.token_renewal import TokenRenewer
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.records import Records
-from meshd.daemon.reports import NodeReports
-from meshd.daemon.ticket_watch import TicketWatch
-from meshd.daemon.token_renewal import TokenRenewer
-from meshd.daemon.tokens import MachineTokens
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, REACHED, REBOOTING, Machine, Phase

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from meshd.api.node_api import NodeApi
 from meshd.api.node_desk import NodeDesk
 from meshd.config import NodeApiSettings, Settings
-from meshd.daemon.node_desk import HeadFacts
+from meshd.daemon.nodes.service import HeadFacts
 from meshd.errors import MungeError
 from meshd.runtime.clock import Clock
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from meshd.daemon.agents import Asks
+from meshd.daemon.nodes.agents import Asks
 from meshd.obs.log import redact
 from meshd.runtime.clock import Clock
 

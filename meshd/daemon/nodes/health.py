@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from meshd.api import schema as s
 from meshd.daemon import views
-from meshd.daemon.node_logs import LogTail
+from meshd.daemon.nodes.logs import LogTail
 from meshd.model.desired import Desired
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.plan.fitness import Unfit, Why, marked, silent, unfit
