@@ -16,20 +16,20 @@ from meshd.api.faults import NotReady
 from meshd.daemon import problems, views
 from meshd.daemon.auth_key.service import RotationDesk
 from meshd.daemon.event_filter import event_filter
-from meshd.daemon.execute import Executor
 from meshd.daemon.explain import Explainer
 from meshd.daemon.machine_desk import MachineDesk
+from meshd.daemon.machines.controller import Reconciler, Tick
+from meshd.daemon.machines.executor import Executor
+from meshd.daemon.machines.node_steps import SlurmControl
+from meshd.daemon.machines.store import Records
 from meshd.daemon.munge_key.service import MungeDesk
 from meshd.daemon.news import News
-from meshd.daemon.node_steps import SlurmControl
 from meshd.daemon.nodes import health as node_health
 from meshd.daemon.nodes.health import health_view
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.token_service import TokenDesk
 from meshd.daemon.offers import offers_view
 from meshd.daemon.prices.service import PriceDesk
-from meshd.daemon.reconcile import Reconciler, Tick
-from meshd.daemon.records import Records
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.targets import chosen_pool, next_target
 from meshd.model.desired import Block, Desired, Pool, Target

@@ -12,7 +12,7 @@ import structlog
 from meshd import config
 from meshd.api.schema import CheckRow, ReloadView
 from meshd.config import Settings
-from meshd.daemon import wanted
+from meshd.daemon.machines import desired_state as wanted
 from meshd.errors import ConfigError, Fault
 from meshd.model.machine import Machine
 from meshd.obs import log as logging

@@ -16,26 +16,30 @@ from meshd.api.auth import Gate
 from meshd.api.schema import ProblemView, ReloadView
 from meshd.api.server import ApiServer
 from meshd.config import Settings
-from meshd.daemon import problems, wanted
+from meshd.daemon import problems
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.current_key import current_key
 from meshd.daemon.auth_key.wiring import Sights
 from meshd.daemon.auth_key.wiring import build as auth_key_parts
-from meshd.daemon.boot_breaker import BootBreaker
-from meshd.daemon.cloud_steps import CloudSteps
 from meshd.daemon.doctor import Doctor
-from meshd.daemon.execute import Executor
-from meshd.daemon.fitness_watch import FitnessWatch
 from meshd.daemon.head_desk import Desk
-from meshd.daemon.idle_watch import IdleWatch
 from meshd.daemon.in_force import InForce
+from meshd.daemon.machines import desired_state as wanted
+from meshd.daemon.machines.boot_breaker import BootBreaker
+from meshd.daemon.machines.cloud_steps import CloudSteps
+from meshd.daemon.machines.controller import Reconciler, Tick
+from meshd.daemon.machines.executor import Executor
+from meshd.daemon.machines.fitness_watch import FitnessWatch
+from meshd.daemon.machines.idle_watch import IdleWatch
+from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.user_data import Stage1Maker
 from meshd.daemon.measure import standing
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.quiesce import MungeHold
 from meshd.daemon.munge_key.service import MungeDesk
-from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.nodes import metadata_service as metadata_watch
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
@@ -60,13 +64,10 @@ from meshd.daemon.prices.service import PriceDesk
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.off import OffProvider
 from meshd.daemon.providers.registry import load_providers
-from meshd.daemon.reconcile import Reconciler, Tick
-from meshd.daemon.records import Records
 from meshd.daemon.slurm.gpu_devices import GpuDevices
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.slurm.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.slurm.root_files import RootFiles
-from meshd.daemon.stage1 import Stage1Maker
 from meshd.daemon.telemetry import Telemetry
 from meshd.daemon.under_way import UnderWay, under_way
 from meshd.daemon.views import sight_of, status_line

@@ -19,10 +19,10 @@ import aiohttp
 
 from meshd.api.node_api import NodeApi
 from meshd.config import NodeApiSettings, TimingSettings
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
 from meshd.daemon.nodes.tokens import MachineTokens
-from meshd.daemon.records import Records
 from meshd.model.observed import TailnetPeer
 from meshd.runtime.clock import SystemClock
 from tests.bench import fleet

@@ -23,16 +23,16 @@ import aiohttp
 import structlog
 
 from meshd.config import Settings
-from meshd.daemon.cloud_steps import CloudSteps
-from meshd.daemon.execute import Executor
-from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.machines.cloud_steps import CloudSteps
+from meshd.daemon.machines.controller import Reconciler
+from meshd.daemon.machines.executor import Executor
+from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.store import Records
 from meshd.daemon.observe.poll_intervals import Pace
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.registry import load_providers
-from meshd.daemon.reconcile import Reconciler
-from meshd.daemon.records import Records
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot

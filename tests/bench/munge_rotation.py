@@ -23,11 +23,11 @@ import structlog
 from pydantic import SecretBytes
 
 from meshd.config import NodeApiSettings
+from meshd.daemon.machines.store import Records
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.records import Records
 from meshd.model.observed import SlurmView
 from meshd.munge import headkey
 from meshd.munge.client import MungeClient

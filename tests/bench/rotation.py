@@ -23,8 +23,8 @@ from meshd.daemon.auth_key.controller import RotationEngine
 from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.daemon.auth_key.rotation_view import world_of
 from meshd.daemon.auth_key.steps import Means
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.records import Records
 from meshd.model.observed import Fresh, SlurmView, TailnetView
 from meshd.runtime.clock import SystemClock
 from meshd.store.auth_rotations import AuthRotations

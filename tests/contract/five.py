@@ -28,11 +28,13 @@ from meshd.api.node_schema import PollIn
 from meshd.config import Settings, TimingSettings
 from meshd.contract.cases.soak import CHANCES, LAG_S
 from meshd.contract.faults import Fault, Kind, When
-from meshd.daemon import wanted
-from meshd.daemon.boot_breaker import BootBreaker
-from meshd.daemon.cloud_steps import CloudSteps, UserData
-from meshd.daemon.execute import Executor
-from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.machines import desired_state as wanted
+from meshd.daemon.machines.boot_breaker import BootBreaker
+from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
+from meshd.daemon.machines.controller import Reconciler
+from meshd.daemon.machines.executor import Executor
+from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
@@ -42,8 +44,6 @@ from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.registry import load_providers
-from meshd.daemon.reconcile import Reconciler
-from meshd.daemon.records import Records
 from meshd.errors import TailnetError
 from meshd.model.desired import Desired
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape

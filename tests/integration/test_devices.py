@@ -28,7 +28,7 @@ from meshd.api.node_commands import Command
 from meshd.api.node_schema import ResultIn, Verb
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.spare_keys import SpareKeys
-from meshd.daemon.records import Records
+from meshd.daemon.machines.store import Records
 from meshd.model.machine import Machine as Record
 from meshd.model.machine import Phase
 from meshd.runtime.clock import SystemClock

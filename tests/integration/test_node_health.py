@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from meshd.config import TimingSettings
-from meshd.daemon.node_steps import NodeSteps
-from meshd.daemon.records import Records
+from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.store import Records
 from meshd.errors import SlurmError
 from meshd.model.desired import Policy
 from meshd.model.machine import Machine, Phase

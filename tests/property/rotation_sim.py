@@ -24,7 +24,7 @@ from meshd.daemon.auth_key.service import RotationDesk
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import Means
 from meshd.daemon.auth_key.triggers import Occasion
-from meshd.daemon.records import Records
+from meshd.daemon.machines.store import Records
 from meshd.daemon.under_way import UnderWay, under_way
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.model.machine import Machine, Phase

@@ -12,15 +12,15 @@ from typing import ClassVar, TypeVar
 
 from meshd.api.node_schema import HeartbeatIn
 from meshd.config import TimingSettings
-from meshd.daemon.boot_breaker import BootBreaker
-from meshd.daemon.cloud_steps import CloudSteps, UserData
-from meshd.daemon.execute import Executor
-from meshd.daemon.fitness_watch import FitnessWatch
-from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.machines.boot_breaker import BootBreaker
+from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
+from meshd.daemon.machines.controller import Reconciler
+from meshd.daemon.machines.executor import Executor
+from meshd.daemon.machines.fitness_watch import FitnessWatch
+from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.admission import accept_join
 from meshd.daemon.nodes.reports import NodeReports
-from meshd.daemon.reconcile import Reconciler
-from meshd.daemon.records import Records
 from meshd.errors import JoinRefused, NoCapacity, NotFound, SlurmError, Transient, Uncertain
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.hardware import NodeFacts, NodeShape

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from meshd.api.node_schema import ResultIn
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.spare_keys import SpareKeys
-from meshd.daemon.records import Records
+from meshd.daemon.machines.store import Records
 from meshd.errors import TailnetError
 from meshd.model.machine import MOVES, Machine, Phase
 from meshd.store.journal import Journal

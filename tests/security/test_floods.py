@@ -12,7 +12,7 @@ import pytest
 import meshd.store.journal as journal_module
 from meshd.api.node_schema import PollIn, ResultIn
 from meshd.config import TimingSettings
-from meshd.daemon.node_events import BURST, SUMMED_EVERY_S
+from meshd.daemon.machines.event_budget import BURST, SUMMED_EVERY_S
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import COPIES_MAX, MachineDevices
 from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon

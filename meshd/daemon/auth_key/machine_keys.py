@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.records import Records
+from meshd.daemon.machines.store import Records
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine
 from meshd.runtime.clock import Clock

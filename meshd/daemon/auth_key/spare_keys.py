@@ -18,8 +18,8 @@ import structlog
 
 from meshd.api.schema import ProblemView
 from meshd.daemon.auth_key.machine_keys import MachineKeys
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.agents import Asks
-from meshd.daemon.records import Records
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine
 from meshd.runtime.clock import Clock

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import structlog
 from pydantic import SecretStr
 
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.agents import Asks
-from meshd.daemon.records import Records
 from meshd.errors import StoreError, TailnetError, TailnetRefused
 from meshd.tailnet.admin import AuthKey, Device, KeyApi
 from meshd.tailnet.canary import Proof

@@ -18,8 +18,8 @@ from meshd.daemon.auth_key.service import RotationDesk
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import Means, Prover
 from meshd.daemon.auth_key.triggers import Occasion
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.records import Records
 from meshd.daemon.under_way import UnderWay
 from meshd.errors import ConfigError, TailnetError
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView

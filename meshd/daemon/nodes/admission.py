@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshd.config import SlurmSettings
-from meshd.daemon.records import Records
+from meshd.daemon.machines.store import Records
 from meshd.errors import JoinRefused
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, Machine, Phase

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.records import Records
+from meshd.daemon.machines.store import Records
 from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView

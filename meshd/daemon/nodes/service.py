@@ -14,8 +14,9 @@ from meshd.api.node_commands import Command
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
 from meshd.bootstrap.tokens import TICKET_CLOSED, JoinTicket, NodeCaller
 from meshd.config import TimingSettings
+from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.store import Records
 from meshd.daemon.munge_key.controller import MungeRotator
-from meshd.daemon.node_steps import NodeSteps
 from meshd.daemon.nodes.admission import MEMORY_FRACTION, accept_join, check_join
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
@@ -23,7 +24,6 @@ from meshd.daemon.nodes.join_token_watch import TicketWatch
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.token_renewal import TokenRenewer
 from meshd.daemon.nodes.tokens import MachineTokens
-from meshd.daemon.records import Records
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, REACHED, REBOOTING, Machine, Phase

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import structlog
 
 from meshd.bootstrap.tokens import NodeCaller
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.agents import Asks
 from meshd.daemon.nodes.tokens import MachineTokens
-from meshd.daemon.records import Records
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
 from meshd.runtime.clock import Clock
 from meshd.store.join_tickets import JoinTickets

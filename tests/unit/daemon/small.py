@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from meshd.config import TimingSettings
-from meshd.daemon.boot_breaker import BootBreaker
-from meshd.daemon.cloud_steps import CloudSteps, UserData
-from meshd.daemon.execute import Executor
-from meshd.daemon.fitness_watch import FitnessWatch
-from meshd.daemon.idle_watch import IdleWatch
-from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.machines.boot_breaker import BootBreaker
+from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
+from meshd.daemon.machines.controller import Reconciler
+from meshd.daemon.machines.executor import Executor
+from meshd.daemon.machines.fitness_watch import FitnessWatch
+from meshd.daemon.machines.idle_watch import IdleWatch
+from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.reports import NodeReports
-from meshd.daemon.reconcile import Reconciler
-from meshd.daemon.records import Records
 from meshd.errors import NotFound, SlurmError
 from meshd.model.desired import Desired, Policy, Pool
 from meshd.model.machine import Machine

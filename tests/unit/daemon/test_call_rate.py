@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from meshd.daemon.call_rate import FIRST_AT_ONCE, FORGET_AFTER_S, CallRate
+from meshd.daemon.machines.call_rate import FIRST_AT_ONCE, FORGET_AFTER_S, CallRate
 
 AT_ONCE = 64
 """As the settings allow."""

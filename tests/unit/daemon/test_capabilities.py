@@ -14,9 +14,9 @@ import pytest
 from meshd.api import schema as s
 from meshd.cli.adapters import _check
 from meshd.config import File, Settings
-from meshd.daemon import wanted
-from meshd.daemon.cloud_steps import UserData
 from meshd.daemon.doctor import Doctor
+from meshd.daemon.machines import desired_state as wanted
+from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.offers import offers_view
 from meshd.model import plan as p
 from meshd.model.desired import Desired, Policy, Pool, Target

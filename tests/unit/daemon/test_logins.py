@@ -14,7 +14,7 @@ from meshd.api.node_schema import PollIn
 from meshd.api.schema import ProblemView
 from meshd.config import TimingSettings
 from meshd.daemon import problems
-from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.service import NodeDeskOfDaemon
 from meshd.daemon.nodes.tokens import MachineTokens

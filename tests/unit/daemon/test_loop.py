@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from meshd.config import PoolSettings, Settings
+from meshd.daemon.machines.desired_state import check_rented
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import Source
-from meshd.daemon.wanted import check_rented
 from meshd.errors import ConfigError, SlurmError, StoreError
 from meshd.model import plan as p
 from meshd.model.desired import Target

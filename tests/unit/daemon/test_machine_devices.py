@@ -13,7 +13,7 @@ import pytest
 
 from meshd.config import TimingSettings
 from meshd.daemon import problems
-from meshd.daemon.node_steps import NodeSteps
+from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import CHANGES, DAY_S, FORMER_MAX, SHOWN_FOR, MachineDevices
 from meshd.daemon.nodes.service import NodeDeskOfDaemon

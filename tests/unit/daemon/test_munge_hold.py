@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from meshd.config import TimingSettings
+from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.munge_key.quiesce import HOLD_MAX_S, MungeHold
-from meshd.daemon.node_steps import NodeSteps
 from meshd.model.machine import Phase
 from meshd.model.plan import Accept, StartSlurmd
 from meshd.munge.rotation import UNSETTLED_MAX_S, Rotation, Stage, begin

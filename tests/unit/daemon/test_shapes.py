@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshd.config import PoolSettings, ProviderSettings, Settings
-from meshd.daemon import wanted
+from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.slurm.publishing import Publishing
 from meshd.model.machine import Phase
 from meshd.model.observed import SlurmView

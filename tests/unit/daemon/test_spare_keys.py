@@ -14,8 +14,8 @@ import pytest
 
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.spare_keys import RETRY_MAX_S, TOLD_AFTER, SpareKeys
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.service import NodeDeskOfDaemon
-from meshd.daemon.records import Records
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.store.journal import Journal
 from meshd.store.machine_keys import OpenKeys

@@ -13,11 +13,11 @@ from pydantic import SecretStr
 from meshd.config import ClusterSettings, Settings
 from meshd.daemon import problems
 from meshd.daemon.auth_key.wiring import AuthKeyParts, Sights, build
-from meshd.daemon.cloud_steps import CloudSteps
+from meshd.daemon.machines.cloud_steps import CloudSteps
+from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.user_data import Stage1Maker
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.tokens import MachineTokens
-from meshd.daemon.records import Records
-from meshd.daemon.stage1 import Stage1Maker
 from meshd.errors import Transient, Uncertain
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Unavailable

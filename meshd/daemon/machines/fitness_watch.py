@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.reports import NodeReports
-from meshd.daemon.records import Records
 from meshd.model.desired import Cause, Desired
 from meshd.model.machine import Machine
 from meshd.model.observed import Snapshot

@@ -9,8 +9,8 @@ from datetime import datetime
 
 import structlog
 
-from meshd.daemon.execute import Executor
-from meshd.daemon.records import Records
+from meshd.daemon.machines.executor import Executor
+from meshd.daemon.machines.store import Records
 from meshd.errors import IllegalMove, StoreError
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase, without_future

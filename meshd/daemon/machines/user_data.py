@@ -8,7 +8,7 @@ from meshd.bootstrap.assets import agent_sha256, stage1_template
 from meshd.bootstrap.stage1 import Stage1, render
 from meshd.config import Settings
 from meshd.daemon.auth_key.machine_keys import MachineKeys
-from meshd.daemon.cloud_steps import UserData
+from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.machine import Machine

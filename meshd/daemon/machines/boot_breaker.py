@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from meshd.config import TimingSettings
-from meshd.daemon.records import Records
+from meshd.daemon.machines.store import Records
 from meshd.model.desired import TRIED_ALONE, Block, Cause, Desired, Target
 from meshd.model.machine import Machine
 from meshd.model.observed import Snapshot

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from meshd.daemon.call_rate import CallRate
+from meshd.daemon.machines.call_rate import CallRate
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Launch
 from meshd.runtime.clock import Clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshd.config import TimingSettings
-from meshd.daemon.records import Records
+from meshd.daemon.machines.store import Records
 from meshd.errors import AuthFailed, NoCapacity, NotFound, ProviderError, QuotaExceeded, RateLimited, Transient
 from meshd.model.desired import Block, Cause
 from meshd.model.failure import FailureCause

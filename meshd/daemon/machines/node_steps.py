@@ -10,8 +10,8 @@ import structlog
 
 from meshd.api.node_schema import Verb
 from meshd.config import TimingSettings
-from meshd.daemon.node_repairs import NodeRepairs
-from meshd.daemon.records import Records
+from meshd.daemon.machines.repair_steps import NodeRepairs
+from meshd.daemon.machines.store import Records
 from meshd.errors import MeshdError, TailnetError
 from meshd.model.desired import TRIED_ALONE
 from meshd.model.failure import FailureCause

@@ -11,10 +11,10 @@ from typing import Any
 
 import structlog
 
-from meshd.daemon.cloud_steps import CloudSteps
-from meshd.daemon.launch_queue import LaunchQueue
-from meshd.daemon.node_steps import NodeSteps
-from meshd.daemon.records import Records
+from meshd.daemon.machines.cloud_steps import CloudSteps
+from meshd.daemon.machines.launch_queue import LaunchQueue
+from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.store import Records
 from meshd.errors import MeshdError
 from meshd.model import plan as p
 from meshd.model.machine import DEVICE_GONE, Phase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from datetime import datetime
 
-from meshd.daemon.records import Records
+from meshd.daemon.machines.store import Records
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.plan.grow import amount

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshd.daemon.left_alone import LeftAlone
-from meshd.daemon.records import Records
+from meshd.daemon.machines.cooldowns import LeftAlone
+from meshd.daemon.machines.store import Records
 from meshd.errors import ProviderError
 from meshd.model.machine import Machine
 from meshd.model.plan import AskCloud

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import structlog
 
 from meshd.config import TimingSettings
-from meshd.daemon.call_rate import CallRate
-from meshd.daemon.launch_queue import CallRates
-from meshd.daemon.left_alone import RETRY_TRANSIENT_S, LeftAlone
-from meshd.daemon.question import Question, handle
-from meshd.daemon.records import Records
+from meshd.daemon.machines.call_rate import CallRate
+from meshd.daemon.machines.cooldowns import RETRY_TRANSIENT_S, LeftAlone
+from meshd.daemon.machines.launch_queue import CallRates
+from meshd.daemon.machines.lookup import Question, handle
+from meshd.daemon.machines.store import Records
 from meshd.errors import (
     AuthFailed,
     ConfigError,

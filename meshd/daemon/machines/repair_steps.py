@@ -9,7 +9,7 @@ import structlog
 
 from meshd.api.node_schema import Verb
 from meshd.config import TimingSettings
-from meshd.daemon.records import Records
+from meshd.daemon.machines.store import Records
 from meshd.model.desired import Cause
 from meshd.model.failure import FailureCause
 from meshd.model.machine import Phase

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from meshd.daemon.node_events import NodeEvents
+from meshd.daemon.machines.event_budget import NodeEvents
 from meshd.errors import StoreError
 from meshd.model.desired import TRIED_ALONE, Block, Cause
 from meshd.model.failure import FailureCause
