@@ -16,13 +16,16 @@ from meshd.api.auth import Gate
 from meshd.api.schema import ProblemView, ReloadView
 from meshd.api.server import ApiServer
 from meshd.config import Settings
-from meshd.daemon import problems
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.current_key import current_key
 from meshd.daemon.auth_key.wiring import Sights
 from meshd.daemon.auth_key.wiring import build as auth_key_parts
-from meshd.daemon.doctor import Doctor
-from meshd.daemon.head_desk import Desk
+from meshd.daemon.head_api import problems
+from meshd.daemon.head_api.doctor import Doctor
+from meshd.daemon.head_api.metrics_server import Telemetry
+from meshd.daemon.head_api.metrics_snapshot import standing
+from meshd.daemon.head_api.service import Desk
+from meshd.daemon.head_api.views import sight_of, status_line
 from meshd.daemon.in_force import InForce
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.boot_breaker import BootBreaker
@@ -34,7 +37,6 @@ from meshd.daemon.machines.idle_watch import IdleWatch
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import Records
 from meshd.daemon.machines.user_data import Stage1Maker
-from meshd.daemon.measure import standing
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
@@ -68,9 +70,7 @@ from meshd.daemon.slurm.gpu_devices import GpuDevices
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.slurm.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.slurm.root_files import RootFiles
-from meshd.daemon.telemetry import Telemetry
 from meshd.daemon.under_way import UnderWay, under_way
-from meshd.daemon.views import sight_of, status_line
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.munge.client import MungeClient

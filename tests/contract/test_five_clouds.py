@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.daemon import views
+from meshd.daemon.head_api import views
 from meshd.model.desired import Target
 from meshd.model.machine import Phase
 from tests.contract.five import CLOUDS, POOLS, Engine, World

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from meshd.daemon import problems
+from meshd.daemon.head_api import problems
 from meshd.model.desired import Block, Desired, Policy, Pool, Target
 from meshd.model.machine import UNREADABLE, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot

@@ -8,7 +8,7 @@ from typing import Final
 
 from meshd.api.schema import CheckRow
 from meshd.daemon.auth_key.current_key import current_key
-from meshd.daemon.checkrow import fail, ok, warn
+from meshd.daemon.head_api.check_rows import fail, ok, warn
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot, TailnetView
 from meshd.model.words import counted, ending

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.daemon.checkrow import fail, ok, warn
+from meshd.daemon.head_api.check_rows import fail, ok, warn
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.under_way import UnderWay
 from meshd.errors import MungeError, SlurmError

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from meshd.api.schema import CheckRow
-from meshd.daemon.checkrow import ok, warn
+from meshd.daemon.head_api.check_rows import ok, warn
 from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
 from meshd.runtime.hostsfile import read_block, with_block

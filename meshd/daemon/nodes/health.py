@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from meshd.api import schema as s
-from meshd.daemon import views
+from meshd.daemon.head_api import views
 from meshd.daemon.nodes.logs import LogTail
 from meshd.model.desired import Desired
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase

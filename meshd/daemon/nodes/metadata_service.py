@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshd.api.schema import CheckRow, ProblemView
-from meshd.daemon.checkrow import ok, warn
+from meshd.daemon.head_api.check_rows import ok, warn
 from meshd.model.machine import IN_SLURM, Machine
 
 CURE = (

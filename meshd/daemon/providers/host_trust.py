@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshd.api.schema import CheckRow
-from meshd.daemon.checkrow import ok, warn
+from meshd.daemon.head_api.check_rows import ok, warn
 from meshd.provider_api import Provider
 
 NAME = "trust in hosts"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from meshd.api.schema import CheckRow
 from meshd.config import PoolSettings
-from meshd.daemon.checkrow import ok, warn
+from meshd.daemon.head_api.check_rows import ok, warn
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.gpu_devices import CURE, OPEN
 

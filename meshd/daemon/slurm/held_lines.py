@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from meshd.api.schema import ProblemView
-from meshd.daemon import problems
+from meshd.daemon.head_api import problems
 from meshd.errors import SlurmError
 from meshd.model.observed import SlurmReservation, SlurmView
 from meshd.runtime.clock import Clock

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from meshd.api.schema import ProblemView
-from meshd.daemon import problems
+from meshd.daemon.head_api import problems
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, Observation, SlurmView
 from meshd.runtime.clock import Clock

@@ -16,7 +16,7 @@ import structlog
 
 from meshd.api.schema import CheckRow, PublishView
 from meshd.config import Settings
-from meshd.daemon.checkrow import fail, ok, warn
+from meshd.daemon.head_api.check_rows import fail, ok, warn
 from meshd.daemon.slurm.held_lines import HeldLines
 from meshd.errors import SlurmError
 from meshd.model.machine import IN_SLURM, Machine, Phase

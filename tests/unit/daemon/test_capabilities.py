@@ -14,10 +14,10 @@ import pytest
 from meshd.api import schema as s
 from meshd.cli.adapters import _check
 from meshd.config import File, Settings
-from meshd.daemon.doctor import Doctor
+from meshd.daemon.head_api.doctor import Doctor
+from meshd.daemon.head_api.offers import offers_view
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.cloud_steps import UserData
-from meshd.daemon.offers import offers_view
 from meshd.model import plan as p
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase

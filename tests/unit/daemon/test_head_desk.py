@@ -14,8 +14,8 @@ from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
 from meshd.config import PriceSettings
-from meshd.daemon.doctor import Doctor
-from meshd.daemon.head_desk import Desk
+from meshd.daemon.head_api.doctor import Doctor
+from meshd.daemon.head_api.service import Desk
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.token_renewal import TokenRenewer

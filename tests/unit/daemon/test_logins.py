@@ -13,7 +13,7 @@ import pytest
 from meshd.api.node_schema import PollIn
 from meshd.api.schema import ProblemView
 from meshd.config import TimingSettings
-from meshd.daemon import problems
+from meshd.daemon.head_api import problems
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.service import NodeDeskOfDaemon

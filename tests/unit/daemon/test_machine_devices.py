@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from meshd.config import TimingSettings
-from meshd.daemon import problems
+from meshd.daemon.head_api import problems
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import CHANGES, DAY_S, FORMER_MAX, SHOWN_FOR, MachineDevices

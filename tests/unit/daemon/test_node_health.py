@@ -11,7 +11,7 @@ import pytest
 
 from meshd.api.node_schema import GpuLoadIn, HeartbeatIn, PollIn, ResultIn, Verb
 from meshd.config import TimingSettings
-from meshd.daemon import views
+from meshd.daemon.head_api import views
 from meshd.daemon.nodes import health as node_health
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.logs import LINES, NodeLogs

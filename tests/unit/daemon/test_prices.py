@@ -18,10 +18,10 @@ from structlog.testing import capture_logs
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
 from meshd.config import PriceSettings
+from meshd.daemon.head_api.problems import of_price_files
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import AGAIN_DENIED_S, AGAIN_S, LOOK_EVERY_S, Prices
 from meshd.daemon.prices.service import PriceDesk
-from meshd.daemon.problems import of_price_files
 from meshd.errors import AuthFailed, Transient
 from meshd.model.desired import Desired
 from meshd.model.observed import Fresh, Observation, Unavailable

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from meshd.api import schema as s
-from meshd.daemon import doctor as doctors
-from meshd.daemon.doctor import Doctor
+from meshd.daemon.head_api import doctor as doctors
+from meshd.daemon.head_api.doctor import Doctor
+from meshd.daemon.head_api.views import sources
 from meshd.daemon.slurm.ping import SPACING_S, SlurmPing
-from meshd.daemon.views import sources
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, Snapshot
 from tests.unit.daemon.small import HandClock

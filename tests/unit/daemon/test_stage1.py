@@ -11,8 +11,8 @@ import pytest
 from pydantic import SecretStr
 
 from meshd.config import ClusterSettings, Settings
-from meshd.daemon import problems
 from meshd.daemon.auth_key.wiring import AuthKeyParts, Sights, build
+from meshd.daemon.head_api import problems
 from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.store import Records
 from meshd.daemon.machines.user_data import Stage1Maker

@@ -9,7 +9,7 @@ import pytest
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.daemon.targets import asked_target, chosen_pool, next_target
+from meshd.daemon.head_api.scale import asked_target, chosen_pool, next_target
 from meshd.model.desired import Desired, Pool, Target
 from meshd.plan.target_options import OPTIONS, options_of
 from tests.unit.worlds import NOW, OFFER

@@ -22,10 +22,10 @@ from meshd.api.metrics import MetricsServer
 from meshd.api.schema import ProblemView
 from meshd.api.server import ApiServer
 from meshd.config import MetricsSettings
-from meshd.daemon.measure import standing
-from meshd.daemon.problems import of_breakers
+from meshd.daemon.head_api.metrics_server import RETRY_S, Telemetry
+from meshd.daemon.head_api.metrics_snapshot import standing
+from meshd.daemon.head_api.problems import of_breakers
 from meshd.daemon.providers.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
-from meshd.daemon.telemetry import RETRY_S, Telemetry
 from meshd.errors import ConfigError
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase

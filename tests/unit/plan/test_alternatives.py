@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from meshd.daemon.views import alternatives
+from meshd.daemon.head_api.views import alternatives
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshd.config import PriceSettings, Settings
+from meshd.daemon.head_api.problems import of_plan, of_prices
+from meshd.daemon.head_api.views import alternatives
 from meshd.daemon.machines.desired_state import pools
-from meshd.daemon.problems import of_plan, of_prices
-from meshd.daemon.views import alternatives
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh

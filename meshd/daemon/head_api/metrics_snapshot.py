@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from meshd.api.schema import ProblemView
+from meshd.daemon.head_api.views import sources
 from meshd.daemon.providers.breaker import Breaker
-from meshd.daemon.views import sources
 from meshd.model.desired import Desired
 from meshd.model.machine import COSTS_MONEY, Machine
 from meshd.model.observed import Snapshot

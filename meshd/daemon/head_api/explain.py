@@ -8,9 +8,9 @@ from datetime import datetime
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
-from meshd.daemon import views
+from meshd.daemon.head_api import views
+from meshd.daemon.head_api.names import near_words, pool_of_slot
 from meshd.daemon.machines.controller import Tick
-from meshd.daemon.names import near_words, pool_of_slot
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, Machine, Phase
 from meshd.model.plan import RequestMachine

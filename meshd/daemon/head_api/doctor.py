@@ -12,7 +12,7 @@ import structlog
 
 from meshd.api.schema import CheckRow
 from meshd.daemon.auth_key.checks import DeviceChecks
-from meshd.daemon.checkrow import fail, ok, warn
+from meshd.daemon.head_api.check_rows import fail, ok, warn
 from meshd.daemon.nodes import metadata_service as metadata_watch
 from meshd.daemon.providers import host_trust
 from meshd.errors import AuthFailed, MeshdError, ProviderOff, RateLimited, Transient, Uncertain

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
-from meshd.daemon.machine_desk import MachineDesk
+from meshd.daemon.head_api.machines import MachineDesk
 from meshd.model.desired import Desired
 from meshd.store.events import EventFilter
 from meshd.store.journal import Journal

@@ -10,7 +10,7 @@ import structlog
 from meshd.api.listen import SocketError
 from meshd.api.metrics import MetricsServer
 from meshd.api.schema import ProblemView
-from meshd.daemon import problems
+from meshd.daemon.head_api import problems
 from meshd.obs.metrics import Metrics
 from meshd.runtime.clock import Clock
 

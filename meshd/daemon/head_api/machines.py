@@ -7,11 +7,11 @@ from collections.abc import Callable
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
-from meshd.daemon import views
+from meshd.daemon.head_api import views
+from meshd.daemon.head_api.names import near_words, pool_of_slot
 from meshd.daemon.machines.controller import Reconciler
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.store import Records
-from meshd.daemon.names import near_words, pool_of_slot
 from meshd.model.desired import Desired
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.runtime.clock import Clock

@@ -13,25 +13,25 @@ from meshd import __version__
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import NotReady
-from meshd.daemon import problems, views
 from meshd.daemon.auth_key.service import RotationDesk
-from meshd.daemon.event_filter import event_filter
-from meshd.daemon.explain import Explainer
-from meshd.daemon.machine_desk import MachineDesk
+from meshd.daemon.head_api import problems, views
+from meshd.daemon.head_api.event_feed import News
+from meshd.daemon.head_api.event_filter import event_filter
+from meshd.daemon.head_api.explain import Explainer
+from meshd.daemon.head_api.machines import MachineDesk
+from meshd.daemon.head_api.offers import offers_view
+from meshd.daemon.head_api.scale import chosen_pool, next_target
 from meshd.daemon.machines.controller import Reconciler, Tick
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.store import Records
 from meshd.daemon.munge_key.service import MungeDesk
-from meshd.daemon.news import News
 from meshd.daemon.nodes import health as node_health
 from meshd.daemon.nodes.health import health_view
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.token_service import TokenDesk
-from meshd.daemon.offers import offers_view
 from meshd.daemon.prices.service import PriceDesk
 from meshd.daemon.slurm.ping import SlurmPing
-from meshd.daemon.targets import chosen_pool, next_target
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from meshd.api import schema as s
-from meshd.daemon import views
+from meshd.daemon.head_api import views
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.plan.capabilities import NO_TUN
