@@ -16,6 +16,7 @@ from meshd.api.auth import Gate
 from meshd.api.schema import ProblemView, ReloadView
 from meshd.api.server import ApiServer
 from meshd.config import Settings
+from meshd.daemon.active_rotation import UnderWay, under_way
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.current_key import current_key
 from meshd.daemon.auth_key.wiring import Sights
@@ -26,7 +27,7 @@ from meshd.daemon.head_api.metrics_server import Telemetry
 from meshd.daemon.head_api.metrics_snapshot import standing
 from meshd.daemon.head_api.service import Desk
 from meshd.daemon.head_api.views import sight_of, status_line
-from meshd.daemon.in_force import InForce
+from meshd.daemon.live_settings import InForce
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.boot_breaker import BootBreaker
 from meshd.daemon.machines.cloud_steps import CloudSteps
@@ -70,7 +71,6 @@ from meshd.daemon.slurm.gpu_devices import GpuDevices
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.slurm.publishing import NEWER_SLURM, Publishing
 from meshd.daemon.slurm.root_files import RootFiles
-from meshd.daemon.under_way import UnderWay, under_way
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.munge.client import MungeClient

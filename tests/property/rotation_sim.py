@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from meshd.api.node_schema import ResultIn
+from meshd.daemon.active_rotation import UnderWay, under_way
 from meshd.daemon.auth_key.controller import RotationEngine
 from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.daemon.auth_key.machine_keys import MachineKeys
@@ -25,7 +26,6 @@ from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import Means
 from meshd.daemon.auth_key.triggers import Occasion
 from meshd.daemon.machines.store import Records
-from meshd.daemon.under_way import UnderWay, under_way
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmView, TailnetPeer, TailnetView, Unavailable

@@ -17,7 +17,7 @@ from meshd.api.node_schema import Verb
 from meshd.cli.main import COMMANDS, cli
 from meshd.config import PoolSettings, ProviderSettings, Settings
 from meshd.contract.faults import Kind
-from meshd.daemon.in_force import RELOADABLE
+from meshd.daemon.live_settings import RELOADABLE
 from meshd.model.machine import MOVES
 from providers._settings import AdapterSettings
 from providers.aws.settings import AwsSettings

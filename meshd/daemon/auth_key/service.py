@@ -7,9 +7,9 @@ from collections.abc import Callable
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
+from meshd.daemon.active_rotation import UnderWay
 from meshd.daemon.auth_key.controller import RotationEngine
 from meshd.daemon.auth_key.triggers import Occasion
-from meshd.daemon.under_way import UnderWay
 from meshd.model.ids import slot_order
 from meshd.model.words import counted
 from meshd.runtime.clock import Clock

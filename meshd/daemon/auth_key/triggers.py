@@ -10,8 +10,8 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
+from meshd.daemon.active_rotation import UnderWay
 from meshd.daemon.auth_key.controller import RotationEngine
-from meshd.daemon.under_way import UnderWay
 from meshd.errors import TailnetError
 from meshd.model.words import ending
 from meshd.runtime.clock import Clock

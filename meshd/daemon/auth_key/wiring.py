@@ -10,6 +10,7 @@ import structlog
 
 from meshd import config
 from meshd.config import Settings, TailnetSettings
+from meshd.daemon.active_rotation import UnderWay
 from meshd.daemon.auth_key.controller import RotationEngine
 from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.daemon.auth_key.machine_keys import MachineKeys
@@ -20,7 +21,6 @@ from meshd.daemon.auth_key.steps import Means, Prover
 from meshd.daemon.auth_key.triggers import Occasion
 from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.under_way import UnderWay
 from meshd.errors import ConfigError, TailnetError
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
 from meshd.obs.log import register_secret

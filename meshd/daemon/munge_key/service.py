@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
+from meshd.daemon.active_rotation import UnderWay
 from meshd.daemon.head_api.check_rows import fail, ok, warn
 from meshd.daemon.munge_key.controller import MungeRotator
-from meshd.daemon.under_way import UnderWay
 from meshd.errors import MungeError, SlurmError
 from meshd.model.ids import slot_order
 from meshd.model.words import counted

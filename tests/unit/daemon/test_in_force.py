@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshd import config
-from meshd.daemon.in_force import InForce
+from meshd.daemon.live_settings import InForce
 from meshd.errors import ConfigError
 from meshd.model.machine import Machine, Phase
 from tests.unit.worlds import machine

@@ -17,11 +17,11 @@ from pydantic import SecretBytes
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn
+from meshd.daemon.active_rotation import under_way
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.service import MungeDesk
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.under_way import under_way
 from meshd.model.machine import Phase
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
