@@ -37,7 +37,7 @@ from meshd.api.schema import (
 )
 
 
-class HeadDesk(Protocol):
+class HeadApi(Protocol):
     """The desk at which requests are served.
 
     The server has checked who asks: methods with an `actor` are called only for those who may write, and the actor is

@@ -12,7 +12,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from meshd.api.doorkeeper import Doorkeeper, Limits, address_of, share
-from meshd.api.node_desk import NodeDesk
+from meshd.api.node_desk import NodeHandlers
 from meshd.api.node_results import LOGS_MAX_B
 from meshd.api.node_schema import JoinIn, MungeIn, PollIn, TroubleIn
 from meshd.api.node_throttle import Throttle
@@ -61,7 +61,7 @@ class NodeApi:
 
     def __init__(
         self,
-        desk: NodeDesk,
+        desk: NodeHandlers,
         *,
         poll_hold_s: float,
         clock: Clock,

@@ -13,7 +13,7 @@ from meshd.model.hardware import NodeFacts
 from meshd.model.observed import TailnetPeer
 
 
-class NodeDesk(Protocol):
+class NodeHandlers(Protocol):
     """The daemon's side. Every call may come again: an answer may be lost on its way to the machine.
 
     Any call may raise TailnetError, SlurmError, StoreError or MungeError: the agent is told to try again.

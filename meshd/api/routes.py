@@ -14,7 +14,7 @@ from prometheus_client.aiohttp import make_aiohttp_handler
 from pydantic import BaseModel
 
 from meshd.api.auth import UNKNOWN_ACTOR, Actor, Gate, peer_of
-from meshd.api.desk import HeadDesk
+from meshd.api.desk import HeadApi
 from meshd.api.faults import Denied, NotReady, TooMany
 from meshd.api.metrics import PAGE as METRICS
 from meshd.api.schema import (
@@ -48,7 +48,7 @@ POLLS_PER_USER = 32
 class Routes:
     """Handlers: read the request, check the caller, ask the desk, write the answer."""
 
-    def __init__(self, desk: HeadDesk, gate: Gate, metrics: CollectorRegistry) -> None:
+    def __init__(self, desk: HeadApi, gate: Gate, metrics: CollectorRegistry) -> None:
         self._desk = desk
         self._gate = gate
         self._metrics = metrics

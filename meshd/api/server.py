@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from meshd.api.auth import Gate, peer_of
 from meshd.api.boundary import boundary
-from meshd.api.desk import HeadDesk
+from meshd.api.desk import HeadApi
 from meshd.api.doorkeeper import Doorkeeper, Limits, share
 from meshd.api.faults import TooMany
 from meshd.api.listen import SocketError, clear_stale, identity
@@ -36,10 +36,10 @@ WAIT_MAX_S = 5.0
 _SHUTDOWN_TIMEOUT_S = 5.0
 
 
-class ApiServer:
+class HeadApiServer:
     """Serves a desk. `start` and `stop` once each."""
 
-    def __init__(self, desk: HeadDesk, *, path: Path, gate: Gate, metrics: CollectorRegistry) -> None:
+    def __init__(self, desk: HeadApi, *, path: Path, gate: Gate, metrics: CollectorRegistry) -> None:
         self._desk = desk
         self._path = path
         self._gate = gate

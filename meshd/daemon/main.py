@@ -14,7 +14,7 @@ import structlog
 from meshd import __version__
 from meshd.api.auth import Gate
 from meshd.api.schema import ProblemView, ReloadView
-from meshd.api.server import ApiServer
+from meshd.api.server import HeadApiServer
 from meshd.config import Settings
 from meshd.daemon.active_rotation import UnderWay, under_way
 from meshd.daemon.auth_key.checks import DeviceChecks
@@ -42,7 +42,7 @@ from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.quiesce import MungeHold
-from meshd.daemon.munge_key.service import MungeDesk
+from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes import metadata_service as metadata_watch
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
@@ -51,10 +51,10 @@ from meshd.daemon.nodes.join_token_watch import TicketWatch
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.roster import Roster
-from meshd.daemon.nodes.server import NodeFront, head_facts
-from meshd.daemon.nodes.service import NodeDeskOfDaemon
+from meshd.daemon.nodes.server import NodeApiServer, head_facts
+from meshd.daemon.nodes.service import NodeService
 from meshd.daemon.nodes.token_renewal import TokenRenewer
-from meshd.daemon.nodes.token_service import TokenDesk
+from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe.loop_lag import Pulse
@@ -63,7 +63,7 @@ from meshd.daemon.observe.source import Refresh, sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
-from meshd.daemon.prices.service import PriceDesk
+from meshd.daemon.prices.service import PriceService
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.off import OffProvider
 from meshd.daemon.providers.registry import load_providers
@@ -132,7 +132,7 @@ class Daemon:
         self._renewer = TokenRenewer(
             records, self._tokens, self._agents, clock, lambda: self.settings.node_api.poll_hold_s
         )
-        self._token_desk = TokenDesk(self._renewer, clock)
+        self._token_desk = NodeTokenService(self._renewer, clock)
         self._reports = NodeReports(records.node_event)
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         head_names = HeadNames(settings.cluster.socket.parent, lambda: self.settings.slurm.head_hosts, clock)
@@ -175,7 +175,7 @@ class Daemon:
             nodes=MungeNodes(self._journal, self._sources.slurm_view, clock, settings.node_api.poll_hold_s),
             look_at_slurm=self._sources.slurm.read_once,
         )  # fmt: skip
-        self._munge_desk = MungeDesk(self._rotator, self._slurm.auth_type, self._under_way, clock)
+        self._munge_desk = MungeKeyService(self._rotator, self._slurm.auth_type, self._under_way, clock)
 
         # What carries steps out.
         stage1 = Stage1Maker(
@@ -233,12 +233,12 @@ class Daemon:
             tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
             look_at_slurm=self._sources.slurm.read_once, slurm_ping=slurm_ping,
             look_at_key=self._sources.key.read_once, read_offers=Refresh(self._sources.offers.values(), clock),
-            prices=PriceDesk(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
+            prices=PriceService(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
             munge=self._munge_desk, tokens=self._token_desk, logs=self._logs,
             rotation=self._auth.desk,
         )  # fmt: skip
-        self._node_front = NodeFront(settings.node_api, lambda: self._watcher.own_ipv4, self._node_desk, clock)
-        self._api = ApiServer(
+        self._node_front = NodeApiServer(settings.node_api, lambda: self._watcher.own_ipv4, self._node_desk, clock)
+        self._api = HeadApiServer(
             self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()),
             metrics=self._metrics.registry,
         )  # fmt: skip
@@ -405,8 +405,8 @@ class Daemon:
         finally:
             await self._end(tasks)
 
-    def _node_desk(self, head_ip: str) -> NodeDeskOfDaemon:
-        return NodeDeskOfDaemon(
+    def _node_desk(self, head_ip: str) -> NodeService:
+        return NodeService(
             records=self._records, tokens=self._tokens, agents=self._agents, devices=self._machine_devices,
             whois=self._local, munge=self._munge, rotator=self._rotator, head=head_facts(self.settings, head_ip),
             timing=lambda: self.settings.timing, nodes=self._nodes,

@@ -21,7 +21,7 @@ import aiohttp
 
 from meshd.api.node_api import NodeApi
 from meshd.daemon import main as wiring
-from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.errors import TailnetError
 from meshd.model.machine import Phase
 from meshd.model.observed import TailnetPeer
@@ -128,7 +128,7 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
         daemon = await steady.daemon()
         slurm.read()
         whois = Whois()
-        desk = NodeDeskOfDaemon(
+        desk = NodeService(
             records=daemon._records, tokens=daemon._tokens, agents=daemon._agents, devices=daemon._machine_devices,
             whois=whois, munge=daemon._munge, rotator=daemon._rotator,
             head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),

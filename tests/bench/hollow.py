@@ -21,7 +21,7 @@ from meshd.api.node_api import NodeApi
 from meshd.config import NodeApiSettings, TimingSettings
 from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.model.observed import TailnetPeer
 from meshd.runtime.clock import SystemClock
@@ -86,7 +86,7 @@ async def serving(head: Head, count: int, make: Callable[[int], Node]) -> AsyncI
         make: makes one by its index, in the other process: something that can be pickled.
     """
     tokens, api = MachineTokens.at(head.directory / "t"), NodeApiSettings()
-    desk = NodeDeskOfDaemon(
+    desk = NodeService(
         records=head.records, tokens=tokens, agents=head.queues, devices=cast("Any", None), whois=head,
         munge=head.munge, rotator=head.rotator,
         head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), api.poll_hold_s), timing=TimingSettings,

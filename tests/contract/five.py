@@ -37,7 +37,7 @@ from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import Records
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
-from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.poll_intervals import Pace
 from meshd.daemon.observe.source import sources_of
@@ -310,7 +310,7 @@ class Engine:
     async def start(self) -> None:
         """Serve the node API and look at everything once."""
         head = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 0.0)
-        desk = NodeDeskOfDaemon(
+        desk = NodeService(
             records=self.records, tokens=self._tokens, agents=self._queues, whois=self.world, munge=cast("Any", None),
             devices=MachineDevices(self.records, self._tailnet, None), rotator=cast("Any", _Rotator()), head=head,
             timing=lambda: self._settings.timing, nodes=self._nodes,

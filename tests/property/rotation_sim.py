@@ -21,7 +21,7 @@ from meshd.daemon.auth_key.controller import RotationEngine
 from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.rotation_view import reachable, world_of
-from meshd.daemon.auth_key.service import RotationDesk
+from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import Means
 from meshd.daemon.auth_key.triggers import Occasion
@@ -302,7 +302,7 @@ class Life:
             AuthRotations(self.journal), means, self.world, net.clock, occasion=self.occasion, look=self.look,
             greetings=Greetings(net.greet, net, net.clock),
         )  # fmt: skip
-        self.desk = RotationDesk(
+        self.desk = AuthKeyService(
             self.engine, self.occasion, self.store, self.file, mints=False, can_mint=True,
             shared_key_wanted=shared_key_wanted, world=self.world, under_way=self.under_way, clock=net.clock,
         )  # fmt: skip

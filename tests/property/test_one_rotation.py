@@ -20,7 +20,7 @@ from meshd.api.faults import Refused
 from meshd.api.schema import AbortRotationRequest, MungeRotationRequest, RotateKeyRequest
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.nodes import MungeNodes
-from meshd.daemon.munge_key.service import MungeDesk
+from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
@@ -78,7 +78,7 @@ class Both:
             head=self.head, agents=AgentQueues(), nodes=MungeNodes(journal, slurm, clock, 25.0),
             look_at_slurm=look, clock=clock,
         )  # fmt: skip
-        self.munge_desk = MungeDesk(self.munge, auth_type, self.life.under_way, clock)
+        self.munge_desk = MungeKeyService(self.munge, auth_type, self.life.under_way, clock)
 
     async def restart(self) -> None:
         self.munge._steps.cancel()

@@ -26,9 +26,9 @@ from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.join_token_watch import TicketWatch
-from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.daemon.nodes.token_renewal import TokenRenewer
-from meshd.daemon.nodes.token_service import TokenDesk
+from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.hardware import GpuFact
@@ -135,8 +135,8 @@ class Head(Small):
         )  # fmt: skip
         self.watch = TicketWatch(self.journal)
         self.renewer = TokenRenewer(self.records, self.tokens, self.queues, self.clock, lambda: 25.0)
-        self.token_desk = TokenDesk(self.renewer, self.clock)
-        self.desk = NodeDeskOfDaemon(
+        self.token_desk = NodeTokenService(self.renewer, self.clock)
+        self.desk = NodeService(
             records=self.records, tokens=self.tokens, agents=self.queues, devices=self.devices, whois=self,
             munge=munge, rotator=self.rotator, head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
             timing=lambda: self.timing, slurm_version=lambda: "24.11.5", nodes=self.node_steps,

@@ -15,7 +15,7 @@ from meshd.config import TimingSettings
 from meshd.daemon.machines.event_budget import BURST, SUMMED_EVERY_S
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import COPIES_MAX, MachineDevices
-from meshd.daemon.nodes.service import HeadFacts, NodeDeskOfDaemon
+from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import JoinRefused
 from meshd.model.desired import Target
@@ -49,7 +49,7 @@ class House:
         self.small.journal.event(NOW, "drain", "drained by alice")
         unused: Any = None
         rotator: Any = self.rotator
-        self.desk = NodeDeskOfDaemon(
+        self.desk = NodeService(
             records=self.small.records, tokens=MachineTokens.at(root / "machines.key"), agents=self.queues,
             devices=unused, whois=unused, munge=unused, rotator=rotator, head=HEAD, timing=TimingSettings,
             slurm_version=lambda: "24.11.5", nodes=unused, ends_itself=lambda _: True,

@@ -20,8 +20,8 @@ from meshd.tailnet.rotation_settle import holds_up
 from meshd.tailnet.rotation_world import SeenNode, World
 
 
-class RotationDesk:
-    """See meshd.api.desk.HeadDesk for what each method promises.
+class AuthKeyService:
+    """See meshd.api.desk.HeadApi for what each method promises.
 
     Args:
         engine: drives rotations.

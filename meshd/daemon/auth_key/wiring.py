@@ -15,7 +15,7 @@ from meshd.daemon.auth_key.controller import RotationEngine
 from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.rotation_view import reachable, world_of
-from meshd.daemon.auth_key.service import RotationDesk
+from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import Means, Prover
 from meshd.daemon.auth_key.triggers import Occasion
@@ -81,7 +81,7 @@ class AuthKeyParts:
     api: KeyApi | None
     engine: RotationEngine
     occasion: Occasion
-    desk: RotationDesk
+    desk: AuthKeyService
 
 
 def build(
@@ -191,7 +191,7 @@ def build(
         AuthRotations(records.journal), means, world, clock, occasion=occasion, look=sights.look,
         greetings=Greetings(sights.greet, agents, clock),
     )  # fmt: skip
-    desk = RotationDesk(
+    desk = AuthKeyService(
         engine, occasion, store, file, mints=mints, can_mint=minter is not None,
         shared_key_wanted=modes.shared_key_wanted, world=world, under_way=under_way, clock=clock,
     )  # fmt: skip

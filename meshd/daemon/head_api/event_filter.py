@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
-from meshd.daemon.head_api.machines import MachineDesk
+from meshd.daemon.head_api.machines import MachineService
 from meshd.model.desired import Desired
 from meshd.store.events import EventFilter
 from meshd.store.journal import Journal
@@ -20,7 +20,7 @@ KINDS = frozenset({
 """Kinds that may be asked for before there is an event of them; others are known once one is in the journal."""
 
 
-def event_filter(query: s.EventsQuery, desired: Desired, journal: Journal, machines: MachineDesk) -> EventFilter:
+def event_filter(query: s.EventsQuery, desired: Desired, journal: Journal, machines: MachineService) -> EventFilter:
     """What the query matches.
 
     Raises:

@@ -17,8 +17,8 @@ from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.runtime.clock import Clock
 
 
-class MachineDesk:
-    """See meshd.api.desk.HeadDesk for what each method promises. A machine may be named by its slot."""
+class MachineService:
+    """See meshd.api.desk.HeadApi for what each method promises. A machine may be named by its slot."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is done for people: the HeadDesk of the unix-socket API."""
+"""What is done for people: the HeadApi of the unix-socket API."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from meshd import __version__
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import NotReady
-from meshd.daemon.auth_key.service import RotationDesk
+from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.head_api import problems, views
 from meshd.daemon.head_api.event_feed import News
 from meshd.daemon.head_api.event_filter import event_filter
 from meshd.daemon.head_api.explain import Explainer
-from meshd.daemon.head_api.machines import MachineDesk
+from meshd.daemon.head_api.machines import MachineService
 from meshd.daemon.head_api.offers import offers_view
 from meshd.daemon.head_api.scale import chosen_pool, next_target
 from meshd.daemon.machines.controller import Reconciler, Tick
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.store import Records
-from meshd.daemon.munge_key.service import MungeDesk
+from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes import health as node_health
 from meshd.daemon.nodes.health import health_view
 from meshd.daemon.nodes.logs import NodeLogs
-from meshd.daemon.nodes.token_service import TokenDesk
-from meshd.daemon.prices.service import PriceDesk
+from meshd.daemon.nodes.token_service import NodeTokenService
+from meshd.daemon.prices.service import PriceService
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.desired import Block, Desired, Pool, Target
 from meshd.model.ids import slot_order
@@ -68,7 +68,7 @@ DOCTOR_FRESH_S = 2.0
 
 
 class Desk:
-    """See meshd.api.desk.HeadDesk for what each method promises."""
+    """See meshd.api.desk.HeadApi for what each method promises."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Desk:
         slurm: SlurmControl,
         published: PublishState,
         doctor: DoctorChecks,
-        rotation: RotationDesk,
+        rotation: AuthKeyService,
         problems_of_others: Callable[[], Iterable[s.ProblemView]],
         desired: Callable[[], Desired],
         partitions: Callable[[], dict[str, str]],
@@ -92,9 +92,9 @@ class Desk:
         slurm_ping: SlurmPing | None = None,
         look_at_key: Callable[[], Awaitable[object]],
         read_offers: Callable[[], Awaitable[None]],
-        prices: PriceDesk,
-        munge: MungeDesk,
-        tokens: TokenDesk,
+        prices: PriceService,
+        munge: MungeKeyService,
+        tokens: NodeTokenService,
         logs: NodeLogs | None = None,
     ) -> None:
         self._journal = records.journal
@@ -122,7 +122,7 @@ class Desk:
         self._explainer = Explainer(self._journal, desired, self._tick, clock)
         self._started_at = clock.now()
         self._news = News(self._journal, clock)
-        self._machines = MachineDesk(records, reconciler, slurm, desired, clock)
+        self._machines = MachineService(records, reconciler, slurm, desired, clock)
 
     def _tick(self) -> Tick:
         if self._reconciler.last is None:

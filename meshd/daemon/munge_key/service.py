@@ -21,8 +21,8 @@ SLURM_USES_MUNGE = "auth/munge"
 OLD_AFTER_D = 365
 
 
-class MungeDesk:
-    """See meshd.api.desk.HeadDesk for what each method promises.
+class MungeKeyService:
+    """See meshd.api.desk.HeadApi for what each method promises.
 
     Args:
         rotator: does the work.

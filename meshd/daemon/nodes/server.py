@@ -7,7 +7,7 @@ import pwd
 from collections.abc import Callable
 
 from meshd.api.node_api import NodeApi
-from meshd.api.node_desk import NodeDesk
+from meshd.api.node_desk import NodeHandlers
 from meshd.config import NodeApiSettings, Settings
 from meshd.daemon.nodes.service import HeadFacts
 from meshd.errors import MungeError
@@ -16,7 +16,7 @@ from meshd.runtime.clock import Clock
 LOOK_INTERVAL_S = 1.0
 
 
-class NodeFront:
+class NodeApiServer:
     """Serves the node API, and moves with the head's address.
 
     Args:
@@ -27,7 +27,7 @@ class NodeFront:
     """
 
     def __init__(
-        self, settings: NodeApiSettings, own_ipv4: Callable[[], str], desk: Callable[[str], NodeDesk], clock: Clock
+        self, settings: NodeApiSettings, own_ipv4: Callable[[], str], desk: Callable[[str], NodeHandlers], clock: Clock
     ) -> None:
         self._settings = settings
         self._own_ipv4 = own_ipv4

@@ -1,4 +1,4 @@
-"""What is done for node agents: the NodeDesk of the node API."""
+"""What is done for node agents: the NodeHandlers of the node API."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Whois(Protocol):
         ...
 
 
-class NodeDeskOfDaemon:
-    """See meshd.api.node_desk.NodeDesk for what each method promises."""
+class NodeService:
+    """See meshd.api.node_desk.NodeHandlers for what each method promises."""
 
     def __init__(
         self,

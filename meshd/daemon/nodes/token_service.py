@@ -13,8 +13,8 @@ from meshd.model.words import counted
 from meshd.runtime.clock import Clock
 
 
-class TokenDesk:
-    """See meshd.api.desk.HeadDesk for what each method promises."""
+class NodeTokenService:
+    """See meshd.api.desk.HeadApi for what each method promises."""
 
     def __init__(self, renewer: TokenRenewer, clock: Clock) -> None:
         self._renewer = renewer

@@ -15,7 +15,7 @@ from meshd.provider_api import Offer
 from meshd.runtime.clock import Clock
 
 
-class PriceDesk:
+class PriceService:
     """Answers from the offers as they were read last.
 
     Args:

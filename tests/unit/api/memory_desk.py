@@ -1,4 +1,4 @@
-"""A HeadDesk that behaves: a fleet in memory, its prices, its events, and rotations of its keys."""
+"""A HeadApi that behaves: a fleet in memory, its prices, its events, and rotations of its keys."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from meshd.api.schema import MungeRotationRequest, MungeRotationView
 
 
 class MemoryMungeRotation:
-    """The two methods of HeadDesk."""
+    """The two methods of HeadApi."""
 
     def __init__(self, now: Callable[[], datetime], actors: list[Actor]) -> None:
         self._now = now

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from meshd.api.auth import Accounts, Gate
-from meshd.api.server import ApiServer
+from meshd.api.server import HeadApiServer
 from meshd.obs.metrics import Metrics
 from tests.unit.api.memory_desk import MemoryDesk
 
@@ -44,7 +44,7 @@ def serve(
     state: dict[str, Any] = {}
 
     async def body() -> None:
-        server = ApiServer(
+        server = HeadApiServer(
             desk, path=socket, gate=Gate(group, own_uid=own_uid, accounts=accounts), metrics=Metrics().registry
         )
         await server.start()

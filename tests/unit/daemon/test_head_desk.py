@@ -19,12 +19,12 @@ from meshd.daemon.head_api.service import Desk
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.token_renewal import TokenRenewer
-from meshd.daemon.nodes.token_service import TokenDesk
+from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import Refresh, Source
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
-from meshd.daemon.prices.service import PriceDesk
+from meshd.daemon.prices.service import PriceService
 from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, Transient, Uncertain
 from meshd.model.desired import Block, Target
 from meshd.model.ids import MachineName
@@ -70,7 +70,7 @@ class World(Small):
         prices = Prices({}, files, self.clock, settings=PriceSettings, read_offers=nothing, tell=lambda _: None)
         rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").desk
         renewer = TokenRenewer(self.records, MachineTokens(b"s" * 32), AgentQueues(), self.clock, lambda: 25.0)
-        tokens = TokenDesk(renewer, self.clock)
+        tokens = NodeTokenService(renewer, self.clock)
         self.desk = Desk(
             records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
@@ -78,7 +78,7 @@ class World(Small):
             reload=lambda: s.ReloadView(reloaded=True), tailscale_version=lambda: "1.102",
             look_at_slurm=self.look_at_slurm, look_at_key=self.look_at_key, read_offers=self.read_offers,
             problems_of_others=lambda: [],
-            prices=PriceDesk(prices, lambda: self.seen.offers, self.desired, self.clock),
+            prices=PriceService(prices, lambda: self.seen.offers, self.desired, self.clock),
             munge=MungeLab(directory / "munge").desk, tokens=tokens,
             rotation=rotation,
         )  # fmt: skip

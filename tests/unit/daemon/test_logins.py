@@ -16,7 +16,7 @@ from meshd.config import TimingSettings
 from meshd.daemon.head_api import problems
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.nodes.service import NodeDeskOfDaemon
+from meshd.daemon.nodes.service import NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model import plan as p
@@ -44,9 +44,9 @@ async def small(tmp_path: Path) -> AsyncIterator[Small]:
     world.journal.close()
 
 
-def desk_of(small: Small, directory: Path) -> NodeDeskOfDaemon:
+def desk_of(small: Small, directory: Path) -> NodeService:
     others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
-    return NodeDeskOfDaemon(
+    return NodeService(
         records=small.records, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
         rotator=cast("Any", Rotator()), timing=TimingSettings, slurm_version=lambda: "",
         ends_itself=lambda _: True, **others,

@@ -16,7 +16,7 @@ from meshd.daemon.head_api import problems
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import CHANGES, DAY_S, FORMER_MAX, SHOWN_FOR, MachineDevices
-from meshd.daemon.nodes.service import NodeDeskOfDaemon
+from meshd.daemon.nodes.service import NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.ids import MachineName, SlotName
@@ -180,7 +180,7 @@ async def test_a_second_machine_with_a_living_machines_device_may_not_join_and_i
     records = house.small.records
     house.small.journal.put(second, "phase", "booting", NOW)
     others: dict[str, Any] = dict.fromkeys(("whois", "munge", "head", "rotator"))
-    desk = NodeDeskOfDaemon(
+    desk = NodeService(
         records=records, tokens=MachineTokens.at(tmp_path / "machines.key"), agents=AgentQueues(),
         devices=house.devices, timing=TimingSettings, slurm_version=lambda: "", ends_itself=lambda _: True,
         nodes=NodeSteps(records, cast("Any", None), AgentQueues(), None, TimingSettings), **others,

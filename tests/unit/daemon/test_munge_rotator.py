@@ -20,7 +20,7 @@ from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn
 from meshd.daemon.active_rotation import under_way
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.nodes import MungeNodes
-from meshd.daemon.munge_key.service import MungeDesk
+from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.model.machine import Phase
 from meshd.munge.key import fingerprint
@@ -163,7 +163,7 @@ class Lab:
             look_at_slurm=look, clock=clock, pace=PACE,
         )  # fmt: skip
         self.auth_rotations = AuthRotations(self.journal)
-        self.desk = MungeDesk(
+        self.desk = MungeKeyService(
             self.rotator, auth, lambda: under_way(self.auth_rotations.last(), self.rotator.rotation), clock
         )
 

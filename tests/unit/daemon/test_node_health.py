@@ -15,7 +15,7 @@ from meshd.daemon.head_api import views
 from meshd.daemon.nodes import health as node_health
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.logs import LINES, NodeLogs
-from meshd.daemon.nodes.service import NodeDeskOfDaemon
+from meshd.daemon.nodes.service import NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.model.desired import Target
 from meshd.model.hardware import GpuFact
@@ -47,7 +47,7 @@ class World(Small):
         super().__init__(directory, FIRST, SECOND)
         self.journal.set_target(Target("h100", 2), "said", NOW)
         others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
-        self.node_desk = NodeDeskOfDaemon(
+        self.node_desk = NodeService(
             records=self.records, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
             rotator=cast("Any", Rotator()), timing=TimingSettings, slurm_version=lambda: "",
             ends_itself=lambda _: True, reports=self.reports, **others,

@@ -21,7 +21,7 @@ from meshd.config import PriceSettings
 from meshd.daemon.head_api.problems import of_price_files
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import AGAIN_DENIED_S, AGAIN_S, LOOK_EVERY_S, Prices
-from meshd.daemon.prices.service import PriceDesk
+from meshd.daemon.prices.service import PriceService
 from meshd.errors import AuthFailed, Transient
 from meshd.model.desired import Desired
 from meshd.model.observed import Fresh, Observation, Unavailable
@@ -78,7 +78,7 @@ class World:
             {"aws": self.book}, self.files, self.clock, settings=lambda: self.settings, read_offers=self.read_offers,
             tell=self.told.append,
         )  # fmt: skip
-        self.desk = PriceDesk(self.prices, lambda: self.offers, lambda: Desired("lab", {}, {}), self.clock)
+        self.desk = PriceService(self.prices, lambda: self.offers, lambda: Desired("lab", {}, {}), self.clock)
 
     async def read_offers(self, provider: str) -> None:
         self.read.append(provider)

@@ -15,7 +15,7 @@ import pytest
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.spare_keys import RETRY_MAX_S, TOLD_AFTER, SpareKeys
 from meshd.daemon.machines.store import Records
-from meshd.daemon.nodes.service import NodeDeskOfDaemon
+from meshd.daemon.nodes.service import NodeService
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.store.journal import Journal
 from meshd.store.machine_keys import OpenKeys
@@ -307,9 +307,9 @@ async def test_the_nodes_word_decides_what_it_holds(house: House) -> None:
     one = house.add(own_key=False)
     desk: Any = SimpleNamespace(_records=house.records)
     report: Any = SimpleNamespace(spare_key_sha256="a" * 64, auth_key_sha256="")
-    after = NodeDeskOfDaemon._keeps_spare(desk, one, report)
+    after = NodeService._keeps_spare(desk, one, report)
     assert (after.spare_key, after.own_key) == ("a" * 64, True)
     report.spare_key_sha256 = ""
-    after = NodeDeskOfDaemon._keeps_spare(desk, after, report)
+    after = NodeService._keeps_spare(desk, after, report)
     assert (after.spare_key, after.own_key) == ("", True)
     assert "no spare auth key any more" in [event.text for event in house.journal.events(0, 100)][-1]

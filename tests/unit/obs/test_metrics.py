@@ -20,7 +20,7 @@ from meshd.api.auth import Gate
 from meshd.api.listen import SocketError
 from meshd.api.metrics import MetricsServer
 from meshd.api.schema import ProblemView
-from meshd.api.server import ApiServer
+from meshd.api.server import HeadApiServer
 from meshd.config import MetricsSettings
 from meshd.daemon.head_api.metrics_server import RETRY_S, Telemetry
 from meshd.daemon.head_api.metrics_snapshot import standing
@@ -119,7 +119,7 @@ async def metrics() -> Metrics:
 
 async def test_served_on_the_unix_socket(metrics: Metrics, tmp_path: Path) -> None:
     path = tmp_path / "s"
-    server = ApiServer(MemoryDesk(), path=path, gate=Gate("nobody", own_uid=0), metrics=metrics.registry)
+    server = HeadApiServer(MemoryDesk(), path=path, gate=Gate("nobody", own_uid=0), metrics=metrics.registry)
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:
         async with session.get("http://meshd/metrics") as answer:
