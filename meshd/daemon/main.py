@@ -25,7 +25,7 @@ from meshd.daemon.head_api import problems
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.metrics_server import Telemetry
 from meshd.daemon.head_api.metrics_snapshot import standing
-from meshd.daemon.head_api.service import Desk
+from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.head_api.views import sight_of, status_line
 from meshd.daemon.live_settings import InForce
 from meshd.daemon.machines import desired_state as wanted
@@ -224,7 +224,7 @@ class Daemon:
         )  # fmt: skip
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
         self._metrics.follow(self._standing)
-        self._desk = Desk(
+        self._desk = HeadService(
             records=records, reconciler=self._reconciler, executor=self._executor, slurm=self._slurm,
             published=self._publishing, doctor=doctor, problems_of_others=self._problems, desired=self.desired,
             partitions=lambda: {name: pool.partition or name for name, pool in self.settings.pools.items()},

@@ -67,7 +67,7 @@ DOCTOR_FRESH_S = 2.0
 """Everybody may ask for the checks, and they call clouds and programs: one run serves all who ask within this time."""
 
 
-class Desk:
+class HeadService:
     """See meshd.api.desk.HeadApi for what each method promises."""
 
     def __init__(

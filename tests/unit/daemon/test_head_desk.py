@@ -15,7 +15,7 @@ from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
 from meshd.config import PriceSettings
 from meshd.daemon.head_api.doctor import Doctor
-from meshd.daemon.head_api.service import Desk
+from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.token_renewal import TokenRenewer
@@ -71,7 +71,7 @@ class World(Small):
         rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").desk
         renewer = TokenRenewer(self.records, MachineTokens(b"s" * 32), AgentQueues(), self.clock, lambda: 25.0)
         tokens = NodeTokenService(renewer, self.clock)
-        self.desk = Desk(
+        self.desk = HeadService(
             records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
             clock=self.clock, cluster="lab", config_problem=lambda: "",
