@@ -36,7 +36,7 @@ from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.fitness_watch import FitnessWatch
 from meshd.daemon.machines.idle_watch import IdleWatch
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.user_data import Stage1Maker
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.head import HeadMunge
@@ -111,7 +111,7 @@ class Daemon:
         state = settings.cluster.state_dir
         self._journal = Journal(state / "journal.db")
         self._in_force = InForce(settings, settings_path, self._journal.machines)
-        self._records = records = Records(self._journal, clock, self._wake)
+        self._machine_store = machine_store = MachineStore(self._journal, clock, self._wake)
         self._tokens = MachineTokens.at(state / "machines.key")
         self._ticket_watch = TicketWatch(self._journal)
 
@@ -130,15 +130,15 @@ class Daemon:
         self._munge = MungeClient(run)
         self._agents = AgentQueues()
         self._renewer = TokenRenewer(
-            records, self._tokens, self._agents, clock, lambda: self.settings.node_api.poll_hold_s
+            machine_store, self._tokens, self._agents, clock, lambda: self.settings.node_api.poll_hold_s
         )
         self._token_desk = NodeTokenService(self._renewer, clock)
-        self._reports = NodeReports(records.node_event)
+        self._reports = NodeReports(machine_store.node_event)
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         head_names = HeadNames(settings.cluster.socket.parent, lambda: self.settings.slurm.head_hosts, clock)
         self._roster = Roster(self._journal, self._agents, head_names, lambda: self._watcher.own_ipv4)
         self._auth = auth_key_parts(
-            settings, clock, records, self._agents, Canary(run, clock, settings.tailnet.login_server),
+            settings, clock, machine_store, self._agents, Canary(run, clock, settings.tailnet.login_server),
             Sights(
                 lambda: self._watcher.current, lambda: self._sources.slurm.current, lambda: self._sources.key_record(),
                 self._watcher.look, self._local.greet,
@@ -183,25 +183,25 @@ class Daemon:
             lambda: self._watcher.current, self._providers,
         )  # fmt: skip
         timing = lambda: self.settings.timing  # noqa: E731
-        self._nodes = NodeSteps(records, self._slurm, self._agents, self._auth.api, timing, hold.over)
-        self._machine_devices = MachineDevices(records, lambda: self._watcher.current, self._auth.api)
+        self._nodes = NodeSteps(machine_store, self._slurm, self._agents, self._auth.api, timing, hold.over)
+        self._machine_devices = MachineDevices(machine_store, lambda: self._watcher.current, self._auth.api)
         cloud = CloudSteps(
-            settings.cluster.name, records, self._providers, stage1, timing,
+            settings.cluster.name, machine_store, self._providers, stage1, timing,
             lambda name: self._sources.listings[name].hurry(), self._nodes.at_work,
         )  # fmt: skip
         self._executor = Executor(
-            records, cloud, self._nodes, clock, self._wake,
+            machine_store, cloud, self._nodes, clock, self._wake,
             max_concurrent=lambda lane: self.settings.providers[lane].max_concurrent_calls
             if lane in self.settings.providers else 16,
         )  # fmt: skip
 
         # What decides.
-        self._boots = BootBreaker(records, timing, self.desired)
-        self._idle = IdleWatch(records, self.desired, lambda: self._executor.busy)
+        self._boots = BootBreaker(machine_store, timing, self.desired)
+        self._idle = IdleWatch(machine_store, self.desired, lambda: self._executor.busy)
         self._logs = NodeLogs(self._agents, clock)
-        self._fitness = FitnessWatch(records, self.desired, self._reports, self._logs)
+        self._fitness = FitnessWatch(machine_store, self.desired, self._reports, self._logs)
         self._reconciler = Reconciler(
-            records, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
+            machine_store, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
             interval_s=lambda: self.settings.timing.tick_interval_s, before_plan=self._before_plan, awake=self._awake,
         )  # fmt: skip
 
@@ -225,7 +225,7 @@ class Daemon:
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
         self._metrics.follow(self._standing)
         self._desk = HeadService(
-            records=records, reconciler=self._reconciler, executor=self._executor, slurm=self._slurm,
+            machine_store=machine_store, reconciler=self._reconciler, executor=self._executor, slurm=self._slurm,
             published=self._publishing, doctor=doctor, problems_of_others=self._problems, desired=self.desired,
             partitions=lambda: {name: pool.partition or name for name, pool in self.settings.pools.items()},
             clock=clock, cluster=settings.cluster.name, config_problem=lambda: self._in_force.problem,
@@ -318,7 +318,7 @@ class Daemon:
             *self._machine_devices.problems(now),
             *self._ticket_watch.problems(now),
             *self._token_desk.problems(),
-            *self._records.node_events.problems({machine.name for machine in self._journal.machines()}),
+            *self._machine_store.node_events.problems({machine.name for machine in self._journal.machines()}),
             *problems.of_journal(
                 self._journal.unreadable.lately(now), self._journal.machines(), self._journal.targets(), now
             ),
@@ -407,7 +407,7 @@ class Daemon:
 
     def _node_desk(self, head_ip: str) -> NodeService:
         return NodeService(
-            records=self._records, tokens=self._tokens, agents=self._agents, devices=self._machine_devices,
+            machine_store=self._machine_store, tokens=self._tokens, agents=self._agents, devices=self._machine_devices,
             whois=self._local, munge=self._munge, rotator=self._rotator, head=head_facts(self.settings, head_ip),
             timing=lambda: self.settings.timing, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,

@@ -19,7 +19,7 @@ import aiohttp
 
 from meshd.api.node_api import NodeApi
 from meshd.config import NodeApiSettings, TimingSettings
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
@@ -62,7 +62,7 @@ class Head:
         heard: told of each poll.
     """
 
-    records: Records
+    machine_store: MachineStore
     queues: AgentQueues
     directory: Path
     rotator: Any
@@ -87,7 +87,7 @@ async def serving(head: Head, count: int, make: Callable[[int], Node]) -> AsyncI
     """
     tokens, api = MachineTokens.at(head.directory / "t"), NodeApiSettings()
     desk = NodeService(
-        records=head.records, tokens=tokens, agents=head.queues, devices=cast("Any", None), whois=head,
+        machine_store=head.machine_store, tokens=tokens, agents=head.queues, devices=cast("Any", None), whois=head,
         munge=head.munge, rotator=head.rotator,
         head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), api.poll_hold_s), timing=TimingSettings,
         slurm_version=lambda: "24.11.5", nodes=cast("Any", None), ends_itself=lambda _: True, heard=head.heard,

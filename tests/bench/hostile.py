@@ -152,7 +152,7 @@ async def measure(seconds: float, count: int) -> dict[str, dict[str, float]]:
 
 
 def _flooding(daemon: Daemon) -> Any:
-    return daemon._records.node_events.problems({machine.name for machine in daemon._journal.machines()})
+    return daemon._machine_store.node_events.problems({machine.name for machine in daemon._journal.machines()})
 
 
 async def _during(watch: Watch, heard: Any, seconds: float) -> dict[str, float]:

@@ -27,7 +27,7 @@ from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.controller import Reconciler
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.observe.poll_intervals import Pace
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
@@ -64,7 +64,7 @@ class Head:
         }  # fmt: skip
         settings = Settings(providers={"aws": table})  # type: ignore[arg-type]
         self.journal = Journal(directory / "journal.db")
-        records = Records(self.journal, self.clock, self._wake)
+        machine_store = MachineStore(self.journal, self.clock, self._wake)
         guards = Guards(lambda: settings, Metrics(), self.clock)
         loaded = load_providers(settings, self.clock.now, lambda _: None)
         self.providers = {name: guards.around(provider) for name, provider in loaded.items()}
@@ -74,19 +74,19 @@ class Head:
             pace=Pace(self.journal, lambda: settings), settings=lambda: settings, clock=self.clock, changed=self._wake,
         )  # fmt: skip
         timing = lambda: settings.timing  # noqa: E731
-        nodes = NodeSteps(records, slurm, agents, None, timing)
+        nodes = NodeSteps(machine_store, slurm, agents, None, timing)
         cloud = CloudSteps(
-            "lab", records, self.providers, agents, timing, lambda name: self.sources.listings[name].hurry(),
+            "lab", machine_store, self.providers, agents, timing, lambda name: self.sources.listings[name].hurry(),
             nodes.at_work,
         )  # fmt: skip
         self.executor = Executor(
-            records, cloud, nodes, self.clock, self._wake,
+            machine_store, cloud, nodes, self.clock, self._wake,
             max_concurrent=lambda lane: settings.providers[lane].max_concurrent_calls
             if lane in settings.providers else 16,
         )  # fmt: skip
         self._awake = asyncio.Event()
         self.reconciler = Reconciler(
-            records, self.executor, self.clock, desired=self._desired, snapshot=self._snapshot,
+            machine_store, self.executor, self.clock, desired=self._desired, snapshot=self._snapshot,
             after_tick=lambda _: None, interval_s=lambda: settings.timing.tick_interval_s,
             before_plan=lambda _, __: None, awake=self._awake,
         )  # fmt: skip

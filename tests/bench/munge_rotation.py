@@ -23,7 +23,7 @@ import structlog
 from pydantic import SecretBytes
 
 from meshd.config import NodeApiSettings
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
@@ -148,7 +148,7 @@ async def measure(count: int) -> dict[str, float]:
         journal = Journal(directory / "journal.db")
         for i in range(1, count + 1):
             journal.put(fleet.ready(i), "phase", "ready", datetime.now(UTC))
-        records, queues = Records(journal, clock, lambda: None), AgentQueues()
+        machine_store, queues = MachineStore(journal, clock, lambda: None), AgentQueues()
         unit, slurm, munge = HeadUnit(directory), SlurmClient(programs, 10.0), MungeClient(programs)
         view: list[SlurmView] = [await slurm.view()]
 
@@ -163,7 +163,7 @@ async def measure(count: int) -> dict[str, float]:
             look_at_slurm=look_at_slurm,
         )  # fmt: skip
         unit.start()
-        head = hollow.Head(records, queues, directory, rotator, munge)
+        head = hollow.Head(machine_store, queues, directory, rotator, munge)
         async with hollow.serving(head, count, MungeNode):
             loop = asyncio.create_task(rotator.run())
             seen = await _rotate(rotator, programs)

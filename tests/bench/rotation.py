@@ -23,7 +23,7 @@ from meshd.daemon.auth_key.controller import RotationEngine
 from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.daemon.auth_key.rotation_view import world_of
 from meshd.daemon.auth_key.steps import Means
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.model.observed import Fresh, SlurmView, TailnetView
 from meshd.runtime.clock import SystemClock
@@ -110,7 +110,7 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
         assert in_use is not None
         for i in range(1, count + 1):
             journal.put(replace(fleet.ready(i), auth_key=in_use.sha256), "phase", "ready", datetime.now(UTC))
-        records, queues = Records(journal, clock, lambda: None), AgentQueues()
+        machine_store, queues = MachineStore(journal, clock, lambda: None), AgentQueues()
         new_keys: dict[str, str] = {}
 
         def world() -> World:
@@ -126,7 +126,7 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
             active = engine.active
             for machine, node in active.nodes.items() if active else ():
                 if node.node_key:
-                    new_keys[records.get(machine).tailnet_id] = node.node_key
+                    new_keys[machine_store.get(machine).tailnet_id] = node.node_key
 
         async def greet(address: str) -> None:
             """The nodes here have no WireGuard."""
@@ -134,12 +134,12 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
         api = cast("Any", control)
         minter = Minter(api, tags=TAGS, cluster="lab", clock=clock)
         nothing = cast("Any", Quiet())
-        means = Means("lab", store, api, minter, control, queues, records, (), lambda: TAGS, nothing, nothing)
+        means = Means("lab", store, api, minter, control, queues, machine_store, (), lambda: TAGS, nothing, nothing)
         engine = RotationEngine(
             AuthRotations(journal), means, world, clock, occasion=lambda: None, look=look,
             greetings=Greetings(greet, queues, clock),
         )  # fmt: skip
-        head = hollow.Head(records, queues, directory, rotator=Quiet(), munge=None, heard=engine.heard)
+        head = hollow.Head(machine_store, queues, directory, rotator=Quiet(), munge=None, heard=engine.heard)
         async with hollow.serving(head, count, KeyNode):
             loop, meter = asyncio.create_task(engine.run()), hollow.Meter()
             engine.start(Source.MINTED, by="bench", reason="measured", reauth=reauth)

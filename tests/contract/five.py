@@ -34,7 +34,7 @@ from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
 from meshd.daemon.machines.controller import Reconciler
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.service import HeadFacts, NodeService
@@ -281,7 +281,7 @@ class Engine:
     def __init__(self, world: World, directory: Path) -> None:
         self.world, clock, settings = world, world.clock, world.settings()
         self.journal = Journal(directory / "journal.db")
-        self.records = Records(self.journal, clock, lambda: None)
+        self.machine_store = MachineStore(self.journal, clock, lambda: None)
         self._tokens = MachineTokens.at(directory / "machines.key")
         guards = Guards(lambda: settings, Metrics(), clock)
         loaded = load_providers(settings, clock.now, lambda _: None)
@@ -292,18 +292,20 @@ class Engine:
         )  # fmt: skip
         self._queues = AgentQueues()
         timing = lambda: settings.timing  # noqa: E731
-        self._nodes = NodeSteps(self.records, world.slurm, self._queues, None, timing)
+        self._nodes = NodeSteps(self.machine_store, world.slurm, self._queues, None, timing)
         cloud = CloudSteps(
-            "lab", self.records, self.providers, _Stage1(self._tokens), timing,
+            "lab", self.machine_store, self.providers, _Stage1(self._tokens), timing,
             lambda name: self.sources.listings[name].hurry(), self._nodes.at_work,
         )  # fmt: skip
-        self.executor = Executor(self.records, cloud, self._nodes, clock, lambda: None, max_concurrent=lambda _: 8)
-        self._boots = BootBreaker(self.records, timing, self.desired)
+        self.executor = Executor(
+            self.machine_store, cloud, self._nodes, clock, lambda: None, max_concurrent=lambda _: 8
+        )
+        self._boots = BootBreaker(self.machine_store, timing, self.desired)
         self._settings = settings
         self._published: dict[str, str] = {}
         self._began = clock.now()
         self.reconciler = Reconciler(
-            self.records, self.executor, clock, desired=self.desired, snapshot=self._snapshot,
+            self.machine_store, self.executor, clock, desired=self.desired, snapshot=self._snapshot,
             after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=self._boots.look,
         )  # fmt: skip
 
@@ -311,8 +313,8 @@ class Engine:
         """Serve the node API and look at everything once."""
         head = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 0.0)
         desk = NodeService(
-            records=self.records, tokens=self._tokens, agents=self._queues, whois=self.world, munge=cast("Any", None),
-            devices=MachineDevices(self.records, self._tailnet, None), rotator=cast("Any", _Rotator()), head=head,
+            machine_store=self.machine_store, tokens=self._tokens, agents=self._queues, whois=self.world, munge=cast("Any", None),
+            devices=MachineDevices(self.machine_store, self._tailnet, None), rotator=cast("Any", _Rotator()), head=head,
             timing=lambda: self._settings.timing, nodes=self._nodes,
             slurm_version=lambda: "24.11.5", ends_itself=lambda name: self.providers[name].capabilities.ends_itself,
         )  # fmt: skip

@@ -28,7 +28,7 @@ from meshd.api.node_commands import Command
 from meshd.api.node_schema import ResultIn, Verb
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.spare_keys import SpareKeys
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.model.machine import Machine as Record
 from meshd.model.machine import Phase
 from meshd.runtime.clock import SystemClock
@@ -177,7 +177,7 @@ class Head:
         self.clock = SystemClock()
         self.admin = TailscaleAdmin(AdminHttp(node.lab.api_url, ApiToken(SecretStr(API_TOKEN)), self.clock))
         self.journal = Journal(directory / "j.db")
-        self.records = Records(self.journal, self.clock, lambda: None)
+        self.machine_store = MachineStore(self.journal, self.clock, lambda: None)
         self.name = self.put(machine(Phase.READY, own_key=True, tailnet_id=device)).name
 
         async def tags() -> tuple[str, ...]:
@@ -186,10 +186,10 @@ class Head:
         self.keys = MachineKeys(
             OpenKeys(self.journal), KeyStore(directory), self.admin,
             Minter(self.admin, tags=("tag:gpu",), cluster="lab", clock=self.clock), tags=tags,
-            logging_in=lambda *_: False, records=self.records, clock=self.clock,
+            logging_in=lambda *_: False, machine_store=self.machine_store, clock=self.clock,
         )  # fmt: skip
         self.spares = SpareKeys(
-            self.keys, self, self.records, self.clock, reachable=lambda _: True, rotated_at=lambda: None
+            self.keys, self, self.machine_store, self.clock, reachable=lambda _: True, rotated_at=lambda: None
         )
 
     def put(self, one: Record) -> Record:
@@ -205,7 +205,7 @@ class Head:
     async def hears(self) -> None:
         """The agent's next poll: the spare that it holds, and its device."""
         held, (device, _) = sha256_of(self.node.node.paths.spare_key), await self.node.device()
-        self.put(replace(self.records.get(self.name), spare_key=held, tailnet_id=device))
+        self.put(replace(self.machine_store.get(self.name), spare_key=held, tailnet_id=device))
         await self.keys.tick()
         await self.spares.tick()
         await self.keys.tick()
@@ -240,7 +240,7 @@ async def test_a_machine_with_a_key_of_its_own_comes_back_with_its_spare_and_get
         await until(node.device, lambda own, new=new: own == (new[0], old[1]), "the node has its old address")
     await head.hears()
     assert len(await head.living()) == 1
-    head.put(replace(head.records.get(head.name), phase=Phase.TERMINATING))
+    head.put(replace(head.machine_store.get(head.name), phase=Phase.TERMINATING))
     await head.keys.tick()
     assert not await head.living(), "it ends with its machine"
     await head.admin.aclose()

@@ -11,7 +11,7 @@ import pytest
 
 from meshd.config import TimingSettings
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import SlurmError
 from meshd.model.desired import Policy
 from meshd.model.machine import Machine, Phase
@@ -114,9 +114,9 @@ async def test_meshds_own_drain_alone_is_lifted(cluster: Cluster, tmp_path: Path
     m = record(good)
     await judged_until(cluster, m, None)
     journal = Journal(tmp_path / "j.db")
-    records = Records(journal, SystemClock(), lambda: None)
+    machine_store = MachineStore(journal, SystemClock(), lambda: None)
     journal.put(m, "phase", "given", m.phase_since)
-    steps = NodeSteps(records, cluster.client, Deaf(), None, TimingSettings)
+    steps = NodeSteps(machine_store, cluster.client, Deaf(), None, TimingSettings)
     await steps.drain(Drain(m.name, "GPU fault: lost", m.slot))
     assert (await judged_until(cluster, m, Why.BY_MESHD)).reason == "meshd: GPU fault: lost"
     await steps.repairs.undrain(Undrain(m.name, "over", m.slot))
@@ -137,12 +137,12 @@ async def test_a_node_that_was_removed_by_force_is_not_opened_again(cluster: Clu
     job = cluster.sbatch("-p", "h100", "--no-requeue", "-N1", "--wrap", "sleep 600")
     await cluster.job_until(job, "RUNNING")
     journal = Journal(tmp_path / "j.db")
-    records = Records(journal, SystemClock(), lambda: None)
+    machine_store = MachineStore(journal, SystemClock(), lambda: None)
     m = replace(record(good), phase=Phase.DRAINING, removal="forced", reason="removed at once")
     journal.put(m, "phase", "given", m.phase_since)
-    steps = NodeSteps(records, cluster.client, Deaf(), None, TimingSettings)
+    steps = NodeSteps(machine_store, cluster.client, Deaf(), None, TimingSettings)
     await steps.leave(Leave(m.name, "removed by force", m.slot, forced=True))
-    assert records.get(m.name).left_slurm
+    assert machine_store.get(m.name).left_slurm
     cluster.lab.hosts["m1"].stop("slurmd")
     cluster.start_slurmd("m1", "h100-1")
 

@@ -25,7 +25,7 @@ from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import Means
 from meshd.daemon.auth_key.triggers import Occasion
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmView, TailnetPeer, TailnetView, Unavailable
@@ -275,7 +275,7 @@ class Life:
     def __init__(self, net: SimTailnet, directory: Path, *, shared_key_wanted: bool = True) -> None:
         self.net = net
         self.journal = Journal(directory / "j.db")
-        self.records = Records(self.journal, net.clock, lambda: None)
+        self.machine_store = MachineStore(self.journal, net.clock, lambda: None)
         self.store = KeyStore(directory)
         self.file = KeyFile(directory / "file")
         minter = Minter(net, tags=TAGS, cluster="lab", clock=net.clock)
@@ -285,14 +285,14 @@ class Life:
 
         self.own_keys = MachineKeys(
             OpenKeys(self.journal), self.store, net, minter, tags=tags, logging_in=self.logging_in,  # type: ignore[arg-type]
-            records=self.records, clock=net.clock,
+            machine_store=self.machine_store, clock=net.clock,
         )  # fmt: skip
         self.spares = SpareKeys(
-            self.own_keys, net, self.records, net.clock, rotated_at=self.rotated_at,
+            self.own_keys, net, self.machine_store, net.clock, rotated_at=self.rotated_at,
             reachable=lambda machine: reachable(machine, net.clock.now(), SILENT_S),
         )  # fmt: skip
         means = Means(
-            "lab", self.store, net, minter, net, net, self.records, (), lambda: TAGS, self.own_keys, self.spares,  # type: ignore[arg-type]
+            "lab", self.store, net, minter, net, net, self.machine_store, (), lambda: TAGS, self.own_keys, self.spares,  # type: ignore[arg-type]
         )  # fmt: skip
         self.occasion = Occasion(
             self.store, self.file, minter, mints=False, ahead=timedelta(days=14), expires=lambda: None,
@@ -358,9 +358,9 @@ class Life:
                 self.journal.put(record, "phase", "joined", now)
             if node.joined and node.here:
                 if not node.own and record.auth_key != sha(node.key):
-                    record = self.records.change(node.name, "auth_key", "told", auth_key=sha(node.key))
+                    record = self.machine_store.change(node.name, "auth_key", "told", auth_key=sha(node.key))
                 if node.spare and record.spare_key != sha(node.spare):
-                    record = self.records.change(node.name, "auth_key", "told", spare_key=sha(node.spare))
+                    record = self.machine_store.change(node.name, "auth_key", "told", spare_key=sha(node.spare))
                 self.journal.note(replace(record, heartbeat_at=now))
 
     def _record(self, node: SimNode) -> Machine:

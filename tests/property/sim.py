@@ -18,7 +18,7 @@ from meshd.daemon.machines.controller import Reconciler
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.fitness_watch import FitnessWatch
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.admission import accept_join
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.errors import JoinRefused, NoCapacity, NotFound, SlurmError, Transient, Uncertain
@@ -404,7 +404,7 @@ class Daemon:
         self.fresh_since: dict[str, datetime] = {}
         self.old_slurm: Fresh[SlurmView] | None = None
         self.journal = Journal(path)
-        self.records = Records(self.journal, world.clock, lambda: None)
+        self.machine_store = MachineStore(self.journal, world.clock, lambda: None)
         self.reports = NodeReports()
         timing = timing or TimingSettings(
             no_capacity_cooldown_s=30, no_capacity_cooldown_max_s=120, breaker_cooldown_s=20, breaker_failures=2,
@@ -412,20 +412,22 @@ class Daemon:
         )  # fmt: skip
         repeatable = frozenset({"cloud"} if world.capabilities.idempotent_launch else ())
         policy = replace(policy, launch_timeout_s=LAUNCH_TIMEOUT_S, idempotent_launch=repeatable)
-        nodes = NodeSteps(self.records, world, world, world, lambda: timing)
+        nodes = NodeSteps(self.machine_store, world, world, world, lambda: timing)
         clouds = {"cloud": world}
-        cloud = CloudSteps("lab", self.records, clouds, world, lambda: timing, lambda _: None, nodes.at_work)  # type: ignore[arg-type]
-        self.executor = Executor(self.records, cloud, nodes, world.clock, lambda: None, max_concurrent=lambda _: 8)
+        cloud = CloudSteps("lab", self.machine_store, clouds, world, lambda: timing, lambda _: None, nodes.at_work)  # type: ignore[arg-type]
+        self.executor = Executor(
+            self.machine_store, cloud, nodes, world.clock, lambda: None, max_concurrent=lambda _: 8
+        )
         self.pool, self.policy = pool, policy
-        boots = BootBreaker(self.records, lambda: timing, self.desired)
-        fitness = FitnessWatch(self.records, self.desired, self.reports)
+        boots = BootBreaker(self.machine_store, lambda: timing, self.desired)
+        fitness = FitnessWatch(self.machine_store, self.desired, self.reports)
 
         def before_plan(seen: Snapshot, now: datetime) -> None:
             boots.look(seen, now)
             fitness.look(seen, now)
 
         self.reconciler = Reconciler(
-            self.records, self.executor, world.clock, desired=self.desired, snapshot=self.snapshot,
+            self.machine_store, self.executor, world.clock, desired=self.desired, snapshot=self.snapshot,
             after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=before_plan,
         )  # fmt: skip
 
@@ -476,7 +478,7 @@ class Daemon:
                 self.world.nodes[slot] = replace(node, states=node.states - {"DRAIN"}, reason="")
         machines = [m for m in self.journal.machines() if m.phase not in {Phase.TERMINATING, Phase.LOST}]
         if machines and self.world.chance(0.05):
-            self.records.change(self.world.rng.choice(machines).name, "remove", "said root", removal="wanted")
+            self.machine_store.change(self.world.rng.choice(machines).name, "remove", "said root", removal="wanted")
 
     def agents_act(self) -> None:
         """What machines do by themselves: appear on the tailnet, join, prove munge, speak."""
@@ -498,8 +500,8 @@ class Daemon:
             if record is None or record.facts is not None or world.chance(0.2):
                 continue
             try:
-                accept_join(self.records, record, TailnetPeer(m.id, m.token, m.ip, online=True), FACTS)
-                self.records.change(record.name, "munge", "proved", munge_ok=True)
+                accept_join(self.machine_store, record, TailnetPeer(m.id, m.token, m.ip, online=True), FACTS)
+                self.machine_store.change(record.name, "munge", "proved", munge_ok=True)
             except JoinRefused:
                 continue
         if not world.chance(0.3):

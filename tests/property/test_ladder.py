@@ -138,10 +138,10 @@ async def test_the_cheapest_never_joins(tmp_path: Path) -> None:
 async def test_the_cheapest_may_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     join = sim.accept_join
 
-    def refuse(records, machine, peer, facts):  # type: ignore[no-untyped-def]
+    def refuse(machine_store, machine, peer, facts):  # type: ignore[no-untyped-def]
         if machine.offer == CHEAP:
             raise JoinRefused("another GPU", "")
-        return join(records, machine, peer, facts)
+        return join(machine_store, machine, peer, facts)
 
     monkeypatch.setattr(sim, "accept_join", refuse)
     story = await live(tmp_path, Bad(lambda o: o == CHEAP, joins=True))

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from meshd.api.node_schema import ResultIn
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.spare_keys import SpareKeys
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import TailnetError
 from meshd.model.machine import MOVES, Machine, Phase
 from meshd.store.journal import Journal
@@ -218,7 +218,7 @@ class Life:
     def __init__(self, net: SimTailnet, directory: Path, agents: Agents) -> None:
         self.net = net
         self.journal = Journal(directory / "j.db")
-        self.records = Records(self.journal, net.clock, lambda: None)
+        self.machine_store = MachineStore(self.journal, net.clock, lambda: None)
         self.store = KeyStore(directory)
 
         async def tags() -> tuple[str, ...]:
@@ -226,11 +226,11 @@ class Life:
 
         self.keys = MachineKeys(
             OpenKeys(self.journal), self.store, net, Minter(net, tags=TAGS, cluster="lab", clock=net.clock),  # type: ignore[arg-type]
-            tags=tags, logging_in=lambda *_: False, records=self.records, clock=net.clock,
+            tags=tags, logging_in=lambda *_: False, machine_store=self.machine_store, clock=net.clock,
         )  # fmt: skip
         self.agents = agents
         self.spares = SpareKeys(
-            self.keys, agents, self.records, net.clock, reachable=lambda one: one.name not in agents.lost,
+            self.keys, agents, self.machine_store, net.clock, reachable=lambda one: one.name not in agents.lost,
             rotated_at=lambda: None,
         )  # fmt: skip
 

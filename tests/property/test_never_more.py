@@ -75,9 +75,9 @@ class History:
 
 def too_many(world: World, daemon: Daemon) -> list[SimMachine]:
     """The machines that are, or are about to be, and that the journal does not answer for."""
-    records = {m.name: m for m in daemon.journal.machines()}
+    machine_store = {m.name: m for m in daemon.journal.machines()}
     there = [m for m in world.machines.values() if m.ended_s is None]
-    return [m for m in there if m.token not in records or records[m.token].instance_id not in {"", m.id}]
+    return [m for m in there if m.token not in machine_store or machine_store[m.token].instance_id not in {"", m.id}]
 
 
 def staying(world: World, daemon: Daemon) -> int:

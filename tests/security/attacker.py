@@ -124,7 +124,7 @@ class Head(Small):
         self.timing = TimingSettings()
         self.queues = AgentQueues()
         self.tokens = MachineTokens.at(directory / "machines.key")
-        self.devices = MachineDevices(self.records, lambda: Fresh(self._tailnet(), self.clock.now()), None)
+        self.devices = MachineDevices(self.machine_store, lambda: Fresh(self._tailnet(), self.clock.now()), None)
         munge, slurm_client = MungeClient(self._run), SlurmClient(self._run, 10.0)
         self.rotator = MungeRotator(
             log_of=MungeRotations(self.journal), store=MungeKeyStore(directory),
@@ -134,10 +134,10 @@ class Head(Small):
             clock=self.clock,
         )  # fmt: skip
         self.watch = TicketWatch(self.journal)
-        self.renewer = TokenRenewer(self.records, self.tokens, self.queues, self.clock, lambda: 25.0)
+        self.renewer = TokenRenewer(self.machine_store, self.tokens, self.queues, self.clock, lambda: 25.0)
         self.token_desk = NodeTokenService(self.renewer, self.clock)
         self.desk = NodeService(
-            records=self.records, tokens=self.tokens, agents=self.queues, devices=self.devices, whois=self,
+            machine_store=self.machine_store, tokens=self.tokens, agents=self.queues, devices=self.devices, whois=self,
             munge=munge, rotator=self.rotator, head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
             timing=lambda: self.timing, slurm_version=lambda: "24.11.5", nodes=self.node_steps,
             ends_itself=lambda _: True, watch=self.watch, renewer=self.renewer,
@@ -192,8 +192,8 @@ class Head(Small):
         agent.token = joined.body["node_token"]
         assert (await agent.prove()).status == 200
         assert (await agent.poll()).status == 200
-        self.records.move(one.name, Phase.TESTING, "slurmd was started", slurmd_started=True, line_published=True)
-        self.records.move(one.name, Phase.READY, "all well")
+        self.machine_store.move(one.name, Phase.TESTING, "slurmd was started", slurmd_started=True, line_published=True)
+        self.machine_store.move(one.name, Phase.READY, "all well")
         return self.get(one.name), agent
 
     def later(self, seconds: float) -> None:

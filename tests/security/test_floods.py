@@ -50,7 +50,7 @@ class House:
         unused: Any = None
         rotator: Any = self.rotator
         self.desk = NodeService(
-            records=self.small.records, tokens=MachineTokens.at(root / "machines.key"), agents=self.queues,
+            machine_store=self.small.machine_store, tokens=MachineTokens.at(root / "machines.key"), agents=self.queues,
             devices=unused, whois=unused, munge=unused, rotator=rotator, head=HEAD, timing=TimingSettings,
             slurm_version=lambda: "24.11.5", nodes=unused, ends_itself=lambda _: True,
         )  # fmt: skip
@@ -75,13 +75,13 @@ async def test_events_of_one_machine_have_a_budget_and_the_rest_is_summed_up(hou
     assert sum(kinds[kind] for kind in ("problem", "login", "auth_key")) <= BURST + 1
     assert kinds["flood"] == 1
     assert kinds["drain"] == 1
-    record = house.small.records.get(house.one.name)
+    record = house.small.machine_store.get(house.one.name)
     assert record.problem == "p499", "what a node says is in force all the same"
-    assert [p.machine for p in house.small.records.node_events.problems({house.one.name})] == [house.one.name]
+    assert [p.machine for p in house.small.machine_store.node_events.problems({house.one.name})] == [house.one.name]
     house.small.clock.t_s += SUMMED_EVERY_S + 1
     await house.desk.poll(house.one.name, PollIn(problem="later"), 0.0)
     assert house.kinds()["flood"] == 2
-    assert list(house.small.records.node_events.problems({house.one.name})) == []
+    assert list(house.small.machine_store.node_events.problems({house.one.name})) == []
 
 
 async def test_a_machine_that_is_well_is_not_counted_with_another(house: House) -> None:
@@ -141,7 +141,7 @@ def test_long_and_unprintable_words_are_bounded_in_the_journal(tmp_path: Path) -
 
 def test_copies_with_ever_new_names_are_bounded(house: House) -> None:
     peer = TailnetPeer("n-9", "x", "100.64.0.9", True)
-    devices = MachineDevices(house.small.records, lambda: Fresh(tailnet(peer), NOW), None)
+    devices = MachineDevices(house.small.machine_store, lambda: Fresh(tailnet(peer), NOW), None)
     for number in range(COPIES_MAX * 2):
         devices._note(
             house.one.name,

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine
 from meshd.runtime.clock import Clock
@@ -58,7 +58,7 @@ class MachineKeys:
         *,
         tags: Callable[[], Awaitable[tuple[str, ...]]],
         logging_in: Callable[[str, str], bool],
-        records: Records,
+        machine_store: MachineStore,
         clock: Clock,
     ) -> None:
         self._open = open_keys
@@ -67,7 +67,7 @@ class MachineKeys:
         self._minter = minter
         self._tags = tags
         self._logging_in = logging_in
-        self._records = records
+        self._machine_store = machine_store
         self._clock = clock
         self._forgotten: set[str] = set()
         self.problem = ""
@@ -192,7 +192,7 @@ class MachineKeys:
             self.problem = str(error)
 
     async def _look_at(self, key: m.MachineKey) -> None:
-        machine, now = self._records.journal.machine(key.machine), self._clock.now()
+        machine, now = self._machine_store.journal.machine(key.machine), self._clock.now()
         phase = machine.phase if machine is not None else None
         if s.is_spare(key):
             spares = self.spares_of(key.machine)

@@ -18,7 +18,7 @@ import structlog
 
 from meshd.api.schema import ProblemView
 from meshd.daemon.auth_key.machine_keys import MachineKeys
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import Asks
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine
@@ -65,7 +65,7 @@ class SpareKeys:
         self,
         keys: MachineKeys,
         agents: Asks,
-        records: Records,
+        machine_store: MachineStore,
         clock: Clock,
         *,
         reachable: Callable[[Machine], bool],
@@ -73,7 +73,7 @@ class SpareKeys:
     ) -> None:
         self._keys = keys
         self._agents = agents
-        self._records = records
+        self._machine_store = machine_store
         self._clock = clock
         self._reachable = reachable
         self._rotated_at = rotated_at
@@ -89,7 +89,7 @@ class SpareKeys:
 
     def count(self) -> tuple[int, int]:
         """How many machines hold a spare, of how many that may."""
-        may = [machine for machine in self._records.journal.machines() if s.may_hold(machine)]
+        may = [machine for machine in self._machine_store.journal.machines() if s.may_hold(machine)]
         return sum(bool(machine.spare_key) for machine in may), len(may)
 
     async def revoke(self, before: datetime) -> datetime | None:
@@ -108,7 +108,7 @@ class SpareKeys:
             StoreError: the journal cannot be written.
         """
         async with self._one_at_a_time[name]:
-            machine = self._records.get(name)
+            machine = self._machine_store.get(name)
             if not s.may_hold(machine):
                 return "it is not READY, or cannot be reached"
             wanted = self._want(machine, since)
@@ -118,7 +118,7 @@ class SpareKeys:
                 return why
             if wanted.gone and await self._keys.misused(machine):
                 why = self._stopped(machine, since)
-                self._records.change(name, "auth_key", f"it gets no further spare auth key: {why}")
+                self._machine_store.change(name, "auth_key", f"it gets no further spare auth key: {why}")
                 return why
             log.info("spare_key_given", machine=name, reason=wanted.why)
             key = await self._keys.for_spare(machine, wanted)
@@ -129,8 +129,8 @@ class SpareKeys:
                 return result.detail or "its agent did not say why"
             if result.data.get("sha256") != key.sha256:
                 return "its agent stored another key than it was given"
-            if self._records.get(name).spare_key != key.sha256:
-                self._records.change(name, "auth_key", f"keeps the spare auth key {key.id}", spare_key=key.sha256)
+            if self._machine_store.get(name).spare_key != key.sha256:
+                self._machine_store.change(name, "auth_key", f"keeps the spare auth key {key.id}", spare_key=key.sha256)
             self._keys.handed_over(name, wanted.purpose)
             return ""
 
@@ -144,7 +144,7 @@ class SpareKeys:
 
     async def tick(self) -> None:
         """Serve each machine that is due, one after the other, while the API answers."""
-        machines = self._records.journal.machines()
+        machines = self._machine_store.journal.machines()
         self._forget({machine.name for machine in machines})
         try:
             for machine in machines:
@@ -194,7 +194,7 @@ class SpareKeys:
         if self._api is not None and self._api.tries >= TOLD_AFTER:
             text = f"machines are given no spare auth keys: {self._api.why}"
             yield ProblemView(severity="info", text=text, cure=cure)
-        for machine in self._records.journal.machines():
+        for machine in self._machine_store.journal.machines():
             if s.may_hold(machine) and (why := self._stopped(machine, self._rotated_at())):
                 text = f"{machine.name} is given no further spare auth key: {why}"
                 yield ProblemView(
@@ -202,7 +202,7 @@ class SpareKeys:
                     cure="`meshctl rotate-key --compromised` revokes all spares, lists the devices that are new, and "
                     f"gives new spares; if the machine is not yours alone, `meshctl remove {machine.name}`",
                 )  # fmt: skip
-        stopped = {machine.name for machine in self._records.journal.machines() if self._stopped(machine, None)}
+        stopped = {machine.name for machine in self._machine_store.journal.machines() if self._stopped(machine, None)}
         for name, pause in self._nodes.items():
             if pause.tries >= TOLD_AFTER and name not in stopped:
                 text = f"{name} takes no spare auth key: {pause.why}"

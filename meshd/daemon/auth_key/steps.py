@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import structlog
 from pydantic import SecretStr
 
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import Asks
 from meshd.errors import StoreError, TailnetError, TailnetRefused
 from meshd.tailnet.admin import AuthKey, Device, KeyApi
@@ -75,7 +75,7 @@ class Means:
     minter: Minter | None
     prover: Prover
     agents: Asks
-    records: Records
+    machine_store: MachineStore
     chosen_tags: tuple[str, ...]
     fleet_tags: Callable[[], tuple[str, ...]]
     own_keys: OwnKeys
@@ -203,7 +203,7 @@ async def _switch_back(means: Means, rotation: Rotation) -> Outcome:
 
 
 async def _store(means: Means, rotation: Rotation, machine: str) -> Outcome:
-    if means.records.get(machine).own_key:
+    if means.machine_store.get(machine).own_key:
         why = await means.spares.provide(machine, rotation.started_at)
         return Outcome(Verdict.AGAIN, why) if why else Outcome(Verdict.DONE)
     kept = means.store.kept(rotation.id, "old" if rotation.taken_back else "new")
@@ -221,8 +221,8 @@ async def store_on(means: Means, machine: str, key: KeptKey) -> Outcome:
         return Outcome(Verdict.AGAIN, result.detail or "its agent did not say why")
     if result.data.get("sha256") != key.sha256:
         return Outcome(Verdict.AGAIN, "its agent stored another key than it was given")
-    if means.records.get(machine).auth_key != key.sha256:
-        means.records.change(
+    if means.machine_store.get(machine).auth_key != key.sha256:
+        means.machine_store.change(
             machine, "auth_key", f"keeps the auth key {key.id or key.sha256[:12]}", auth_key=key.sha256
         )
     return Outcome(Verdict.DONE)
@@ -230,7 +230,7 @@ async def store_on(means: Means, machine: str, key: KeptKey) -> Outcome:
 
 async def _reauth(means: Means, rotation: Rotation, machine: str) -> Outcome:
     args: dict[str, Any] = {"attempt": rotation.attempt(machine)}
-    if means.records.get(machine).own_key:
+    if means.machine_store.get(machine).own_key:
         args["key"] = (await means.own_keys.for_login(machine, args["attempt"])).secret
     result = await means.agents.ask(machine, "reauth", args, REAUTH_TIMEOUT_S)
     if result is None:
@@ -278,8 +278,8 @@ async def _revoke_old(means: Means, rotation: Rotation) -> Outcome:
 async def _newcomers(means: Means, since: datetime | None) -> tuple[Newcomer, ...]:
     """The devices born since strangers may have had the key, nobody's first; None: all."""
     assert means.api is not None
-    machines = {m.tailnet_id: m.name for m in means.records.journal.machines() if m.tailnet_id}
-    names = {m.name for m in means.records.journal.machines()}
+    machines = {m.tailnet_id: m.name for m in means.machine_store.journal.machines() if m.tailnet_id}
+    names = {m.name for m in means.machine_store.journal.machines()}
     head = means.head_address()
 
     def whose(device: Device) -> str:

@@ -19,7 +19,7 @@ from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import Means, Prover
 from meshd.daemon.auth_key.triggers import Occasion
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.errors import ConfigError, TailnetError
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
@@ -87,7 +87,7 @@ class AuthKeyParts:
 def build(
     settings: Settings,
     clock: Clock,
-    records: Records,
+    machine_store: MachineStore,
     agents: AgentQueues,
     prover: Prover,
     sights: Sights,
@@ -125,7 +125,7 @@ def build(
     def world() -> World:
         in_use = store.in_use()
         return world_of(
-            records.journal.machines(), sights.tailnet(), sights.slurm(), in_use=in_use.sha256 if in_use else "",
+            machine_store.journal.machines(), sights.tailnet(), sights.slurm(), in_use=in_use.sha256 if in_use else "",
             now=clock.now(), silent_s=silent_s, spare_at=lambda machine: spares.held_since(machine),
         )  # fmt: skip
 
@@ -135,7 +135,7 @@ def build(
 
     def fleet_tags() -> tuple[str, ...]:
         seen = sights.tailnet()
-        joined = {m.tailnet_id for m in records.journal.machines() if m.tailnet_id}
+        joined = {m.tailnet_id for m in machine_store.journal.machines() if m.tailnet_id}
         found = {p.tags for p in seen.value.peers.values() if p.id in joined} if isinstance(seen, Fresh) else set()
         return next(iter(found)) if len(found) == 1 else ()
 
@@ -154,13 +154,13 @@ def build(
         return kept.tags or tags_of_key.get(kept.id) or fleet_tags() or tailnet.tags
 
     own_keys = MachineKeys(
-        OpenKeys(records.journal),
+        OpenKeys(machine_store.journal),
         store,
         api,
         minter,
         tags=own_tags,
         logging_in=lambda *what: logs_in(engine.active, *what),
-        records=records,
+        machine_store=machine_store,
         clock=clock,
     )
 
@@ -170,7 +170,7 @@ def build(
         return last.started_at if last is not None and last.stage is Stage.DONE else None
 
     spares = SpareKeys(
-        own_keys, agents, records, clock, reachable=lambda machine: reachable(machine, clock.now(), silent_s),
+        own_keys, agents, machine_store, clock, reachable=lambda machine: reachable(machine, clock.now(), silent_s),
         rotated_at=rotated_at,
     )  # fmt: skip
 
@@ -179,7 +179,7 @@ def build(
         return record.expires if record is not None else None
 
     means = Means(
-        cluster=cluster, store=store, api=api, minter=minter, prover=prover, agents=agents, records=records,
+        cluster=cluster, store=store, api=api, minter=minter, prover=prover, agents=agents, machine_store=machine_store,
         chosen_tags=tailnet.tags if mints else (), fleet_tags=fleet_tags, own_keys=own_keys,
         spares=spares, head_address=head_address,
     )  # fmt: skip
@@ -188,7 +188,7 @@ def build(
         engine=lambda: engine, under_way=under_way, clock=clock,
     )  # fmt: skip
     engine = RotationEngine(
-        AuthRotations(records.journal), means, world, clock, occasion=occasion, look=sights.look,
+        AuthRotations(machine_store.journal), means, world, clock, occasion=occasion, look=sights.look,
         greetings=Greetings(sights.greet, agents, clock),
     )  # fmt: skip
     desk = AuthKeyService(

@@ -11,7 +11,7 @@ from meshd.daemon.head_api import views
 from meshd.daemon.head_api.names import near_words, pool_of_slot
 from meshd.daemon.machines.controller import Reconciler
 from meshd.daemon.machines.node_steps import SlurmControl
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.model.desired import Desired
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.runtime.clock import Clock
@@ -22,13 +22,13 @@ class MachineService:
 
     def __init__(
         self,
-        records: Records,
+        machine_store: MachineStore,
         reconciler: Reconciler,
         slurm: SlurmControl,
         desired: Callable[[], Desired],
         clock: Clock,
     ) -> None:
-        self._records = records
+        self._machine_store = machine_store
         self._reconciler = reconciler
         self._slurm = slurm
         self._desired = desired
@@ -45,19 +45,19 @@ class MachineService:
             Unknown: there is none; names those that are near.
             Refused: it is a slot, and no machine stands there.
         """
-        live = [m for m in self._records.journal.machines() if machine_or_slot in {m.name, m.slot}]
+        live = [m for m in self._machine_store.journal.machines() if machine_or_slot in {m.name, m.slot}]
         if live:
             return max(live, key=lambda m: m.created_at).name
-        if self._records.journal.machine(machine_or_slot) is not None:
+        if self._machine_store.journal.machine(machine_or_slot) is not None:
             return machine_or_slot
-        last = self._records.journal.machines_of_slot(machine_or_slot, 1)
+        last = self._machine_store.journal.machines_of_slot(machine_or_slot, 1)
         if last and also_gone:
             return last[0].name
         if last or pool_of_slot(machine_or_slot, self._desired()) is not None:
             raise Refused(
                 f"slot {machine_or_slot} has no machine now", f"`meshctl explain {machine_or_slot}` tells why"
             )
-        words = near_words(machine_or_slot, self._desired(), self._records.journal.machines())
+        words = near_words(machine_or_slot, self._desired(), self._machine_store.journal.machines())
         raise Unknown(f"there is no machine or slot {machine_or_slot}", words)
 
     async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
@@ -87,12 +87,12 @@ class MachineService:
             return self._answer(machine, f"would be given back {how}", warnings)
         removal = "forced" if request.force or machine.removal == "forced" else "wanted"
         reason = f"removed {how}, said {actor.user}"
-        self._records.change(machine.name, "remove", reason, removal=removal, reason=reason)
+        self._machine_store.change(machine.name, "remove", reason, removal=removal, reason=reason)
         self._reconciler.wake()
         return self._answer(self._machine(machine.name), f"will be given back {how}", warnings)
 
     def _machine(self, machine_or_slot: str) -> Machine:
-        machine = self._records.get(self.name_of(machine_or_slot))
+        machine = self._machine_store.get(self.name_of(machine_or_slot))
         if machine.phase is Phase.GONE:
             raise Refused(
                 f"{machine.name} is gone since {machine.gone_at:%Y-%m-%d %H:%M:%S} UTC", "see `meshctl nodes`"
@@ -110,7 +110,7 @@ class MachineService:
         return list(slurm.jobs_on(machine.slot)) if slurm else []
 
     def _done(self, machine: Machine, kind: str, text: str) -> s.MachineAnswer:
-        self._records.journal.event(self._clock.now(), kind, text, machine.name)
+        self._machine_store.journal.event(self._clock.now(), kind, text, machine.name)
         self._reconciler.wake()
         return self._answer(machine, text)
 

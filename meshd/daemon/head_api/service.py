@@ -24,7 +24,7 @@ from meshd.daemon.head_api.scale import chosen_pool, next_target
 from meshd.daemon.machines.controller import Reconciler, Tick
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import SlurmControl
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes import health as node_health
 from meshd.daemon.nodes.health import health_view
@@ -73,7 +73,7 @@ class HeadService:
     def __init__(
         self,
         *,
-        records: Records,
+        machine_store: MachineStore,
         reconciler: Reconciler,
         executor: Executor,
         slurm: SlurmControl,
@@ -97,7 +97,7 @@ class HeadService:
         tokens: NodeTokenService,
         logs: NodeLogs | None = None,
     ) -> None:
-        self._journal = records.journal
+        self._journal = machine_store.journal
         self._reconciler = reconciler
         self._executor = executor
         self._published = published
@@ -122,7 +122,7 @@ class HeadService:
         self._explainer = Explainer(self._journal, desired, self._tick, clock)
         self._started_at = clock.now()
         self._news = News(self._journal, clock)
-        self._machines = MachineService(records, reconciler, slurm, desired, clock)
+        self._machines = MachineService(machine_store, reconciler, slurm, desired, clock)
 
     def _tick(self) -> Tick:
         if self._reconciler.last is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from meshd.config import TimingSettings
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.model.desired import TRIED_ALONE, Block, Cause, Desired, Target
 from meshd.model.machine import Machine
 from meshd.model.observed import Snapshot
@@ -29,8 +29,10 @@ class BootBreaker:
         desired: pools, targets and blocks of now.
     """
 
-    def __init__(self, records: Records, timing: Callable[[], TimingSettings], desired: Callable[[], Desired]) -> None:
-        self._records = records
+    def __init__(
+        self, machine_store: MachineStore, timing: Callable[[], TimingSettings], desired: Callable[[], Desired]
+    ) -> None:
+        self._machine_store = machine_store
         self._timing = timing
         self._desired = desired
         self._revision = -1
@@ -38,7 +40,7 @@ class BootBreaker:
 
     def look(self, snapshot: Snapshot, now: datetime) -> None:
         """Journal the blocks that follow from what failed. Raises StoreError."""
-        journal = self._records.journal
+        journal = self._machine_store.journal
         if self._revision != journal.revision:  # a tick in which nothing was written reads no disk
             pools = {m.pool for m in journal.machines() if m.failure and counts_in_a_row(m.failure_cause)}
             self._rented = {pool: journal.rented_of_pool(pool) for pool in pools}
@@ -47,7 +49,7 @@ class BootBreaker:
             self._look_at(pool, rented, snapshot, now)
 
     def _look_at(self, pool: str, rented: list[Machine], snapshot: Snapshot, now: datetime) -> None:
-        journal, timing = self._records.journal, self._timing()
+        journal, timing = self._machine_store.journal, self._timing()
         policy = BootPolicy(timing.breaker_failures, timing.breaker_cooldown_s, timing.no_capacity_cooldown_max_s)
         target = journal.targets().get(pool)
         said = target.at if target is not None and target.at is not None else LONG_AGO
@@ -62,19 +64,19 @@ class BootBreaker:
                 part = None
             block = tripped(key, machines, since, journal.last_block(key), now, policy, part)
             if block is not None:
-                self._records.block(block)
+                self._machine_store.block(block)
                 self._remember(failures_in_row(machines, since), block)
 
     def _remember(self, failed: list[Machine], block: Block) -> None:
         """Hold a place's failures against the offers too: what is tried first after it is one that did not fail."""
-        timing, journal = self._timing(), self._records.journal
+        timing, journal = self._timing(), self._machine_store.journal
         for machine in failed:
             key = f"offer:{machine.offer.key}"
             last = journal.last_block(key)
             known = last is not None and last.cause in TRIED_ALONE and machine.created_at < last.until
             if key != block.key and not known:
                 wait_s, most_s = timing.breaker_cooldown_s, timing.no_capacity_cooldown_max_s
-                self._records.refused(key, wait_s, most_s, block.reason, cause=Cause.BOOTS)
+                self._machine_store.refused(key, wait_s, most_s, block.reason, cause=Cause.BOOTS)
 
     def _nothing_left(self, pool: str, snapshot: Snapshot, now: datetime) -> bool:
         """Whether failures, and nothing else, have left the pool no offer."""

@@ -14,7 +14,7 @@ from meshd.daemon.machines.call_rate import CallRate
 from meshd.daemon.machines.cooldowns import RETRY_TRANSIENT_S, LeftAlone
 from meshd.daemon.machines.launch_queue import CallRates
 from meshd.daemon.machines.lookup import Question, handle
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import (
     AuthFailed,
     ConfigError,
@@ -82,7 +82,7 @@ class CloudSteps:
     def __init__(
         self,
         cluster: str,
-        records: Records,
+        machine_store: MachineStore,
         providers: Mapping[str, Provider],
         stage1: Stage1Source,
         timing: Callable[[], TimingSettings],
@@ -90,14 +90,14 @@ class CloudSteps:
         at_work: Callable[[Machine], Awaitable[str]],
     ) -> None:
         self._cluster = cluster
-        self._records = records
+        self._machine_store = machine_store
         self._providers = providers
         self._stage1 = stage1
         self._timing = timing
         self._list_again = list_again
         self._at_work = at_work
-        self._left_alone = LeftAlone(records, timing)
-        self._question = Question(records, self._left_alone, self._known)
+        self._left_alone = LeftAlone(machine_store, timing)
+        self._question = Question(machine_store, self._left_alone, self._known)
         self.rates = CallRates(self._spacing_s)
 
     def _spacing_s(self, name: str) -> float:
@@ -106,16 +106,16 @@ class CloudSteps:
 
     def paused_s(self, name: str) -> float:
         """Seconds until a provider wants to be asked again."""
-        now = self._records.now()
-        block = self._records.journal.last_block(f"provider:{name}")
+        now = self._machine_store.now()
+        block = self._machine_store.journal.last_block(f"provider:{name}")
         paused = block is not None and block.cause is Cause.PAUSE
         return max(0.0, (block.until - now).total_seconds()) if block is not None and paused else 0.0
 
     async def request(self, step: RequestMachine) -> None:
         """Write a new machine down."""
-        now = self._records.now()
+        now = self._machine_store.now()
         name = machine_name(self._cluster, step.subject, new_unique())
-        self._records.new(
+        self._machine_store.new(
             Machine(
                 name=name, pool=PoolName(step.pool), slot=SlotName(step.subject), provider=step.offer.provider,
                 offer=step.offer, phase=Phase.REQUESTED, phase_since=now, created_at=now, reason=step.reason,
@@ -133,13 +133,13 @@ class CloudSteps:
             TailnetError: there is no auth key for a call that is repeated.
             ConfigError: its file cannot be read.
         """
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         in_doubt = machine.phase is Phase.LAUNCHING
         provider = self._providers.get(machine.provider)
         why = self._not_now(machine)
         if why or provider is None:
             if not in_doubt:
-                self._records.move(machine.name, Phase.GONE, f"nothing was rented: {why}")
+                self._machine_store.move(machine.name, Phase.GONE, f"nothing was rented: {why}")
             return
         try:
             user_data = await self._stage1.user_data(machine)
@@ -147,8 +147,8 @@ class CloudSteps:
             if in_doubt:
                 raise
             words = f"no auth key for new machines: {error}"
-            self._records.paused(f"pool:{machine.pool}", RETRY_TRANSIENT_S, words, fault=False)
-            self._records.move(machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error))
+            self._machine_store.paused(f"pool:{machine.pool}", RETRY_TRANSIENT_S, words, fault=False)
+            self._machine_store.move(machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error))
             return
         can = provider.capabilities
         if too_large := capabilities.user_data_refusal(user_data.text, machine.provider, can):
@@ -160,7 +160,7 @@ class CloudSteps:
             token=asked.name, cluster=self._cluster, offer=asked.offer, user_data=user_data.text,
             tags=tags if can.tags else {},
         )  # fmt: skip
-        rate, sent_s = self.rates.of_launch(machine), self._records.clock.monotonic_s()
+        rate, sent_s = self.rates.of_launch(machine), self._machine_store.clock.monotonic_s()
         try:
             instance = await provider.launch(request)
         except ProviderError as error:
@@ -178,7 +178,7 @@ class CloudSteps:
     def _rated(self, rate: CallRate, sent_s: float, error: ProviderError) -> None:
         """Learn from a refusal how fast the cloud takes orders. One that was refused for another reason was taken."""
         if isinstance(error, RateLimited):
-            rate.refused(sent_s, self._records.clock.monotonic_s(), error.retry_after_s)
+            rate.refused(sent_s, self._machine_store.clock.monotonic_s(), error.retry_after_s)
         elif not isinstance(error, Transient):
             rate.taken(sent_s)
 
@@ -186,30 +186,30 @@ class CloudSteps:
         """Nothing is sent, and none of this provider's offers would take it. A call in doubt stays in doubt."""
         self._left_alone.unsendable(machine, why)
         if machine.phase is Phase.REQUESTED:
-            self._records.move(
+            self._machine_store.move(
                 machine.name, Phase.GONE, f"nothing was rented: {why}", failure=why, refusal=InvalidRequest.kind,
                 vendor_words=why,
             )  # fmt: skip
 
     def _asked(self, machine: Machine, user_data: UserData) -> Machine:
         """Write down that the call goes out now."""
-        now = self._records.now()
+        now = self._machine_store.now()
         news: dict[str, Any] = {
             "launch_attempts": machine.launch_attempts + 1, "launch_called_at": now,
             "auth_key": user_data.auth_key_sha256, "own_key": user_data.own_key,
         }  # fmt: skip
         text = f"asking {machine.provider} for {machine.offer.instance_type}"
         if machine.phase is Phase.LAUNCHING:
-            return self._records.mark(machine.name, "asked", f"{text} with the same name again", **news)
-        return self._records.move(machine.name, Phase.LAUNCHING, text, **news)
+            return self._machine_store.mark(machine.name, "asked", f"{text} with the same name again", **news)
+        return self._machine_store.move(machine.name, Phase.LAUNCHING, text, **news)
 
     def _launched(self, machine: Machine, instance: Instance, reason: str) -> None:
-        self._records.move(
+        self._machine_store.move(
             machine.name, Phase.BOOTING, reason, instance_id=instance.id, region=instance.region or machine.region,
             public_ip=instance.public_ip, launched_at=instance.launched_at or machine.launch_called_at, refusal="",
         )  # fmt: skip
         offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
-        self._records.proved(offer, provider, causes={Cause.REFUSED, Cause.PAUSE})
+        self._machine_store.proved(offer, provider, causes={Cause.REFUSED, Cause.PAUSE})
 
     def _launch_failed(self, machine: Machine, error: ProviderError) -> None:
         """One way out for each kind of refusal."""
@@ -222,10 +222,10 @@ class CloudSteps:
             return
         block = self._left_alone.refused(machine, error)
         if block.cause is Cause.PAUSE:
-            wait_s = (block.until - self._records.now()).total_seconds()
+            wait_s = (block.until - self._machine_store.now()).total_seconds()
             self._keeps_its_place(machine, f"asked again in {wait_s:.0f} s: {words}")
             return
-        self._records.move(
+        self._machine_store.move(
             machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error), refusal=error.kind,
             vendor_words=words,
         )  # fmt: skip
@@ -233,7 +233,7 @@ class CloudSteps:
     def _keeps_its_place(self, machine: Machine, reason: str) -> None:
         """Nothing happened and nothing is wrong: it keeps its place and its name."""
         attempts = machine.launch_attempts - 1
-        self._records.move(machine.name, Phase.REQUESTED, reason, launch_attempts=attempts)
+        self._machine_store.move(machine.name, Phase.REQUESTED, reason, launch_attempts=attempts)
 
     def _repeat_failed(self, before: Machine, error: ProviderError) -> None:
         """A clear no to the repeated call tells nothing of the earlier one: that stays in doubt, as it was before."""
@@ -243,7 +243,7 @@ class CloudSteps:
             return
         block = self._left_alone.refused(before, error)
         refusal = "" if block.cause is Cause.PAUSE else error.kind
-        self._records.change(
+        self._machine_store.change(
             before.name, "refused", f"refused, and whether the call before made it is unclear: {words}",
             launch_attempts=before.launch_attempts, launch_called_at=before.launch_called_at, refusal=refusal,
             vendor_words=words,
@@ -251,7 +251,7 @@ class CloudSteps:
 
     def _unclear(self, machine: Machine, words: str) -> None:
         text = f"the create call's outcome is unclear: {words}"
-        self._records.mark(machine.name, "unclear", text, vendor_words=words)
+        self._machine_store.mark(machine.name, "unclear", text, vendor_words=words)
 
     async def ask(self, step: AskCloud) -> None:
         """See Question."""
@@ -263,23 +263,23 @@ class CloudSteps:
 
     async def adopt(self, step: Adopt) -> None:
         """The instance is what our unclear create call made."""
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         if machine.phase is Phase.LAUNCHING:
             self._launched(machine, step.instance, step.reason)
         else:
-            self._records.change(
+            self._machine_store.change(
                 machine.name, "adopted", step.reason, instance_id=step.instance.id,
                 region=step.instance.region or machine.region,
             )  # fmt: skip
 
     async def terminate(self, step: Terminate) -> None:
         """Ask for the machine's end; the listing will say when it came."""
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         if why := await self._at_work(machine):
             log.warning("not_ended", machine=machine.name, reason=why)
             return
         await self._terminate(machine.provider, handle(machine))
-        self._records.mark(
+        self._machine_store.mark(
             machine.name, "terminate_called", f"{machine.provider} was asked to end it: {step.reason}",
             terminate_calls=machine.terminate_calls + 1,
         )  # fmt: skip
@@ -291,10 +291,10 @@ class CloudSteps:
         Whether it has joined is not known, so its join token is closed: users may be on it, and they can read it. Its
         agent rejoins with its node token. One that is known, and was given up before it joined, may join.
         """
-        now, instance = self._records.now(), step.instance
-        if self._records.journal.machine(MachineName(instance.token)) is None:
-            JoinTickets(self._records.journal).close(instance.token, "the journal had lost the machine", now)
-        self._records.new(
+        now, instance = self._machine_store.now(), step.instance
+        if self._machine_store.journal.machine(MachineName(instance.token)) is None:
+            JoinTickets(self._machine_store.journal).close(instance.token, "the journal had lost the machine", now)
+        self._machine_store.new(
             Machine(
                 name=MachineName(instance.token), pool=PoolName(step.pool), slot=SlotName(step.slot),
                 provider=instance.provider, offer=step.offer, phase=Phase.BOOTING, phase_since=now,
@@ -311,17 +311,17 @@ class CloudSteps:
         """End a machine that nobody wants; checked once more against the journal."""
         instance = step.instance
         key = (instance.provider, instance.id)
-        if any((m.provider, m.instance_id) == key for m in self._records.journal.machines()):
+        if any((m.provider, m.instance_id) == key for m in self._machine_store.journal.machines()):
             return
-        self._records.journal.event(
-            self._records.now(), "orphan", f"{instance.provider} {instance.id} ({instance.token or 'no name'}): "
+        self._machine_store.journal.event(
+            self._machine_store.now(), "orphan", f"{instance.provider} {instance.id} ({instance.token or 'no name'}): "
             f"{step.reason}; it is ended", instance.token,
         )  # fmt: skip
         await self._terminate(instance.provider, instance)
         self._list_again(instance.provider)
 
     async def _terminate(self, name: str, instance: Instance) -> None:
-        rate, clock = self.rates.of("terminate", name, instance.region), self._records.clock
+        rate, clock = self.rates.of("terminate", name, instance.region), self._machine_store.clock
         while (wait_s := rate.wait_s(clock.monotonic_s(), 0) or 0.0) > 0:
             await clock.sleep(wait_s)
         sent_s = clock.monotonic_s()
@@ -351,6 +351,6 @@ class CloudSteps:
             return "it is not wanted any more"
         if not self._providers[machine.provider].capabilities.tun:
             return capabilities.NO_TUN
-        now = self._records.now()
-        block = blocked_by(machine.offer, self._records.journal.blocks(now), now, machine.pool)
+        now = self._machine_store.now()
+        block = blocked_by(machine.offer, self._machine_store.journal.blocks(now), now, machine.pool)
         return f"{block.key.partition(':')[2]} is left alone: {block.reason}" if block else ""

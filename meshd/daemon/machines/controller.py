@@ -10,7 +10,7 @@ from datetime import datetime
 import structlog
 
 from meshd.daemon.machines.executor import Executor
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import IllegalMove, StoreError
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase, without_future
@@ -53,7 +53,7 @@ class Reconciler:
 
     def __init__(
         self,
-        records: Records,
+        machine_store: MachineStore,
         executor: Executor,
         clock: Clock,
         *,
@@ -64,7 +64,7 @@ class Reconciler:
         before_plan: Callable[[Snapshot, datetime], None],
         awake: asyncio.Event | None = None,
     ) -> None:
-        self._records = records
+        self._machine_store = machine_store
         self._executor = executor
         self._clock = clock
         self._desired = desired
@@ -119,7 +119,7 @@ class Reconciler:
         notes = [step for step in decided.steps if isinstance(step, NOTES)]
         if notes:
             # When much changes at once, say the tailnet, each of a thousand machines has one.
-            with self._records.journal.together():
+            with self._machine_store.journal.together():
                 for step in notes:
                     self._begin_one(step)
         for other in decided.steps:
@@ -139,11 +139,13 @@ class Reconciler:
         """
         if self.last is not None and now >= self.last.at:
             return
-        for machine in self._records.journal.machines():
+        for machine in self._machine_store.journal.machines():
             healed = without_future(machine, now)
             if healed != machine:
                 log.warning("times_healed", machine=machine.name)
-                self._records.journal.put(healed, "clock", "the clock was set back: its times count from now", now)
+                self._machine_store.journal.put(
+                    healed, "clock", "the clock was set back: its times count from now", now
+                )
 
     def decide(self, snapshot: Snapshot, now: datetime, desired: Desired | None = None) -> Plan:
         """The plan from this snapshot, for `meshctl plan` as for the tick."""
@@ -162,9 +164,9 @@ class Reconciler:
         )
 
     def _machines(self, desired: Desired) -> list[Machine]:
-        machines = self._records.journal.machines()
+        machines = self._machine_store.journal.machines()
         if desired.policy.may_change_devices:
-            machines += self._records.journal.gone_with_device()
+            machines += self._machine_store.journal.gone_with_device()
         return machines
 
     def _strangers(
@@ -186,7 +188,7 @@ class Reconciler:
         unread = {provider for provider, listing in snapshot.instances.items() if not isinstance(listing, Fresh)}
         kept = {key for key in self._first_seen if key[0] in unread}
         self._first_seen = {key: self._first_seen.get(key, now) for key in (*strangers, *kept)}
-        journal = self._records.journal
+        journal = self._machine_store.journal
         ended = {key for key in (*strangers, *kept) if journal.knows_instance(*key)}
         named = {key for key, token in strangers.items() if token and key not in ended and journal.machine(token)}
         return ended, named

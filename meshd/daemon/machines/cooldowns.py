@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshd.config import TimingSettings
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import AuthFailed, NoCapacity, NotFound, ProviderError, QuotaExceeded, RateLimited, Transient
 from meshd.model.desired import Block, Cause
 from meshd.model.failure import FailureCause
@@ -19,31 +19,31 @@ BLOCK_AUTH_S = 120.0
 class LeftAlone:
     """Writes blocks into the journal. Every method raises StoreError when it cannot be written."""
 
-    def __init__(self, records: Records, timing: Callable[[], TimingSettings]) -> None:
-        self._records = records
+    def __init__(self, machine_store: MachineStore, timing: Callable[[], TimingSettings]) -> None:
+        self._machine_store = machine_store
         self._timing = timing
 
     def refused(self, machine: Machine, error: ProviderError) -> Block:
         """After a create call that was refused: what is not asked again for a while."""
-        records, timing, words = self._records, self._timing(), error.vendor_text
+        machine_store, timing, words = self._machine_store, self._timing(), error.vendor_text
         offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
         most_s = timing.no_capacity_cooldown_max_s
         match error:
             case RateLimited() | Transient():
                 wait_s = error.retry_after_s or RETRY_TRANSIENT_S
-                return records.paused(provider, wait_s, words, fault=isinstance(error, Transient))
+                return machine_store.paused(provider, wait_s, words, fault=isinstance(error, Transient))
             case NoCapacity() | NotFound():
-                return records.refused(offer, timing.no_capacity_cooldown_s, most_s, words)
+                return machine_store.refused(offer, timing.no_capacity_cooldown_s, most_s, words)
             case QuotaExceeded():
-                return records.refused(offer, QUOTA_S, most_s, words)
+                return machine_store.refused(offer, QUOTA_S, most_s, words)
             case AuthFailed():
-                return records.refused(provider, BLOCK_AUTH_S, BLOCK_AUTH_S, words)
-        return records.refused(offer, timing.breaker_cooldown_s, most_s, words)
+                return machine_store.refused(provider, BLOCK_AUTH_S, BLOCK_AUTH_S, words)
+        return machine_store.refused(offer, timing.breaker_cooldown_s, most_s, words)
 
     def unsendable(self, machine: Machine, why: str) -> Block:
         """After an order that no offer of its provider takes: the whole provider."""
         wait_s = self._timing().breaker_cooldown_s
-        return self._records.refused(f"provider:{machine.provider}", wait_s, wait_s, why)
+        return self._machine_store.refused(f"provider:{machine.provider}", wait_s, wait_s, why)
 
     def failed(self, machine: Machine, cause: FailureCause, words: str) -> None:
         """After a machine that was rented failed for a cause that is clear at once; all other causes are counted.
@@ -65,4 +65,4 @@ class LeftAlone:
         whole_region = rule.left_alone is Scope.REGION
         key = region_key(machine.pool, machine.offer) if whole_region else f"offer:{machine.offer.key}"
         most_s = timing.no_capacity_cooldown_max_s
-        self._records.refused(key, waits_s[rule.wait], most_s, words, cause=Cause.ENDED)
+        self._machine_store.refused(key, waits_s[rule.wait], most_s, words, cause=Cause.ENDED)

@@ -14,7 +14,7 @@ import structlog
 from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.launch_queue import LaunchQueue
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import MeshdError
 from meshd.model import plan as p
 from meshd.model.machine import DEVICE_GONE, Phase
@@ -39,7 +39,7 @@ class Executor:
 
     def __init__(
         self,
-        records: Records,
+        machine_store: MachineStore,
         cloud: CloudSteps,
         nodes: NodeSteps,
         clock: Clock,
@@ -47,7 +47,7 @@ class Executor:
         *,
         max_concurrent: Callable[[str], int],
     ) -> None:
-        self._records = records
+        self._machine_store = machine_store
         self._cloud = cloud
         self._nodes = nodes
         self._clock = clock
@@ -61,7 +61,7 @@ class Executor:
         self._launches = LaunchQueue(
             cloud.rates,
             clock,
-            machine=records.journal.machine,
+            machine=machine_store.journal.machine,
             paused_s=cloud.paused_s,
             free=lambda subject: subject not in self._tasks,
             begin=self._start,
@@ -123,9 +123,11 @@ class Executor:
             case p.NoteFitness():
                 self._note_fitness(step)
             case p.NotePublished():
-                self._records.change(step.subject, "published", step.reason, line_published=True)
+                self._machine_store.change(step.subject, "published", step.reason, line_published=True)
             case p.Remove():
-                self._records.change(step.subject, "remove", step.reason, removal=step.removal, reason=step.reason)
+                self._machine_store.change(
+                    step.subject, "remove", step.reason, removal=step.removal, reason=step.reason
+                )
             case p.Launch():
                 self._launches.add(step)
             case _:
@@ -137,35 +139,35 @@ class Executor:
         task.add_done_callback(partial(self._ended, step))
 
     def _move(self, step: p.Move) -> None:
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         if step.failure:
             self._cloud.failed(machine, step.cause, step.vendor_words or step.failure)
-        self._records.move(
+        self._machine_store.move(
             machine.name, step.to, step.reason, failure=step.failure, cause=step.cause,
             vendor_words=step.vendor_words or machine.vendor_words,
         )  # fmt: skip
 
     def _note_peer(self, step: p.NotePeer) -> None:
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         facts: dict[str, Any] = {"tailnet_ip": step.tailnet_ip, "tailnet_id": step.tailnet_id, "path": step.path}
         if machine.phase is Phase.BOOTING:
-            self._records.move(machine.name, Phase.JOINING, step.reason, **facts)
+            self._machine_store.move(machine.name, Phase.JOINING, step.reason, **facts)
         else:
             # It may change with every packet: it is worth no line in the journal.
-            self._records.journal.note(replace(machine, path=step.path))
+            self._machine_store.journal.note(replace(machine, path=step.path))
 
     def _ask_agent(self, step: p.AskAgent) -> None:
         """It is worth no line in the journal."""
         if self._nodes.ask_agent(step.subject):
-            machine = self._records.get(step.subject)
-            marks = {**machine.marks, ASKED: self._records.now()}
-            self._records.journal.note(replace(machine, marks=marks))
+            machine = self._machine_store.get(step.subject)
+            marks = {**machine.marks, ASKED: self._machine_store.now()}
+            self._machine_store.journal.note(replace(machine, marks=marks))
 
     def _note_device(self, step: p.NoteDevice) -> None:
-        marks = {mark: at for mark, at in self._records.get(step.subject).marks.items() if mark != DEVICE_GONE}
+        marks = {mark: at for mark, at in self._machine_store.get(step.subject).marks.items() if mark != DEVICE_GONE}
         if step.gone:
-            marks[DEVICE_GONE] = self._records.now()
-        self._records.change(step.subject, "device", step.reason, marks=marks)
+            marks[DEVICE_GONE] = self._machine_store.now()
+        self._machine_store.change(step.subject, "device", step.reason, marks=marks)
 
     async def _carry_out(self, step: p.Step) -> None:
         try:
@@ -187,7 +189,7 @@ class Executor:
         if isinstance(step, p.TerminateOrphan):
             lane = step.instance.provider
         elif isinstance(step, p.Terminate | p.AskCloud):
-            machine = self._records.journal.machine(step.subject)
+            machine = self._machine_store.journal.machine(step.subject)
             lane = machine.provider if machine else lane
         return self._limits.setdefault(lane, asyncio.Semaphore(self._max_concurrent(lane)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.model.desired import Cause, Desired
@@ -24,9 +24,13 @@ class FitnessWatch:
     """
 
     def __init__(
-        self, records: Records, desired: Callable[[], Desired], reports: NodeReports, logs: NodeLogs | None = None
+        self,
+        machine_store: MachineStore,
+        desired: Callable[[], Desired],
+        reports: NodeReports,
+        logs: NodeLogs | None = None,
     ) -> None:
-        self._records = records
+        self._machine_store = machine_store
         self._desired = desired
         self._reports = reports
         self._logs = logs
@@ -35,11 +39,11 @@ class FitnessWatch:
 
     def look(self, snapshot: Snapshot, now: datetime) -> None:
         """Journal what was proved. Raises StoreError."""
-        machines = self._records.journal.machines()
+        machines = self._machine_store.journal.machines()
         self._prove(machines, snapshot, now)
-        if self._revision == self._records.journal.revision:
+        if self._revision == self._machine_store.journal.revision:
             return  # nobody came, went or was judged anew
-        self._revision = self._records.journal.revision
+        self._revision = self._machine_store.journal.revision
         names = {m.name for m in machines}
         self._reports.keep(names)
         if self._logs is not None:
@@ -57,4 +61,4 @@ class FitnessWatch:
             if block is not None and block.cause is Cause.UNFIT:
                 sight = Sight.of(snapshot, desired.policy, now)
                 if proved(block, [m for m in machines if m.pool == pool], sight):
-                    self._records.journal.unblock({key})
+                    self._machine_store.journal.unblock({key})

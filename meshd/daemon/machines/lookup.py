@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshd.daemon.machines.cooldowns import LeftAlone
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import ProviderError
 from meshd.model.machine import Machine
 from meshd.model.plan import AskCloud
@@ -23,8 +23,8 @@ class Question:
         provider: the provider of a name; raises AuthFailed when it is not enabled any more.
     """
 
-    def __init__(self, records: Records, left_alone: LeftAlone, provider: Callable[[str], Provider]) -> None:
-        self._records = records
+    def __init__(self, machine_store: MachineStore, left_alone: LeftAlone, provider: Callable[[str], Provider]) -> None:
+        self._machine_store = machine_store
         self._left_alone = left_alone
         self._known = provider
 
@@ -33,26 +33,26 @@ class Question:
 
         No answer settles nothing: the listing, and the phase's deadline, still hold.
         """
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         try:
             found = await self._known(machine.provider).get(handle(machine))
         except ProviderError as error:
-            self._records.mark(machine.name, "asked_cloud", f"{step.reason}, and knows no more: {error}")
+            self._machine_store.mark(machine.name, "asked_cloud", f"{step.reason}, and knows no more: {error}")
             return
-        now = self._records.get(step.subject)
+        now = self._machine_store.get(step.subject)
         if now.phase is not machine.phase or now.failure or now.heartbeat_at != machine.heartbeat_at:
             return  # it got on, or spoke, meanwhile
         if found.state not in ENDED and found.state is not InstanceState.TERMINATING:
             text = f"{step.reason}, but says that it is {found.state.value}"
-            at = self._records.now()
+            at = self._machine_store.now()
             marks = {**now.marks, "asked_cloud": at, "told_alive": at}
-            self._records.change(now.name, "asked_cloud", text, marks=marks)
+            self._machine_store.change(now.name, "asked_cloud", text, marks=marks)
             return
         words = found.reason or found.vendor_state or found.state.value
         cause = cause_of_end(found.state, words, joined=now.facts is not None)
         failure = f"{now.provider} ended it: {words}"
         self._left_alone.failed(now, cause, words)
-        self._records.move(now.name, way_out(now), failure, failure=failure, cause=cause, vendor_words=words)
+        self._machine_store.move(now.name, way_out(now), failure, failure=failure, cause=cause, vendor_words=words)
 
 
 def handle(machine: Machine) -> Instance:

@@ -11,7 +11,7 @@ import structlog
 from meshd.api.node_schema import Verb
 from meshd.config import TimingSettings
 from meshd.daemon.machines.repair_steps import NodeRepairs
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import MeshdError, TailnetError
 from meshd.model.desired import TRIED_ALONE
 from meshd.model.failure import FailureCause
@@ -84,40 +84,40 @@ class NodeSteps:
 
     def __init__(
         self,
-        records: Records,
+        machine_store: MachineStore,
         slurm: SlurmControl,
         agents: Agents,
         devices: Devices | None,
         timing: Callable[[], TimingSettings],
         calm: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._records = records
+        self._machine_store = machine_store
         self._slurm = slurm
         self._agents = agents
         self._devices = devices
         self._timing = timing
         self._calm = calm
-        self.repairs = NodeRepairs(records, slurm, agents, timing)
+        self.repairs = NodeRepairs(machine_store, slurm, agents, timing)
 
     async def start_slurmd(self, step: StartSlurmd) -> None:
         """Have slurmd started; the machine is then tested."""
         await self._until_calm()
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         if machine.phase is not Phase.CONFIGURING or machine.removal:
             return
         # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
-        self._records.mark(step.subject, "start_slurmd", "its agent is told to start slurmd")
+        self._machine_store.mark(step.subject, "start_slurmd", "its agent is told to start slurmd")
         why = await self._agents.command(step.subject, "start_slurmd", {}, self._timing().configure_timeout_s)
         if why:
             text = f"its agent could not start slurmd: {why}"
-            self._records.move(step.subject, Phase.DRAINING, text, failure=text)
+            self._machine_store.move(step.subject, Phase.DRAINING, text, failure=text)
             return
-        self._records.move(step.subject, Phase.TESTING, "slurmd was started", slurmd_started=True)
+        self._machine_store.move(step.subject, Phase.TESTING, "slurmd was started", slurmd_started=True)
 
     async def accept(self, step: Accept) -> None:
         """Resume a node that meshd had drained, and call it READY."""
         await self._until_calm()
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         view = await self._slurm.view()
         node = view.nodes.get(machine.slot)
         ours = node is not None and node.address == machine.tailnet_ip
@@ -129,24 +129,24 @@ class NodeSteps:
             if not node.reason.startswith(MARK) and (by_person(node, view.slurm_user) or not slurms):
                 return
             await self._slurm.resume(machine.slot)
-        self._records.move(machine.name, Phase.READY, step.reason, ready_at=self._records.now())
-        self._records.proved(*scopes(machine.pool, machine.offer), causes=TRIED_ALONE)
+        self._machine_store.move(machine.name, Phase.READY, step.reason, ready_at=self._machine_store.now())
+        self._machine_store.proved(*scopes(machine.pool, machine.offer), causes=TRIED_ALONE)
 
     async def keep_after_all(self, step: KeepAfterAll) -> None:
         """Undo a drain of ours; a machine that was not drained yet only stays."""
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         if machine.phase is not Phase.DRAINING:
             if machine.removal == "surplus":
-                self._records.change(machine.name, "kept", step.reason, removal="", reason=step.reason)
+                self._machine_store.change(machine.name, "kept", step.reason, removal="", reason=step.reason)
             return
         node = await self._node(machine)
         drained_at = machine.marks.get("drained")
         ours = drained_at is not None and drained_at >= machine.phase_since
         if ours and node is not None and node.drained and node.reason.startswith(MARK):
             await self._slurm.resume(machine.slot)
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         if machine.removal == "surplus" and not machine.left_slurm:  # nobody has removed it meanwhile
-            self._records.move(machine.name, Phase.READY, step.reason, removal="")
+            self._machine_store.move(machine.name, Phase.READY, step.reason, removal="")
 
     def ask_agent(self, machine: str) -> bool:
         """Have a machine's agent give a sign of life; False when its silence would prove nothing."""
@@ -164,11 +164,11 @@ class NodeSteps:
     async def drain(self, step: Drain) -> None:
         """Let no new jobs onto the slot."""
         await self._slurm.drain(step.slot, f"{MARK} {step.reason}"[:250])
-        self._records.mark(step.subject, "drained", f"no new jobs: {step.reason}")
+        self._machine_store.mark(step.subject, "drained", f"no new jobs: {step.reason}")
 
     async def leave(self, step: Leave) -> None:
         """Take the machine out of Slurm, after one more look that no job is on it."""
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         view = await self._slurm.view()
         jobs = view.jobs_on(step.slot)
         node = view.nodes.get(step.slot)
@@ -179,8 +179,11 @@ class NodeSteps:
             log.info("leave_waits", machine=machine.name, jobs=jobs)
             return
         if busy and step.forced:
-            self._records.journal.event(
-                self._records.now(), "force", f"job {', '.join(jobs)} loses {step.slot}: removed by force", machine.name
+            self._machine_store.journal.event(
+                self._machine_store.now(),
+                "force",
+                f"job {', '.join(jobs)} loses {step.slot}: removed by force",
+                machine.name,
             )
         slurmd_runs = machine.slurmd_started and not step.dead
         if not step.dead and not step.silent and machine.facts is not None:
@@ -194,7 +197,7 @@ class NodeSteps:
                 # DOWN alone does not last: slurmctld opens the node when its slurmd answers once more.
                 await self._slurm.drain(step.slot, text)
             await self._slurm.set_down(step.slot, text)
-        self._records.change(
+        self._machine_store.change(
             machine.name, "left", f"out of Slurm: {step.reason}", left_slurm=True, slurmd_started=slurmd_runs
         )
 
@@ -227,7 +230,7 @@ class NodeSteps:
     async def _erase_secrets(self, machine: Machine) -> None:
         """Best effort, once: an agent that spoke just now answers at once, and no machine's end waits for another."""
         heard = machine.heartbeat_at
-        fresh = heard is not None and self._records.now() - heard < HEARD_LATELY
+        fresh = heard is not None and self._machine_store.now() - heard < HEARD_LATELY
         if machine.facts is None or machine.left_slurm or machine.terminate_calls or not fresh:
             return
         why = await self._agents.command(
@@ -245,7 +248,9 @@ class NodeSteps:
         except TailnetError as error:
             log.warning("device_not_removed", machine=step.subject, reason=str(error))
             return
-        self._records.change(step.subject, "device_removed", "its tailnet device was deleted", device_removed=True)
+        self._machine_store.change(
+            step.subject, "device_removed", "its tailnet device was deleted", device_removed=True
+        )
 
     async def disable_key_expiry(self, step: DisableKeyExpiry) -> None:
         """Have the machine's node key last. A refusal is told, and keeps the machine from nothing else."""
@@ -255,11 +260,11 @@ class NodeSteps:
             await self._devices.disable_key_expiry(step.device_id)
         except TailnetError as error:
             log.warning("key_expiry_not_disabled", machine=step.subject, reason=str(error))
-            self._records.mark(step.subject, "key_expiry", f"{step.reason}, and that cannot be changed: {error}")
+            self._machine_store.mark(step.subject, "key_expiry", f"{step.reason}, and that cannot be changed: {error}")
             return
-        self._records.mark(step.subject, "key_expiry", f"{step.reason}: its expiry is disabled")
+        self._machine_store.mark(step.subject, "key_expiry", f"{step.reason}: its expiry is disabled")
 
     async def refuse(self, machine: Machine, error: MeshdError) -> None:
         """Give up a machine that may not join."""
         cause = FailureCause.NO_IPV4 if str(error).startswith(NO_IPV4) else FailureCause.ADMISSION
-        self._records.move(machine.name, way_out(machine), str(error), failure=str(error), cause=cause)
+        self._machine_store.move(machine.name, way_out(machine), str(error), failure=str(error), cause=cause)

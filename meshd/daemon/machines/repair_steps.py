@@ -9,7 +9,7 @@ import structlog
 
 from meshd.api.node_schema import Verb
 from meshd.config import TimingSettings
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.model.desired import Cause
 from meshd.model.failure import FailureCause
 from meshd.model.machine import Phase
@@ -47,40 +47,46 @@ class Agents(Protocol):
 class NodeRepairs:
     """Carries out the steps. Each looks once more before it acts: what was seen may be over."""
 
-    def __init__(self, records: Records, slurm: Slurm, agents: Agents, timing: Callable[[], TimingSettings]) -> None:
-        self._records = records
+    def __init__(
+        self, machine_store: MachineStore, slurm: Slurm, agents: Agents, timing: Callable[[], TimingSettings]
+    ) -> None:
+        self._machine_store = machine_store
         self._slurm = slurm
         self._agents = agents
         self._timing = timing
 
     def note(self, step: NoteFitness) -> None:
         """Journal the verdict."""
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         found = Unfit(Why(step.why), step.reason, step.since) if step.why else None
-        self._records.change(step.subject, "unfit" if found else "fit", step.reason, marks=marks_with(machine, found))
+        self._machine_store.change(
+            step.subject, "unfit" if found else "fit", step.reason, marks=marks_with(machine, found)
+        )
 
     async def restart_slurmd(self, step: RestartSlurmd) -> None:
         """Have the agent restart slurmd. Once for each trouble: what a restart does not mend, a second one does not."""
-        self._records.mark(step.subject, RESTARTED, f"slurmd is restarted: {step.reason}")
+        self._machine_store.mark(step.subject, RESTARTED, f"slurmd is restarted: {step.reason}")
         why = await self._agents.command(step.subject, "restart_slurmd", {}, RESTART_TIMEOUT_S)
         if why:
             log.warning("slurmd_not_restarted", machine=step.subject, reason=why)
-            now = self._records.now()
-            self._records.journal.event(now, RESTARTED, f"its agent could not restart slurmd: {why}", step.subject)
+            now = self._machine_store.now()
+            self._machine_store.journal.event(
+                now, RESTARTED, f"its agent could not restart slurmd: {why}", step.subject
+            )
 
     async def undrain(self, step: Undrain) -> None:
         """Lift a drain whose reason is meshd's own."""
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         node = (await self._slurm.view()).nodes.get(step.slot)
         if machine.phase is not Phase.READY or machine.removal or node is None or node.address != machine.tailnet_ip:
             return
         if node.drained and node.reason.startswith(OURS):
             await self._slurm.resume(step.slot)
-            self._records.change(step.subject, "undrained", f"takes jobs again: {step.reason}")
+            self._machine_store.change(step.subject, "undrained", f"takes jobs again: {step.reason}")
 
     async def replace(self, step: Replace) -> None:
         """Give the node up, after one more look that no job is on it. The pool's next replacement waits from now on."""
-        machine = self._records.get(step.subject)
+        machine = self._machine_store.get(step.subject)
         view = await self._slurm.view()
         node = view.nodes.get(step.slot)
         busy = view.jobs_on(step.slot) or (node is not None and node.busy)
@@ -88,8 +94,10 @@ class NodeRepairs:
         if machine.phase is not Phase.READY or machine.removal or busy or not held:
             return
         first_s = self._timing().breaker_cooldown_s
-        self._records.refused(
+        self._machine_store.refused(
             block_key(step.pool), first_s, cooldown_most_s(first_s), f"{step.slot} was replaced: {step.reason}",
             cause=Cause.UNFIT,
         )  # fmt: skip
-        self._records.move(step.subject, Phase.DRAINING, step.reason, failure=step.reason, cause=FailureCause.UNFIT)
+        self._machine_store.move(
+            step.subject, Phase.DRAINING, step.reason, failure=step.reason, cause=FailureCause.UNFIT
+        )

@@ -22,7 +22,7 @@ from meshd.store.news import News, Origin
 log = structlog.get_logger(__name__)
 
 
-class Records:
+class MachineStore:
     """The journal, with the clock at hand. Every method raises StoreError when it cannot be written."""
 
     def __init__(self, journal: Journal, clock: Clock, changed: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshd.config import SlurmSettings
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import JoinRefused
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, Machine, Phase
@@ -31,7 +31,11 @@ def check_join(machine: Machine, peer: TailnetPeer, facts: NodeFacts, memory_fra
 
 
 def accept_join(
-    records: Records, machine: Machine, peer: TailnetPeer, facts: NodeFacts, memory_fraction: float = MEMORY_FRACTION
+    machine_store: MachineStore,
+    machine: Machine,
+    peer: TailnetPeer,
+    facts: NodeFacts,
+    memory_fraction: float = MEMORY_FRACTION,
 ) -> Machine:
     """Write down that a machine joined, or joined again after its agent or the machine restarted.
 
@@ -52,13 +56,13 @@ def accept_join(
     }
     if machine.phase in WAITING:
         joined = f"joined from {peer.ipv4}"  # what kept it from that is over
-        return records.move(
-            machine.name, Phase.CONFIGURING, joined, heartbeat_at=records.now(), problem="", **news
+        return machine_store.move(
+            machine.name, Phase.CONFIGURING, joined, heartbeat_at=machine_store.now(), problem="", **news
         )  # fmt: skip
     if machine.phase in IN_SLURM and peer.ipv4 == machine.tailnet_ip:
         if facts == machine.facts:
-            return records.journal.note(machine)
-        return records.change(machine.name, "rejoined", f"joined again from {peer.ipv4}", **news)
+            return machine_store.journal.note(machine)
+        return machine_store.change(machine.name, "rejoined", f"joined again from {peer.ipv4}", **news)
     if machine.phase in {Phase.REQUESTED, Phase.LAUNCHING}:
         raise JoinRefused("the cloud has not confirmed this machine yet", "trying again is enough", fatal=False)
     raise JoinRefused(f"this machine is {machine.phase.value}", "it is on its way out and may not join any more")

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
@@ -45,9 +45,9 @@ class MachineDevices:
     """
 
     def __init__(
-        self, records: Records, tailnet: Callable[[], Observation[TailnetView]], api: Addresses | None
+        self, machine_store: MachineStore, tailnet: Callable[[], Observation[TailnetView]], api: Addresses | None
     ) -> None:
-        self._records = records
+        self._machine_store = machine_store
         self._tailnet = tailnet
         self._api = api
         self._one_at_a_time = asyncio.Lock()
@@ -62,7 +62,7 @@ class MachineDevices:
             JoinRefused: it is another machine's; that is told as a problem.
         """
         try:
-            check_owner(machine, peer, self._records.journal.machines())
+            check_owner(machine, peer, self._machine_store.journal.machines())
         except JoinRefused as error:
             self._note(machine, peer, error)
             raise
@@ -78,26 +78,26 @@ class MachineDevices:
             NotNow: the tailnet's word cannot be believed now: that the old device is gone is not known.
         """
         async with self._one_at_a_time:
-            record = self._records.get(machine)
+            record = self._machine_store.get(machine)
             if record.tailnet_id == peer.id:
                 return  # taken while this call waited
             seen = self._tailnet()
             if not isinstance(seen, Fresh) or not seen.value.healthy:
                 raise NotNow("the head's tailnet is not well: whether the old device is gone cannot be told")
             try:
-                check_new_device(record, peer, seen.value, self._records.journal.machines())
+                check_new_device(record, peer, seen.value, self._machine_store.journal.machines())
             except JoinRefused as error:
                 self._note(machine, peer, error)
                 raise
-            if not self._changes.try_take(machine, self._records.clock.monotonic_s()):
-                self._flapping[machine] = self._records.now()
+            if not self._changes.try_take(machine, self._machine_store.clock.monotonic_s()):
+                self._flapping[machine] = self._machine_store.now()
                 raise JoinRefused(
                     f"{machine} has come with {CHANGES} other devices within {DAY_S / 3600:g} h",
                     "look at its devices in the admin console; meshd takes another one later", fatal=False,
                     code="too_many_devices",
                 )  # fmt: skip
             why = await self._give_back_address(record, peer)
-            self._write_down(self._records.get(machine), peer, why)
+            self._write_down(self._machine_store.get(machine), peer, why)
 
     async def _give_back_address(self, record: Machine, peer: TailnetPeer) -> str:
         """Why the device does not have the machine's address; "" when it has."""
@@ -106,7 +106,7 @@ class MachineDevices:
         if self._api is None:
             return "without an API credential it cannot get its old address back"
         text = f"it came back with another device and the address {peer.ipv4}: {record.tailnet_ip} is given back to it"
-        self._records.node_event(record.name, "device", text)
+        self._machine_store.node_event(record.name, "device", text)
         try:
             await self._api.set_address(peer.id, record.tailnet_ip)
         except TailnetError as error:
@@ -122,8 +122,8 @@ class MachineDevices:
                 f"its tailnet device was deleted and made anew: {new} instead of {old} ({why}); steps that srun had "
                 "started there may hang: scancel them"
             )
-        JoinTickets(self._records.journal).rebind(record.name, peer.id, self._records.now())
-        self._records.change(
+        JoinTickets(self._machine_store.journal).rebind(record.name, peer.id, self._machine_store.now())
+        self._machine_store.change(
             record.name, "device", text, tailnet_ip=new, tailnet_id=peer.id, former_ips=former, path=peer.path,
             line_published=record.line_published and (new == old or record.phase is not Phase.CONFIGURING),
             marks={mark: at for mark, at in record.marks.items() if mark != DEVICE_GONE},
@@ -150,10 +150,10 @@ class MachineDevices:
         """An event for a copy that is new, and a problem while it speaks."""
         if not error.fatal:
             return
-        now, pair = self._records.now(), (machine, peer.hostname)
+        now, pair = self._machine_store.now(), (machine, peer.hostname)
         last = self._copies.get(pair)
         if last is None or now - last[1] >= SHOWN_FOR:
-            self._records.node_event(machine, "copy", str(error))
+            self._machine_store.node_event(machine, "copy", str(error))
         self._copies.pop(pair, None)
         self._copies[pair] = (error.reason, now)
         while len(self._copies) > COPIES_MAX:

@@ -15,7 +15,7 @@ from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
 from meshd.bootstrap.tokens import TICKET_CLOSED, JoinTicket, NodeCaller
 from meshd.config import TimingSettings
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.nodes.admission import MEMORY_FRACTION, accept_join, check_join
 from meshd.daemon.nodes.agents import AgentQueues
@@ -76,7 +76,7 @@ class NodeService:
     def __init__(
         self,
         *,
-        records: Records,
+        machine_store: MachineStore,
         tokens: MachineTokens,
         agents: AgentQueues,
         devices: MachineDevices,
@@ -94,11 +94,13 @@ class NodeService:
         memory_fraction: Callable[[], float] = lambda: MEMORY_FRACTION,
         reports: NodeReports | None = None,
     ) -> None:
-        self._records = records
-        self._tickets = JoinTickets(records.journal)
-        self._watch = watch or TicketWatch(records.journal)
+        self._machine_store = machine_store
+        self._tickets = JoinTickets(machine_store.journal)
+        self._watch = watch or TicketWatch(machine_store.journal)
         self._tokens = tokens
-        self._renewer = renewer or TokenRenewer(records, tokens, agents, records.clock, lambda: head.poll_hold_s)
+        self._renewer = renewer or TokenRenewer(
+            machine_store, tokens, agents, machine_store.clock, lambda: head.poll_hold_s
+        )
         self._agents = agents
         self._devices = devices
         self._whois = whois
@@ -120,7 +122,7 @@ class NodeService:
     async def machine_for_join(self, token_hash: str) -> JoinTicket | None:
         """The ticket of a machine that may still join."""
         name = self._tokens.whose_join(token_hash, self._renewer.generations())
-        machine = self._records.journal.machine(name) if name else None
+        machine = self._machine_store.journal.machine(name) if name else None
         if machine is None or machine.phase not in MAY_JOIN:
             return None
         return JoinTicket(
@@ -138,8 +140,8 @@ class NodeService:
 
     async def join_refused(self, machine: str, peer: TailnetPeer, error: JoinRefused) -> None:
         """Remember it for people. One that was found again, and never was in Slurm, can only be replaced."""
-        self._watch.note(machine, error, self._records.now())
-        record = self._records.get(machine)
+        self._watch.note(machine, error, self._machine_store.now())
+        record = self._machine_store.get(machine)
         found_again = record.launch_attempts == 0 and not record.line_published
         if error.code == TICKET_CLOSED and found_again and record.phase in {Phase.BOOTING, Phase.JOINING}:
             await self._nodes.refuse(record, error)
@@ -147,7 +149,7 @@ class NodeService:
     async def proved(self, caller: NodeCaller) -> None:
         """Close the machine's join token; a token that is new ends the one before."""
         self._renewer.proved(caller)
-        self._tickets.close(caller.machine, "its node token was used", self._records.now())
+        self._tickets.close(caller.machine, "its node token was used", self._machine_store.now())
 
     async def check_device(self, machine: str, peer: TailnetPeer) -> None:
         """Refuse a device that is another machine's."""
@@ -156,20 +158,22 @@ class NodeService:
         except JoinRefused as error:
             await self._refused(machine, error)
             raise
-        record = self._records.get(machine)
+        record = self._machine_store.get(machine)
         if REACHED in record.marks:
             return
         if record.phase is Phase.LAUNCHING:  # it settles a create call in doubt, so a crash must not lose it
-            self._records.mark(machine, REACHED, "it came to the head: a create call without a clear answer made it")
+            self._machine_store.mark(
+                machine, REACHED, "it came to the head: a create call without a clear answer made it"
+            )
         elif record.phase in {Phase.BOOTING, Phase.JOINING}:
-            marks = {**record.marks, REACHED: self._records.now()}
-            self._records.journal.note(replace(record, marks=marks))
+            marks = {**record.marks, REACHED: self._machine_store.now()}
+            self._machine_store.journal.note(replace(record, marks=marks))
 
     async def trouble(self, machine: str, stage: str, text: str) -> None:
         """Keep it as the machine's problem, for people and for the reason of a failure."""
-        record, problem = self._records.get(machine), redact(f"{stage}: {text}")
+        record, problem = self._machine_store.get(machine), redact(f"{stage}: {text}")
         if problem != record.problem:
-            self._records.node_change(machine, "problem", problem, problem=problem)
+            self._machine_store.node_change(machine, "problem", problem, problem=problem)
 
     async def take_device(self, machine: str, peer: TailnetPeer) -> None:
         """Take the device that a machine came back with."""
@@ -185,24 +189,24 @@ class NodeService:
 
     async def join(self, machine: str, peer: TailnetPeer, facts: NodeFacts) -> JoinAnswer:
         """Accept or refuse a machine."""
-        record = self._records.get(machine)
+        record = self._machine_store.get(machine)
         await self._admit(record, peer, facts)
-        bound = self._tickets.bind(machine, peer.id, self._records.now())
+        bound = self._tickets.bind(machine, peer.id, self._machine_store.now())
         if bound != peer.id:
             raise JoinRefused(f"another device has joined as {machine}", "look for a second device with its name")
         if self._closed(record):
             raise JoinRefused(f"the join token of {machine} is used up", "the agent rejoins", code=TICKET_CLOSED)
-        accept_join(self._records, record, peer, facts, self._memory_fraction())
+        accept_join(self._machine_store, record, peer, facts, self._memory_fraction())
         return self._answer(record, peer, key_b64(self._rotator.key_for_joining().get_secret_value()))
 
     async def rejoin(self, caller: NodeCaller, peer: TailnetPeer, facts: NodeFacts, munge_key: str) -> JoinAnswer:
         """Accept a machine again; it gets the munge key only when it has another one."""
-        record = self._records.get(caller.machine)
+        record = self._machine_store.get(caller.machine)
         await self._admit(record, peer, facts)
         if not caller.device_id:
-            self._tickets.rebind(record.name, peer.id, self._records.now())
+            self._tickets.rebind(record.name, peer.id, self._machine_store.now())
         key = self._rotator.key_for_joining()
-        accept_join(self._records, record, peer, facts, self._memory_fraction())
+        accept_join(self._machine_store, record, peer, facts, self._memory_fraction())
         has_it = fingerprint(key) == munge_key
         return self._answer(record, peer, None if has_it else key_b64(key.get_secret_value()))
 
@@ -231,16 +235,16 @@ class NodeService:
         )  # fmt: skip
 
     async def _refused(self, machine: str, error: JoinRefused) -> None:
-        record = self._records.get(machine)
+        record = self._machine_store.get(machine)
         if error.fatal and record.phase in {Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING}:
             await self._nodes.refuse(record, error)
         elif record.problem != str(error):
-            self._records.node_change(machine, "refused", f"refused for now: {error}", problem=str(error))
+            self._machine_store.node_change(machine, "refused", f"refused for now: {error}", problem=str(error))
 
     async def machine_for_node(self, token_hash: str) -> NodeCaller | None:
         """The machine of a node token, and the device that it joined with."""
         name, generation = self._tokens.whose_node(token_hash, self._renewer.generations()) or ("", 0)
-        machine = self._records.journal.machine(name) if name else None
+        machine = self._machine_store.journal.machine(name) if name else None
         if machine is None:
             return None
         device_id = machine.tailnet_id or self._tickets.device(machine.name)
@@ -254,9 +258,9 @@ class NodeService:
         try:
             return await self._munge.exchange(credential)
         except MungeError as error:
-            record = self._records.get(machine)
+            record = self._machine_store.get(machine)
             if record.problem != str(error):
-                self._records.node_change(machine, "munge", f"munge is not proved: {error}", problem=str(error))
+                self._machine_store.node_change(machine, "munge", f"munge is not proved: {error}", problem=str(error))
             raise
 
     def _keeps_spare(self, record: Machine, report: PollIn) -> Machine:
@@ -264,33 +268,35 @@ class NodeService:
         sha256, own = report.spare_key_sha256, record.own_key
         text = f"keeps the spare auth key {sha256[:12]}" if sha256 else "keeps no spare auth key any more"
         own = own or bool(sha256 and not report.auth_key_sha256)
-        return self._records.node_change(record.name, "auth_key", text, spare_key=sha256, own_key=own)
+        return self._machine_store.node_change(record.name, "auth_key", text, spare_key=sha256, own_key=own)
 
     def _reboot(self, record: Machine, *, going_down: bool) -> Machine:
         """A machine that says that it reboots is waited for as long as a boot may take."""
         if going_down and not record.rebooting:
-            marks = {**record.marks, REBOOTING: self._records.now()}
-            return self._records.node_change(record.name, "reboot", "it reboots", marks=marks)
+            marks = {**record.marks, REBOOTING: self._machine_store.now()}
+            return self._machine_store.node_change(record.name, "reboot", "it reboots", marks=marks)
         if record.rebooting and not going_down:
             marks = {mark: at for mark, at in record.marks.items() if mark != REBOOTING}
-            return self._records.node_change(record.name, "reboot", "it is back after a reboot", marks=marks)
+            return self._machine_store.node_change(record.name, "reboot", "it is back after a reboot", marks=marks)
         return record
 
     async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
         """Take the agent's report; hand it what it shall do."""
-        record, problem = self._records.get(machine), redact(report.problem)
+        record, problem = self._machine_store.get(machine), redact(report.problem)
         if report.munge_ok and not record.munge_ok:
-            record = self._records.node_change(machine, "munge", "munge is proved both ways", munge_ok=True, problem="")
+            record = self._machine_store.node_change(
+                machine, "munge", "munge is proved both ways", munge_ok=True, problem=""
+            )
         elif problem and problem != record.problem:
-            record = self._records.node_change(machine, "problem", problem, problem=problem)
+            record = self._machine_store.node_change(machine, "problem", problem, problem=problem)
         elif report.munge_ok and record.problem and not problem:
-            record = self._records.node_change(machine, "problem", f"is over: {record.problem}", problem="")
+            record = self._machine_store.node_change(machine, "problem", f"is over: {record.problem}", problem="")
         record = self._reboot(record, going_down=report.phase == REBOOTING)
         if report.notices:
-            self._records.node_event(machine, "login", *report.notices)
+            self._machine_store.node_event(machine, "login", *report.notices)
         if report.auth_key_sha256 not in ("", record.auth_key):
             text = f"keeps the auth key {report.auth_key_sha256[:12]}"
-            record = self._records.node_change(
+            record = self._machine_store.node_change(
                 machine, "auth_key", text, auth_key=report.auth_key_sha256, own_key=False
             )  # one that keeps a key was not born with one of its own
         if report.spare_key_sha256 != record.spare_key:
@@ -298,14 +304,14 @@ class NodeService:
         if report.metadata_open != record.metadata_open:
             text = f"its metadata service is open to users: {report.metadata_open}"
             text = text if report.metadata_open else "its metadata service is closed to users"
-            record = self._records.node_change(machine, "metadata", text, metadata_open=report.metadata_open)
-        self._records.journal.note(replace(record, heartbeat_at=self._records.now()))
-        self._reports.heard(record, report.heartbeat, self._records.now())
+            record = self._machine_store.node_change(machine, "metadata", text, metadata_open=report.metadata_open)
+        self._machine_store.journal.note(replace(record, heartbeat_at=self._machine_store.now()))
+        self._reports.heard(record, report.heartbeat, self._machine_store.now())
         ended = self._agents.settle(machine, report.results)
         self._rotator.heard(machine, report.model_copy(update={"results": tuple(ended)}))
         self._heard(machine)
         if record.facts is not None:
-            self._agents.offer_roster(machine, report.roster_version, self._records.clock.monotonic_s())
+            self._agents.offer_roster(machine, report.roster_version, self._machine_store.clock.monotonic_s())
         return await self._agents.poll(machine, (), hold_s)
 
     def expects_logs(self, machine: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from meshd.bootstrap.tokens import NodeCaller
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import Asks
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
@@ -62,14 +62,19 @@ class TokenRenewer:
     """
 
     def __init__(
-        self, records: Records, tokens: MachineTokens, agents: Asks, clock: Clock, poll_hold_s: Callable[[], float]
+        self,
+        machine_store: MachineStore,
+        tokens: MachineTokens,
+        agents: Asks,
+        clock: Clock,
+        poll_hold_s: Callable[[], float],
     ) -> None:
-        self._records = records
+        self._machine_store = machine_store
         self._tokens = tokens
         self._agents = agents
         self._clock = clock
         self._poll_hold_s = poll_hold_s
-        self._log = NodeTokens(records.journal)
+        self._log = NodeTokens(machine_store.journal)
         self._seen_at = (-1, -1)
         self._generations: dict[str, int] = {}
         self._failures: dict[str, tuple[str, float]] = {}
@@ -89,9 +94,9 @@ class TokenRenewer:
 
     def generations(self) -> dict[str, int]:
         """Of all machines that are alive; the same object while nothing has changed."""
-        now = (self._records.journal.revision, self._log.revision)
+        now = (self._machine_store.journal.revision, self._log.revision)
         if now != self._seen_at:
-            names = {machine.name for machine in self._records.journal.machines()}
+            names = {machine.name for machine in self._machine_store.journal.machines()}
             if names != self._generations.keys() or now[1] != self._seen_at[1]:
                 self._generations = {name: self.generation(name) for name in names}
             self._seen_at = now
@@ -111,7 +116,7 @@ class TokenRenewer:
 
     def may_renew(self) -> list[Machine]:
         """The machines that have a node token: those that joined and are not on their way out of the cloud."""
-        return [m for m in self._records.journal.machines() if m.phase in IN_SLURM and m.facts is not None]
+        return [m for m in self._machine_store.journal.machines() if m.phase in IN_SLURM and m.facts is not None]
 
     def begin(self, machines: Sequence[Machine], by: str, *, compromised: bool) -> Renewal:
         """Begin a renewal. With `compromised` the old tokens stop at once, and the machines are given back.
@@ -153,7 +158,7 @@ class TokenRenewer:
         due = [
             token
             for token in self._log.renewing()
-            if (machine := self._records.journal.machine(token.machine)) is not None
+            if (machine := self._machine_store.journal.machine(token.machine)) is not None
             and self._reachable(machine)
             and now_s >= self._failures.get(token.machine, ("", 0.0))[1]
         ]
@@ -184,16 +189,16 @@ class TokenRenewer:
     def _give_back_locked_out(self) -> None:
         """What follows from the journal's word that a token was stopped; also after a kill in between."""
         for token in self._log.locked_out():
-            machine = self._records.journal.machine(token.machine)
+            machine = self._machine_store.journal.machine(token.machine)
             if machine is None or machine.phase not in HOLDS_SLOT or machine.removal in {"wanted", "forced"}:
                 continue
             reason = "its node token was stopped as compromised"
             self._tokens.raise_floor(machine.name, token.generation)
-            JoinTickets(self._records.journal).close(machine.name, reason, self._clock.now())
-            self._records.change(machine.name, "remove", reason, removal="wanted", reason=reason)
+            JoinTickets(self._machine_store.journal).close(machine.name, reason, self._clock.now())
+            self._machine_store.change(machine.name, "remove", reason, removal="wanted", reason=reason)
 
     def _standing(self, name: str, renewal: Renewal) -> Standing:
-        token, machine = self._log.of(name), self._records.journal.machine(name)
+        token, machine = self._log.of(name), self._machine_store.journal.machine(name)
         slot = machine.slot if machine is not None else ""
         generation = self.generation(name)
         if machine is None or machine.phase is Phase.GONE:
@@ -215,7 +220,7 @@ class TokenRenewer:
 
     def _forget(self) -> None:
         """Generations of machines that are gone; of unknown ones they are kept, for the journal may have been lost."""
-        journal = self._records.journal
+        journal = self._machine_store.journal
         gone = {
             name
             for name in self._tokens.floors

@@ -17,7 +17,7 @@ from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.fitness_watch import FitnessWatch
 from meshd.daemon.machines.idle_watch import IdleWatch
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.errors import NotFound, SlurmError
 from meshd.model.desired import Desired, Policy, Pool
@@ -130,28 +130,33 @@ class Small:
     def __init__(self, directory: Path, *machines: Machine, clock: Any = None, at_once: int = 4) -> None:
         self.clock = clock or HandClock()
         self.journal = Journal(directory / "j.db")
-        self.records = Records(self.journal, self.clock, lambda: None)
+        self.machine_store = MachineStore(self.journal, self.clock, lambda: None)
         for one in machines:
             self.journal.put(one, "phase", "given", NOW)
         self.cloud, self.slurm, self.agents = Cloud(), Slurm(), Agents()
         self.providers: dict[str, Any] = {"aws": self.cloud}
         timing = TimingSettings
-        self.node_steps = NodeSteps(self.records, self.slurm, self.agents, None, timing)
+        self.node_steps = NodeSteps(self.machine_store, self.slurm, self.agents, None, timing)
         self.cloud_steps = CloudSteps(
-            "lab", self.records, self.providers, self.agents, timing, lambda _: None, self.node_steps.at_work
+            "lab", self.machine_store, self.providers, self.agents, timing, lambda _: None, self.node_steps.at_work
         )
         self.woken = 0
         self.executor = Executor(
-            self.records, self.cloud_steps, self.node_steps, self.clock, self._wake, max_concurrent=lambda _: at_once
+            self.machine_store,
+            self.cloud_steps,
+            self.node_steps,
+            self.clock,
+            self._wake,
+            max_concurrent=lambda _: at_once,
         )
         self.seen: Snapshot = snapshot()
         self.pool = Pool("h100", "h100", 1, 8, ("aws",))
-        self.boots = BootBreaker(self.records, timing, self.desired)
+        self.boots = BootBreaker(self.machine_store, timing, self.desired)
         self.reports = NodeReports(lambda name, kind, text: self.journal.event(self.clock.now(), kind, text, name))
-        self.fitness = FitnessWatch(self.records, self.desired, self.reports)
-        self.idle = IdleWatch(self.records, self.desired, lambda: self.executor.busy)
+        self.fitness = FitnessWatch(self.machine_store, self.desired, self.reports)
+        self.idle = IdleWatch(self.machine_store, self.desired, lambda: self.executor.busy)
         self.reconciler = Reconciler(
-            self.records, self.executor, self.clock, desired=self.desired, snapshot=lambda: self.seen,
+            self.machine_store, self.executor, self.clock, desired=self.desired, snapshot=lambda: self.seen,
             after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=self.before_plan,
         )  # fmt: skip
 
@@ -180,4 +185,4 @@ class Small:
         raise AssertionError("a step never ends")
 
     def get(self, name: str) -> Machine:
-        return self.records.get(name)
+        return self.machine_store.get(name)

@@ -69,10 +69,10 @@ class World(Small):
         files = PriceFiles(directory / "prices")
         prices = Prices({}, files, self.clock, settings=PriceSettings, read_offers=nothing, tell=lambda _: None)
         rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").desk
-        renewer = TokenRenewer(self.records, MachineTokens(b"s" * 32), AgentQueues(), self.clock, lambda: 25.0)
+        renewer = TokenRenewer(self.machine_store, MachineTokens(b"s" * 32), AgentQueues(), self.clock, lambda: 25.0)
         tokens = NodeTokenService(renewer, self.clock)
         self.desk = HeadService(
-            records=self.records, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
+            machine_store=self.machine_store, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
             clock=self.clock, cluster="lab", config_problem=lambda: "",
             reload=lambda: s.ReloadView(reloaded=True), tailscale_version=lambda: "1.102",

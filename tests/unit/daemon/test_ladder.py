@@ -94,7 +94,7 @@ async def test_an_order_that_was_taken_again_is_not_forgiven_before_it_is_ready(
         await tick(small, instance(m, InstanceState.GONE, reason=CAPACITY), pause_s=20, offers=(OFFER,))
         block = small.journal.blocks(small.clock.now())[f"offer:{OFFER.key}"]
         waits.append(round((block.until - small.clock.now()).total_seconds()))
-        small.records.move(m.name, Phase.GONE, "gone")
+        small.machine_store.move(m.name, Phase.GONE, "gone")
         small.clock.t_s += waits[-1]
     assert waits == [300, 600, 1200]
 

@@ -47,7 +47,7 @@ async def small(tmp_path: Path) -> AsyncIterator[Small]:
 def desk_of(small: Small, directory: Path) -> NodeService:
     others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
     return NodeService(
-        records=small.records, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
+        machine_store=small.machine_store, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
         rotator=cast("Any", Rotator()), timing=TimingSettings, slurm_version=lambda: "",
         ends_itself=lambda _: True, **others,
     )  # fmt: skip
@@ -123,7 +123,7 @@ class TailnetApi:
 async def test_a_node_key_is_made_to_last(small: Small, refuses: str) -> None:
     api = TailnetApi()
     api.refuses = refuses
-    steps = NodeSteps(small.records, small.slurm, small.agents, api, TimingSettings)
+    steps = NodeSteps(small.machine_store, small.slurm, small.agents, api, TimingSettings)
     await steps.disable_key_expiry(p.DisableKeyExpiry(READY.name, "its node key would end on 2026-05-30", "n-1"))
     assert api.asked == ["n-1"]
     assert small.get(READY.name).marks["key_expiry"] == NOW

@@ -53,7 +53,7 @@ class House:
     def __init__(self, root: Path, api: Api | None = None) -> None:
         self.small = Small(root, M, OTHER)
         self.seen: Observation[TailnetView] = Fresh(tailnet(NEW, peer(OTHER)), NOW)
-        self.devices = MachineDevices(self.small.records, lambda: self.seen, api)
+        self.devices = MachineDevices(self.small.machine_store, lambda: self.seen, api)
 
     def get(self) -> Machine:
         return self.small.get(M.name)
@@ -177,13 +177,13 @@ async def test_a_second_machine_with_a_living_machines_device_may_not_join_and_i
         machine(Phase.BOOTING), name=MachineName("lab-h100-4-dddddd"), slot=SlotName("h100-4"), instance_id="i-second",
         tailnet_ip="", tailnet_id="",
     )  # fmt: skip
-    records = house.small.records
+    machine_store = house.small.machine_store
     house.small.journal.put(second, "phase", "booting", NOW)
     others: dict[str, Any] = dict.fromkeys(("whois", "munge", "head", "rotator"))
     desk = NodeService(
-        records=records, tokens=MachineTokens.at(tmp_path / "machines.key"), agents=AgentQueues(),
+        machine_store=machine_store, tokens=MachineTokens.at(tmp_path / "machines.key"), agents=AgentQueues(),
         devices=house.devices, timing=TimingSettings, slurm_version=lambda: "", ends_itself=lambda _: True,
-        nodes=NodeSteps(records, cast("Any", None), AgentQueues(), None, TimingSettings), **others,
+        nodes=NodeSteps(machine_store, cast("Any", None), AgentQueues(), None, TimingSettings), **others,
     )  # fmt: skip
     with pytest.raises(JoinRefused, match=M.name):
         await desk.check_device(second.name, replace(peer(M), id="n-1"))

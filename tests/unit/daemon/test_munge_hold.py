@@ -130,7 +130,7 @@ async def test_a_node_that_comes_in_at_that_moment_waits(tmp_path: Path) -> None
     clock = JumpingClock()
     change = Change(clock, 4.0)
     small = Small(tmp_path)
-    steps = NodeSteps(small.records, small.slurm, small.agents, None, TimingSettings, change.hold.over)
+    steps = NodeSteps(small.machine_store, small.slurm, small.agents, None, TimingSettings, change.hold.over)
     one = small.journal.put(machine(Phase.CONFIGURING, munge_ok=True, line_published=True), "phase", "given", NOW)
     other = small.journal.put(machine(Phase.TESTING, index=2), "phase", "given", NOW)
     small.slurm.set(node(other, "IDLE", "DRAIN", reason="meshd: free slot"))
@@ -144,18 +144,21 @@ async def test_a_node_that_comes_in_at_that_moment_waits(tmp_path: Path) -> None
     await asyncio.gather(steps.start_slurmd(StartSlurmd(one.name, "now")), steps.accept(Accept(other.name, "up")))
     assert change.at.ended
     assert small.agents.orders == ["start_slurmd"]
-    assert (small.records.get(one.name).phase, small.records.get(other.name).phase) == (Phase.TESTING, Phase.READY)
+    assert (small.machine_store.get(one.name).phase, small.machine_store.get(other.name).phase) == (
+        Phase.TESTING,
+        Phase.READY,
+    )
 
 
 async def test_one_that_is_removed_while_it_waits_is_not_let_in(tmp_path: Path) -> None:
     clock = JumpingClock()
     change = Change(clock, 4.0)
     small = Small(tmp_path)
-    steps = NodeSteps(small.records, small.slurm, small.agents, None, TimingSettings, change.hold.over)
+    steps = NodeSteps(small.machine_store, small.slurm, small.agents, None, TimingSettings, change.hold.over)
     one = small.journal.put(machine(Phase.CONFIGURING, munge_ok=True, line_published=True), "phase", "given", NOW)
     waiting = asyncio.create_task(steps.start_slurmd(StartSlurmd(one.name, "now")))
     await asyncio.sleep(0)
-    small.records.change(one.name, "remove", "said root", removal="wanted")
+    small.machine_store.change(one.name, "remove", "said root", removal="wanted")
     await waiting
     assert small.agents.orders == []
-    assert not small.records.get(one.name).may_run_jobs
+    assert not small.machine_store.get(one.name).may_run_jobs

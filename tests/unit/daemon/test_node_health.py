@@ -48,7 +48,7 @@ class World(Small):
         self.journal.set_target(Target("h100", 2), "said", NOW)
         others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
         self.node_desk = NodeService(
-            records=self.records, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
+            machine_store=self.machine_store, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
             rotator=cast("Any", Rotator()), timing=TimingSettings, slurm_version=lambda: "",
             ends_itself=lambda _: True, reports=self.reports, **others,
         )  # fmt: skip

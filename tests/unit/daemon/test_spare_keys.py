@@ -14,7 +14,7 @@ import pytest
 
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.spare_keys import RETRY_MAX_S, TOLD_AFTER, SpareKeys
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.service import NodeService
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.store.journal import Journal
@@ -41,7 +41,7 @@ class House:
     def begin(self) -> None:
         """A life of the daemon."""
         self.journal = Journal(self.directory / "j.db")
-        self.records = Records(self.journal, self.net.clock, lambda: None)
+        self.machine_store = MachineStore(self.journal, self.net.clock, lambda: None)
         self.store = KeyStore(self.directory)
 
         async def tags() -> tuple[str, ...]:
@@ -50,10 +50,10 @@ class House:
         self.keys = MachineKeys(
             OpenKeys(self.journal), self.store, self.net,  # type: ignore[arg-type]
             Minter(self.net, tags=TAGS, cluster="lab", clock=self.net.clock),  # type: ignore[arg-type]
-            tags=tags, logging_in=lambda *_: False, records=self.records, clock=self.net.clock,
+            tags=tags, logging_in=lambda *_: False, machine_store=self.machine_store, clock=self.net.clock,
         )  # fmt: skip
         self.spares = SpareKeys(
-            self.keys, self.agents, self.records, self.net.clock, reachable=lambda one: one.name not in self.away,
+            self.keys, self.agents, self.machine_store, self.net.clock, reachable=lambda one: one.name not in self.away,
             rotated_at=lambda: self.rotated_at,
         )  # fmt: skip
 
@@ -62,7 +62,9 @@ class House:
         return self.journal.put(one, "phase", "there", self.net.clock.now())
 
     def change(self, one: Machine, **changes: Any) -> Machine:
-        return self.journal.put(replace(self.records.get(one.name), **changes), "x", "changed", self.net.clock.now())
+        return self.journal.put(
+            replace(self.machine_store.get(one.name), **changes), "x", "changed", self.net.clock.now()
+        )
 
     def holds(self, one: Machine) -> str:
         """The id of the key that the machine holds."""
@@ -97,7 +99,9 @@ async def test_a_machine_gets_its_spare_when_it_is_ready_and_not_before(house: H
     assert (key.reusable, key.ephemeral, key.preauthorized, key.tags) == (False, False, True, TAGS)
     assert key.description == f"meshd spare-1 {one.name}"
     assert key.expires == key.created + timedelta(seconds=s.LIFETIME_S)  # type: ignore[operator]
-    assert house.holds(one) == key.id and house.records.get(one.name).spare_key == sha(house.agents.spare[one.name])
+    assert house.holds(one) == key.id and house.machine_store.get(one.name).spare_key == sha(
+        house.agents.spare[one.name]
+    )
     assert not list(house.directory.glob("*.own.json")), "the head keeps no secret that the node has"
     assert house.spares.count() == (1, 1) and house.keys.unused == 0
     assert not any(other.name in house.agents.spare for other in others)
@@ -210,7 +214,7 @@ async def test_an_api_that_is_away_is_asked_ever_more_seldom_and_told_without_al
     assert told.severity == "info" and "the API is in trouble" in told.text and "deleted by hand" in told.cure
     await house.ticks(1800)
     assert 5 <= asked <= 14, "one machine speaks for all"
-    assert all(house.records.get(one.name).phase is Phase.READY for one in machines)
+    assert all(house.machine_store.get(one.name).phase is Phase.READY for one in machines)
     house.net.control_down = False
     house.net.clock.t_s += RETRY_MAX_S
     await house.ticks(2)
@@ -273,7 +277,7 @@ async def test_a_name_that_is_used_anew_while_its_old_key_is_ended_keeps_the_new
     await exchange()
     go.set()
     await ending
-    held = s.held(house.records.get(one.name), house.keys.spares_of(one.name))
+    held = s.held(house.machine_store.get(one.name), house.keys.spares_of(one.name))
     assert held is not None and held.id == house.holds(one) and held.purpose == s.PURPOSES[0]
     house.change(one, phase=Phase.GONE)
     await house.ticks(2)
@@ -305,7 +309,7 @@ async def test_after_the_journal_was_lost_what_it_had_minted_is_found(house: Hou
 async def test_the_nodes_word_decides_what_it_holds(house: House) -> None:
     """One that holds a spare and no other key was born with a key of its own, also when the journal has forgotten."""
     one = house.add(own_key=False)
-    desk: Any = SimpleNamespace(_records=house.records)
+    desk: Any = SimpleNamespace(_machine_store=house.machine_store)
     report: Any = SimpleNamespace(spare_key_sha256="a" * 64, auth_key_sha256="")
     after = NodeService._keeps_spare(desk, one, report)
     assert (after.spare_key, after.own_key) == ("a" * 64, True)

@@ -14,7 +14,7 @@ from meshd.config import ClusterSettings, Settings
 from meshd.daemon.auth_key.wiring import AuthKeyParts, Sights, build
 from meshd.daemon.head_api import problems
 from meshd.daemon.machines.cloud_steps import CloudSteps
-from meshd.daemon.machines.store import Records
+from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.user_data import Stage1Maker
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.tokens import MachineTokens
@@ -77,7 +77,7 @@ class Birth:
             table["key_mode"] = mode
         settings = Settings(cluster=ClusterSettings(name="lab", state_dir=directory), tailnet=table)  # type: ignore[arg-type]
         self.journal = Journal(directory / "j.db")
-        self.records = Records(self.journal, self.clock, lambda: None)
+        self.machine_store = MachineStore(self.journal, self.clock, lambda: None)
         dark = Unavailable("not read", NOW)
 
         async def look() -> None:
@@ -88,7 +88,7 @@ class Birth:
 
         nothing: Any = SimpleNamespace()
         self.auth: AuthKeyParts = build(
-            settings, self.clock, self.records, AgentQueues(), nothing,
+            settings, self.clock, self.machine_store, AgentQueues(), nothing,
             Sights(lambda: dark, lambda: dark, lambda: None, look, greet), lambda: None, {"aws": False, "closed": True},
         )  # fmt: skip
         providers: Any = {"aws": self.cloud}
@@ -101,12 +101,12 @@ class Birth:
             return ""
 
         self.steps = CloudSteps(
-            "lab", self.records, providers, self.stage1, lambda: settings.timing, lambda _: None, at_work
+            "lab", self.machine_store, providers, self.stage1, lambda: settings.timing, lambda _: None, at_work
         )
 
     async def launch(self, one: Machine) -> Machine:
         await self.steps.launch(Launch(one.name, "wanted"))
-        return self.records.get(one.name)
+        return self.machine_store.get(one.name)
 
     def request(self) -> Machine:
         return self.journal.put(machine(Phase.REQUESTED, created_at=NOW), "phase", "wanted", NOW)
@@ -191,4 +191,4 @@ async def test_a_machine_that_was_found_again_is_of_its_clouds_mode(
     birth = Birth(tmp_path, monkeypatch)
     lost = machine(Phase.READY)
     await birth.steps.adopt_orphan(AdoptOrphan(lost.name, "ours", instance(lost), OFFER, "h100", "h100-1"))
-    assert birth.records.get(lost.name).own_key
+    assert birth.machine_store.get(lost.name).own_key

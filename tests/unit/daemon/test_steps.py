@@ -194,7 +194,10 @@ async def test_a_drain_by_a_person_is_not_undone(small: Small) -> None:
 
 async def test_removed_by_a_person_meanwhile_it_is_not_kept(small: Small) -> None:
     m = give(small, replace(LEAVING, removal="surplus"), "IDLE", "DRAIN")
-    small.slurm.before_view = lambda: (small.records.change(m.name, "remove", "said root", removal="wanted"), None)[1]
+    small.slurm.before_view = lambda: (
+        small.machine_store.change(m.name, "remove", "said root", removal="wanted"),
+        None,
+    )[1]
     await do(small, p.KeepAfterAll(m.name, "wanted again"))
     assert (small.get(m.name).phase, small.get(m.name).removal) == (Phase.DRAINING, "wanted")
 
@@ -289,7 +292,7 @@ async def test_what_was_learned_while_an_order_waited_holds(small: Small) -> Non
     names = []
     for index in (1, 2, 3):
         names.append(small.journal.put(machine(Phase.REQUESTED, index=index), "phase", "given", NOW).name)
-    small.records.change(names[1], "remove", "said root", removal="wanted")
+    small.machine_store.change(names[1], "remove", "said root", removal="wanted")
     small.providers.clear()
     await do(small, p.Launch(names[0], "wanted"))
     small.providers["aws"] = small.cloud
@@ -406,7 +409,7 @@ async def test_but_not_a_refusal_that_came_meanwhile_nor_machines_that_do_not_bo
     assert small.journal.last_block(key) == boots
     refusal = Block(key, NOW + timedelta(seconds=60), "sold out")
     small.journal.block(refusal, NOW)
-    small.records.proved(key, causes={Cause.REFUSED})
+    small.machine_store.proved(key, causes={Cause.REFUSED})
     assert small.journal.last_block(key) == refusal
 
 
