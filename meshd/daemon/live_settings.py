@@ -32,7 +32,7 @@ def _doubts(path: Path, settings: Settings) -> Sequence[Fault]:
     return file.placed(config.doubts(settings, file.table, file.mode, str(file.path)))
 
 
-class InForce:
+class LiveSettings:
     """The settings, as they are now.
 
     Args:

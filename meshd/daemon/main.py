@@ -27,7 +27,7 @@ from meshd.daemon.head_api.metrics_server import Telemetry
 from meshd.daemon.head_api.metrics_snapshot import standing
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.head_api.views import sight_of, status_line
-from meshd.daemon.live_settings import InForce
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.boot_breaker import BootBreaker
 from meshd.daemon.machines.cloud_steps import CloudSteps
@@ -37,7 +37,7 @@ from meshd.daemon.machines.fitness_watch import FitnessWatch
 from meshd.daemon.machines.idle_watch import IdleWatch
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.machines.user_data import Stage1Maker
+from meshd.daemon.machines.user_data import UserDataMaker
 from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
@@ -47,7 +47,7 @@ from meshd.daemon.nodes import metadata_service as metadata_watch
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.head_names import HeadNames
-from meshd.daemon.nodes.join_token_watch import TicketWatch
+from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.roster import Roster
@@ -57,7 +57,7 @@ from meshd.daemon.nodes.token_renewal import TokenRenewer
 from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.notify import Notifier
-from meshd.daemon.observe.loop_lag import Pulse
+from meshd.daemon.observe.loop_lag import LoopLag
 from meshd.daemon.observe.poll_intervals import Pace
 from meshd.daemon.observe.source import Refresh, sources_of
 from meshd.daemon.observe.sources import Sources
@@ -103,17 +103,17 @@ class Daemon:
         self._clock = clock = SystemClock()
         self._notify = Notifier()
         self._watchdog_fed_s = 0.0
-        self._pulse = Pulse(clock)
+        self._pulse = LoopLag(clock)
         self._stop = asyncio.Event()
         self._awake = asyncio.Event()
 
         # What is known, and remembered.
         state = settings.cluster.state_dir
         self._journal = Journal(state / "journal.db")
-        self._in_force = InForce(settings, settings_path, self._journal.machines)
+        self._in_force = LiveSettings(settings, settings_path, self._journal.machines)
         self._machine_store = machine_store = MachineStore(self._journal, clock, self._wake)
         self._tokens = MachineTokens.at(state / "machines.key")
-        self._ticket_watch = TicketWatch(self._journal)
+        self._ticket_watch = JoinTokenWatch(self._journal)
 
         # Clouds, tailnet, agents and Slurm, as they are reached.
         self._metrics = Metrics()
@@ -178,7 +178,7 @@ class Daemon:
         self._munge_desk = MungeKeyService(self._rotator, self._slurm.auth_type, self._under_way, clock)
 
         # What carries steps out.
-        stage1 = Stage1Maker(
+        stage1 = UserDataMaker(
             lambda: self.settings, self._auth.keys, self._auth.own_keys, self._auth.modes, self._tokens,
             lambda: self._watcher.current, self._providers,
         )  # fmt: skip

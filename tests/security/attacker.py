@@ -25,7 +25,7 @@ from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
-from meshd.daemon.nodes.join_token_watch import TicketWatch
+from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
 from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.daemon.nodes.token_renewal import TokenRenewer
 from meshd.daemon.nodes.token_service import NodeTokenService
@@ -133,7 +133,7 @@ class Head(Small):
             nodes=MungeNodes(self.journal, lambda: self.slurm.seen, self.clock, 25.0), look_at_slurm=self.slurm.view,
             clock=self.clock,
         )  # fmt: skip
-        self.watch = TicketWatch(self.journal)
+        self.watch = JoinTokenWatch(self.journal)
         self.renewer = TokenRenewer(self.machine_store, self.tokens, self.queues, self.clock, lambda: 25.0)
         self.token_desk = NodeTokenService(self.renewer, self.clock)
         self.desk = NodeService(

@@ -11,9 +11,9 @@ import structlog
 
 from meshd.config import TimingSettings
 from meshd.daemon.machines.call_rate import CallRate
-from meshd.daemon.machines.cooldowns import RETRY_TRANSIENT_S, LeftAlone
+from meshd.daemon.machines.cooldowns import RETRY_TRANSIENT_S, Cooldowns
 from meshd.daemon.machines.launch_queue import CallRates
-from meshd.daemon.machines.lookup import Question, handle
+from meshd.daemon.machines.lookup import MachineLookup, handle
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import (
     AuthFailed,
@@ -96,8 +96,8 @@ class CloudSteps:
         self._timing = timing
         self._list_again = list_again
         self._at_work = at_work
-        self._left_alone = LeftAlone(machine_store, timing)
-        self._question = Question(machine_store, self._left_alone, self._known)
+        self._left_alone = Cooldowns(machine_store, timing)
+        self._question = MachineLookup(machine_store, self._left_alone, self._known)
         self.rates = CallRates(self._spacing_s)
 
     def _spacing_s(self, name: str) -> float:
@@ -254,7 +254,7 @@ class CloudSteps:
         self._machine_store.mark(machine.name, "unclear", text, vendor_words=words)
 
     async def ask(self, step: AskCloud) -> None:
-        """See Question."""
+        """See MachineLookup."""
         await self._question.ask(step)
 
     def failed(self, machine: Machine, cause: FailureCause, words: str) -> None:

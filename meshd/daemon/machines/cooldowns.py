@@ -16,7 +16,7 @@ RETRY_TRANSIENT_S = 10.0
 BLOCK_AUTH_S = 120.0
 
 
-class LeftAlone:
+class Cooldowns:
     """Writes blocks into the journal. Every method raises StoreError when it cannot be written."""
 
     def __init__(self, machine_store: MachineStore, timing: Callable[[], TimingSettings]) -> None:

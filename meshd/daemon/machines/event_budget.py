@@ -22,7 +22,7 @@ SUMMED_EVERY_S: Final = 3600.0
 SHOWN_FOR: Final = timedelta(hours=1)
 
 
-class NodeEvents:
+class EventBudget:
     """Counts them.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshd.daemon.machines.cooldowns import LeftAlone
+from meshd.daemon.machines.cooldowns import Cooldowns
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import ProviderError
 from meshd.model.machine import Machine
@@ -15,7 +15,7 @@ from meshd.plan.signs import ENDED
 from meshd.provider_api import Instance, InstanceId, InstanceState, Provider, ProviderName
 
 
-class Question:
+class MachineLookup:
     """Carries out AskCloud.
 
     Args:
@@ -23,7 +23,7 @@ class Question:
         provider: the provider of a name; raises AuthFailed when it is not enabled any more.
     """
 
-    def __init__(self, machine_store: MachineStore, left_alone: LeftAlone, provider: Callable[[str], Provider]) -> None:
+    def __init__(self, machine_store: MachineStore, left_alone: Cooldowns, provider: Callable[[str], Provider]) -> None:
         self._machine_store = machine_store
         self._left_alone = left_alone
         self._known = provider

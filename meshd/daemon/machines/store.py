@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from meshd.daemon.machines.event_budget import NodeEvents
+from meshd.daemon.machines.event_budget import EventBudget
 from meshd.errors import StoreError
 from meshd.model.desired import TRIED_ALONE, Block, Cause
 from meshd.model.failure import FailureCause
@@ -29,7 +29,7 @@ class MachineStore:
         self.journal = journal
         self.clock = clock
         self._changed = changed
-        self.node_events = NodeEvents(clock)
+        self.node_events = EventBudget(clock)
 
     def now(self) -> datetime:
         """UTC."""

@@ -19,7 +19,7 @@ from meshd.tailnet.keystore import sha256_of
 from meshd.tailnet.machine_keys import KeyModes
 
 
-class Stage1Maker:
+class UserDataMaker:
     """The Stage1Source of the daemon.
 
     Args:

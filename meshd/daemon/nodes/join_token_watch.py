@@ -17,7 +17,7 @@ KEPT_MAX = 1000
 """Pairs of machine and kind that are remembered; the oldest go."""
 
 
-class TicketWatch:
+class JoinTokenWatch:
     """Remembers refused join tokens. It changes no machine's record: users of a node can read its join token."""
 
     def __init__(self, journal: Journal) -> None:

@@ -20,7 +20,7 @@ from meshd.daemon.munge_key.controller import MungeRotator
 from meshd.daemon.nodes.admission import MEMORY_FRACTION, accept_join, check_join
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
-from meshd.daemon.nodes.join_token_watch import TicketWatch
+from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.token_renewal import TokenRenewer
 from meshd.daemon.nodes.tokens import MachineTokens
@@ -89,14 +89,14 @@ class NodeService:
         nodes: NodeSteps,
         ends_itself: Callable[[str], bool],
         heard: Callable[[str], None] = lambda _: None,
-        watch: TicketWatch | None = None,
+        watch: JoinTokenWatch | None = None,
         renewer: TokenRenewer | None = None,
         memory_fraction: Callable[[], float] = lambda: MEMORY_FRACTION,
         reports: NodeReports | None = None,
     ) -> None:
         self._machine_store = machine_store
         self._tickets = JoinTickets(machine_store.journal)
-        self._watch = watch or TicketWatch(machine_store.journal)
+        self._watch = watch or JoinTokenWatch(machine_store.journal)
         self._tokens = tokens
         self._renewer = renewer or TokenRenewer(
             machine_store, tokens, agents, machine_store.clock, lambda: head.poll_hold_s

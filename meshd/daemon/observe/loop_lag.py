@@ -20,7 +20,7 @@ LATE_S: Final = 3.0
 log = structlog.get_logger(__name__)
 
 
-class Pulse:
+class LoopLag:
     """Beats once a second.
 
     Args:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshd import config
-from meshd.daemon.live_settings import InForce
+from meshd.daemon.live_settings import LiveSettings
 from meshd.errors import ConfigError
 from meshd.model.machine import Machine, Phase
 from tests.unit.worlds import machine
@@ -28,7 +28,7 @@ class File:
         self.path = path
         self.rented: list[Machine] = []
         self.write(FILE)
-        self.live = InForce(config.load(path), path, lambda: self.rented)
+        self.live = LiveSettings(config.load(path), path, lambda: self.rented)
 
     def write(self, text: str) -> None:
         self.path.write_text(text)
@@ -92,7 +92,7 @@ def test_meshd_does_not_start_with_settings_that_leave_a_machine_no_place(tmp_pa
     path = tmp_path / "meshd.toml"
     path.write_text(FILE)
     with pytest.raises(ConfigError, match=r"leaves no slot for lab-h100-5"):
-        InForce(config.load(path), path, lambda: [machine(Phase.READY, index=5)])
+        LiveSettings(config.load(path), path, lambda: [machine(Phase.READY, index=5)])
 
 
 def test_a_refused_reload_names_each_fault_with_its_line_until_it_is_mended(file: File) -> None:

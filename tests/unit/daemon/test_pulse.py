@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.daemon.observe.loop_lag import LATE_S, Pulse
+from meshd.daemon.observe.loop_lag import LATE_S, LoopLag
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Unavailable
 from meshd.model.plan import NoteFitness
@@ -20,7 +20,7 @@ from tests.unit.worlds import FACTS, NOW, ago, machine, snapshot, tailnet
 
 def test_silence_is_counted_from_when_the_head_was_late_last() -> None:
     clock = HandClock()
-    pulse = Pulse(clock)
+    pulse = LoopLag(clock)
     seen = Fresh(tailnet(), NOW, since=ago(3600))
     pulse.beat(LATE_S - 0.1)
     assert pulse.heard(seen) is seen
@@ -44,7 +44,7 @@ async def test_it_measures_how_late_it_is_itself() -> None:
             await super().sleep(delay_s)
             self.t_s += 10.0
 
-    pulse = Pulse(Slow())
+    pulse = LoopLag(Slow())
     with pytest.raises(RuntimeError):
         await pulse.run()
     assert pulse.steady_since is not None

@@ -15,7 +15,7 @@ from meshd.daemon.auth_key.wiring import AuthKeyParts, Sights, build
 from meshd.daemon.head_api import problems
 from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.machines.user_data import Stage1Maker
+from meshd.daemon.machines.user_data import UserDataMaker
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import Transient, Uncertain
@@ -92,7 +92,7 @@ class Birth:
             Sights(lambda: dark, lambda: dark, lambda: None, look, greet), lambda: None, {"aws": False, "closed": True},
         )  # fmt: skip
         providers: Any = {"aws": self.cloud}
-        self.stage1 = Stage1Maker(
+        self.stage1 = UserDataMaker(
             lambda: settings, self.auth.keys, self.auth.own_keys, self.auth.modes, MachineTokens(b"s" * 32),
             lambda: Fresh(tailnet(), NOW), providers,
         )  # fmt: skip
