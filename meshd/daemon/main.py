@@ -31,14 +31,14 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.boot_breaker import BootBreaker
 from meshd.daemon.machines.cloud_steps import CloudSteps
-from meshd.daemon.machines.controller import Reconciler, Tick
+from meshd.daemon.machines.controller import MachineController, Tick
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.fitness_watch import FitnessWatch
 from meshd.daemon.machines.idle_watch import IdleWatch
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.user_data import UserDataMaker
-from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.quiesce import MungeHold
@@ -53,7 +53,7 @@ from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.roster import Roster
 from meshd.daemon.nodes.server import NodeApiServer, head_facts
 from meshd.daemon.nodes.service import NodeService
-from meshd.daemon.nodes.token_renewal import TokenRenewer
+from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.notify import Notifier
@@ -129,7 +129,7 @@ class Daemon:
         )
         self._munge = MungeClient(run)
         self._agents = AgentQueues()
-        self._renewer = TokenRenewer(
+        self._renewer = NodeTokenController(
             machine_store, self._tokens, self._agents, clock, lambda: self.settings.node_api.poll_hold_s
         )
         self._token_desk = NodeTokenService(self._renewer, clock)
@@ -168,7 +168,7 @@ class Daemon:
             slurm=self._sources.slurm_view, wake=self._wake, calm=hold.over,
             write=RootFiles(settings.cluster.socket.parent, clock),
         )  # fmt: skip
-        self._rotator = MungeRotator(
+        self._rotator = MungeKeyController(
             log_of=MungeRotations(self._journal), store=MungeKeyStore(state), credential=head_key, agents=self._agents,
             clock=clock,
             head=HeadMunge(settings.cluster.socket.parent, self._munge, self._slurm, clock),
@@ -200,7 +200,7 @@ class Daemon:
         self._idle = IdleWatch(machine_store, self.desired, lambda: self._executor.busy)
         self._logs = NodeLogs(self._agents, clock)
         self._fitness = FitnessWatch(machine_store, self.desired, self._reports, self._logs)
-        self._reconciler = Reconciler(
+        self._reconciler = MachineController(
             machine_store, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
             interval_s=lambda: self.settings.timing.tick_interval_s, before_plan=self._before_plan, awake=self._awake,
         )  # fmt: skip

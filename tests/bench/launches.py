@@ -24,7 +24,7 @@ import structlog
 
 from meshd.config import Settings
 from meshd.daemon.machines.cloud_steps import CloudSteps
-from meshd.daemon.machines.controller import Reconciler
+from meshd.daemon.machines.controller import MachineController
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
@@ -85,7 +85,7 @@ class Head:
             if lane in settings.providers else 16,
         )  # fmt: skip
         self._awake = asyncio.Event()
-        self.reconciler = Reconciler(
+        self.reconciler = MachineController(
             machine_store, self.executor, self.clock, desired=self._desired, snapshot=self._snapshot,
             after_tick=lambda _: None, interval_s=lambda: settings.timing.tick_interval_s,
             before_plan=lambda _, __: None, awake=self._awake,

@@ -24,7 +24,7 @@ from pydantic import SecretBytes
 
 from meshd.config import NodeApiSettings
 from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.nodes.agents import AgentQueues
@@ -155,7 +155,7 @@ async def measure(count: int) -> dict[str, float]:
         async def look_at_slurm() -> None:
             view[0] = await slurm.view()
 
-        rotator = MungeRotator(
+        rotator = MungeKeyController(
             log_of=MungeRotations(journal), store=MungeKeyStore(directory), credential=lambda: OLD, agents=queues,
             clock=clock,
             head=HeadMunge(directory, munge, slurm, clock, answer=unit.answer),
@@ -177,7 +177,7 @@ async def measure(count: int) -> dict[str, float]:
         return seen
 
 
-async def _rotate(rotator: MungeRotator, programs: Programs) -> dict[str, float]:
+async def _rotate(rotator: MungeKeyController, programs: Programs) -> dict[str, float]:
     """From the order to DONE, and the time of each stage."""
     meter, calls, stages = hollow.Meter(), programs.calls, dict[str, float]()
     rotator.begin("bench", ())

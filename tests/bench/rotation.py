@@ -19,7 +19,7 @@ from typing import Any, cast
 import structlog
 from pydantic import SecretStr
 
-from meshd.daemon.auth_key.controller import RotationEngine
+from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.daemon.auth_key.rotation_view import world_of
 from meshd.daemon.auth_key.steps import Means
@@ -135,7 +135,7 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
         minter = Minter(api, tags=TAGS, cluster="lab", clock=clock)
         nothing = cast("Any", Quiet())
         means = Means("lab", store, api, minter, control, queues, machine_store, (), lambda: TAGS, nothing, nothing)
-        engine = RotationEngine(
+        engine = AuthKeyController(
             AuthRotations(journal), means, world, clock, occasion=lambda: None, look=look,
             greetings=Greetings(greet, queues, clock),
         )  # fmt: skip

@@ -31,7 +31,7 @@ from meshd.contract.faults import Fault, Kind, When
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.boot_breaker import BootBreaker
 from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
-from meshd.daemon.machines.controller import Reconciler
+from meshd.daemon.machines.controller import MachineController
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
@@ -304,7 +304,7 @@ class Engine:
         self._settings = settings
         self._published: dict[str, str] = {}
         self._began = clock.now()
-        self.reconciler = Reconciler(
+        self.reconciler = MachineController(
             self.machine_store, self.executor, clock, desired=self.desired, snapshot=self._snapshot,
             after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=self._boots.look,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from meshd.api.node_schema import ResultIn
 from meshd.daemon.active_rotation import UnderWay, under_way
-from meshd.daemon.auth_key.controller import RotationEngine
+from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.rotation_view import reachable, world_of
@@ -298,7 +298,7 @@ class Life:
             self.store, self.file, minter, mints=False, ahead=timedelta(days=14), expires=lambda: None,
             engine=lambda: self.engine, under_way=self.under_way, clock=net.clock,
         )  # fmt: skip
-        self.engine = RotationEngine(
+        self.engine = AuthKeyController(
             AuthRotations(self.journal), means, self.world, net.clock, occasion=self.occasion, look=self.look,
             greetings=Greetings(net.greet, net, net.clock),
         )  # fmt: skip

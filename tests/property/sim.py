@@ -14,7 +14,7 @@ from meshd.api.node_schema import HeartbeatIn
 from meshd.config import TimingSettings
 from meshd.daemon.machines.boot_breaker import BootBreaker
 from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
-from meshd.daemon.machines.controller import Reconciler
+from meshd.daemon.machines.controller import MachineController
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.fitness_watch import FitnessWatch
 from meshd.daemon.machines.node_steps import NodeSteps
@@ -426,7 +426,7 @@ class Daemon:
             boots.look(seen, now)
             fitness.look(seen, now)
 
-        self.reconciler = Reconciler(
+        self.reconciler = MachineController(
             self.machine_store, self.executor, world.clock, desired=self.desired, snapshot=self.snapshot,
             after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=before_plan,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from pydantic import SecretBytes
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused
 from meshd.api.schema import AbortRotationRequest, MungeRotationRequest, RotateKeyRequest
-from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes.agents import AgentQueues
@@ -73,7 +73,7 @@ class Both:
         async def look() -> None:
             return None
 
-        self.munge = MungeRotator(
+        self.munge = MungeKeyController(
             log_of=MungeRotations(journal), store=MungeKeyStore(self.directory), credential=lambda: at_start,
             head=self.head, agents=AgentQueues(), nodes=MungeNodes(journal, slurm, clock, 25.0),
             look_at_slurm=look, clock=clock,

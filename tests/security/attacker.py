@@ -20,14 +20,14 @@ from pydantic import SecretBytes
 
 from meshd.api.node_api import NodeApi
 from meshd.config import TimingSettings
-from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
 from meshd.daemon.nodes.service import HeadFacts, NodeService
-from meshd.daemon.nodes.token_renewal import TokenRenewer
+from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
@@ -126,7 +126,7 @@ class Head(Small):
         self.tokens = MachineTokens.at(directory / "machines.key")
         self.devices = MachineDevices(self.machine_store, lambda: Fresh(self._tailnet(), self.clock.now()), None)
         munge, slurm_client = MungeClient(self._run), SlurmClient(self._run, 10.0)
-        self.rotator = MungeRotator(
+        self.rotator = MungeKeyController(
             log_of=MungeRotations(self.journal), store=MungeKeyStore(directory),
             credential=lambda: SecretBytes(self.munged_key),
             head=HeadMunge(directory, munge, slurm_client, self.clock, directory / "answer.json"), agents=self.queues,
@@ -134,7 +134,7 @@ class Head(Small):
             clock=self.clock,
         )  # fmt: skip
         self.watch = JoinTokenWatch(self.journal)
-        self.renewer = TokenRenewer(self.machine_store, self.tokens, self.queues, self.clock, lambda: 25.0)
+        self.renewer = NodeTokenController(self.machine_store, self.tokens, self.queues, self.clock, lambda: 25.0)
         self.token_desk = NodeTokenService(self.renewer, self.clock)
         self.desk = NodeService(
             machine_store=self.machine_store, tokens=self.tokens, agents=self.queues, devices=self.devices, whois=self,

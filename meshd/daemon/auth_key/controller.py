@@ -41,7 +41,7 @@ KEEP_AGAIN_S = 60.0
 log = structlog.get_logger(__name__)
 
 
-class RotationEngine:
+class AuthKeyController:
     """See the module.
 
     Args:

@@ -8,7 +8,7 @@ from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
 from meshd.daemon.active_rotation import UnderWay
-from meshd.daemon.auth_key.controller import RotationEngine
+from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.triggers import Occasion
 from meshd.model.ids import slot_order
 from meshd.model.words import counted
@@ -38,7 +38,7 @@ class AuthKeyService:
 
     def __init__(
         self,
-        engine: RotationEngine,
+        engine: AuthKeyController,
         occasion: Occasion,
         store: KeyStore,
         file: KeyFile,

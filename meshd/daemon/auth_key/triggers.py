@@ -11,7 +11,7 @@ import structlog
 
 from meshd.api.schema import ProblemView
 from meshd.daemon.active_rotation import UnderWay
-from meshd.daemon.auth_key.controller import RotationEngine
+from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.errors import TailnetError
 from meshd.model.words import ending
 from meshd.runtime.clock import Clock
@@ -66,7 +66,7 @@ class Occasion:
         mints: bool,
         ahead: timedelta,
         expires: Callable[[], datetime | None],
-        engine: Callable[[], RotationEngine],
+        engine: Callable[[], AuthKeyController],
         under_way: Callable[[], UnderWay | None],
         clock: Clock,
     ) -> None:

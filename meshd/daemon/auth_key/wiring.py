@@ -11,7 +11,7 @@ import structlog
 from meshd import config
 from meshd.config import Settings, TailnetSettings
 from meshd.daemon.active_rotation import UnderWay
-from meshd.daemon.auth_key.controller import RotationEngine
+from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.handshakes import Greetings
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.rotation_view import reachable, world_of
@@ -79,7 +79,7 @@ class AuthKeyParts:
     spares: SpareKeys
     modes: KeyModes
     api: KeyApi | None
-    engine: RotationEngine
+    engine: AuthKeyController
     occasion: Occasion
     desk: AuthKeyService
 
@@ -187,7 +187,7 @@ def build(
         store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,
         engine=lambda: engine, under_way=under_way, clock=clock,
     )  # fmt: skip
-    engine = RotationEngine(
+    engine = AuthKeyController(
         AuthRotations(machine_store.journal), means, world, clock, occasion=occasion, look=sights.look,
         greetings=Greetings(sights.greet, agents, clock),
     )  # fmt: skip

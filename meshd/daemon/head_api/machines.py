@@ -9,7 +9,7 @@ from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
 from meshd.daemon.head_api import views
 from meshd.daemon.head_api.names import near_words, pool_of_slot
-from meshd.daemon.machines.controller import Reconciler
+from meshd.daemon.machines.controller import MachineController
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.store import MachineStore
 from meshd.model.desired import Desired
@@ -23,7 +23,7 @@ class MachineService:
     def __init__(
         self,
         machine_store: MachineStore,
-        reconciler: Reconciler,
+        reconciler: MachineController,
         slurm: SlurmControl,
         desired: Callable[[], Desired],
         clock: Clock,

@@ -21,7 +21,7 @@ from meshd.daemon.head_api.explain import Explainer
 from meshd.daemon.head_api.machines import MachineService
 from meshd.daemon.head_api.offers import offers_view
 from meshd.daemon.head_api.scale import chosen_pool, next_target
-from meshd.daemon.machines.controller import Reconciler, Tick
+from meshd.daemon.machines.controller import MachineController, Tick
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.store import MachineStore
@@ -74,7 +74,7 @@ class HeadService:
         self,
         *,
         machine_store: MachineStore,
-        reconciler: Reconciler,
+        reconciler: MachineController,
         executor: Executor,
         slurm: SlurmControl,
         published: PublishState,

@@ -39,7 +39,7 @@ class Tick:
     took_s: float
 
 
-class Reconciler:
+class MachineController:
     """See the module.
 
     Args:

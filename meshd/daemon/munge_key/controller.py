@@ -31,7 +31,7 @@ AWAY_SLACK_S = 60.0
 log = structlog.get_logger(__name__)
 
 
-class MungeRotator:
+class MungeKeyController:
     """The newest rotation of the munge key, and the key in force.
 
     Args:

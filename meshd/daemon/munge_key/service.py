@@ -8,7 +8,7 @@ from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.daemon.active_rotation import UnderWay
 from meshd.daemon.head_api.check_rows import fail, ok, warn
-from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.errors import MungeError, SlurmError
 from meshd.model.ids import slot_order
 from meshd.model.words import counted
@@ -33,7 +33,7 @@ class MungeKeyService:
 
     def __init__(
         self,
-        rotator: MungeRotator,
+        rotator: MungeKeyController,
         auth_type: Callable[[], Awaitable[str]],
         under_way: Callable[[], UnderWay | None],
         clock: Clock,

@@ -16,13 +16,13 @@ from meshd.bootstrap.tokens import TICKET_CLOSED, JoinTicket, NodeCaller
 from meshd.config import TimingSettings
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.nodes.admission import MEMORY_FRACTION, accept_join, check_join
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
 from meshd.daemon.nodes.reports import NodeReports
-from meshd.daemon.nodes.token_renewal import TokenRenewer
+from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
@@ -82,7 +82,7 @@ class NodeService:
         devices: MachineDevices,
         whois: Whois,
         munge: MungeClient,
-        rotator: MungeRotator,
+        rotator: MungeKeyController,
         head: HeadFacts,
         timing: Callable[[], TimingSettings],
         slurm_version: Callable[[], str],
@@ -90,7 +90,7 @@ class NodeService:
         ends_itself: Callable[[str], bool],
         heard: Callable[[str], None] = lambda _: None,
         watch: JoinTokenWatch | None = None,
-        renewer: TokenRenewer | None = None,
+        renewer: NodeTokenController | None = None,
         memory_fraction: Callable[[], float] = lambda: MEMORY_FRACTION,
         reports: NodeReports | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class NodeService:
         self._tickets = JoinTickets(machine_store.journal)
         self._watch = watch or JoinTokenWatch(machine_store.journal)
         self._tokens = tokens
-        self._renewer = renewer or TokenRenewer(
+        self._renewer = renewer or NodeTokenController(
             machine_store, tokens, agents, machine_store.clock, lambda: head.poll_hold_s
         )
         self._agents = agents

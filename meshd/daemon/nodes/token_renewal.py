@@ -50,7 +50,7 @@ class Standing:
     reason: str = ""
 
 
-class TokenRenewer:
+class NodeTokenController:
     """See the module.
 
     Args:

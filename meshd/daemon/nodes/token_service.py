@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.daemon.nodes.token_renewal import TokenRenewer
+from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.model.ids import slot_order
 from meshd.model.machine import Machine
 from meshd.model.words import counted
@@ -16,7 +16,7 @@ from meshd.runtime.clock import Clock
 class NodeTokenService:
     """See meshd.api.desk.HeadApi for what each method promises."""
 
-    def __init__(self, renewer: TokenRenewer, clock: Clock) -> None:
+    def __init__(self, renewer: NodeTokenController, clock: Clock) -> None:
         self._renewer = renewer
         self._clock = clock
 

@@ -12,7 +12,7 @@ from typing import Any
 from meshd.config import TimingSettings
 from meshd.daemon.machines.boot_breaker import BootBreaker
 from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
-from meshd.daemon.machines.controller import Reconciler
+from meshd.daemon.machines.controller import MachineController
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.fitness_watch import FitnessWatch
 from meshd.daemon.machines.idle_watch import IdleWatch
@@ -155,7 +155,7 @@ class Small:
         self.reports = NodeReports(lambda name, kind, text: self.journal.event(self.clock.now(), kind, text, name))
         self.fitness = FitnessWatch(self.machine_store, self.desired, self.reports)
         self.idle = IdleWatch(self.machine_store, self.desired, lambda: self.executor.busy)
-        self.reconciler = Reconciler(
+        self.reconciler = MachineController(
             self.machine_store, self.executor, self.clock, desired=self.desired, snapshot=lambda: self.seen,
             after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=self.before_plan,
         )  # fmt: skip

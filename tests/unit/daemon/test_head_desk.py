@@ -18,7 +18,7 @@ from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.logs import NodeLogs
-from meshd.daemon.nodes.token_renewal import TokenRenewer
+from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import Refresh, Source
@@ -69,7 +69,9 @@ class World(Small):
         files = PriceFiles(directory / "prices")
         prices = Prices({}, files, self.clock, settings=PriceSettings, read_offers=nothing, tell=lambda _: None)
         rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").desk
-        renewer = TokenRenewer(self.machine_store, MachineTokens(b"s" * 32), AgentQueues(), self.clock, lambda: 25.0)
+        renewer = NodeTokenController(
+            self.machine_store, MachineTokens(b"s" * 32), AgentQueues(), self.clock, lambda: 25.0
+        )
         tokens = NodeTokenService(renewer, self.clock)
         self.desk = HeadService(
             machine_store=self.machine_store, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,

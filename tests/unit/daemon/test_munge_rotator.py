@@ -18,7 +18,7 @@ from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn
 from meshd.daemon.active_rotation import under_way
-from meshd.daemon.munge_key.controller import MungeRotator
+from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes.agents import AgentQueues
@@ -157,7 +157,7 @@ class Lab:
 
         clock = LoopClock()
         nodes = MungeNodes(self.journal, lambda: self.seen, clock, -14.5)
-        self.rotator = MungeRotator(
+        self.rotator = MungeKeyController(
             log_of=MungeRotations(self.journal), store=MungeKeyStore(self.directory),
             credential=lambda: self.credential, head=self.head, agents=self.agents, nodes=nodes,
             look_at_slurm=look, clock=clock, pace=PACE,
