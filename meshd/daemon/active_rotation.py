@@ -15,7 +15,7 @@ from meshd.tailnet import rotation as auth
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
+class ActiveRotation:
     """A rotation that has not ended.
 
     Attributes:
@@ -47,7 +47,7 @@ class UnderWay:
         )
 
 
-def under_way(auth_key: auth.Rotation | None, munge_key: munge.Rotation | None) -> UnderWay | None:
+def under_way(auth_key: auth.Rotation | None, munge_key: munge.Rotation | None) -> ActiveRotation | None:
     """The rotation that has not ended, if there is one.
 
     Args:
@@ -55,9 +55,11 @@ def under_way(auth_key: auth.Rotation | None, munge_key: munge.Rotation | None) 
         munge_key: the newest rotation of the munge key.
     """
     if munge_key is not None and not munge_key.ended:
-        return UnderWay(
+        return ActiveRotation(
             "munge key", "meshctl rotate-key --munge", munge_key.stage.value, munge_key.started_at, munge_key.failure
         )
     if auth_key is not None and not auth_key.ended:
-        return UnderWay("auth key", "meshctl rotate-key", auth_key.stage.value, auth_key.started_at, auth_key.failure)
+        return ActiveRotation(
+            "auth key", "meshctl rotate-key", auth_key.stage.value, auth_key.started_at, auth_key.failure
+        )
     return None

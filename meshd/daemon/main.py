@@ -16,7 +16,7 @@ from meshd.api.auth import Gate
 from meshd.api.schema import ProblemView, ReloadView
 from meshd.api.server import HeadApiServer
 from meshd.config import Settings
-from meshd.daemon.active_rotation import UnderWay, under_way
+from meshd.daemon.active_rotation import ActiveRotation, under_way
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.current_key import current_key
 from meshd.daemon.auth_key.wiring import Sights
@@ -270,7 +270,7 @@ class Daemon:
             cooled=self._journal.cooled(now),
         )
 
-    def _under_way(self) -> UnderWay | None:
+    def _under_way(self) -> ActiveRotation | None:
         return under_way(self._auth.engine.last, self._rotator.rotation)
 
     async def _key_record(self) -> AuthKey | None:

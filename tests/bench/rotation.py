@@ -20,9 +20,9 @@ import structlog
 from pydantic import SecretStr
 
 from meshd.daemon.auth_key.controller import AuthKeyController
-from meshd.daemon.auth_key.handshakes import Greetings
+from meshd.daemon.auth_key.handshakes import HandshakePrimer
 from meshd.daemon.auth_key.rotation_view import world_of
-from meshd.daemon.auth_key.steps import Means
+from meshd.daemon.auth_key.steps import StepContext
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.model.observed import Fresh, SlurmView, TailnetView
@@ -134,10 +134,12 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
         api = cast("Any", control)
         minter = Minter(api, tags=TAGS, cluster="lab", clock=clock)
         nothing = cast("Any", Quiet())
-        means = Means("lab", store, api, minter, control, queues, machine_store, (), lambda: TAGS, nothing, nothing)
+        means = StepContext(
+            "lab", store, api, minter, control, queues, machine_store, (), lambda: TAGS, nothing, nothing
+        )
         engine = AuthKeyController(
             AuthRotations(journal), means, world, clock, occasion=lambda: None, look=look,
-            greetings=Greetings(greet, queues, clock),
+            greetings=HandshakePrimer(greet, queues, clock),
         )  # fmt: skip
         head = hollow.Head(machine_store, queues, directory, rotator=Quiet(), munge=None, heard=engine.heard)
         async with hollow.serving(head, count, KeyNode):

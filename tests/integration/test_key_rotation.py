@@ -21,7 +21,7 @@ from deploy.node.meshd_node.paths import Paths
 from deploy.node.meshd_node.reauth import reauth
 from meshd.api.node_schema import ResultIn
 from meshd.bootstrap.assets import agent_zipapp
-from meshd.daemon.auth_key.handshakes import Greetings
+from meshd.daemon.auth_key.handshakes import HandshakePrimer
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.model.observed import TailnetPeer
 from meshd.runtime.clock import SystemClock
@@ -209,7 +209,7 @@ async def test_peers_that_learn_of_a_new_login_late_make_the_session(
         await lab.pong(late_one, address, "TSMP")  # they talk, and who is last to know the other begins
     _, secret = await key(admin)
     node.store(secret.get_secret_value())
-    greetings = Greetings(head.greet, peer, SystemClock())
+    greetings = HandshakePrimer(head.greet, peer, SystemClock())
 
     async def own_key() -> str:
         return str((await lab.status("gpu-a", peers=False))["Self"]["PublicKey"])

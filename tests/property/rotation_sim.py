@@ -16,15 +16,15 @@ from typing import Any
 from pydantic import SecretStr
 
 from meshd.api.node_schema import ResultIn
-from meshd.daemon.active_rotation import UnderWay, under_way
+from meshd.daemon.active_rotation import ActiveRotation, under_way
 from meshd.daemon.auth_key.controller import AuthKeyController
-from meshd.daemon.auth_key.handshakes import Greetings
+from meshd.daemon.auth_key.handshakes import HandshakePrimer
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.rotation_view import reachable, world_of
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.auth_key.spare_keys import SpareKeys
-from meshd.daemon.auth_key.steps import Means
-from meshd.daemon.auth_key.triggers import Occasion
+from meshd.daemon.auth_key.steps import StepContext
+from meshd.daemon.auth_key.triggers import RotationTriggers
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.model.machine import Machine, Phase
@@ -291,16 +291,16 @@ class Life:
             self.own_keys, net, self.machine_store, net.clock, rotated_at=self.rotated_at,
             reachable=lambda machine: reachable(machine, net.clock.now(), SILENT_S),
         )  # fmt: skip
-        means = Means(
+        means = StepContext(
             "lab", self.store, net, minter, net, net, self.machine_store, (), lambda: TAGS, self.own_keys, self.spares,  # type: ignore[arg-type]
         )  # fmt: skip
-        self.occasion = Occasion(
+        self.occasion = RotationTriggers(
             self.store, self.file, minter, mints=False, ahead=timedelta(days=14), expires=lambda: None,
             engine=lambda: self.engine, under_way=self.under_way, clock=net.clock,
         )  # fmt: skip
         self.engine = AuthKeyController(
             AuthRotations(self.journal), means, self.world, net.clock, occasion=self.occasion, look=self.look,
-            greetings=Greetings(net.greet, net, net.clock),
+            greetings=HandshakePrimer(net.greet, net, net.clock),
         )  # fmt: skip
         self.desk = AuthKeyService(
             self.engine, self.occasion, self.store, self.file, mints=False, can_mint=True,
@@ -313,7 +313,7 @@ class Life:
         last = self.engine.last
         return last.started_at if last is not None and last.stage is Stage.DONE else None
 
-    def under_way(self) -> UnderWay | None:
+    def under_way(self) -> ActiveRotation | None:
         """The rotation of either key that has not ended, by the journal."""
         return under_way(self.engine.last, MungeRotations(self.journal).last())
 

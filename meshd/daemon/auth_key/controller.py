@@ -13,8 +13,8 @@ from secrets import token_hex
 
 import structlog
 
-from meshd.daemon.auth_key.handshakes import Greetings
-from meshd.daemon.auth_key.steps import Means, carry_out, store_on
+from meshd.daemon.auth_key.handshakes import HandshakePrimer
+from meshd.daemon.auth_key.steps import StepContext, carry_out, store_on
 from meshd.errors import StoreError, TailnetError
 from meshd.runtime.clock import Clock, sleep_until
 from meshd.store.auth_rotations import AuthRotations
@@ -57,13 +57,13 @@ class AuthKeyController:
     def __init__(
         self,
         log_of: AuthRotations,
-        means: Means,
+        means: StepContext,
         world: Callable[[], World],
         clock: Clock,
         *,
         occasion: Callable[[], None],
         look: Callable[[], Awaitable[None]],
-        greetings: Greetings,
+        greetings: HandshakePrimer,
     ) -> None:
         self._log = log_of
         self._means = means

@@ -28,7 +28,7 @@ PEER_GREETS_S: Final = 15.0
 log = structlog.get_logger(__name__)
 
 
-class Greetings:
+class HandshakePrimer:
     """Who logs in anew, and who greets it. In memory: what a crash forgets costs one pause of 5 s.
 
     Args:

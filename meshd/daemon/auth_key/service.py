@@ -7,9 +7,9 @@ from collections.abc import Callable
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
-from meshd.daemon.active_rotation import UnderWay
+from meshd.daemon.active_rotation import ActiveRotation
 from meshd.daemon.auth_key.controller import AuthKeyController
-from meshd.daemon.auth_key.triggers import Occasion
+from meshd.daemon.auth_key.triggers import RotationTriggers
 from meshd.model.ids import slot_order
 from meshd.model.words import counted
 from meshd.runtime.clock import Clock
@@ -39,7 +39,7 @@ class AuthKeyService:
     def __init__(
         self,
         engine: AuthKeyController,
-        occasion: Occasion,
+        occasion: RotationTriggers,
         store: KeyStore,
         file: KeyFile,
         *,
@@ -47,7 +47,7 @@ class AuthKeyService:
         can_mint: bool,
         shared_key_wanted: bool,
         world: Callable[[], World],
-        under_way: Callable[[], UnderWay | None],
+        under_way: Callable[[], ActiveRotation | None],
         clock: Clock,
     ) -> None:
         self._engine = engine

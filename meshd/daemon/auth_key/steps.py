@@ -56,7 +56,7 @@ class Spares(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class StepContext:
     """What the steps work with.
 
     Attributes:
@@ -83,7 +83,7 @@ class Means:
     head_address: Callable[[], str] = lambda: ""
 
 
-async def carry_out(means: Means, rotation: Rotation, step: RotationStep) -> Outcome:
+async def carry_out(means: StepContext, rotation: Rotation, step: RotationStep) -> Outcome:
     """Do it.
 
     Args:
@@ -111,7 +111,7 @@ async def carry_out(means: Means, rotation: Rotation, step: RotationStep) -> Out
         return Outcome(Verdict.AGAIN, str(error))
 
 
-async def _mint(means: Means, rotation: Rotation) -> Outcome:
+async def _mint(means: StepContext, rotation: Rotation) -> Outcome:
     kept = means.store.kept(rotation.id, "new")
     if kept is None:
         if means.minter is None:
@@ -123,7 +123,7 @@ async def _mint(means: Means, rotation: Rotation) -> Outcome:
     return Outcome(Verdict.DONE, key=kept.ref())
 
 
-async def _prove(means: Means, rotation: Rotation) -> Outcome:
+async def _prove(means: StepContext, rotation: Rotation) -> Outcome:
     kept = _kept_new(means, rotation)
     record = await _record(means, kept.ref())
     if record is not None:
@@ -158,7 +158,7 @@ def _check_record(record: AuthKey) -> None:
         )
 
 
-def _check_tags(means: Means, rotation: Rotation, proof: Proof, record: AuthKey | None) -> tuple[str, ...]:
+def _check_tags(means: StepContext, rotation: Rotation, proof: Proof, record: AuthKey | None) -> tuple[str, ...]:
     """Other tags are another owner: a node that logged in anew with them would be another device.
 
     Returns:
@@ -181,7 +181,7 @@ def _check_tags(means: Means, rotation: Rotation, proof: Proof, record: AuthKey 
     return ()
 
 
-async def _switch(means: Means, rotation: Rotation) -> Outcome:
+async def _switch(means: StepContext, rotation: Rotation) -> Outcome:
     new, in_use = _kept_new(means, rotation), means.store.in_use()
     if in_use is None or in_use.sha256 != new.sha256:
         if in_use is not None:
@@ -193,7 +193,7 @@ async def _switch(means: Means, rotation: Rotation) -> Outcome:
     return Outcome(Verdict.DONE)
 
 
-async def _switch_back(means: Means, rotation: Rotation) -> Outcome:
+async def _switch_back(means: StepContext, rotation: Rotation) -> Outcome:
     old, new = means.store.kept(rotation.id, "old"), means.store.kept(rotation.id, "new")
     if old is None:
         raise TailnetError("the old key is not kept in meshd's state directory any more")
@@ -202,7 +202,7 @@ async def _switch_back(means: Means, rotation: Rotation) -> Outcome:
     return Outcome(Verdict.DONE)
 
 
-async def _store(means: Means, rotation: Rotation, machine: str) -> Outcome:
+async def _store(means: StepContext, rotation: Rotation, machine: str) -> Outcome:
     if means.machine_store.get(machine).own_key:
         why = await means.spares.provide(machine, rotation.started_at)
         return Outcome(Verdict.AGAIN, why) if why else Outcome(Verdict.DONE)
@@ -212,7 +212,7 @@ async def _store(means: Means, rotation: Rotation, machine: str) -> Outcome:
     return await store_on(means, machine, kept)
 
 
-async def store_on(means: Means, machine: str, key: KeptKey) -> Outcome:
+async def store_on(means: StepContext, machine: str, key: KeptKey) -> Outcome:
     """Give a node an auth key to keep; its agent reads it back and tells its sha256."""
     result = await means.agents.ask(machine, "auth_key", {"key": key.secret}, STORE_TIMEOUT_S, first=True)
     if result is None:
@@ -228,7 +228,7 @@ async def store_on(means: Means, machine: str, key: KeptKey) -> Outcome:
     return Outcome(Verdict.DONE)
 
 
-async def _reauth(means: Means, rotation: Rotation, machine: str) -> Outcome:
+async def _reauth(means: StepContext, rotation: Rotation, machine: str) -> Outcome:
     args: dict[str, Any] = {"attempt": rotation.attempt(machine)}
     if means.machine_store.get(machine).own_key:
         args["key"] = (await means.own_keys.for_login(machine, args["attempt"])).secret
@@ -244,7 +244,7 @@ async def _reauth(means: Means, rotation: Rotation, machine: str) -> Outcome:
     )  # fmt: skip
 
 
-async def _revoke_old(means: Means, rotation: Rotation) -> Outcome:
+async def _revoke_old(means: StepContext, rotation: Rotation) -> Outcome:
     old = rotation.old
     first = rotation.stage is Stage.REVOKE_FIRST
     spares_since = await means.spares.revoke(rotation.started_at) if first else None
@@ -275,7 +275,7 @@ async def _revoke_old(means: Means, rotation: Rotation) -> Outcome:
     return Outcome(Verdict.DONE, newcomers=await _newcomers(means, since) if first else ())
 
 
-async def _newcomers(means: Means, since: datetime | None) -> tuple[Newcomer, ...]:
+async def _newcomers(means: StepContext, since: datetime | None) -> tuple[Newcomer, ...]:
     """The devices born since strangers may have had the key, nobody's first; None: all."""
     assert means.api is not None
     machines = {m.tailnet_id: m.name for m in means.machine_store.journal.machines() if m.tailnet_id}
@@ -295,7 +295,7 @@ async def _newcomers(means: Means, since: datetime | None) -> tuple[Newcomer, ..
     return tuple(sorted(found, key=lambda one: (bool(one.machine), one.hostname)))
 
 
-async def _discard_new(means: Means, rotation: Rotation) -> Outcome:
+async def _discard_new(means: StepContext, rotation: Rotation) -> Outcome:
     if rotation.source is Source.FILE or means.minter is None or means.api is None:
         return Outcome(Verdict.DONE)
     try:
@@ -308,14 +308,14 @@ async def _discard_new(means: Means, rotation: Rotation) -> Outcome:
     return Outcome(Verdict.DONE)
 
 
-def _kept_new(means: Means, rotation: Rotation) -> KeptKey:
+def _kept_new(means: StepContext, rotation: Rotation) -> KeptKey:
     kept = means.store.kept(rotation.id, "new")
     if kept is None:
         raise TailnetRefused("the new key is not kept in meshd's state directory any more")
     return kept
 
 
-async def _record(means: Means, key: KeyRef | None) -> AuthKey | None:
+async def _record(means: StepContext, key: KeyRef | None) -> AuthKey | None:
     return await means.api.get_key(key.id) if means.api is not None and key is not None and key.id else None
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.active_rotation import UnderWay
+from meshd.daemon.active_rotation import ActiveRotation
 from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.errors import TailnetError
 from meshd.model.words import ending
@@ -42,7 +42,7 @@ class Due:
     new: KeptKey | None = None
 
 
-class Occasion:
+class RotationTriggers:
     """Looks whether a rotation is due.
 
     Args:
@@ -67,7 +67,7 @@ class Occasion:
         ahead: timedelta,
         expires: Callable[[], datetime | None],
         engine: Callable[[], AuthKeyController],
-        under_way: Callable[[], UnderWay | None],
+        under_way: Callable[[], ActiveRotation | None],
         clock: Clock,
     ) -> None:
         self._store = store

@@ -10,15 +10,15 @@ import structlog
 
 from meshd import config
 from meshd.config import Settings, TailnetSettings
-from meshd.daemon.active_rotation import UnderWay
+from meshd.daemon.active_rotation import ActiveRotation
 from meshd.daemon.auth_key.controller import AuthKeyController
-from meshd.daemon.auth_key.handshakes import Greetings
+from meshd.daemon.auth_key.handshakes import HandshakePrimer
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.rotation_view import reachable, world_of
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.auth_key.spare_keys import SpareKeys
-from meshd.daemon.auth_key.steps import Means, Prover
-from meshd.daemon.auth_key.triggers import Occasion
+from meshd.daemon.auth_key.steps import Prover, StepContext
+from meshd.daemon.auth_key.triggers import RotationTriggers
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.errors import ConfigError, TailnetError
@@ -80,7 +80,7 @@ class AuthKeyParts:
     modes: KeyModes
     api: KeyApi | None
     engine: AuthKeyController
-    occasion: Occasion
+    occasion: RotationTriggers
     desk: AuthKeyService
 
 
@@ -91,7 +91,7 @@ def build(
     agents: AgentQueues,
     prover: Prover,
     sights: Sights,
-    under_way: Callable[[], UnderWay | None],
+    under_way: Callable[[], ActiveRotation | None],
     user_data_private: Mapping[str, bool],
 ) -> AuthKeyParts:
     """Make the parts.
@@ -178,18 +178,18 @@ def build(
         record = sights.key_record()
         return record.expires if record is not None else None
 
-    means = Means(
+    means = StepContext(
         cluster=cluster, store=store, api=api, minter=minter, prover=prover, agents=agents, machine_store=machine_store,
         chosen_tags=tailnet.tags if mints else (), fleet_tags=fleet_tags, own_keys=own_keys,
         spares=spares, head_address=head_address,
     )  # fmt: skip
-    occasion = Occasion(
+    occasion = RotationTriggers(
         store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,
         engine=lambda: engine, under_way=under_way, clock=clock,
     )  # fmt: skip
     engine = AuthKeyController(
         AuthRotations(machine_store.journal), means, world, clock, occasion=occasion, look=sights.look,
-        greetings=Greetings(sights.greet, agents, clock),
+        greetings=HandshakePrimer(sights.greet, agents, clock),
     )  # fmt: skip
     desk = AuthKeyService(
         engine, occasion, store, file, mints=mints, can_mint=minter is not None,

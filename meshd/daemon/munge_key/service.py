@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.daemon.active_rotation import UnderWay
+from meshd.daemon.active_rotation import ActiveRotation
 from meshd.daemon.head_api.check_rows import fail, ok, warn
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.errors import MungeError, SlurmError
@@ -35,7 +35,7 @@ class MungeKeyService:
         self,
         rotator: MungeKeyController,
         auth_type: Callable[[], Awaitable[str]],
-        under_way: Callable[[], UnderWay | None],
+        under_way: Callable[[], ActiveRotation | None],
         clock: Clock,
     ) -> None:
         self._rotator = rotator

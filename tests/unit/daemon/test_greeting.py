@@ -12,7 +12,7 @@ import pytest
 from meshd.api.auth import Actor
 from meshd.api.node_schema import ResultIn
 from meshd.api.schema import RotateKeyRequest
-from meshd.daemon.auth_key.handshakes import GREET_AFTER_S, GREETINGS, Greetings
+from meshd.daemon.auth_key.handshakes import GREET_AFTER_S, GREETINGS, HandshakePrimer
 from meshd.errors import TailnetError
 from meshd.tailnet.rotation import Stage
 from meshd.tailnet.rotation_world import SeenNode, World
@@ -31,7 +31,7 @@ class Town:
         self.deaf = deaf
         self.pinged: list[str] = []
         self.asked: list[tuple[str, str, Mapping[str, Any]]] = []
-        self.greetings = Greetings(self.greet, self, self.clock)
+        self.greetings = HandshakePrimer(self.greet, self, self.clock)
 
     async def greet(self, address: str) -> None:
         self.pinged.append(address)
