@@ -47,7 +47,7 @@ class ActiveRotation:
         )
 
 
-def under_way(auth_key: auth.Rotation | None, munge_key: munge.Rotation | None) -> ActiveRotation | None:
+def active_rotation(auth_key: auth.Rotation | None, munge_key: munge.Rotation | None) -> ActiveRotation | None:
     """The rotation that has not ended, if there is one.
 
     Args:

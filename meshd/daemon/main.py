@@ -16,7 +16,7 @@ from meshd.api.auth import Gate
 from meshd.api.schema import ProblemView, ReloadView
 from meshd.api.server import HeadApiServer
 from meshd.config import Settings
-from meshd.daemon.active_rotation import ActiveRotation, under_way
+from meshd.daemon.active_rotation import ActiveRotation, active_rotation
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.current_key import current_key
 from meshd.daemon.auth_key.wiring import Sights
@@ -143,7 +143,7 @@ class Daemon:
                 lambda: self._watcher.current, lambda: self._sources.slurm.current, lambda: self._sources.key_record(),
                 self._watcher.look, self._local.greet,
             ),
-            self._under_way,
+            self._active_rotation,
             {name: provider.capabilities.user_data_private for name, provider in self._providers.items()},
         )  # fmt: skip
 
@@ -175,7 +175,7 @@ class Daemon:
             nodes=MungeNodes(self._journal, self._sources.slurm_view, clock, settings.node_api.poll_hold_s),
             look_at_slurm=self._sources.slurm.read_once,
         )  # fmt: skip
-        self._munge_desk = MungeKeyService(self._rotator, self._slurm.auth_type, self._under_way, clock)
+        self._munge_desk = MungeKeyService(self._rotator, self._slurm.auth_type, self._active_rotation, clock)
 
         # What carries steps out.
         stage1 = UserDataMaker(
@@ -270,8 +270,8 @@ class Daemon:
             cooled=self._journal.cooled(now),
         )
 
-    def _under_way(self) -> ActiveRotation | None:
-        return under_way(self._auth.engine.last, self._rotator.rotation)
+    def _active_rotation(self) -> ActiveRotation | None:
+        return active_rotation(self._auth.engine.last, self._rotator.rotation)
 
     async def _key_record(self) -> AuthKey | None:
         if self._auth.api is None or not self._auth.modes.shared_key_wanted:

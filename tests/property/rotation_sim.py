@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from meshd.api.node_schema import ResultIn
-from meshd.daemon.active_rotation import ActiveRotation, under_way
+from meshd.daemon.active_rotation import ActiveRotation, active_rotation
 from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.handshakes import HandshakePrimer
 from meshd.daemon.auth_key.machine_keys import MachineKeys
@@ -296,7 +296,7 @@ class Life:
         )  # fmt: skip
         self.occasion = RotationTriggers(
             self.store, self.file, minter, mints=False, ahead=timedelta(days=14), expires=lambda: None,
-            engine=lambda: self.engine, under_way=self.under_way, clock=net.clock,
+            engine=lambda: self.engine, active_rotation=self.active_rotation, clock=net.clock,
         )  # fmt: skip
         self.engine = AuthKeyController(
             AuthRotations(self.journal), means, self.world, net.clock, occasion=self.occasion, look=self.look,
@@ -304,7 +304,7 @@ class Life:
         )  # fmt: skip
         self.desk = AuthKeyService(
             self.engine, self.occasion, self.store, self.file, mints=False, can_mint=True,
-            shared_key_wanted=shared_key_wanted, world=self.world, under_way=self.under_way, clock=net.clock,
+            shared_key_wanted=shared_key_wanted, world=self.world, active_rotation=self.active_rotation, clock=net.clock,
         )  # fmt: skip
         self.agents_speak()
 
@@ -313,9 +313,9 @@ class Life:
         last = self.engine.last
         return last.started_at if last is not None and last.stage is Stage.DONE else None
 
-    def under_way(self) -> ActiveRotation | None:
+    def active_rotation(self) -> ActiveRotation | None:
         """The rotation of either key that has not ended, by the journal."""
-        return under_way(self.engine.last, MungeRotations(self.journal).last())
+        return active_rotation(self.engine.last, MungeRotations(self.journal).last())
 
     async def look(self) -> None:
         """The tailnet is read anew with each look of the engine here."""

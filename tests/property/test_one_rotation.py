@@ -78,7 +78,7 @@ class Both:
             head=self.head, agents=AgentQueues(), nodes=MungeNodes(journal, slurm, clock, 25.0),
             look_at_slurm=look, clock=clock,
         )  # fmt: skip
-        self.munge_desk = MungeKeyService(self.munge, auth_type, self.life.under_way, clock)
+        self.munge_desk = MungeKeyService(self.munge, auth_type, self.life.active_rotation, clock)
 
     async def restart(self) -> None:
         self.munge._steps.cancel()
@@ -106,7 +106,7 @@ class Both:
     # -- what people do -------------------------------------------------------------------------------------------
 
     async def ask_auth(self) -> None:
-        was = self.life.under_way()
+        was = self.life.active_rotation()
         if was is None:
             await self.life.desk.rotate_key(RotateKeyRequest(), ROOT)
             return
@@ -115,7 +115,7 @@ class Both:
         assert f"{was.command} --status" in told.value.cure
 
     async def ask_munge(self) -> None:
-        was = self.life.under_way()
+        was = self.life.active_rotation()
         if was is None:
             await self.munge_desk.ask(MungeRotationRequest(), "root")
             return
@@ -171,7 +171,7 @@ async def live_through(both: Both, story: list[str]) -> None:
     # Nobody asks for anything any more: what waits for the munge key's rotation comes to its end after it.
     await both.end_munge("waive")
     await both.rounds(40)
-    assert both.life.under_way() is None
+    assert both.life.active_rotation() is None
     last = both.life.engine.last
     aborted = last is not None and last.stage is Stage.ABORTED
     in_use = both.life.store.in_use()

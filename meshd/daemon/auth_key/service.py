@@ -47,7 +47,7 @@ class AuthKeyService:
         can_mint: bool,
         shared_key_wanted: bool,
         world: Callable[[], World],
-        under_way: Callable[[], ActiveRotation | None],
+        active_rotation: Callable[[], ActiveRotation | None],
         clock: Clock,
     ) -> None:
         self._engine = engine
@@ -58,7 +58,7 @@ class AuthKeyService:
         self._can_mint = can_mint
         self._shared_key_wanted = shared_key_wanted
         self._world = world
-        self._under_way = under_way
+        self._active_rotation = active_rotation
         self._clock = clock
 
     async def rotation(self) -> s.RotationView:
@@ -67,7 +67,7 @@ class AuthKeyService:
 
     async def rotate_key(self, request: s.RotateKeyRequest, actor: Actor) -> s.RotationView:
         """Begin one, unless `dry_run`."""
-        if (other := self._under_way()) is not None:
+        if (other := self._active_rotation()) is not None:
             raise other.refusal()
         in_use = self._store.in_use()
         shared = in_use is not None or self._shared_key_wanted

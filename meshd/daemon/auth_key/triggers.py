@@ -67,7 +67,7 @@ class RotationTriggers:
         ahead: timedelta,
         expires: Callable[[], datetime | None],
         engine: Callable[[], AuthKeyController],
-        under_way: Callable[[], ActiveRotation | None],
+        active_rotation: Callable[[], ActiveRotation | None],
         clock: Clock,
     ) -> None:
         self._store = store
@@ -77,17 +77,17 @@ class RotationTriggers:
         self._ahead = ahead
         self._expires = expires
         self._engine = engine
-        self._under_way = under_way
+        self._active_rotation = active_rotation
         self._clock = clock
         self._file_problem = ""
         self._put_off = ""
 
     def __call__(self) -> None:
         """Begin a rotation when one is due and none is under way. Raises TailnetError or StoreError."""
-        due, other = self._due(), self._under_way()
+        due, other = self._due(), self._active_rotation()
         put_off = due.reason if due is not None and other is not None else ""
         if put_off and put_off != self._put_off:
-            log.info("rotation_put_off", reason=put_off, under_way=other.text if other else "")
+            log.info("rotation_put_off", reason=put_off, active_rotation=other.text if other else "")
         self._put_off = put_off
         if due is not None and other is None:
             self._engine().start(due.source, by="meshd", reason=due.reason, new=due.new)
@@ -147,7 +147,7 @@ class RotationTriggers:
         last = engine.last
         if last is not None:
             yield from _of_rotation(last, now, in_use)
-        if self._put_off and (other := self._under_way()) is not None:
+        if self._put_off and (other := self._active_rotation()) is not None:
             text = f"the auth key shall be rotated ({self._put_off}), and waits: {other.text}"
             yield _problem("info", text, f"it begins by itself after that; `{other.command} --status` tells more")
         end = (in_use.expires or self._expires()) if in_use else None

@@ -91,7 +91,7 @@ def build(
     agents: AgentQueues,
     prover: Prover,
     sights: Sights,
-    under_way: Callable[[], ActiveRotation | None],
+    active_rotation: Callable[[], ActiveRotation | None],
     user_data_private: Mapping[str, bool],
 ) -> AuthKeyParts:
     """Make the parts.
@@ -185,7 +185,7 @@ def build(
     )  # fmt: skip
     occasion = RotationTriggers(
         store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,
-        engine=lambda: engine, under_way=under_way, clock=clock,
+        engine=lambda: engine, active_rotation=active_rotation, clock=clock,
     )  # fmt: skip
     engine = AuthKeyController(
         AuthRotations(machine_store.journal), means, world, clock, occasion=occasion, look=sights.look,
@@ -193,7 +193,7 @@ def build(
     )  # fmt: skip
     desk = AuthKeyService(
         engine, occasion, store, file, mints=mints, can_mint=minter is not None,
-        shared_key_wanted=modes.shared_key_wanted, world=world, under_way=under_way, clock=clock,
+        shared_key_wanted=modes.shared_key_wanted, world=world, active_rotation=active_rotation, clock=clock,
     )  # fmt: skip
     keys = AuthKeys(store, file, minter if mints else None, clock)
     return AuthKeyParts(keys, file, own_keys, spares, modes, api, engine, occasion, desk)

@@ -35,12 +35,12 @@ class MungeKeyService:
         self,
         rotator: MungeKeyController,
         auth_type: Callable[[], Awaitable[str]],
-        under_way: Callable[[], ActiveRotation | None],
+        active_rotation: Callable[[], ActiveRotation | None],
         clock: Clock,
     ) -> None:
         self._rotator = rotator
         self._auth_type = auth_type
-        self._under_way = under_way
+        self._active_rotation = active_rotation
         self._clock = clock
 
     def view(self) -> s.MungeRotationView:
@@ -63,7 +63,7 @@ class MungeKeyService:
 
     async def _begin(self, request: s.MungeRotationRequest, by: str) -> s.MungeRotationView:
         await self._check_slurm()
-        if (other := self._under_way()) is not None:
+        if (other := self._active_rotation()) is not None:
             raise other.refusal()
         waived = self._names(request.machines)
         if request.dry_run:

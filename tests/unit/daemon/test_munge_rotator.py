@@ -17,7 +17,7 @@ from pydantic import SecretBytes
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn
-from meshd.daemon.active_rotation import under_way
+from meshd.daemon.active_rotation import active_rotation
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.service import MungeKeyService
@@ -164,7 +164,7 @@ class Lab:
         )  # fmt: skip
         self.auth_rotations = AuthRotations(self.journal)
         self.desk = MungeKeyService(
-            self.rotator, auth, lambda: under_way(self.auth_rotations.last(), self.rotator.rotation), clock
+            self.rotator, auth, lambda: active_rotation(self.auth_rotations.last(), self.rotator.rotation), clock
         )
 
     def node(self, number: int) -> Agent:
