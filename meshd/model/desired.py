@@ -154,7 +154,7 @@ TRIED_ALONE = frozenset({Cause.BOOTS, Cause.ENDED})
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Cooldown:
     """Something that is left alone until a time: an offer without capacity, a pool whose machines do not boot.
 
     Attributes:
@@ -184,8 +184,8 @@ class Desired:
     pools: Mapping[str, Pool]
     targets: Mapping[str, Target]
     policy: Policy = field(default_factory=Policy)
-    blocks: Mapping[str, Block] = field(default_factory=dict)
-    cooled: Mapping[str, Block] = field(default_factory=dict)
+    blocks: Mapping[str, Cooldown] = field(default_factory=dict)
+    cooled: Mapping[str, Cooldown] = field(default_factory=dict)
 
     def target(self, pool: Pool) -> Target | None:
         """What a pool shall have: what was said, or else its own least; None: it is held as it is."""

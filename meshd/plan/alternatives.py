@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import islice
 
 from meshd import gpus
-from meshd.model.desired import Block, Pool, Target
+from meshd.model.desired import Cooldown, Pool, Target
 from meshd.plan.choice import Choice, Rule, decided
 from meshd.plan.placement import Miss, blocked_by, misses, ranked
 from meshd.provider_api import Offer
@@ -20,7 +20,7 @@ def looked_at(
     offers: Iterable[Offer],
     pool: Pool,
     target: Target,
-    blocks: Mapping[str, Block],
+    blocks: Mapping[str, Cooldown],
     chosen: Collection[str],
     now: datetime,
     choice: Choice | None = None,
@@ -71,6 +71,6 @@ def _of_good(offer: Offer, chosen: bool, choice: Choice | None) -> tuple[Rule, s
     return decided(offer, choice) if choice is not None else (Rule.NEXT, "")
 
 
-def _cooling(offer: Offer, blocks: Mapping[str, Block], now: datetime, pool: Pool) -> str:
+def _cooling(offer: Offer, blocks: Mapping[str, Cooldown], now: datetime, pool: Pool) -> str:
     block = blocked_by(offer, blocks, now, pool.name)
     return f"cooling down until {block.until:%H:%M:%S} UTC: {block.reason}" if block else ""

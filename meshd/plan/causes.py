@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from meshd.model.desired import Block
+from meshd.model.desired import Cooldown
 from meshd.model.failure import FailureCause
 from meshd.provider_api import InstanceState, Offer
 
@@ -106,7 +106,7 @@ def is_of_pool(key: str, pool: str) -> bool:
     return key.partition("@")[0] == f"pool:{pool}"
 
 
-def place_words(block: Block) -> str:
+def place_words(block: Cooldown) -> str:
     """What a block is about, for people: "aws/us-east-1a/p5.48xlarge", "aws us-east-1"."""
     name = block.key.partition(":")[2]
     _, at, place = name.partition("@")

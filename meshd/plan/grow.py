@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshd.model.desired import TRIED_ALONE, Block, Desired, Pool, Target
+from meshd.model.desired import TRIED_ALONE, Cooldown, Desired, Pool, Target
 from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
@@ -191,7 +191,7 @@ class Growth:
                 held.setdefault(block.key, self._alone(tried, block))
         return wanted, list(held.values())
 
-    def _ahead_in(self, key: str, block: Block, wanted: Sequence[Offer]) -> str:
+    def _ahead_in(self, key: str, block: Cooldown, wanted: Sequence[Offer]) -> str:
         """What is tried there already, or is about to be; "" for nothing."""
         there = [m for m in self._have if key in scopes(m.pool, m.offer)]
         about_to = (f"one machine of {o.key}" for o in wanted if key in scopes(self._pool.name, o))
@@ -213,7 +213,7 @@ class Growth:
         block = self._probing(f"offer:{offer.key}")
         return (block.strikes, block.until.timestamp()) if block is not None else (0, 0.0)
 
-    def _probing(self, key: str) -> Block | None:
+    def _probing(self, key: str) -> Cooldown | None:
         """The breaker that has cooled down, and no machine has been READY since: one machine proves it.
 
         A machine of another pool that proves an offer takes its breaker out of the journal.
@@ -225,12 +225,12 @@ class Growth:
         proved = any(m.ready_at is not None and m.ready_at >= block.until for m in of_key)
         return None if proved else block
 
-    def _tried(self, block: Block, machines: Sequence[Machine]) -> str:
+    def _tried(self, block: Cooldown, machines: Sequence[Machine]) -> str:
         """The slot of the machine that is to prove it; "" when there is none."""
         since = (m.slot for m in machines if m.created_at >= block.until and m.phase is not Phase.READY)
         return next(since, "")
 
-    def _alone(self, what: str, block: Block) -> Warn:
+    def _alone(self, what: str, block: Cooldown) -> Warn:
         return Warn(
             self._pool.name,
             f"{what} is tried alone; the others follow once it is READY: {block.reason}",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from meshd.model.desired import Block, Cause
+from meshd.model.desired import Cause, Cooldown
 from meshd.model.failure import FailureCause
 from meshd.model.machine import Machine
 from meshd.plan.causes import counts_in_a_row
@@ -25,13 +25,13 @@ DOUBLINGS_MOST = 4
 """A pool's breaker: its cool-down doubles so often at most."""
 
 
-def remembered(block: Block, now: datetime) -> bool:
+def remembered(block: Cooldown, now: datetime) -> bool:
     """Whether a block, in force or over, still counts."""
     return now < block.until + timedelta(seconds=FORGET_AFTER_S)
 
 
 def refused(
-    previous: Block | None,
+    previous: Cooldown | None,
     key: str,
     now: datetime,
     *,
@@ -39,7 +39,7 @@ def refused(
     most_s: float,
     reason: str,
     cause: Cause = Cause.REFUSED,
-) -> Block:
+) -> Cooldown:
     """The block that follows from a refusal.
 
     Several refusals of one burst are one strike: while the last block of the same cause is in force, it stays.
@@ -55,16 +55,16 @@ def refused(
     """
     same = previous is not None and previous.cause is cause and remembered(previous, now)
     if previous is None or not same:
-        first = Block(key, now + timedelta(seconds=base_s), reason, 1, cause)
+        first = Cooldown(key, now + timedelta(seconds=base_s), reason, 1, cause)
         return previous if previous is not None and previous.until > first.until else first
     if previous.until > now:
         return previous
     strikes = previous.strikes + 1
     wait_s = growing_pause_s(strikes, base_s, most_s)
-    return Block(key, now + timedelta(seconds=wait_s), reason, strikes, cause)
+    return Cooldown(key, now + timedelta(seconds=wait_s), reason, strikes, cause)
 
 
-def paused(previous: Block | None, key: str, now: datetime, *, wait_s: float, reason: str, fault: bool) -> Block:
+def paused(previous: Cooldown | None, key: str, now: datetime, *, wait_s: float, reason: str, fault: bool) -> Cooldown:
     """The block of a provider that is asked again in a moment.
 
     Args:
@@ -78,14 +78,14 @@ def paused(previous: Block | None, key: str, now: datetime, *, wait_s: float, re
     until = now + timedelta(seconds=wait_s)
     known = previous is not None and previous.cause is not Cause.BOOTS and remembered(previous, now)
     if previous is None or not known:
-        return Block(key, until, reason, int(fault), Cause.PAUSE)
+        return Cooldown(key, until, reason, int(fault), Cause.PAUSE)
     if previous.until > now:
         return replace(previous, until=max(until, previous.until))
     strikes = previous.strikes + fault
     if not fault or strikes <= FAULTS_MOST:
-        return Block(key, until, reason, strikes, Cause.PAUSE)
+        return Cooldown(key, until, reason, strikes, Cause.PAUSE)
     wait_s = growing_pause_s(strikes - FAULTS_MOST + 1, wait_s, FAULT_MOST_S)
-    return Block(key, now + timedelta(seconds=wait_s), reason, strikes, Cause.REFUSED)
+    return Cooldown(key, now + timedelta(seconds=wait_s), reason, strikes, Cause.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,11 @@ def tripped(
     key: str,
     rented: Sequence[Machine],
     since: datetime,
-    previous: Block | None,
+    previous: Cooldown | None,
     now: datetime,
     policy: BootPolicy,
     part: Callable[[Machine], str] | None = None,
-) -> Block | None:
+) -> Cooldown | None:
     """The breaker of an offer, a place or a pool: the block to set now, None when there is nothing to set.
 
     After a cool-down one failure is enough, and the next one is twice as long.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from meshd import gpus
-from meshd.model.desired import Block
+from meshd.model.desired import Cooldown
 from meshd.plan.placement import blocked_by
 from meshd.provider_api import Offer
 
@@ -81,7 +81,7 @@ class Found:
 def find(
     offers: Iterable[Offer],
     wanted: OfferFilter,
-    blocks: Mapping[str, Block],
+    blocks: Mapping[str, Cooldown],
     now: datetime,
     *,
     limit: int,
@@ -126,7 +126,9 @@ def find(
     )
 
 
-def _folded(shown: Iterable[tuple[str, Offer]], blocks: Mapping[str, Block], now: datetime) -> list[tuple[Offer, ...]]:
+def _folded(
+    shown: Iterable[tuple[str, Offer]], blocks: Mapping[str, Cooldown], now: datetime
+) -> list[tuple[Offer, ...]]:
     """Those that differ in their zone alone together, where the first of them stands; not what cools down by itself."""
     rows: dict[tuple[object, ...], list[Offer]] = {}
     for why, offer in shown:
@@ -135,7 +137,7 @@ def _folded(shown: Iterable[tuple[str, Offer]], blocks: Mapping[str, Block], now
     return [tuple(row) for row in rows.values()]
 
 
-def _hindrance(offer: Offer, blocks: Mapping[str, Block], now: datetime, without_tun: Collection[str]) -> str:
+def _hindrance(offer: Offer, blocks: Mapping[str, Cooldown], now: datetime, without_tun: Collection[str]) -> str:
     if offer.provider in without_tun:
         return NO_TUN
     if offer.available is False:

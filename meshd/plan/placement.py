@@ -8,7 +8,7 @@ from datetime import datetime
 from difflib import get_close_matches
 
 from meshd import gpus
-from meshd.model.desired import Block, Cause, Pool, Target
+from meshd.model.desired import Cause, Cooldown, Pool, Target
 from meshd.plan.capabilities import NO_TUN, no_tun_cure
 from meshd.plan.causes import place_words, scopes
 from meshd.plan.prices import refresh_words, too_old
@@ -127,7 +127,7 @@ def overshoot_most(pool: Pool, target: Target) -> int | None:
     return pool.overshoot_max_gpus if target.overshoot_max_gpus is None else target.overshoot_max_gpus
 
 
-def blocked_by(offer: Offer, blocks: Mapping[str, Block], now: datetime, pool: str = "") -> Block | None:
+def blocked_by(offer: Offer, blocks: Mapping[str, Cooldown], now: datetime, pool: str = "") -> Cooldown | None:
     """What has the offer left alone now. A provider that only asked to come again later is still ordered from.
 
     Args:
@@ -144,7 +144,7 @@ def blocked_by(offer: Offer, blocks: Mapping[str, Block], now: datetime, pool: s
 
 
 def usable(
-    offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Block], now: datetime
+    offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Cooldown], now: datetime
 ) -> list[Offer]:
     """The offers that will do now, in no order."""
     return [
@@ -155,7 +155,7 @@ def usable(
 
 
 def ranked(
-    offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Block], now: datetime
+    offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Cooldown], now: datetime
 ) -> list[Offer]:
     """The offers that will do now, best first: spot first if preferred, then the price of a GPU, preference, name."""
     preference = {name: index for index, name in enumerate(pool.providers)}
@@ -166,7 +166,7 @@ def ranked(
     )
 
 
-def why_none(offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Block], now: datetime) -> str:
+def why_none(offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Cooldown], now: datetime) -> str:
     """In one line, why no offer will do: the closest misses first, each with what would allow it."""
     offers = list(offers)
     if not offers:

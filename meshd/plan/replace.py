@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from meshd.model.desired import Block, Desired, Pool
+from meshd.model.desired import Cooldown, Desired, Pool
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.plan import Replace
 from meshd.plan.fitness import REPLACEABLE, Unfit, is_ready, marked, unfit
@@ -81,7 +81,7 @@ def cooldown_most_s(first_s: float) -> float:
     return first_s * 2.0**DOUBLINGS_MOST
 
 
-def proved(block: Block, machines: Sequence[Machine], sight: Sight) -> bool:
+def proved(block: Cooldown, machines: Sequence[Machine], sight: Sight) -> bool:
     """A node of the pool that was rented after the last replacement has been READY and fit for PROOF_S."""
     if sight.slurm is None:
         return False

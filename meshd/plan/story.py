@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from meshd.model.desired import Block, Policy, Pool, Target
+from meshd.model.desired import Cooldown, Policy, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, DEVICE_GONE, Machine, Phase
 from meshd.model.observed import SlurmView
 from meshd.plan.doubt import settled_at, was_unclear
@@ -77,7 +77,7 @@ class Scene:
 
     policy: Policy
     slurm: SlurmView | None
-    provider_block: Block | None = None
+    provider_block: Cooldown | None = None
     unfit: Unfit | None = None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from meshd.model.desired import Block, Policy
+from meshd.model.desired import Cooldown, Policy
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView
 from meshd.plan.ipv4 import head_without_ipv4
@@ -46,11 +46,11 @@ class World:
     published: Mapping[str, str]
     dead_key: str
     no_ipv4: str
-    blocks: Mapping[str, Block]
+    blocks: Mapping[str, Cooldown]
     sight: Sight
 
     @staticmethod
-    def of(snapshot: Snapshot, policy: Policy, now: datetime, blocks: Mapping[str, Block]) -> World:
+    def of(snapshot: Snapshot, policy: Policy, now: datetime, blocks: Mapping[str, Cooldown]) -> World:
         """Index a snapshot."""
         by_id: dict[tuple[str, str], Instance] = {}
         by_token: dict[tuple[str, str], tuple[Instance, ...]] = {}

@@ -19,7 +19,7 @@ from typing import Any, LiteralString
 from pydantic import TypeAdapter
 
 from meshd.errors import StoreError
-from meshd.model.desired import Block, Cause, Target
+from meshd.model.desired import Cause, Cooldown, Target
 from meshd.model.machine import Machine, Phase
 from meshd.plaintext import plain, plain_json
 from meshd.plan.memory import remembered
@@ -190,19 +190,19 @@ class Journal:
         self._targets = {**self._targets, target.pool: target}
         return target
 
-    def blocks(self, now: datetime) -> Mapping[str, Block]:
+    def blocks(self, now: datetime) -> Mapping[str, Cooldown]:
         """What is left alone now, by key."""
         return {key: block for key, block in self._blocks.items() if block.until > now}
 
-    def cooled(self, now: datetime) -> Mapping[str, Block]:
+    def cooled(self, now: datetime) -> Mapping[str, Cooldown]:
         """What was left alone until not long ago, by key."""
         return {k: block for k, block in self._blocks.items() if block.until <= now and remembered(block, now)}
 
-    def last_block(self, key: str) -> Block | None:
+    def last_block(self, key: str) -> Cooldown | None:
         """The last block of a key, in force or long over."""
         return self._blocks.get(key)
 
-    def block(self, block: Block, at: datetime) -> None:
+    def block(self, block: Cooldown, at: datetime) -> None:
         """Leave something alone until a time."""
         block = replace(block, reason=plain(redact(block.reason)))
         until = block.until.isoformat()
@@ -408,6 +408,6 @@ def _bounded(machine: Machine) -> Machine:
     return replace(machine, **changes) if changes else machine
 
 
-def _block_of(record: str) -> Block:
+def _block_of(record: str) -> Cooldown:
     key, until, reason, strikes, cause = json.loads(record)
-    return Block(key, moment(until), reason, int(strikes), Cause(cause))
+    return Cooldown(key, moment(until), reason, int(strikes), Cause(cause))

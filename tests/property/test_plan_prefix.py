@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshd.model import plan as p
-from meshd.model.desired import Block, Cause, Desired, Pool, Target
+from meshd.model.desired import Cause, Cooldown, Desired, Pool, Target
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.model.report import AgentReport
@@ -58,7 +58,7 @@ class Ideal:
     ) -> None:  # fmt: skip
         self.machines = dict(machines)
         self.offers, self.sold_out = offers, sold_out
-        self.blocks: dict[str, Block] = {}
+        self.blocks: dict[str, Cooldown] = {}
         self.jobs = dict(jobs)
         self.drained: set[str] = {m.slot for m in machines.values() if m.phase is Phase.DRAINING}
         self.ills: dict[str, str] = dict(ills or {})
@@ -104,7 +104,7 @@ class Ideal:
             m = m.moved(Phase.LAUNCHING, self.now, "asked")
             if m.offer in self.sold_out:
                 key = f"offer:{m.offer.key}"
-                self.blocks[key] = Block(key, self.now + timedelta(days=1), "sold out")
+                self.blocks[key] = Cooldown(key, self.now + timedelta(days=1), "sold out")
                 self.machines[m.name] = m.moved(Phase.GONE, self.now, "sold out")
                 return
         if isinstance(step, p.Leave):
@@ -113,7 +113,7 @@ class Ideal:
             assert m.slot not in self.jobs, f"{m.name} was given up under job {self.jobs[m.slot]}"
             assert self.ills.get(m.name) not in {None, "person"}, f"{m.name} is not one to be replaced"
             key = f"replace:{step.pool}"
-            self.blocks[key] = Block(key, self.now + timedelta(seconds=600), "one was", 1, Cause.UNFIT)
+            self.blocks[key] = Cooldown(key, self.now + timedelta(seconds=600), "one was", 1, Cause.UNFIT)
         if isinstance(step, p.RestartSlurmd) and ILLS[self.ills[m.name]][2]:
             del self.ills[m.name]
         if not isinstance(step, p.NoteFitness | p.RestartSlurmd | p.Replace):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from meshd.daemon.head_api import problems
-from meshd.model.desired import Block, Desired, Policy, Pool, Target
+from meshd.model.desired import Cooldown, Desired, Policy, Pool, Target
 from meshd.model.machine import UNREADABLE, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.rotation import Stage as MungeStage
@@ -195,7 +195,7 @@ def test_targets_and_blocks(tmp_path: Path) -> None:
     for pool in ("h100", "a100"):
         journal.set_target(Target(pool, 2), "two", NOW)
     for key in ("pool:h100", "pool:a100"):
-        journal.block(Block(key, NOW + timedelta(hours=1), "why"), NOW)
+        journal.block(Cooldown(key, NOW + timedelta(hours=1), "why"), NOW)
     journal.close()
     damaged(path, "targets", '{"pool": "h100", "gpus": null}', "pool = 'h100'")
     with sqlite3.connect(path) as db:

@@ -32,7 +32,7 @@ from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.prices.service import PriceService
 from meshd.daemon.slurm.ping import SlurmPing
-from meshd.model.desired import Block, Desired, Pool, Target
+from meshd.model.desired import Cooldown, Desired, Pool, Target
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
 from meshd.plan.causes import is_of_pool
@@ -389,7 +389,7 @@ class HeadService:
         return replace(desired, targets={**desired.targets, target.pool: target})
 
 
-def _of_other_pools(blocks: Mapping[str, Block], pool: Pool) -> dict[str, Block]:
+def _of_other_pools(blocks: Mapping[str, Cooldown], pool: Pool) -> dict[str, Cooldown]:
     of_pools = ("pool:", block_key(""))
     return {
         key: block

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from meshd.config import TimingSettings
 from meshd.daemon.machines.store import MachineStore
-from meshd.model.desired import TRIED_ALONE, Block, Cause, Desired, Target
+from meshd.model.desired import TRIED_ALONE, Cause, Cooldown, Desired, Target
 from meshd.model.machine import Machine
 from meshd.model.observed import Snapshot
 from meshd.plan.causes import counts_in_a_row, scopes
@@ -67,7 +67,7 @@ class BootBreaker:
                 self._machine_store.block(block)
                 self._remember(failures_in_row(machines, since), block)
 
-    def _remember(self, failed: list[Machine], block: Block) -> None:
+    def _remember(self, failed: list[Machine], block: Cooldown) -> None:
         """Hold a place's failures against the offers too: what is tried first after it is one that did not fail."""
         timing, journal = self._timing(), self._machine_store.journal
         for machine in failed:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from meshd.config import TimingSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import AuthFailed, NoCapacity, NotFound, ProviderError, QuotaExceeded, RateLimited, Transient
-from meshd.model.desired import Block, Cause
+from meshd.model.desired import Cause, Cooldown
 from meshd.model.failure import FailureCause
 from meshd.model.machine import Machine
 from meshd.plan.causes import QUOTA_S, Scope, Wait, region_key, rule_of
@@ -23,7 +23,7 @@ class Cooldowns:
         self._machine_store = machine_store
         self._timing = timing
 
-    def refused(self, machine: Machine, error: ProviderError) -> Block:
+    def refused(self, machine: Machine, error: ProviderError) -> Cooldown:
         """After a create call that was refused: what is not asked again for a while."""
         machine_store, timing, words = self._machine_store, self._timing(), error.vendor_text
         offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
@@ -40,7 +40,7 @@ class Cooldowns:
                 return machine_store.refused(provider, BLOCK_AUTH_S, BLOCK_AUTH_S, words)
         return machine_store.refused(offer, timing.breaker_cooldown_s, most_s, words)
 
-    def unsendable(self, machine: Machine, why: str) -> Block:
+    def unsendable(self, machine: Machine, why: str) -> Cooldown:
         """After an order that no offer of its provider takes: the whole provider."""
         wait_s = self._timing().breaker_cooldown_s
         return self._machine_store.refused(f"provider:{machine.provider}", wait_s, wait_s, why)

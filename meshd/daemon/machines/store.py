@@ -11,7 +11,7 @@ import structlog
 
 from meshd.daemon.machines.event_budget import EventBudget
 from meshd.errors import StoreError
-from meshd.model.desired import TRIED_ALONE, Block, Cause
+from meshd.model.desired import TRIED_ALONE, Cause, Cooldown
 from meshd.model.failure import FailureCause
 from meshd.model.machine import Machine, Phase
 from meshd.plan import memory
@@ -122,19 +122,19 @@ class MachineStore:
 
     # -- what is left alone for a while ---------------------------------------------------------------------------
 
-    def refused(self, key: str, base_s: float, most_s: float, reason: str, *, cause: Cause = Cause.REFUSED) -> Block:
+    def refused(self, key: str, base_s: float, most_s: float, reason: str, *, cause: Cause = Cause.REFUSED) -> Cooldown:
         """Leave something alone that said no: longer each time in a row."""
         last = self.journal.last_block(key)
         return self.block(
             memory.refused(last, key, self.now(), base_s=base_s, most_s=most_s, reason=reason, cause=cause)
         )
 
-    def paused(self, key: str, wait_s: float, reason: str, *, fault: bool) -> Block:
+    def paused(self, key: str, wait_s: float, reason: str, *, fault: bool) -> Cooldown:
         """Ask something again only in a while; `fault` says that it stumbled."""
         last = self.journal.last_block(key)
         return self.block(memory.paused(last, key, self.now(), wait_s=wait_s, reason=reason, fault=fault))
 
-    def block(self, block: Block) -> Block:
+    def block(self, block: Cooldown) -> Cooldown:
         """Leave something alone for a while. One that is in force already is not written again."""
         now = self.now()
         if block != self.journal.last_block(block.key):

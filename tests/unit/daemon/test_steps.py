@@ -21,7 +21,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.model import plan as p
-from meshd.model.desired import Block, Cause, Target
+from meshd.model.desired import Cause, Cooldown, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.plan.signs import ASKED
@@ -273,7 +273,7 @@ async def test_an_unclear_answer_to_a_repeated_call_is_one_more_in_doubt(small: 
 
 async def test_what_keeps_a_call_from_being_repeated_gives_nothing_up(small: Small) -> None:
     m = small.journal.put(IN_DOUBT, "phase", "given", NOW)
-    small.journal.block(Block(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
+    small.journal.block(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
     await do(small, p.Launch(m.name, "again"))
     assert small.get(m.name) == m
     assert small.cloud.launched == []
@@ -297,7 +297,7 @@ async def test_what_was_learned_while_an_order_waited_holds(small: Small) -> Non
     await do(small, p.Launch(names[0], "wanted"))
     small.providers["aws"] = small.cloud
     await do(small, p.Launch(names[1], "wanted"))
-    small.journal.block(Block(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
+    small.journal.block(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
     await do(small, p.Launch(names[2], "wanted"))
     assert small.cloud.launched == []
     assert all(small.get(name).phase is Phase.GONE for name in names)
@@ -393,7 +393,7 @@ async def test_only_the_machine_whose_call_was_unclear_waits(small: Small) -> No
 
 async def test_success_forgets_what_was_held_against_an_offer(small: Small) -> None:
     key = f"offer:{OFFER.key}"
-    for block in (Block(key, NOW, "sold out", 3), Block("provider:aws", NOW, "busy", 2, Cause.PAUSE)):
+    for block in (Cooldown(key, NOW, "sold out", 3), Cooldown("provider:aws", NOW, "busy", 2, Cause.PAUSE)):
         small.journal.block(block, NOW)
     m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
     await do(small, p.Launch(m.name, "wanted"))
@@ -402,12 +402,12 @@ async def test_success_forgets_what_was_held_against_an_offer(small: Small) -> N
 
 async def test_but_not_a_refusal_that_came_meanwhile_nor_machines_that_do_not_boot(small: Small) -> None:
     key = f"offer:{OFFER.key}"
-    boots = Block(key, NOW, "no boot", 1, Cause.BOOTS)
+    boots = Cooldown(key, NOW, "no boot", 1, Cause.BOOTS)
     m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
     small.journal.block(boots, NOW)
     await do(small, p.Launch(m.name, "wanted"))
     assert small.journal.last_block(key) == boots
-    refusal = Block(key, NOW + timedelta(seconds=60), "sold out")
+    refusal = Cooldown(key, NOW + timedelta(seconds=60), "sold out")
     small.journal.block(refusal, NOW)
     small.machine_store.proved(key, causes={Cause.REFUSED})
     assert small.journal.last_block(key) == refusal

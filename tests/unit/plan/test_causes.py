@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Block, Policy
+from meshd.model.desired import Cooldown, Policy
 from meshd.model.failure import FailureCause
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh
@@ -87,7 +87,7 @@ def test_a_place_is_blocked_for_one_pool_alone() -> None:
     _, region, provider, pool = scopes("h100", OFFER)
     assert (region, provider, pool) == ("pool:h100@aws/r1", "pool:h100@aws", "pool:h100")
     for key in (region, provider):
-        blocks = {key: Block(key, NOW + timedelta(seconds=9), "no boot")}
+        blocks = {key: Cooldown(key, NOW + timedelta(seconds=9), "no boot")}
         assert blocked_by(OFFER, blocks, NOW, "h100") is not None
         assert blocked_by(OFFER, blocks, NOW, "a100") is None
         assert blocked_by(OFFER, blocks, NOW) is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Block, Cause, Policy
+from meshd.model.desired import Cause, Cooldown, Policy
 from meshd.model.failure import FailureCause
 from meshd.model.machine import REACHED, Machine, Phase
 from meshd.model.observed import Fresh
@@ -33,7 +33,7 @@ def step(
     *listed: Instance,
     policy: Policy = POLICY,
     read_s: float | None = 0,
-    blocks: dict[str, Block] | None = None,
+    blocks: dict[str, Cooldown] | None = None,
 ) -> p.Step | None:
     """The next step, with a listing that was read so long ago; None: it cannot be read."""
     seen = GONE_DARK if read_s is None else Fresh(listed, ago(read_s))
@@ -111,7 +111,7 @@ def test_what_is_not_wanted_was_refused_or_is_left_alone_is_not_asked_for_again(
         ("provider:aws", Cause.REFUSED),
         (f"offer:{OFFER.key}", Cause.REFUSED),
     ):
-        assert step(in_doubt(50, 50), policy=REPEATS, blocks={key: Block(key, ago(-60), "no", cause=cause)}) is None
+        assert step(in_doubt(50, 50), policy=REPEATS, blocks={key: Cooldown(key, ago(-60), "no", cause=cause)}) is None
 
 
 def test_a_cloud_that_never_tells_is_given_up_only_when_nothing_new_can_come() -> None:

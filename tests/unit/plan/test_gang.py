@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Block, Desired, Pool, Target
+from meshd.model.desired import Cooldown, Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.plan.planner import plan
@@ -33,7 +33,7 @@ def decided(
         slurm=Fresh(slurm(*(node(m) for m in machines if m.tailnet_ip), jobs=jobs), NOW),
     )  # fmt: skip
     until = NOW + timedelta(seconds=60)
-    blocks = {f"offer:{o.key}": Block(f"offer:{o.key}", until, "sold out, said the cloud") for o in blocked}
+    blocks = {f"offer:{o.key}": Cooldown(f"offer:{o.key}", until, "sold out, said the cloud") for o in blocked}
     wanted = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)}, blocks=blocks)
     return plan(wanted, machines, seen, NOW)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Block, Cause, Desired, Pool, Target
+from meshd.model.desired import Cause, Cooldown, Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.plan.placement import misses, why_none
@@ -27,7 +27,7 @@ ALL = (ONE, FOUR, EIGHT)
 
 def decided(
     gpus: int | None, *machines: Machine, offers: Sequence[Offer] = ALL, pool: Pool = POOL, dark: bool = False,
-    cooled: Block | None = None, **target: Any,
+    cooled: Cooldown | None = None, **target: Any,
 ) -> p.Plan:  # fmt: skip
     seen = snapshot(
         instances={"aws": Fresh(tuple(instance(m) for m in machines if m.instance_id), NOW)},
@@ -134,7 +134,7 @@ def test_a_pools_least_is_its_target_until_somebody_says_another() -> None:
 
 # -- the breaker, half open -------------------------------------------------------------------------------------------
 
-COOLED = Block("pool:h100", ago(30), "3 machines failed one after another", cause=Cause.BOOTS)
+COOLED = Cooldown("pool:h100", ago(30), "3 machines failed one after another", cause=Cause.BOOTS)
 
 
 def test_after_the_breaker_one_machine_is_tried_alone() -> None:
@@ -160,7 +160,7 @@ def test_one_from_before_proves_nothing() -> None:
     assert len(rents(decided(13, before, cooled=COOLED))) == 1
 
 
-OFFER_COOLED = Block(f"offer:{ONE.key}", ago(30), "2 machines failed one after another", cause=Cause.BOOTS)
+OFFER_COOLED = Cooldown(f"offer:{ONE.key}", ago(30), "2 machines failed one after another", cause=Cause.BOOTS)
 ONES = (ONE, replace(EIGHT, usd_per_hour=99.0))
 
 
@@ -223,7 +223,7 @@ def test_the_closest_miss_comes_first() -> None:
 def test_what_is_left_alone_for_a_moment_keeps_its_rank() -> None:
     """A cloud that said when to come again is still ordered from: the order waits, and goes nowhere dearer."""
     until = NOW + timedelta(seconds=10)
-    pause = Block("provider:aws", until, "slow down", 0, Cause.PAUSE)
+    pause = Cooldown("provider:aws", until, "slow down", 0, Cause.PAUSE)
     no = replace(pause, strikes=1, cause=Cause.REFUSED)
     seen = snapshot(offers={"aws": Fresh(ALL, NOW)})
     for block, count in ((pause, 1), (no, 0)):

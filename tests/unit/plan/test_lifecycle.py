@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Block, Cause, Policy
+from meshd.model.desired import Cause, Cooldown, Policy
 from meshd.model.machine import DEVICE_GONE, MOVES, REACHED, REBOOTING, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.plan.lifecycle import doubt_of_end, next_step
@@ -26,7 +26,7 @@ LONG = 100_000.0
 
 def step(m: Machine, seen: Snapshot, **policy: Any) -> p.Step | None:
     """The next step. That a node is not fit is written down besides: see test_fitness.py and test_repair.py."""
-    blocks: dict[str, Block] = policy.pop("blocks", {})
+    blocks: dict[str, Cooldown] = policy.pop("blocks", {})
     found = next_step(m, World.of(seen, replace(POLICY, **policy), NOW, blocks))
     return None if isinstance(found, p.NoteFitness) else found
 
@@ -330,9 +330,9 @@ def test_requested() -> None:
     m = machine(Phase.REQUESTED, created_at=ago(5))
     assert isinstance(step(m, snapshot()), p.Launch)
     assert to(step(replace(m, removal="surplus"), snapshot())) is Phase.GONE
-    refused = {"provider:aws": Block("provider:aws", ago(-60), "key refused")}
+    refused = {"provider:aws": Cooldown("provider:aws", ago(-60), "key refused")}
     assert isinstance(step(m, snapshot(), blocks=refused), p.Launch), "the last look before the call stops it for good"
-    block = {"provider:aws": Block("provider:aws", ago(-60), "slow down", cause=Cause.PAUSE)}
+    block = {"provider:aws": Cooldown("provider:aws", ago(-60), "slow down", cause=Cause.PAUSE)}
     assert step(m, snapshot(), blocks=block) is None
     assert to(step(replace(m, created_at=ago(LONG)), snapshot(), blocks=block)) is Phase.GONE
 

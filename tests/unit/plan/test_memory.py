@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshd.model.desired import Block, Cause
+from meshd.model.desired import Cause, Cooldown
 from meshd.model.machine import Machine, Phase
 from meshd.plan.memory import FAULTS_MOST, FORGET_AFTER_S, BootPolicy, failures_in_row, paused, refused, tripped
 from tests.unit.worlds import NOW, ago, machine
@@ -20,7 +20,7 @@ def later(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def again(previous: Block | None, at: datetime) -> Block:
+def again(previous: Cooldown | None, at: datetime) -> Cooldown:
     return refused(previous, KEY, at, base_s=300, most_s=3600, reason="sold out")
 
 
@@ -69,7 +69,7 @@ def test_it_never_is_longer_than_the_bound_nor_shorter_than_the_first(
             assert base_s - 1e-3 <= wait_s <= max(base_s, most_s) + 1e-3
 
 
-def pause(previous: Block | None, at: datetime, *, fault: bool) -> Block:
+def pause(previous: Cooldown | None, at: datetime, *, fault: bool) -> Cooldown:
     return paused(previous, "provider:aws", at, wait_s=10, reason="busy", fault=fault)
 
 
@@ -112,14 +112,14 @@ def test_a_row_ends_at_the_last_that_was_ready() -> None:
 def test_so_many_in_a_row_trip_it() -> None:
     assert tripped("pool:h100", ROW[1:], ago(1000), None, NOW, POLICY) is None
     block = tripped("pool:h100", ROW, ago(1000), None, NOW, POLICY)
-    assert block == Block(
+    assert block == Cooldown(
         "pool:h100", later(600), "3 machines failed one after another, the last: no boot 3", 1, Cause.BOOTS
     )
     assert tripped("pool:h100", ROW, ago(1000), block, later(1), POLICY) is None, "it is open already"
 
 
 def test_after_the_cool_down_one_failure_is_enough_and_doubles_it() -> None:
-    first = Block("pool:h100", ago(50), "3 failed", 1, Cause.BOOTS)
+    first = Cooldown("pool:h100", ago(50), "3 failed", 1, Cause.BOOTS)
     assert tripped("pool:h100", ROW, ago(1000), first, NOW, POLICY) is None, "those were counted"
     probe = failed(4, 20)
     second = tripped("pool:h100", [probe, *ROW], ago(1000), first, NOW, POLICY)
@@ -130,12 +130,12 @@ def test_after_the_cool_down_one_failure_is_enough_and_doubles_it() -> None:
 
 def test_bounds_of_pool_and_offer() -> None:
     for key, most_s in (("pool:h100", 9600), (KEY, 3600)):
-        old = Block(key, ago(50), "failed", 40, Cause.BOOTS)
+        old = Cooldown(key, ago(50), "failed", 40, Cause.BOOTS)
         block = tripped(key, [failed(4, 20)], ago(1000), old, NOW, POLICY)
         assert block is not None
         assert block.until == later(most_s)
 
 
 def test_long_after_it_counts_from_nothing() -> None:
-    old = Block("pool:h100", ago(FORGET_AFTER_S + 10), "failed", 4, Cause.BOOTS)
+    old = Cooldown("pool:h100", ago(FORGET_AFTER_S + 10), "failed", 4, Cause.BOOTS)
     assert tripped("pool:h100", [failed(4, 20)], ago(1000), old, NOW, POLICY) is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Block, Cause, Desired, Pool, Target
+from meshd.model.desired import Cause, Cooldown, Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.report import AgentReport
@@ -54,7 +54,7 @@ def step(m: Machine, states: list[str], parts: dict[str, Any] | None = None, **m
 
 
 def planned(*nodes: tuple[Machine, list[str], dict[str, Any]], pool: Pool = POOL, gpus: int | None = -1,
-            blocks: dict[str, Block] | None = None, **more: Any) -> list[p.Step]:  # fmt: skip
+            blocks: dict[str, Cooldown] | None = None, **more: Any) -> list[p.Step]:  # fmt: skip
     gpus = len(nodes) if gpus == -1 else gpus
     targets = {} if gpus is None else {"h100": Target("h100", gpus)}
     desired = Desired("lab", {"h100": pool}, targets, blocks=blocks or {})
@@ -182,8 +182,8 @@ def test_never_a_persons_node_and_never_one_that_is_only_silent() -> None:
         ({"pool": replace(POOL, replace_unfit=False)}, "the pool says no"),
         ({"gpus": None}, "a pool without a target is held as it is"),
         ({"gpus": 3}, "it lacks one already"),
-        ({"blocks": {"replace:h100": Block("replace:h100", ago(-60), "x", 1, Cause.UNFIT)}}, "one was, just now"),
-        ({"blocks": {"pool:h100": Block("pool:h100", ago(-60), "x", 1, Cause.BOOTS)}}, "nothing is rented for it"),
+        ({"blocks": {"replace:h100": Cooldown("replace:h100", ago(-60), "x", 1, Cause.UNFIT)}}, "one was, just now"),
+        ({"blocks": {"pool:h100": Cooldown("pool:h100", ago(-60), "x", 1, Cause.BOOTS)}}, "nothing is rented for it"),
     ],
 )
 def test_not_now(changes: dict[str, Any], but: str) -> None:
@@ -214,7 +214,7 @@ def test_an_unfit_node_goes_first_when_the_pool_shrinks() -> None:
 
 
 def test_what_proves_that_replacing_does_good() -> None:
-    block = Block(block_key("h100"), NOW - timedelta(seconds=PROOF_S), "x", 1, Cause.UNFIT)
+    block = Cooldown(block_key("h100"), NOW - timedelta(seconds=PROOF_S), "x", 1, Cause.UNFIT)
     begun = block.until - timedelta(seconds=600)
     new = ready(created_at=begun + timedelta(seconds=60), ready_at=ago(PROOF_S))
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from meshd.model import plan as p
-from meshd.model.desired import Block, Desired, Pool, Target
+from meshd.model.desired import Cooldown, Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.plan.placement import misses, price_limit, ranked, why_none
@@ -61,7 +61,7 @@ def test_machines_that_do_not_die_hold_no_slot_and_are_no_supply() -> None:
 
 
 def test_a_breaker_stops_the_pool() -> None:
-    block = Block("pool:h100", NOW + timedelta(seconds=60), "3 failed")
+    block = Cooldown("pool:h100", NOW + timedelta(seconds=60), "3 failed")
     assert steps(1, kind=p.RequestMachine, blocks={"pool:h100": block}) == []
     over = replace(block, until=NOW)
     assert len(steps(1, kind=p.RequestMachine, blocks={"pool:h100": over})) == 1
@@ -177,12 +177,12 @@ def test_best_first() -> None:
 
 
 def test_what_is_left_alone_is_not_taken_and_why_is_told() -> None:
-    block = Block(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out")
+    block = Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out")
     blocks = {block.key: block}
     assert ranked([OFFER], POOL, TARGET, blocks, NOW) == []
     assert "sold out" in why_none([OFFER], POOL, TARGET, blocks, NOW)
     assert ranked([OFFER], POOL, TARGET, blocks, block.until) == [OFFER]
-    whole = {"provider:aws": Block("provider:aws", block.until, "key refused")}
+    whole = {"provider:aws": Cooldown("provider:aws", block.until, "key refused")}
     assert "key refused" in why_none([OFFER], POOL, TARGET, whole, NOW)
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from meshd.model.desired import Block, Policy, Pool, Target
+from meshd.model.desired import Cooldown, Policy, Pool, Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Machine, Phase
 from meshd.plan import story
@@ -75,7 +75,7 @@ def test_what_it_is_doing(made: Machine, words: list[str]) -> None:
 
 
 def test_every_phase_has_a_sentence_also_while_slurm_is_dark() -> None:
-    block = Block("provider:aws", NOW, "slow down")
+    block = Cooldown("provider:aws", NOW, "slow down")
     for phase in Phase:
         assert story.doing(machine(phase), story.Scene(Policy(), None, block))
     assert "asked for aws/r1a/g.1 at 12:00:00 UTC: slow down" in story.doing(
