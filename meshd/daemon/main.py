@@ -201,7 +201,8 @@ class Daemon:
         self._logs = NodeLogs(self._agents, clock)
         self._fitness = FitnessWatch(machine_store, self.desired, self._reports, self._logs)
         self._reconciler = MachineController(
-            machine_store, self._executor, clock, desired=self.desired, snapshot=self._snapshot, after_tick=self._after_tick,
+            machine_store, self._executor, clock, desired=self.desired, snapshot=self._snapshot,
+            after_tick=self._after_tick,
             interval_s=lambda: self.settings.timing.tick_interval_s, before_plan=self._before_plan, awake=self._awake,
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ class Slurmctld:
         """Take the file, as slurmctld does at its start."""
         self._shown = {
             name: (address, record.get("state", "").upper())
-            for record in parse(self._file.read_text()).machine_store("NodeName")
+            for record in parse(self._file.read_text()).records("NodeName")
             for name, address in zip(hostlist(record["nodename"]), hostlist(record["nodeaddr"]), strict=True)
         }
 
@@ -129,7 +129,8 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
         slurm.read()
         whois = Whois()
         desk = NodeService(
-            machine_store=daemon._machine_store, tokens=daemon._tokens, agents=daemon._agents, devices=daemon._machine_devices,
+            machine_store=daemon._machine_store, tokens=daemon._tokens, agents=daemon._agents,
+            devices=daemon._machine_devices,
             whois=whois, munge=daemon._munge, rotator=daemon._rotator,
             head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
             timing=lambda: daemon.settings.timing, nodes=daemon._nodes, slurm_version=lambda: "24.11.5",

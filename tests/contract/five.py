@@ -313,7 +313,8 @@ class Engine:
         """Serve the node API and look at everything once."""
         head = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 0.0)
         desk = NodeService(
-            machine_store=self.machine_store, tokens=self._tokens, agents=self._queues, whois=self.world, munge=cast("Any", None),
+            machine_store=self.machine_store, tokens=self._tokens, agents=self._queues,
+            whois=self.world, munge=cast("Any", None),
             devices=MachineDevices(self.machine_store, self._tailnet, None), rotator=cast("Any", _Rotator()), head=head,
             timing=lambda: self._settings.timing, nodes=self._nodes,
             slurm_version=lambda: "24.11.5", ends_itself=lambda name: self.providers[name].capabilities.ends_itself,

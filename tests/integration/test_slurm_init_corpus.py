@@ -176,15 +176,15 @@ def look(head: Host) -> Shown:
                 key.strip().lower(): value.strip()
                 for key, _, value in (line.partition("=") for line in config.splitlines()[1:])
             },
-            machine_store(head.call("scontrol", "show", "node", "-o"), "NodeName"),
-            machine_store(head.call("scontrol", "show", "partition", "-o"), "PartitionName"),
+            records(head.call("scontrol", "show", "node", "-o"), "NodeName"),
+            records(head.call("scontrol", "show", "partition", "-o"), "PartitionName"),
         )
     finally:
         head.stop("slurmctld")  # by its pid file: nsenter does not pass a signal on
         process.communicate(timeout=30)
 
 
-def machine_store(text: str, key: str) -> dict[str, dict[str, str]]:
+def records(text: str, key: str) -> dict[str, dict[str, str]]:
     found = {}
     for line in text.splitlines():
         fields = dict(re.findall(r"(\S+?)=(\S*)", line))

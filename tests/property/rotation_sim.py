@@ -304,7 +304,8 @@ class Life:
         )  # fmt: skip
         self.desk = AuthKeyService(
             self.engine, self.occasion, self.store, self.file, mints=False, can_mint=True,
-            shared_key_wanted=shared_key_wanted, world=self.world, active_rotation=self.active_rotation, clock=net.clock,
+            shared_key_wanted=shared_key_wanted, world=self.world,
+            active_rotation=self.active_rotation, clock=net.clock,
         )  # fmt: skip
         self.agents_speak()
 

@@ -126,5 +126,5 @@ def test_nothing_but_records_of_nodes_and_partitions_gets_through(changes: list[
     for line in conf.lines:
         assert not line.pairs or line.is_record
         assert {pair.key.lower() for pair in line.pairs} <= KEYS
-    assert {record["nodename"].partition("-")[0] for record in conf.machine_store("NodeName")} <= {"h100"}
-    assert {record["partitionname"] for record in conf.machine_store("PartitionName")} <= {"gpu"}
+    assert {record["nodename"].partition("-")[0] for record in conf.records("NodeName")} <= {"h100"}
+    assert {record["partitionname"] for record in conf.records("PartitionName")} <= {"gpu"}

@@ -35,7 +35,7 @@ def test_every_slot_stands_once_with_an_address_of_its_own(cluster, fixed):
     assert set(slots) == expected
     assert len(slots) == len(expected)
     addresses = []
-    for record in parse(rendered.nodes_conf).machine_store("NodeName"):
+    for record in parse(rendered.nodes_conf).records("NodeName"):
         own = [address for part in record["nodeaddr"].split(",") for address in NodeSet(part)]
         assert len(own) == len(NodeSet(record["nodename"]))
         addresses += own
@@ -46,6 +46,6 @@ def test_every_slot_stands_once_with_an_address_of_its_own(cluster, fixed):
 @given(clusters())
 def test_partitions_hold_exactly_their_pools_slots(cluster):
     pools, joined = cluster
-    partitions = parse(render(pools, joined, shapes_fixed=False).nodes_conf).machine_store("PartitionName")
+    partitions = parse(render(pools, joined, shapes_fixed=False).nodes_conf).records("PartitionName")
     held = {record["partitionname"]: set(NodeSet(record["nodes"])) for record in partitions}
     assert held == {pool.name: {f"{pool.name}-{i}" for i in range(1, pool.max_nodes + 1)} for pool in pools}

@@ -99,11 +99,11 @@ def build(
     Args:
         settings: those in force.
         clock: time.
-        records: the machines.
+        machine_store: the machines.
         agents: asks nodes.
         prover: proves a key.
         sights: what is seen.
-        under_way: tells the rotation, of either key, that has not ended.
+        active_rotation: tells the rotation, of either key, that has not ended.
         user_data_private: of each enabled provider.
 
     Raises:
