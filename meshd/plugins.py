@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 import structlog
 
 from meshd.errors import ConfigError, Fault, MeshdError
-from meshd.provider_api import Capabilities, Provider, ProviderContext
+from meshd.provider_api import Provider, ProviderCapabilities, ProviderContext
 from meshd.settings_words import near
 
 GROUP = "meshd.providers"
@@ -35,7 +35,7 @@ def make(name: str, adapters: Mapping[str, EntryPoint], context: ProviderContext
         return (Fault("no such adapter is installed", cure, own),)
     try:
         provider: Provider = adapters[name].load()(context)
-        if provider.name != name or not isinstance(provider.capabilities, Capabilities):
+        if provider.name != name or not isinstance(provider.capabilities, ProviderCapabilities):
             return (Fault(f"its adapter calls itself {provider.name!r}", _REPORT, own),)
     except ConfigError as error:
         return tuple(_whole(error.source, fault, own) for fault in error.faults)

@@ -33,7 +33,7 @@ class InstanceState(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Shape(StrEnum):
+class MachineKind(StrEnum):
     """What a provider rents."""
 
     VM = "vm"
@@ -54,11 +54,11 @@ class PriceSource(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Capabilities:
+class ProviderCapabilities:
     """What a provider's machines can do and what its API promises.
 
     Attributes:
-        shape: what is rented; `meshctl doctor` shows it.
+        machine_kind: what is rented; `meshctl doctor` shows it.
         tun: the machines have a TUN device. Nothing is rented without one: such machines cannot be nodes.
         systemd: the machines boot systemd; `meshctl doctor` shows it.
         spot: there are spot offers. A pool that wants nothing but spot is told when none of its providers has any.
@@ -75,7 +75,7 @@ class Capabilities:
             machine, the munge key included. `meshctl doctor` warns.
     """
 
-    shape: Shape = Shape.VM
+    machine_kind: MachineKind = MachineKind.VM
     tun: bool = True
     systemd: bool = True
     spot: bool = False
@@ -214,7 +214,7 @@ class Provider(Protocol):
         ...
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ProviderCapabilities:
         """What this cloud can do; constant."""
         ...
 

@@ -34,7 +34,7 @@ class Stage1:
         dead_man_s: stage 1 gives up when the head did not give it the agent for so long; then it is the agent's, until
             the head tells its own.
         power_off: power the machine off when it cannot be joined; set it where that ends the machine
-            (`Capabilities.ends_itself`), else it is only told on the console.
+            (`ProviderCapabilities.ends_itself`), else it is only told on the console.
         packages_url: where tailscale's packages come from when the image has none, or one older than 1.90.
         tries: attempts at the tailnet before giving up.
     """

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 import pytest
 
 from meshd.contract.faults import Fault, FaultEngine, Kind, When
-from meshd.provider_api import Offer, OfferQuery, Provider, Shape
+from meshd.provider_api import MachineKind, Offer, OfferQuery, Provider
 
 NOT_COVERED = "not covered: "
 DOES_NOT_APPLY = "does not apply: "
@@ -51,7 +51,7 @@ class Rig(ABC):
         secret_setting: the setting with the credential; the same with `_file` names a file with it. "" for none.
         bad_settings: settings that must be refused with one line each.
         call_timeout, launch_timeout: settings with the adapter's own deadlines in seconds.
-        shape, tun, systemd: what the stand-in's machines are: `capabilities` must say the same.
+        machine_kind, tun, systemd: what the stand-in's machines are: `capabilities` must say the same.
         boot_s, end_s, keep_s: how long the stand-in's machines boot and end, and how long ended ones are shown.
         cannot: the faults that this cloud cannot have, or that its stand-in does not make, and why.
         permissions: those that `check` finds missing, in the vendor's names.
@@ -66,7 +66,7 @@ class Rig(ABC):
     bad_settings: Mapping[str, Any] = {"no_such_key": 1}
     call_timeout: str = "call_timeout_s"
     launch_timeout: str = "launch_timeout_s"
-    shape: Shape = Shape.VM
+    machine_kind: MachineKind = MachineKind.VM
     tun: bool = True
     systemd: bool = True
     boot_s: float = 30.0

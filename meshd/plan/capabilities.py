@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshd.provider_api import Capabilities, Shape
+from meshd.provider_api import MachineKind, ProviderCapabilities
 
 NO_TUN = "its machines have no TUN device, so they cannot be nodes"
 """Why nothing is rented from a provider whose `capabilities.tun` is False."""
@@ -15,9 +15,9 @@ def no_tun_cure(provider: str) -> str:
     return f"providers.{provider}.enabled = false"
 
 
-def words(capabilities: Capabilities) -> str:
+def words(capabilities: ProviderCapabilities) -> str:
     """What is rented, and what to know of it: "containers without TUN device and systemd; no tags"."""
-    what = "containers" if capabilities.shape is Shape.CONTAINER else "virtual machines"
+    what = "containers" if capabilities.machine_kind is MachineKind.CONTAINER else "virtual machines"
     without = [
         name for name, there in (("TUN device", capabilities.tun), ("systemd", capabilities.systemd)) if not there
     ]
@@ -31,7 +31,7 @@ def words(capabilities: Capabilities) -> str:
     return "; ".join(parts)
 
 
-def user_data_refusal(text: str, provider: str, capabilities: Capabilities) -> str:
+def user_data_refusal(text: str, provider: str, capabilities: ProviderCapabilities) -> str:
     """Why this user data cannot be sent; "" when it can."""
     size_b = len(text.encode())
     if size_b <= capabilities.user_data_max_b:

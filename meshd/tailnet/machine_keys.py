@@ -74,7 +74,7 @@ def modes_of(wanted: KeyMode | None, user_data_private: Mapping[str, bool], *, c
 
     Args:
         wanted: by the settings; None when they leave it to meshd.
-        user_data_private: of each enabled provider (`Capabilities.user_data_private`).
+        user_data_private: of each enabled provider (`ProviderCapabilities.user_data_private`).
         can_mint: there is a credential that mints keys.
     """
     if wanted is not None:

@@ -8,12 +8,12 @@ from functools import partial
 from meshd.errors import InvalidRequest, NotFound, ProviderError, Uncertain
 from meshd.price_list import PriceList, collected
 from meshd.provider_api import (
-    Capabilities,
     Instance,
     InstanceState,
     LaunchRequest,
     Offer,
     OfferQuery,
+    ProviderCapabilities,
     ProviderContext,
     ProviderName,
 )
@@ -60,13 +60,13 @@ class AwsProvider:
         return AWS
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ProviderCapabilities:
         """Virtual machines with everything; spot when the settings allow it.
 
         Every process on a machine reads its user data from the metadata service, and so does whoever may call
         DescribeInstanceAttribute.
         """
-        return Capabilities(
+        return ProviderCapabilities(
             spot=self._settings.spot,
             idempotent_launch=True,
             user_data_max_b=USER_DATA_MAX_B,

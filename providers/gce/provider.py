@@ -10,12 +10,12 @@ from functools import partial
 from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Uncertain
 from meshd.price_list import PriceList, collected
 from meshd.provider_api import (
-    Capabilities,
     Instance,
     InstanceState,
     LaunchRequest,
     Offer,
     OfferQuery,
+    ProviderCapabilities,
     ProviderContext,
     ProviderName,
 )
@@ -75,12 +75,12 @@ class GceProvider:
         return GCE
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ProviderCapabilities:
         """Virtual machines with everything. One that powers itself off keeps its disk, which goes on costing.
 
         Every process on a machine, and every viewer of the project, reads its metadata, where the user data is.
         """
-        return Capabilities(
+        return ProviderCapabilities(
             spot=self._settings.spot,
             idempotent_launch=True,
             user_data_max_b=USER_DATA_MAX_B,

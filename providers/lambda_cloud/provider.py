@@ -7,13 +7,13 @@ from typing import Any
 
 from meshd.errors import NotFound, Transient
 from meshd.provider_api import (
-    Capabilities,
     Instance,
     InstanceId,
     InstanceState,
     LaunchRequest,
     Offer,
     OfferQuery,
+    ProviderCapabilities,
     ProviderContext,
     ProviderName,
 )
@@ -57,12 +57,12 @@ class LambdaProvider:
         return LAMBDA
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ProviderCapabilities:
         """Virtual machines, on demand only. A lost create is found by its tag; powering off does not end the bill.
 
         The API does not give user data back, but nothing says that other processes on the machine cannot read it.
         """
-        return Capabilities(
+        return ProviderCapabilities(
             user_data_max_b=USER_DATA_MAX_B,
             launch_spacing_s=self._settings.launch_spacing_s,
             user_data_private=False,

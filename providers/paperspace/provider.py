@@ -9,13 +9,13 @@ from typing import Any
 
 from meshd.errors import AuthFailed, InvalidRequest, NotFound, ProviderError, Transient, Uncertain
 from meshd.provider_api import (
-    Capabilities,
     Instance,
     InstanceId,
     InstanceState,
     LaunchRequest,
     Offer,
     OfferQuery,
+    ProviderCapabilities,
     ProviderContext,
     ProviderName,
 )
@@ -65,12 +65,12 @@ class PaperspaceProvider:
         return PAPERSPACE
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ProviderCapabilities:
         """Virtual machines, on demand only, known by their names alone. Powering off does not end the bill.
 
         Until a machine has run it, its startup script is shown to the whole team, by API and console.
         """
-        return Capabilities(tags=False, user_data_max_b=USER_DATA_MAX_B, user_data_private=False)
+        return ProviderCapabilities(tags=False, user_data_max_b=USER_DATA_MAX_B, user_data_private=False)
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:
         """Types by region, with the shipped or the settings' price, and whether there is room."""

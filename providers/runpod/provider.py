@@ -8,15 +8,15 @@ from typing import Any
 
 from meshd.errors import AuthFailed, InvalidRequest, NotFound
 from meshd.provider_api import (
-    Capabilities,
     Instance,
     InstanceState,
     LaunchRequest,
+    MachineKind,
     Offer,
     OfferQuery,
+    ProviderCapabilities,
     ProviderContext,
     ProviderName,
-    Shape,
 )
 from providers._fresh import Freshness
 from providers._gather import all_of
@@ -57,15 +57,15 @@ class RunpodProvider:
         return RUNPOD
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ProviderCapabilities:
         """Containers, without a TUN device and systemd unless the settings know better; spot when they allow it.
 
         A lost create is found by its name; marks are kept in the container's environment, in place of tags. A
         container that ends leaves a stopped pod behind, whose disk goes on costing. API and console show the start
         command, which is the user data, to everybody in the account.
         """
-        return Capabilities(
-            shape=Shape.CONTAINER,
+        return ProviderCapabilities(
+            machine_kind=MachineKind.CONTAINER,
             tun=self._settings.pods_have_tun,
             systemd=self._settings.pods_have_systemd,
             spot=self._settings.spot,

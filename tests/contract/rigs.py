@@ -18,7 +18,7 @@ from meshd.contract.rig import Rented, Rig, not_covered
 from meshd.daemon.providers.guards import Guards
 from meshd.obs.metrics import Metrics
 from meshd.price_list import PriceList
-from meshd.provider_api import Offer, OfferQuery, Provider, ProviderContext, ProviderFactory, Shape
+from meshd.provider_api import MachineKind, Offer, OfferQuery, Provider, ProviderContext, ProviderFactory
 from meshd.runtime.clock import SystemClock
 from providers.aws.provider import create as create_aws
 from providers.gce.provider import create as create_gce
@@ -181,7 +181,7 @@ class LambdaRig(SandboxRig):
 
 class RunpodRig(SandboxRig):
     name = "runpod"
-    shape = Shape.CONTAINER
+    machine_kind = MachineKind.CONTAINER
     permissions = ("GET /v2/pods", "GET /v2/catalog")
     factory = create_runpod
     cannot: ClassVar[Mapping[Kind, str]] = dict.fromkeys(

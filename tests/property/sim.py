@@ -28,7 +28,15 @@ from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
 from meshd.plan.fitness import Why, unfit
 from meshd.plan.sight import Sight
-from meshd.provider_api import Capabilities, Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
+from meshd.provider_api import (
+    Instance,
+    InstanceId,
+    InstanceState,
+    LaunchRequest,
+    Offer,
+    ProviderCapabilities,
+    ProviderName,
+)
 from meshd.store.journal import Journal
 from tests.clocks import SimClock
 
@@ -142,7 +150,7 @@ class World:
 
     rng: random.Random
     clock: SimClock
-    capabilities: Capabilities = field(default_factory=Capabilities)
+    capabilities: ProviderCapabilities = field(default_factory=ProviderCapabilities)
     keeps_its_word: bool = True  # else two machines of one name are its own fault
     faults: bool = True
     fails: float = 0.1  # so many machines never boot
@@ -571,7 +579,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
     rng, places = random.Random(seed), random.Random(-seed)
     about = setting or Setting()
     world = World(
-        rng, SimClock(START), Capabilities(idempotent_launch=about.idempotent), fails=about.fails,
+        rng, SimClock(START), ProviderCapabilities(idempotent_launch=about.idempotent), fails=about.fails,
         lies=random.Random(-1 - seed),
     )  # fmt: skip
     world.sickens, world.fates = about.sickens, random.Random(-2 - seed)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from meshd.model.desired import Policy, Target
 from meshd.model.machine import Phase
-from meshd.provider_api import Capabilities, Offer
+from meshd.provider_api import Offer, ProviderCapabilities
 from tests.clocks import SimClock
 from tests.property.sim import (
     EFFECT_MAX_S,
@@ -96,8 +96,8 @@ def at_rest(world: World, daemon: Daemon) -> bool:
 async def live(history: History, path: Path, *, idempotent: bool, broken: int = 0) -> None:
     Violation.seen.clear()
     world = Scripted(
-        random.Random(0), SimClock(START), Capabilities(idempotent_launch=idempotent), keeps_its_word=not broken,
-        faults=False, script=iter(history.calls),
+        random.Random(0), SimClock(START), ProviderCapabilities(idempotent_launch=idempotent),
+        keeps_its_word=not broken, faults=False, script=iter(history.calls),
     )  # fmt: skip
     daemon = Daemon(world, path, SMALL, POLICY)
     daemon.journal.set_target(Target("h100", WANTED, spread=True), "said root", world.clock.now())

@@ -36,7 +36,7 @@ class CareCases(Cases):
     async def test_machines_are_as_the_capabilities_say(self, rig: Rig, provider: Provider) -> None:
         """The other capabilities each have their own cases: spot, tags, idempotent_launch, user_data_max_b, ..."""
         can = provider.capabilities
-        assert (can.shape, can.tun, can.systemd) == (rig.shape, rig.tun, rig.systemd)
+        assert (can.machine_kind, can.tun, can.systemd) == (rig.machine_kind, rig.tun, rig.systemd)
 
     async def test_settings_are_refused_with_one_line_per_problem(self, rig: Rig) -> None:
         with pytest.raises(ConfigError) as caught:

@@ -8,13 +8,13 @@ from typing import Literal, Protocol, TypeVar
 
 from meshd.price_list import PriceList
 from meshd.provider_api import (
-    Capabilities,
     Instance,
     LaunchRequest,
     Offer,
     OfferQuery,
     PriceBook,
     Provider,
+    ProviderCapabilities,
     ProviderName,
 )
 
@@ -48,7 +48,7 @@ class GuardedProvider:
         return self._provider.name
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ProviderCapabilities:
         """The provider's own."""
         return self._provider.capabilities
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshd.errors import Fault, ProviderOff
-from meshd.provider_api import Capabilities, Instance, LaunchRequest, Offer, OfferQuery, ProviderName
+from meshd.provider_api import Instance, LaunchRequest, Offer, OfferQuery, ProviderCapabilities, ProviderName
 
 RESTART = "`systemctl restart meshd`"
 
@@ -32,9 +32,9 @@ class OffProvider:
         return ProviderName(self._name)
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ProviderCapabilities:
         """Nothing is promised."""
-        return Capabilities()
+        return ProviderCapabilities()
 
     @property
     def error(self) -> ProviderOff:

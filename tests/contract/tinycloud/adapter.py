@@ -23,13 +23,13 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import (
-    Capabilities,
     Instance,
     InstanceId,
     InstanceState,
     LaunchRequest,
     Offer,
     OfferQuery,
+    ProviderCapabilities,
     ProviderContext,
     ProviderName,
 )
@@ -78,8 +78,8 @@ class TinyProvider:
         return TINY
 
     @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(user_data_max_b=65536, user_data_private=False)
+    def capabilities(self) -> ProviderCapabilities:
+        return ProviderCapabilities(user_data_max_b=65536, user_data_private=False)
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:
         offers = [

@@ -311,10 +311,10 @@ def test_config_check_looks_for_the_auth_key(meshctl: Meshctl, tmp_path: Path) -
 ADAPTER = """
 from meshd.runtime.secretfile import read_secret
 from meshd.errors import ConfigError
-from meshd.provider_api import Capabilities
+from meshd.provider_api import ProviderCapabilities
 class Provider:
     name = "nimbus"
-    capabilities = Capabilities()
+    capabilities = ProviderCapabilities()
     async def aclose(self): pass
 def create(context):
     if set(context.settings) - {"region"}:

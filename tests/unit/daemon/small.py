@@ -23,7 +23,7 @@ from meshd.errors import NotFound, SlurmError
 from meshd.model.desired import Desired, Policy, Pool
 from meshd.model.machine import Machine
 from meshd.model.observed import SlurmNode, SlurmView, Snapshot
-from meshd.provider_api import Capabilities, Instance, InstanceId, InstanceState, LaunchRequest
+from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, ProviderCapabilities
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.unit.worlds import AWS, NOW, slurm, snapshot
@@ -33,7 +33,7 @@ class Cloud:
     """Rents and ends; raises what it is told to."""
 
     name = AWS
-    capabilities = Capabilities()
+    capabilities = ProviderCapabilities()
 
     def __init__(self) -> None:
         self.launched: list[LaunchRequest] = []

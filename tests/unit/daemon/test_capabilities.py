@@ -25,14 +25,14 @@ from meshd.model.observed import Fresh
 from meshd.plan.alternatives import looked_at
 from meshd.plan.capabilities import NO_TUN, words
 from meshd.plan.placement import usable, why_none
-from meshd.provider_api import Capabilities, ProviderContext, ProviderName, Shape
+from meshd.provider_api import MachineKind, ProviderCapabilities, ProviderContext, ProviderName
 from providers.runpod.provider import create as create_runpod
 from tests.unit.daemon.small import Cloud, Small
 from tests.unit.worlds import NOW, OFFER, machine, snapshot
 
 RUNPOD = ProviderName("runpod")
 POD = replace(OFFER, provider=RUNPOD, region="US-KS-2", zone="", usd_per_hour=1.0)
-PODS = Capabilities(shape=Shape.CONTAINER, tun=False, systemd=False)
+PODS = ProviderCapabilities(machine_kind=MachineKind.CONTAINER, tun=False, systemd=False)
 POOL = Pool("h100", "h100", 1, 8, ("runpod", "aws"), without_tun=frozenset({"runpod"}))
 ONE = Target("h100", 1)
 
@@ -41,7 +41,7 @@ def test_no_capability_that_nobody_reads() -> None:
     own = {"provider_api.py"}
     code = [file for file in Path("meshd").rglob("*.py") if file.name not in own and "contract" not in file.parts]
     texts = [file.read_text() for file in code]
-    for field in fields(Capabilities):
+    for field in fields(ProviderCapabilities):
         read = re.compile(rf"(capabilities|can)\.{field.name}\b")
         assert any(read.search(text) for text in texts), field.name
 
@@ -125,7 +125,7 @@ async def launch(small: Small, m: Machine) -> Machine:
 async def test_user_data_that_is_too_long_is_refused_before_anything_is_sent(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small.cloud.capabilities = replace(Capabilities(), user_data_max_b=100)
+    small.cloud.capabilities = replace(ProviderCapabilities(), user_data_max_b=100)
 
     async def long(machine: Machine) -> UserData:
         return UserData("é" * 51, "a" * 64)
@@ -146,7 +146,7 @@ async def test_an_order_that_was_written_down_before_is_not_sent_without_tun(sma
 
 @pytest.mark.parametrize("tags", [True, False])
 async def test_tags_are_sent_where_they_are_kept(small: Small, tags: bool) -> None:
-    small.cloud.capabilities = replace(Capabilities(), tags=tags)
+    small.cloud.capabilities = replace(ProviderCapabilities(), tags=tags)
     await launch(small, machine(Phase.REQUESTED))
     assert bool(small.cloud.launched[0].tags) is tags
 
@@ -158,6 +158,7 @@ def test_a_pool_of_spot_alone_is_told_when_nobody_has_spot() -> None:
 
 
 def test_what_is_rented_in_words() -> None:
-    assert words(Capabilities()) == "virtual machines"
+    assert words(ProviderCapabilities()) == "virtual machines"
     assert words(PODS) == "containers without TUN device and systemd"
-    assert words(Capabilities(spot=True, tags=False)).startswith("virtual machines; on demand and spot; no tags")
+    spot_without_tags = ProviderCapabilities(spot=True, tags=False)
+    assert words(spot_without_tags).startswith("virtual machines; on demand and spot; no tags")

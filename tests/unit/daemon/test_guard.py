@@ -18,7 +18,6 @@ from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, RateL
 from meshd.obs.metrics import Metrics
 from meshd.price_list import PriceList
 from meshd.provider_api import (
-    Capabilities,
     Instance,
     InstanceId,
     InstanceState,
@@ -27,6 +26,7 @@ from meshd.provider_api import (
     OfferQuery,
     PriceBook,
     Provider,
+    ProviderCapabilities,
 )
 from tests.unit.daemon.small import HandClock
 from tests.unit.worlds import AWS, NOW, OFFER
@@ -39,7 +39,7 @@ class Scripted:
     """A cloud that answers, fails or hangs as it is told, and counts."""
 
     name = AWS
-    capabilities = Capabilities(spot=True)
+    capabilities = ProviderCapabilities(spot=True)
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -125,7 +125,7 @@ async def test_everything_goes_through(world: World) -> None:
     answers = [await call(world.provider) for call in CALLS.values()]
     assert answers == [[OFFER], MACHINE, MACHINE, [MACHINE], None, "account 1"]
     assert world.cloud.asked == list(CALLS)
-    assert (world.provider.name, world.provider.capabilities) == (AWS, Capabilities(spot=True))
+    assert (world.provider.name, world.provider.capabilities) == (AWS, ProviderCapabilities(spot=True))
     await world.provider.aclose()
     assert world.cloud.closed
 

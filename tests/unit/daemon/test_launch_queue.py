@@ -11,7 +11,7 @@ from meshd.errors import RateLimited, Transient
 from meshd.model.desired import Cause, Cooldown, Pool, Target
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh
-from meshd.provider_api import Capabilities, Instance, LaunchRequest
+from meshd.provider_api import Instance, LaunchRequest, ProviderCapabilities
 from tests.clocks import LoopClock, in_loop_time
 from tests.unit.daemon.small import Cloud, Small
 from tests.unit.daemon.test_call_rate import Bucket
@@ -148,7 +148,7 @@ async def test_a_cloud_that_stumbles_is_left_alone_by_all_that_wait(tmp_path: Pa
 @in_loop_time
 async def test_a_spacing_that_the_adapter_knows_is_kept(tmp_path: Path) -> None:
     cloud = Limited(Bucket(1, 1 / 12))
-    cloud.capabilities = replace(Capabilities(), launch_spacing_s=12.5)
+    cloud.capabilities = replace(ProviderCapabilities(), launch_spacing_s=12.5)
     world = Rented(tmp_path, cloud, 8)
     world.want(8)
     await world.live(100.0)
