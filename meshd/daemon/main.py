@@ -41,7 +41,7 @@ from meshd.daemon.machines.user_data import UserDataMaker
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
-from meshd.daemon.munge_key.quiesce import MungeHold
+from meshd.daemon.munge_key.quiesce import Quiesce
 from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes import metadata_service as metadata_watch
 from meshd.daemon.nodes.agents import AgentQueues
@@ -162,10 +162,10 @@ class Daemon:
         )  # fmt: skip
 
         # What keeps Slurm's files and the munge key.
-        hold = MungeHold(lambda: self._rotator.rotation, clock)
+        quiesce = Quiesce(lambda: self._rotator.rotation, clock)
         self._publishing = Publishing(
             settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
-            slurm=self._sources.slurm_view, wake=self._wake, calm=hold.over,
+            slurm=self._sources.slurm_view, wake=self._wake, wait_until_quiet=quiesce.wait_until_quiet,
             write=RootFiles(settings.cluster.socket.parent, clock),
         )  # fmt: skip
         self._rotator = MungeKeyController(
@@ -183,7 +183,9 @@ class Daemon:
             lambda: self._watcher.current, self._providers,
         )  # fmt: skip
         timing = lambda: self.settings.timing  # noqa: E731
-        self._nodes = NodeSteps(machine_store, self._slurm, self._agents, self._auth.api, timing, hold.over)
+        self._nodes = NodeSteps(
+            machine_store, self._slurm, self._agents, self._auth.api, timing, quiesce.wait_until_quiet
+        )
         self._machine_devices = MachineDevices(machine_store, lambda: self._watcher.current, self._auth.api)
         cloud = CloudSteps(
             settings.cluster.name, machine_store, self._providers, stage1, timing,

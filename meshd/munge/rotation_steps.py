@@ -18,7 +18,7 @@ TRIES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SwitchTimings:
     """How long what may take.
 
     Attributes:
@@ -104,14 +104,14 @@ class Decision:
     steps: tuple[Step, ...] = ()
 
 
-def decide(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decision:
+def decide(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings) -> Decision:
     """What the record becomes now, and what is to be done.
 
     Args:
         rotation: as the journal has it.
         world: as it was seen last. What is not known in it never counts as done.
         now: the time of day.
-        pace: deadlines.
+        timings: deadlines.
     """
     match rotation.stage:
         case Stage.GENERATE:
@@ -119,18 +119,18 @@ def decide(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decis
                 return Decision(rotation.moved(Stage.STAGE, now))
             return Decision(rotation, (MakeKeys(),))
         case Stage.STAGE:
-            return _stage(rotation, world, now, pace)
+            return _stage(rotation, world, now, timings)
         case Stage.SWITCH | Stage.RETURN:
-            return _switch(rotation, world, now, pace)
+            return _switch(rotation, world, now, timings)
         case Stage.VERIFY | Stage.CHECK:
-            return _verify(rotation, world, now, pace)
+            return _verify(rotation, world, now, timings)
     # Who was away comes back with the key that is no longer in force.
     gone = {rotation.old, rotation.new} - {rotation.target, ""}
     late = (name for name, node in world.nodes.items() if node.reachable and node.key in gone)
     return Decision(rotation, tuple(PutNode(name, rotation.target) for name in late))
 
 
-def abort(rotation: Rotation, now: datetime, pace: Pace, by: str) -> Rotation:
+def abort(rotation: Rotation, now: datetime, timings: SwitchTimings, by: str) -> Rotation:
     """The record after somebody asked for the way back.
 
     Raises:
@@ -138,13 +138,13 @@ def abort(rotation: Rotation, now: datetime, pace: Pace, by: str) -> Rotation:
     """
     if rotation.ended:
         raise IllegalMove(f"the rotation of the munge key is {rotation.stage} already")
-    return _back(rotation, now, pace, f"aborted by {by}")
+    return _back(rotation, now, timings, f"aborted by {by}")
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _stage(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decision:
+def _stage(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings) -> Decision:
     head = world.head
     if rotation.new not in world.keys:
         return Decision(rotation.moved(Stage.ABORTED, now, taken_back="the new key's file is gone"))
@@ -164,42 +164,42 @@ def _stage(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decis
     waiting = waits_for(rotation, world)
     if waiting or head.staged != rotation.new:
         return Decision(replace(rotation, failure=_told(waiting)), tuple(steps))
-    return Decision(_agree(rotation.moved(Stage.SWITCH, now), world, now, pace))
+    return Decision(_agree(rotation.moved(Stage.SWITCH, now), world, now, timings))
 
 
-def _switch(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decision:
+def _switch(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings) -> Decision:
     head, target, at = world.head, rotation.target, rotation.switch_at
     if at is None:
-        return Decision(_agree(rotation, world, now, pace))
+        return Decision(_agree(rotation, world, now, timings))
     if head.busy and head.moment != at:
         # An earlier order is still under way. Nobody is told of this moment before the head can be.
-        return Decision(rotation if now < at else _agree(rotation, world, now, pace))
-    if head.busy and now < at + timedelta(seconds=pace.head_timeout_s):
+        return Decision(rotation if now < at else _agree(rotation, world, now, timings))
+    if head.busy and now < at + timedelta(seconds=timings.head_timeout_s):
         return Decision(rotation, _switch_nodes(rotation, world, at))
     if now >= at and head.key == target and not head.busy:
         return Decision(rotation.moved(Stage.VERIFY if rotation.stage is Stage.SWITCH else Stage.CHECK, now))
     if head.busy:
-        return _once_more(rotation, world, now, pace, "the unit that changes the head's key has not answered")
+        return _once_more(rotation, world, now, timings, "the unit that changes the head's key has not answered")
     if head.failure and head.moment == at:
-        return _once_more(rotation, world, now, pace, head.failure)
+        return _once_more(rotation, world, now, timings, head.failure)
     if now < at:
         return Decision(rotation, (SwitchHead(target, at), *_switch_nodes(rotation, world, at)))
     if not head.key:
         # Agreed on before meshd was started anew: what came of it is not known, so the unit is asked.
         return Decision(rotation, (StageHead(target),))
-    return _once_more(rotation, world, now, pace, "the moment passed before the head was told")
+    return _once_more(rotation, world, now, timings, "the moment passed before the head was told")
 
 
-def _once_more(rotation: Rotation, world: World, now: datetime, pace: Pace, why: str) -> Decision:
+def _once_more(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings, why: str) -> Decision:
     """The head has not changed: agree on another moment, or give up."""
     refused = bool(world.head.failure) and world.head.moment == rotation.switch_at
     if rotation.stage is Stage.SWITCH and (refused or rotation.tries >= TRIES_MAX):
-        return Decision(_back(rotation, now, pace, f"the head could not change: {why}", world))
+        return Decision(_back(rotation, now, timings, f"the head could not change: {why}", world))
     again = replace(rotation, failure=why)
-    wait_s = pace.again_s if rotation.stage is Stage.RETURN else 0.0
+    wait_s = timings.again_s if rotation.stage is Stage.RETURN else 0.0
     if rotation.switch_at is not None and now < rotation.switch_at + timedelta(seconds=wait_s):
         return Decision(again)
-    return Decision(_agree(again, world, now, pace))
+    return Decision(_agree(again, world, now, timings))
 
 
 def _switch_nodes(rotation: Rotation, world: World, at: datetime) -> tuple[Step, ...]:
@@ -210,7 +210,7 @@ def _switch_nodes(rotation: Rotation, world: World, at: datetime) -> tuple[Step,
     )
 
 
-def _verify(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Decision:
+def _verify(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings) -> Decision:
     target = rotation.target
     proved = [
         name
@@ -222,13 +222,13 @@ def _verify(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Deci
     if not waiting and world.head.works:
         return Decision(rotation.moved(Stage.DONE if rotation.stage is Stage.VERIFY else Stage.ABORTED, now))
     problem = _told(waiting) if world.head.works else "munge or slurmctld on the head does not answer"
-    overdue = now >= rotation.stage_since + timedelta(seconds=pace.verify_s)
+    overdue = now >= rotation.stage_since + timedelta(seconds=timings.verify_s)
     if rotation.stage is Stage.VERIFY and overdue:
         still_there = [name for name in rotation.taking_part if name in world.nodes and name not in rotation.waived]
         followed = sum(name in rotation.confirmed for name in still_there)
         if not world.head.works or 2 * followed < len(still_there):
-            text = f"after {pace.verify_s:g} s {followed} of {len(still_there)} nodes have proved it; {problem}"
-            return Decision(_back(rotation, now, pace, text, world))
+            text = f"after {timings.verify_s:g} s {followed} of {len(still_there)} nodes have proved it; {problem}"
+            return Decision(_back(rotation, now, timings, text, world))
     steps: list[Step] = []
     for name, node in world.nodes.items():
         if node.reachable and node.key not in {"", target} and not node.busy:
@@ -238,22 +238,22 @@ def _verify(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Deci
     return Decision(replace(rotation, failure=problem), tuple(steps))
 
 
-def _agree(rotation: Rotation, world: World, now: datetime, pace: Pace) -> Rotation:
+def _agree(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings) -> Rotation:
     """Agree on a moment with all who can be reached."""
     part = {name for name, node in world.nodes.items() if node.reachable} | set(rotation.taking_part)
-    lead_s = min(pace.lead_s + pace.lead_per_node_s * len(part), pace.lead_max_s)
+    lead_s = min(timings.lead_s + timings.lead_per_node_s * len(part), timings.lead_max_s)
     return replace(
         rotation, switch_at=now + timedelta(seconds=lead_s), tries=rotation.tries + 1, confirmed=(),
         taking_part=tuple(sorted(part)),
     )  # fmt: skip
 
 
-def _back(rotation: Rotation, now: datetime, pace: Pace, why: str, world: World | None = None) -> Rotation:
+def _back(rotation: Rotation, now: datetime, timings: SwitchTimings, why: str, world: World | None = None) -> Rotation:
     if rotation.stage in {Stage.GENERATE, Stage.STAGE}:
         return rotation.moved(Stage.ABORTED, now, taken_back=why)
     if rotation.stage in {Stage.RETURN, Stage.CHECK}:
         return rotation
-    return _agree(rotation.moved(Stage.RETURN, now, taken_back=why), world or World(HeadView()), now, pace)
+    return _agree(rotation.moved(Stage.RETURN, now, taken_back=why), world or World(HeadView()), now, timings)
 
 
 def _told(waiting: Mapping[str, str]) -> str:

@@ -86,7 +86,7 @@ class Publisher:
         restart: Callable[[], Awaitable[None]],
         last_words: Callable[[], Awaitable[str]] | None = None,
         changed: Callable[[], None] = lambda: None,
-        calm: Callable[[], Awaitable[None]] | None = None,
+        wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Read what is in force from the files.
 
@@ -97,7 +97,8 @@ class Publisher:
             restart: ends slurmctld gracefully if it runs and starts it; may raise MeshdError.
             last_words: the end of slurmctld's log in short (`show.complaints`), asked for after a refusal.
             changed: called when something came into force, and after each failure.
-            calm: returns when slurmctld may be asked to read its files; of what is asked for meanwhile the newest wins.
+            wait_until_quiet: returns when slurmctld may be asked to read its files. Of the requests that come in the
+                meantime the newest wins.
 
         Raises:
             OSError: the files cannot be read.
@@ -108,7 +109,7 @@ class Publisher:
         self._restart = restart
         self._last_words = last_words
         self._changed = changed
-        self._calm = calm
+        self._wait_until_quiet = wait_until_quiet
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._wanted: Rendered | None = None
@@ -161,7 +162,7 @@ class Publisher:
         """Serve requests for ever."""
         while True:
             await self._wake.wait()
-            await self._until_calm()
+            await self._until_quiet()
             self._wake.clear()
             wanted, self._wanted = self._wanted, None
             if wanted is None:
@@ -244,7 +245,7 @@ class Publisher:
         restart = self._needs_restart(wanted, view, back, capabilities)
         if restart:
             await self._wait_for_saved_jobs()
-        await self._until_calm()
+        await self._until_quiet()
         texts = Texts(wanted.nodes_conf, wanted.gres_conf)
         await self._files.install(texts)
         why = await self._put_in_force(wanted, restart=restart)
@@ -298,9 +299,9 @@ class Publisher:
             return True
         return not capabilities.may_change_shapes and shapes_differ(wanted.nodes_conf, back.nodes)
 
-    async def _until_calm(self) -> None:
-        if self._calm is not None:
-            await self._calm()
+    async def _until_quiet(self) -> None:
+        if self._wait_until_quiet is not None:
+            await self._wait_until_quiet()
 
     async def _wait_for_saved_jobs(self) -> None:
         """Wait until the last job start is old enough to be in slurmctld's saved state; bounded on a busy cluster."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from meshd.munge.rotation import AT_ONE_MOMENT, Rotation, Stage, begin, key_in_force
 from meshd.munge.rotation_steps import (
     MakeKeys,
-    Pace,
     PutNode,
     RestartSlurmd,
     StageHead,
@@ -19,13 +18,14 @@ from meshd.munge.rotation_steps import (
     Step,
     SwitchHead,
     SwitchNode,
+    SwitchTimings,
     abort,
     decide,
 )
 from meshd.munge.rotation_world import HeadView, NodeView, World, waits_for
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-PACE = Pace()
+TIMINGS = SwitchTimings()
 OLD, NEW = "old", "new"
 TICK_S = 0.5
 QUIET_TICKS = 1200
@@ -94,7 +94,7 @@ class Sim:
         effects = 0
         for _ in range(20):
             was = self.rotation
-            decision = decide(was, self.world(), self.now, PACE)
+            decision = decide(was, self.world(), self.now, TIMINGS)
             self.judge_move(was, decision.rotation)
             if crash_after == 0:
                 self.crash()
@@ -188,7 +188,7 @@ class Sim:
             case "slurmd" if name:
                 self.nodes[name].slurmd = False
             case "abort" if not self.rotation.ended:
-                self.rotation = abort(self.rotation, self.now, PACE, "root")
+                self.rotation = abort(self.rotation, self.now, TIMINGS, "root")
             case "waive" if name and not self.rotation.ended:
                 self.rotation = replace(self.rotation, waived=(*self.rotation.waived, name))
             case "wait":

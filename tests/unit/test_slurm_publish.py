@@ -151,11 +151,11 @@ class World:
         self.restarts = 0
         self.publisher = self.made()
 
-    def made(self, calm: Callable[[], Awaitable[None]] | None = None) -> Publisher:
+    def made(self, wait_until_quiet: Callable[[], Awaitable[None]] | None = None) -> Publisher:
         """A publisher as after a start of the daemon."""
         return Publisher(
             files=self.files, client=SlurmClient(self.slurm, 5.0), clock=self.clock, restart=self.restart,
-            last_words=self.last_words, calm=calm,
+            last_words=self.last_words, wait_until_quiet=wait_until_quiet,
         )  # fmt: skip
 
     async def write(self, texts: Texts) -> None:

@@ -79,7 +79,7 @@ class NodeSteps:
 
     Args:
         devices: the tailnet's API; None without a credential.
-        calm: returns when Slurm's daemons understand each other: no node is let in before.
+        wait_until_quiet: returns when Slurm's daemons understand each other: no node is let in before.
     """
 
     def __init__(
@@ -89,19 +89,19 @@ class NodeSteps:
         agents: Agents,
         devices: Devices | None,
         timing: Callable[[], TimingSettings],
-        calm: Callable[[], Awaitable[None]] | None = None,
+        wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._machine_store = machine_store
         self._slurm = slurm
         self._agents = agents
         self._devices = devices
         self._timing = timing
-        self._calm = calm
+        self._wait_until_quiet = wait_until_quiet
         self.repairs = NodeRepairs(machine_store, slurm, agents, timing)
 
     async def start_slurmd(self, step: StartSlurmd) -> None:
         """Have slurmd started; the machine is then tested."""
-        await self._until_calm()
+        await self._until_quiet()
         machine = self._machine_store.get(step.subject)
         if machine.phase is not Phase.CONFIGURING or machine.removal:
             return
@@ -116,7 +116,7 @@ class NodeSteps:
 
     async def accept(self, step: Accept) -> None:
         """Resume a node that meshd had drained, and call it READY."""
-        await self._until_calm()
+        await self._until_quiet()
         machine = self._machine_store.get(step.subject)
         view = await self._slurm.view()
         node = view.nodes.get(machine.slot)
@@ -152,9 +152,9 @@ class NodeSteps:
         """Have a machine's agent give a sign of life; False when its silence would prove nothing."""
         return self._agents.hasten(machine)
 
-    async def _until_calm(self) -> None:
-        if self._calm is not None:
-            await self._calm()
+    async def _until_quiet(self) -> None:
+        if self._wait_until_quiet is not None:
+            await self._wait_until_quiet()
 
     async def _node(self, machine: Machine) -> SlurmNode | None:
         """The machine's slot in Slurm now, if it is this machine that stands behind it."""

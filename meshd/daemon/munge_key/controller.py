@@ -18,7 +18,7 @@ from meshd.errors import MungeError
 from meshd.munge.key import fingerprint, make_key
 from meshd.munge.keystore import MungeKeyStore
 from meshd.munge.rotation import AT_ONE_MOMENT, Rotation, Stage, begin, key_in_force
-from meshd.munge.rotation_steps import MakeKeys, Pace, abort, decide
+from meshd.munge.rotation_steps import MakeKeys, SwitchTimings, abort, decide
 from meshd.munge.rotation_world import World
 from meshd.runtime.clock import Clock
 from meshd.store.munge_rotations import MungeRotations
@@ -51,7 +51,7 @@ class MungeKeyController:
         nodes: MungeNodes,
         look_at_slurm: Callable[[], Awaitable[object]],
         clock: Clock,
-        pace: Pace | None = None,
+        timings: SwitchTimings | None = None,
     ) -> None:
         self._log = log_of
         self._store = store
@@ -60,10 +60,10 @@ class MungeKeyController:
         self._nodes = nodes
         self._look_at_slurm = look_at_slurm
         self._clock = clock
-        self.pace = pace or Pace()
+        self.timings = timings or SwitchTimings()
         self._away: dict[str, tuple[float, float]] = {}
         self._awake = asyncio.Event()
-        self._steps = MungeSteps(head, agents, self._key, self.pace.away_s, clock, self._awake.set)
+        self._steps = MungeSteps(head, agents, self._key, self.timings.away_s, clock, self._awake.set)
         self._settled = asyncio.Event()
         self.problem = ""
         self.rotation = log_of.last()
@@ -132,7 +132,7 @@ class MungeKeyController:
 
     def abort(self, by: str) -> Rotation:
         """Take the way back. Raises IllegalMove when none is under way, StoreError."""
-        self._write(abort(self.current, self._clock.now(), self.pace, by), f"everybody keeps the old key, said {by}")
+        self._write(abort(self.current, self._clock.now(), self.timings, by), f"everybody keeps the old key, said {by}")
         self._steps.cancel()
         self._awake.set()
         return self.current
@@ -184,7 +184,7 @@ class MungeKeyController:
         for _ in range(TURNS_MAX):
             before = self.current
             try:
-                decision = decide(before, self.world(), self._clock.now(), self.pace)
+                decision = decide(before, self.world(), self._clock.now(), self.timings)
                 if decision.rotation != before:
                     self._write(decision.rotation, _told(before, decision.rotation))
                 for step in decision.steps:

@@ -16,7 +16,7 @@ HOLD_MAX_S = 60.0
 log = structlog.get_logger(__name__)
 
 
-class MungeHold:
+class Quiesce:
     """See the module.
 
     Args:
@@ -34,7 +34,7 @@ class MungeHold:
         rotation = self._rotation()
         return rotation is not None and unsettles_slurm(rotation, self._clock.now())
 
-    async def over(self) -> None:
+    async def wait_until_quiet(self) -> None:
         """Return when Slurm's daemons understand each other: at once, but in the middle of a change of the key."""
         if not self.on:
             return

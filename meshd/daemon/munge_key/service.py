@@ -149,7 +149,7 @@ class MungeKeyService:
         """As it would begin; nothing is written down."""
         now = self._clock.now()
         would = begin("", self._key(), now, "", waived).moved(Stage.STAGE, now, new="?")
-        world, pace = self._rotator.world(), self._rotator.pace
+        world, timings = self._rotator.world(), self._rotator.timings
         nodes = [
             s.MungeNodeRow(
                 machine=name, slot=node.slot, key=node.key, state=standing(would, node),
@@ -163,7 +163,7 @@ class MungeKeyService:
             steps=[
                 "make a key of 1024 random bytes",
                 f"lay it beside the present one on the head and on {reached} nodes",
-                f"on all of them at one moment: stop munged, change the key, start munged {pace.away_s:g} s later",
+                f"on all of them at one moment: stop munged, change the key, start munged {timings.away_s:g} s later",
                 "prove munge both ways between the head and each node",
                 "erase the old key; nodes that are away get the new one when they return",
             ],

@@ -60,11 +60,11 @@ class Publishing:
         clock: Clock,
         slurm: Callable[[], SlurmView | None],
         wake: Callable[[], None],
-        calm: Callable[[], Awaitable[None]] | None = None,
+        wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
         directory: Path = DIRECTORY,
         write: Writer | None = None,
     ) -> None:
-        """For `calm` see Publisher; `directory` is root's, and `write` has root's unit write there (see SlurmFiles)."""
+        """`wait_until_quiet`: see Publisher. `directory` is root's, and root's unit writes there by `write`."""
         self._directory, self._write = directory, write
         self._settings = settings
         self._journal = journal
@@ -72,7 +72,7 @@ class Publishing:
         self._clock = clock
         self._slurm = slurm
         self._wake = wake
-        self._calm = calm
+        self._wait_until_quiet = wait_until_quiet
         self.held = HeldLines(client, clock)
         """What the settings no longer have, and Slurm still does."""
         self._publisher: Publisher | None = None
@@ -116,7 +116,8 @@ class Publishing:
             self._drop_former(own)
             self._publisher = Publisher(
                 files=SlurmFiles(self._directory, own, self._write), client=self._client, clock=self._clock,
-                restart=self._restart, last_words=self._last_words, changed=self._wake, calm=self._calm,
+                restart=self._restart, last_words=self._last_words, changed=self._wake,
+                wait_until_quiet=self._wait_until_quiet,
             )  # fmt: skip
         except OSError as error:
             raise SlurmError(f"{error.filename or own} cannot be used: {error.strerror}") from error

@@ -26,7 +26,7 @@ from meshd.model.machine import Phase
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
 from meshd.munge.rotation import Rotation, Stage
-from meshd.munge.rotation_steps import Pace
+from meshd.munge.rotation_steps import SwitchTimings
 from meshd.munge.rotation_world import HeadView
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
@@ -36,7 +36,7 @@ from tests.unit.worlds import NOW, machine, node, slurm
 
 OLD = SecretBytes(b"o" * 1024)
 OLD_NAME = fingerprint(OLD)
-PACE = Pace(lead_s=0.4, verify_s=3.0, again_s=0.05, away_s=0.0)
+TIMINGS = SwitchTimings(lead_s=0.4, verify_s=3.0, again_s=0.05, away_s=0.0)
 
 
 class Head:
@@ -160,7 +160,7 @@ class Lab:
         self.rotator = MungeKeyController(
             log_of=MungeRotations(self.journal), store=MungeKeyStore(self.directory),
             credential=lambda: self.credential, head=self.head, agents=self.agents, nodes=nodes,
-            look_at_slurm=look, clock=clock, pace=PACE,
+            look_at_slurm=look, clock=clock, timings=TIMINGS,
         )  # fmt: skip
         self.auth_rotations = AuthRotations(self.journal)
         self.desk = MungeKeyService(
@@ -334,7 +334,7 @@ async def test_one_that_does_not_follow_is_shown_and_can_be_waived(lab: Lab) -> 
     agents[0].deaf = ("switch", "put")
     await lab.ask()
     await lab.until(Stage.VERIFY)
-    await asyncio.sleep(PACE.verify_s + 0.2)
+    await asyncio.sleep(TIMINGS.verify_s + 0.2)
     assert lab.rotator.current.stage is Stage.VERIFY
     (problem,) = lab.desk.problem()
     assert agents[0].name in problem.text

@@ -13,7 +13,7 @@ import pytest
 
 from meshd.config import TimingSettings
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.munge_key.quiesce import HOLD_MAX_S, MungeHold
+from meshd.daemon.munge_key.quiesce import HOLD_MAX_S, Quiesce
 from meshd.model.machine import Phase
 from meshd.model.plan import Accept, StartSlurmd
 from meshd.munge.rotation import UNSETTLED_MAX_S, Rotation, Stage, begin
@@ -30,7 +30,7 @@ class Change:
         self.ends_at_s = clock.time_s + ends_after_s
         staged = replace(begin("r", "old", clock.now(), "root"), new="new").moved(Stage.STAGE, clock.now())
         self.at: Rotation = staged.moved(Stage.SWITCH, clock.now())
-        self.hold = MungeHold(lambda: self.at, clock)
+        self.quiesce = Quiesce(lambda: self.at, clock)
         clock.on_sleep = self.look
 
     def look(self) -> None:
@@ -41,7 +41,7 @@ class Change:
 
 async def published(world: World, change: Change, wants: Callable[[], None]) -> list[str]:
     """Let the publisher work until all is in force; what slurmctld was asked for."""
-    publisher = world.publisher = world.made(change.hold.over)
+    publisher = world.publisher = world.made(change.quiesce.wait_until_quiet)
     task = asyncio.create_task(publisher.run())
     try:
         wants()
@@ -96,8 +96,8 @@ async def test_a_clock_that_was_set_back_does_not_hold_it_back_for_long() -> Non
     clock = JumpingClock()
     change = Change(clock, 1e9)
     change.at = replace(change.at, stage_since=clock.now() + timedelta(days=1))
-    await change.hold.over()
-    assert change.hold.on and clock.time_s < HOLD_MAX_S + 1
+    await change.quiesce.wait_until_quiet()
+    assert change.quiesce.on and clock.time_s < HOLD_MAX_S + 1
 
 
 async def test_a_restart_that_waited_for_jobs_looks_once_more(tmp_path: Path) -> None:
@@ -130,7 +130,9 @@ async def test_a_node_that_comes_in_at_that_moment_waits(tmp_path: Path) -> None
     clock = JumpingClock()
     change = Change(clock, 4.0)
     small = Small(tmp_path)
-    steps = NodeSteps(small.machine_store, small.slurm, small.agents, None, TimingSettings, change.hold.over)
+    steps = NodeSteps(
+        small.machine_store, small.slurm, small.agents, None, TimingSettings, change.quiesce.wait_until_quiet
+    )
     one = small.journal.put(machine(Phase.CONFIGURING, munge_ok=True, line_published=True), "phase", "given", NOW)
     other = small.journal.put(machine(Phase.TESTING, index=2), "phase", "given", NOW)
     small.slurm.set(node(other, "IDLE", "DRAIN", reason="meshd: free slot"))
@@ -154,7 +156,9 @@ async def test_one_that_is_removed_while_it_waits_is_not_let_in(tmp_path: Path) 
     clock = JumpingClock()
     change = Change(clock, 4.0)
     small = Small(tmp_path)
-    steps = NodeSteps(small.machine_store, small.slurm, small.agents, None, TimingSettings, change.hold.over)
+    steps = NodeSteps(
+        small.machine_store, small.slurm, small.agents, None, TimingSettings, change.quiesce.wait_until_quiet
+    )
     one = small.journal.put(machine(Phase.CONFIGURING, munge_ok=True, line_published=True), "phase", "given", NOW)
     waiting = asyncio.create_task(steps.start_slurmd(StartSlurmd(one.name, "now")))
     await asyncio.sleep(0)
