@@ -168,7 +168,7 @@ class Instance:
     Attributes:
         token: our name of the machine, "" when the cloud shows none.
         reason: the cloud's own code and words on why it is in this state. Of a machine that has ended, or never came
-            to be, they decide what is left alone: no capacity, quota, a broken image (`meshd/plan/causes.py`).
+            to be, they decide what is left alone: no capacity, quota, a broken image (`meshd/plan/failure_rules.py`).
         vendor_state: the cloud's own state string.
     """
 

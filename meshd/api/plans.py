@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from meshd.api.schema import AlternativeRow, PlannedRow, PlanView, StepRow
 from meshd.model.machine import Machine
 from meshd.model.plan import Plan, RequestMachine
-from meshd.plan.render import rendered
+from meshd.plan.plan_summary import summary_of
 
 
 def plan_view(
     plan: Plan, machines: Sequence[Machine], alternatives: Sequence[AlternativeRow] = (), overshoot_gpus: int = 0
 ) -> PlanView:
     """The document for a plan that was made from `machines`."""
-    shown = rendered(plan, machines)
+    summary = summary_of(plan, machines)
     return PlanView(
-        steps=[StepRow(action=row.action, subject=row.subject, reason=row.reason) for row in shown.rows],
-        usd_per_hour_before=shown.usd_per_hour_before,
-        usd_per_hour_after=shown.usd_per_hour_after,
-        adds=len(shown.adds),
-        removes=list(shown.removes),
-        machines=[planned_row(step) for step in shown.adds],
+        steps=[StepRow(action=row.action, subject=row.subject, reason=row.reason) for row in summary.rows],
+        usd_per_hour_before=summary.usd_per_hour_before,
+        usd_per_hour_after=summary.usd_per_hour_after,
+        adds=len(summary.adds),
+        removes=list(summary.removes),
+        machines=[planned_row(step) for step in summary.adds],
         overshoot_gpus=overshoot_gpus,
         alternatives=list(alternatives),
-        warnings=list(shown.warnings),
+        warnings=list(summary.warnings),
     )
 
 

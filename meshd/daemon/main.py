@@ -26,7 +26,7 @@ from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.metrics_server import Telemetry
 from meshd.daemon.head_api.metrics_snapshot import standing
 from meshd.daemon.head_api.service import HeadService
-from meshd.daemon.head_api.views import sight_of, status_line
+from meshd.daemon.head_api.views import cluster_view_of, status_line
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.boot_breaker import BootBreaker
@@ -363,8 +363,8 @@ class Daemon:
         if now_s - self._watchdog_fed_s > 1.0:
             self._watchdog_fed_s = now_s
             self._notify.watchdog()
-            sight = sight_of(tick.snapshot, self.desired().policy, self._clock.now())
-            self._notify.status(status_line(self._journal.machines(), self._desk.problems(), sight))
+            cluster_view = cluster_view_of(tick.snapshot, self.desired().policy, self._clock.now())
+            self._notify.status(status_line(self._journal.machines(), self._desk.problems(), cluster_view))
         self._in_force.look()
         self._roster.look()
         self._publishing.look()

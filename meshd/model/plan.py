@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from meshd.model.failure import FailureCause
 from meshd.model.ids import MachineName
-from meshd.model.machine import Phase
+from meshd.model.machine import FailureCause, Phase
 from meshd.provider_api import Instance, Offer
 
 
@@ -20,8 +19,20 @@ class Step:
 
     @property
     def action(self) -> str:
-        """What is done, in one word for people and metrics."""
-        return _snake(type(self).__name__)
+        """The step's public word, as in `meshctl plan -o json`."""
+        name = type(self).__name__
+        return _ACTIONS.get(name) or _snake(name)
+
+
+_ACTIONS = {
+    "CancelRemoval": "keep_after_all",
+    "MarkReady": "accept",
+    "RecordDevice": "note_device",
+    "RecordFitness": "note_fitness",
+    "RecordPeer": "note_peer",
+    "RecordPublished": "note_published",
+}
+"""Public words that differ from the name of the class."""
 
 
 def _snake(name: str) -> str:
@@ -70,7 +81,7 @@ class AskCloud(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class NotePeer(Step):
+class RecordPeer(Step):
     """Journal what the tailnet says of the machine."""
 
     tailnet_ip: str
@@ -79,7 +90,7 @@ class NotePeer(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class NoteDevice(Step):
+class RecordDevice(Step):
     """Journal that the machine's tailnet device was deleted while the machine runs, or that it is there again."""
 
     gone: bool
@@ -91,7 +102,7 @@ class AskAgent(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class NoteFitness(Step):
+class RecordFitness(Step):
     """Journal why the node is not fit, or that it is again.
 
     Attributes:
@@ -124,7 +135,7 @@ class Replace(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class NotePublished(Step):
+class RecordPublished(Step):
     """The machine's line is in force in Slurm."""
 
 
@@ -134,7 +145,7 @@ class StartSlurmd(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Accept(Step):
+class MarkReady(Step):
     """The node is up and passed its tests: resume it if meshd had drained it, and call it READY."""
 
 
@@ -150,7 +161,7 @@ class Remove(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepAfterAll(Step):
+class CancelRemoval(Step):
     """A machine that was being drained is wanted again."""
 
 
@@ -222,7 +233,7 @@ class Warn(Step):
     """People should know this before the plan is carried out. `cure` says what would help.
 
     Attributes:
-        rule: of `plan.choice.Rule`, what keeps the pool from its target; "" for all else.
+        rule: of `plan.alternatives.OfferRule`, what keeps the pool from its target; "" for all else.
         holds_back: it keeps the pool from its target; else it is done all the same.
     """
 

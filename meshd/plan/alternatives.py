@@ -1,30 +1,160 @@
-"""The offers that a choice was made from, each with why it was not taken. PURE."""
+"""The offers that a pool considered, each with the rule that decided about it. PURE.
+
+To explain an offer that was not taken, the cover is solved again with one machine of it. If no such cover exists, the
+limit that forbids it decided; otherwise the first part of the objective in which that cover is worse.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 from itertools import islice
 
 from meshd import gpus
 from meshd.model.desired import Cooldown, Pool, Target
-from meshd.plan.choice import Choice, Rule, decided
+from meshd.plan.cover import Cost, Cover, Need, cheapest, units
+from meshd.plan.gang import Group, group_of, place
 from meshd.plan.placement import Miss, blocked_by, misses, ranked
 from meshd.provider_api import Offer
+
+
+class OfferRule(StrEnum):
+    """What decided about an offer."""
+
+    TAKEN = "taken"
+    NEXT = "next"
+    """Nothing speaks against it; it is not its turn."""
+    SPOT = "spot_preferred"
+    PRICE = "price"
+    """The machines that are taken cost less in all."""
+    FEWEST = "fewest_machines"
+    ORDER = "provider_order"
+    NAME = "name"
+    """It is as good, and the first by name is taken."""
+    PLACE = "place"
+    """All machines of the target are in one place, which is another."""
+    LIMIT = "limit_in_all"
+    SLOTS = "slots"
+    OVERSHOOT = "overshoot"
+    LIMITS = "limits_together"
+    COOLING = "cooling_down"
+    MISFIT = "misfit"
+    """It is not what the pool or the target wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a pool chose from.
+
+    Attributes:
+        fit: the offers that would do.
+        need: what was to be covered, within which limits.
+        cover: what is rented: the whole need, or as much of it as can be had.
+        here: where the machines are already.
+        gang: all machines have to be in one place.
+    """
+
+    fit: Sequence[Offer]
+    need: Need
+    cover: Cover
+    here: tuple[Group, ...] = ()
+    gang: bool = False
+
+
+_BY_OBJECTIVE = (OfferRule.SPOT, OfferRule.PRICE, OfferRule.FEWEST, OfferRule.ORDER)
+"""In the order of `cover.Cost`."""
+
+
+def deciding_rule(offer: Offer, selection: Selection) -> tuple[OfferRule, str]:
+    """The rule that kept an offer that would do out of the cover, and its words.
+
+    The words of PRICE are "" for an offer that is dearer for each GPU as well: that shows by itself.
+    """
+    taken = {one.key for one in selection.cover.offers}
+    if offer.key in taken:
+        return OfferRule.TAKEN, ""
+    if selection.gang and len(selection.here) == 1 and group_of(offer) not in selection.here:
+        where = place(selection.here[0])
+        return OfferRule.PLACE, f"in {place(group_of(offer))}: the target's machines are in {where} (--spread lifts it)"
+    with_it = with_one(offer, selection, selection.need)
+    if with_it is None:
+        return _limit(offer, selection)
+    if selection.cover.units < selection.need.units:
+        return OfferRule.NEXT, ""
+    return _by_objective(offer, selection, with_it)
+
+
+def with_one(offer: Offer, selection: Selection, need: Need) -> Cost | None:
+    """The cost of the best cover of the whole need that has a machine of this offer; None when there is none."""
+    left = need.units - units(offer)
+    usd = None if need.usd_per_hour_most is None else need.usd_per_hour_most - offer.usd_per_hour
+    too_many = need.overshoot_most is not None and -left > need.overshoot_most
+    if need.machines_most < 1 or too_many or (usd is not None and usd < -1e-9):
+        return None
+    own, rest = need.cost(offer), Cover()
+    if left > 0:
+        others = [o for o in selection.fit if group_of(o) == group_of(offer)] if selection.gang else selection.fit
+        most = need.machines_most - 1
+        usd = None if usd is None else max(usd, 0.0)
+        found = cheapest(others, replace(need, units=left, machines_most=most, usd_per_hour_most=usd))
+        if found is None:
+            return None
+        rest = found
+    return own[0] + rest.cost[0], own[1] + rest.cost[1], own[2] + rest.cost[2], own[3] + rest.cost[3]
+
+
+def _limit(offer: Offer, selection: Selection) -> tuple[OfferRule, str]:
+    """Which limit forbids every cover with this offer."""
+    need = selection.need
+    if need.usd_per_hour_most is not None and with_one(offer, selection, replace(need, usd_per_hour_most=None)):
+        left = max(need.usd_per_hour_most, 0.0)
+        return OfferRule.LIMIT, f"over the limit in all, of which {left:.2f} USD per hour are left"
+    if with_one(offer, selection, replace(need, machines_most=need.units)):
+        return OfferRule.SLOTS, f"takes more machines than the {need.machines_most} slots that are free"
+    if need.overshoot_most is not None and with_one(offer, selection, replace(need, overshoot_most=None)):
+        return OfferRule.OVERSHOOT, f"brings more than {need.overshoot_most} too many"
+    if selection.gang and with_one(offer, replace(selection, gang=False), need):
+        return OfferRule.PLACE, f"{place(group_of(offer))} alone cannot give all (--spread lifts it)"
+    return OfferRule.LIMITS, "cannot give all within the limits on slots, price and overshoot together"
+
+
+def _by_objective(offer: Offer, selection: Selection, with_it: Cost) -> tuple[OfferRule, str]:
+    cover, spread = selection.cover, zip(_BY_OBJECTIVE, with_it, selection.cover.cost, strict=True)
+    rule, worse = next(
+        ((rule, mine > theirs) for rule, mine, theirs in spread if mine != theirs), (OfferRule.NAME, True)
+    )
+    if not worse:
+        return OfferRule.NEXT, ""  # a machine of another offer is tried first
+    usd = with_it[1] / 1_000_000
+    match rule:
+        case OfferRule.SPOT:
+            return rule, "spot is preferred, and what is taken has fewer GPUs on demand"
+        case OfferRule.PRICE:
+            dearest = max(one.usd_per_gpu_hour for one in cover.offers)
+            text = f"what is taken costs {cover.usd_per_hour:.2f} USD per hour in all, and {usd:.2f} with it"
+            return rule, "" if offer.usd_per_gpu_hour >= dearest else text
+        case OfferRule.FEWEST:
+            return rule, f"the same price, and {with_it[2]} machines in place of {cover.cost[2]}"
+        case OfferRule.ORDER:
+            return rule, "the same price: the pool's order of providers decides"
+    return rule, "as good: the first by name is taken"
+
 
 GOOD_MAX = 5
 OTHERS_MAX = 5
 
 
-def looked_at(
+def considered(
     offers: Iterable[Offer],
     pool: Pool,
     target: Target,
     blocks: Mapping[str, Cooldown],
     chosen: Collection[str],
     now: datetime,
-    choice: Choice | None = None,
-) -> Iterator[tuple[Offer, Rule, str]]:
+    selection: Selection | None = None,
+) -> Iterator[tuple[Offer, OfferRule, str]]:
     """The offers that would do, best first, then the nearest of those that would not.
 
     Args:
@@ -34,7 +164,7 @@ def looked_at(
         blocks: what is left alone for a while.
         chosen: keys of the offers that are taken; all of them are among the result.
         now: UTC.
-        choice: what was chosen from; None when nothing is to be rented.
+        selection: what was chosen from; None when nothing is to be rented.
 
     Returns:
         Each offer with the rule that decided about it, and why it is not taken; "" for a taken one, for one that is
@@ -45,7 +175,7 @@ def looked_at(
     taken = [offer for offer in good if offer.key in chosen]
     beside = [offer for offer in good if offer.key not in chosen][:GOOD_MAX]
     for offer in [one for one in good if one in taken or one in beside]:
-        yield offer, *_of_good(offer, offer.key in chosen, choice)
+        yield offer, *_why_not_taken(offer, offer.key in chosen, selection)
     fit = {offer.key for offer in good}
     others = [
         (tuple(misses(offer, pool, target)), offer)
@@ -60,15 +190,15 @@ def looked_at(
         kinds.setdefault(kind, (against, offer))
     for against, offer in islice(kinds.values(), OTHERS_MAX):
         if against:
-            yield offer, Rule.MISFIT, "; ".join(miss.text for miss in against)
+            yield offer, OfferRule.MISFIT, "; ".join(miss.text for miss in against)
         else:
-            yield offer, Rule.COOLING, _cooling(offer, blocks, now, pool)
+            yield offer, OfferRule.COOLING, _cooling(offer, blocks, now, pool)
 
 
-def _of_good(offer: Offer, chosen: bool, choice: Choice | None) -> tuple[Rule, str]:
+def _why_not_taken(offer: Offer, chosen: bool, selection: Selection | None) -> tuple[OfferRule, str]:
     if chosen:
-        return Rule.TAKEN, ""
-    return decided(offer, choice) if choice is not None else (Rule.NEXT, "")
+        return OfferRule.TAKEN, ""
+    return deciding_rule(offer, selection) if selection is not None else (OfferRule.NEXT, "")
 
 
 def _cooling(offer: Offer, blocks: Mapping[str, Cooldown], now: datetime, pool: Pool) -> str:

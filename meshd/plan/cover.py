@@ -20,7 +20,7 @@ SPOT_EXACT_UNITS = 512
 """With more GPUs than this, and a limit in all that binds, the price decides and not the share of spot."""
 
 Cost = tuple[int, int, int, int]
-"""The order of merit: on-demand GPUs (0 unless spot is preferred), micro-USD per hour, machines, and the sum of the
+"""The objective: on-demand GPUs (0 unless spot is preferred), micro-USD per hour, machines, and the sum of the
 providers' places in the order of preference. Costs add up, so the best of parts is a part of the best."""
 
 Kind = tuple[int, bool]
@@ -70,7 +70,7 @@ class Need:
         return None if self.usd_per_hour_most is None else micros(self.usd_per_hour_most)
 
     def cost(self, offer: Offer) -> Cost:
-        """The merit of one machine of this offer."""
+        """The cost of one machine of this offer."""
         on_demand = units(offer) if self.prefer_spot and not offer.spot else 0
         return on_demand, micros(offer.usd_per_hour), 1, self.preference.get(offer.provider, len(self.preference))
 
@@ -121,11 +121,11 @@ def costs_of(kinds: Mapping[Kind, Offer], need: Need) -> dict[Kind, Cost]:
     return {kind: need.cost(offer) for kind, offer in kinds.items()}
 
 
-def covered(kinds: Mapping[Kind, Offer], choice: Iterable[Kind] | None, need: Need) -> Cover | None:
+def covered(kinds: Mapping[Kind, Offer], chosen: Iterable[Kind] | None, need: Need) -> Cover | None:
     """The cover that takes these kinds."""
-    if choice is None:
+    if chosen is None:
         return None
-    offers = sorted((kinds[kind] for kind in choice), key=lambda offer: (-units(offer), offer.usd_per_hour, offer.key))
+    offers = sorted((kinds[kind] for kind in chosen), key=lambda offer: (-units(offer), offer.usd_per_hour, offer.key))
     return Cover(tuple(offers), _sum(need.cost(offer) for offer in offers))
 
 
@@ -133,23 +133,23 @@ def whole(costs: Mapping[Kind, Cost], need: Need) -> list[Kind] | None:
     """The kinds of the best cover of the whole need, one for each machine; None when there is none."""
     if need.units <= 0:
         return []
-    return _Choice(costs, need).between(need.units, need.units_most)
+    return _Solver(costs, need).between(need.units, need.units_most)
 
 
 def most(costs: Mapping[Kind, Cost], need: Need) -> list[Kind]:
     """The kinds of the best cover of as many units, fewer than needed, as can be had."""
-    choice = _Choice(costs, need)
+    solver = _Solver(costs, need)
     low, high = 0, need.units  # so many can be had; so many cannot
     while high - low > 1:
         middle = (low + high) // 2
-        if choice.possible(middle, need.units - 1):
+        if solver.possible(middle, need.units - 1):
             low = middle
         else:
             high = middle
-    return (choice.between(low, need.units - 1) or []) if low else []
+    return (solver.between(low, need.units - 1) or []) if low else []
 
 
-class _Choice:
+class _Solver:
     """All covers of one need out of one table of kinds."""
 
     def __init__(self, costs: Mapping[Kind, Cost], need: Need) -> None:
@@ -158,17 +158,17 @@ class _Choice:
         self._need = need
         self._costs = costs
         self._largest = max((size for size, _ in costs), default=0)
-        self._by_merit = self._by_price = _Halves(costs)
+        self._by_objective = self._by_price = _Halves(costs)
         if need.prefer_spot:
             self._by_price = _Halves({kind: (0, cost[1], cost[2], cost[3]) for kind, cost in costs.items()})
 
     def between(self, low: int, high: int | None) -> list[Kind] | None:
         """The best cover of at least `low` units and at most `high`."""
-        found = self._least(self._by_merit, low, high)
+        found = self._least(self._by_objective, low, high)
         if found is None:
             return None
         if self._affordable(found[0]):
-            return self._by_merit.chosen(self._machines, found[1])
+            return self._by_objective.kinds(self._machines, found[1])
         if not self._need.prefer_spot or not self.possible(low, high):
             return None
         return self._most_spot(low, high) if low <= SPOT_EXACT_UNITS else self._cheap(low, high)
@@ -180,7 +180,7 @@ class _Choice:
 
     def _cheap(self, low: int, high: int | None) -> list[Kind] | None:
         found = self._least(self._by_price, low, high)
-        return self._by_price.chosen(self._machines, found[1]) if found is not None else None
+        return self._by_price.kinds(self._machines, found[1]) if found is not None else None
 
     def _affordable(self, cost: Cost) -> bool:
         limit = self._need.micros_most
@@ -206,7 +206,7 @@ class _Choice:
             best = min((pair for pair in pairs if pair is not None), default=None)
             if best is not None and self._affordable(best[0]):
                 _, of_demand, size = best
-                return [*demand.chosen(of_demand, on_demand), *spot.chosen(self._machines - of_demand, size)]
+                return [*demand.kinds(of_demand, on_demand), *spot.kinds(self._machines - of_demand, size)]
         return None
 
     def _pair(self, demand: _Halves, on_demand: int, spot: _Halves, size: int) -> tuple[Cost, int, int] | None:
@@ -261,7 +261,7 @@ class _Halves:
             self._known[machines, size] = found
         return self._known[machines, size]
 
-    def chosen(self, machines: int, size: int) -> list[Kind]:
+    def kinds(self, machines: int, size: int) -> list[Kind]:
         """The kinds of the best choice, which must exist."""
         return list(self._chosen(machines, size))
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmNode
-from meshd.plan.sight import Sight
+from meshd.plan.plan_input import ClusterView
 
 OURS = "meshd:"
 """Drain reasons of meshd begin so; it lifts no other drain."""
@@ -114,35 +114,35 @@ class Unfit:
         return self.why in DELIBERATE
 
 
-def unfit(machine: Machine, sight: Sight) -> Unfit | None:
+def unfit(machine: Machine, view: ClusterView) -> Unfit | None:
     """Why a READY or TESTING node is not fit; None while it is, or nothing can be said.
 
     A TESTING node is judged by what would keep jobs off it for good: a drain, or a refused registration.
     """
     if machine.phase is Phase.TESTING:
-        found = _closed(machine, sight)
+        found = _closed(machine, view)
         return Unfit(found[0], found[1], machine.phase_since) if found else None
     if machine.phase is not Phase.READY:
         return None
-    in_slurm = _in_slurm(machine, sight)
+    in_slurm = _in_slurm(machine, view)
     if in_slurm is not None and in_slurm[0] in {Why.BY_PERSON, Why.MAINTENANCE}:
-        return _since_mark(machine, sight, *in_slurm)
+        return _since_mark(machine, view, *in_slurm)
     if machine.rebooting:
-        return _since_mark(machine, sight, Why.MAINTENANCE, "it reboots, as its agent said when it was stopped")
+        return _since_mark(machine, view, Why.MAINTENANCE, "it reboots, as its agent said when it was stopped")
     if machine.rebooting:
-        return _since_mark(machine, sight, Why.MAINTENANCE, "it reboots, as its agent said")
-    late = silent(machine, sight)
+        return _since_mark(machine, view, Why.MAINTENANCE, "it reboots, as its agent said")
+    late = silent(machine, view)
     if late is not None:
         return late
-    told = _told(machine, sight)
+    told = _told(machine, view)
     if told is not None:
         return told
-    return _since_mark(machine, sight, *in_slurm) if in_slurm else None
+    return _since_mark(machine, view, *in_slurm) if in_slurm else None
 
 
-def is_ready(machine: Machine, sight: Sight) -> bool:
+def is_ready(machine: Machine, view: ClusterView) -> bool:
     """READY, staying, and able to take jobs as far as is known."""
-    return machine.phase is Phase.READY and not machine.removal and unfit(machine, sight) is None
+    return machine.phase is Phase.READY and not machine.removal and unfit(machine, view) is None
 
 
 def marked(machine: Machine) -> Why | None:
@@ -170,23 +170,23 @@ def by_person(node: SlurmNode, slurm_user: str) -> bool:
     return not node.reason.startswith(_SLURMS_WORDS)
 
 
-def _since_mark(machine: Machine, sight: Sight, why: Why, words: str, since: datetime | None = None) -> Unfit:
+def _since_mark(machine: Machine, view: ClusterView, why: Why, words: str, since: datetime | None = None) -> Unfit:
     """The verdict, since when the journal has known it; else since `since`, or now."""
     noted = marked(machine)
     same = noted is why or (noted in _OUT_OF_REACH and why in _OUT_OF_REACH)
-    return Unfit(why, words, machine.marks[MARK + noted] if same and noted else since or sight.now)
+    return Unfit(why, words, machine.marks[MARK + noted] if same and noted else since or view.now)
 
 
-def silent(machine: Machine, sight: Sight) -> Unfit | None:
+def silent(machine: Machine, view: ClusterView) -> Unfit | None:
     """The verdict on a machine whose heartbeat is late, while the head could hear it, whatever else ails it."""
-    if machine.heartbeat_at is None or sight.tailnet is None:
+    if machine.heartbeat_at is None or view.tailnet is None:
         return None
-    heard = max(machine.heartbeat_at, sight.tailnet_since)
-    silent_s = (sight.now - heard).total_seconds()
-    if silent_s < min(OFFLINE_SILENCE_S, sight.policy.heartbeat_late_s):
+    heard = max(machine.heartbeat_at, view.tailnet_since)
+    silent_s = (view.now - heard).total_seconds()
+    if silent_s < min(OFFLINE_SILENCE_S, view.policy.heartbeat_late_s):
         return None
-    peer = sight.peer(machine)
-    late_s, words = sight.policy.heartbeat_late_s, f"no heartbeat for {silent_s:.0f} s"
+    peer = view.peer(machine)
+    late_s, words = view.policy.heartbeat_late_s, f"no heartbeat for {silent_s:.0f} s"
     if peer is not None and not peer.online and peer.last_seen is not None:
         words += f", tailnet offline since {peer.last_seen:%H:%M:%S} UTC"
         if machine.heartbeat_at <= peer.last_seen + CLOCKS_DIFFER:
@@ -194,9 +194,9 @@ def silent(machine: Machine, sight: Sight) -> Unfit | None:
     return Unfit(Why.SILENT, words, heard) if silent_s >= late_s else None
 
 
-def _told(machine: Machine, sight: Sight) -> Unfit | None:
+def _told(machine: Machine, view: ClusterView) -> Unfit | None:
     """What its agent reports for so long that it is no passing thing."""
-    report = sight.report(machine)
+    report = view.report(machine)
     if report is None:
         return None
     for why, since, words in (
@@ -204,36 +204,36 @@ def _told(machine: Machine, sight: Sight) -> Unfit | None:
         (Why.MUNGE_DEAD, report.munge_dead_since, "its munged does not answer its agent"),
         (Why.GPU_FAULT, report.gpu_fault_since, f"GPU fault: {report.gpu_fault}"),
     ):
-        if since is not None and _lasts(since, sight):
-            return _since_mark(machine, sight, why, words, since)
+        if since is not None and _lasts(since, view):
+            return _since_mark(machine, view, why, words, since)
     return None
 
 
-def _lasts(since: datetime, sight: Sight) -> bool:
-    return (sight.now - since).total_seconds() >= sight.policy.unfit_grace_s
+def _lasts(since: datetime, view: ClusterView) -> bool:
+    return (view.now - since).total_seconds() >= view.policy.unfit_grace_s
 
 
-def _in_slurm(machine: Machine, sight: Sight) -> tuple[Why, str] | None:
+def _in_slurm(machine: Machine, view: ClusterView) -> tuple[Why, str] | None:
     """What keeps jobs off it in Slurm. A word that is older than the phase tells of before."""
-    if sight.slurm is None or sight.slurm_at is None or sight.slurm_at <= machine.phase_since:
+    if view.slurm is None or view.slurm_at is None or view.slurm_at <= machine.phase_since:
         return None
-    node = sight.node(machine)
+    node = view.node(machine)
     if node is None:
-        other = sight.slurm.nodes.get(machine.slot)
+        other = view.slurm.nodes.get(machine.slot)
         where = f"has {machine.slot} at {other.address}" if other else f"does not have {machine.slot}"
         return Why.ABSENT, f"Slurm {where}, and the machine is at {machine.tailnet_ip}"
-    why = _state_why(node, sight.slurm.slurm_user)
-    if why in _OUT_OF_REACH and sight.tailnet is None:
+    why = _state_why(node, view.slurm.slurm_user)
+    if why in _OUT_OF_REACH and view.tailnet is None:
         return None  # a head that is off the tailnet reaches nobody, and neither does its slurmctld
     return (why, held(node)) if why else None
 
 
-def _closed(machine: Machine, sight: Sight) -> tuple[Why, str] | None:
+def _closed(machine: Machine, view: ClusterView) -> tuple[Why, str] | None:
     """What keeps jobs off a node that is being tested, for good."""
-    node = sight.node(machine)
-    if node is None or sight.slurm is None or sight.slurm_at is None or sight.slurm_at <= machine.phase_since:
+    node = view.node(machine)
+    if node is None or view.slurm is None or view.slurm_at is None or view.slurm_at <= machine.phase_since:
         return None
-    why = _state_why(node, sight.slurm.slurm_user)
+    why = _state_why(node, view.slurm.slurm_user)
     if why is Why.DRAINED and before(node, machine):
         return None
     return (why, held(node)) if why in {Why.BY_PERSON, Why.MAINTENANCE, Why.INVALID, Why.DRAINED} else None
@@ -278,11 +278,11 @@ def held(node: SlurmNode) -> str:
     return text
 
 
-def count(machines: Iterable[Machine], sight: Sight) -> dict[tuple[str, Why], int]:
+def count(machines: Iterable[Machine], view: ClusterView) -> dict[tuple[str, Why], int]:
     """How many nodes are unfit, by pool and reason."""
     found: dict[tuple[str, Why], int] = {}
     for machine in machines:
-        verdict = unfit(machine, sight)
+        verdict = unfit(machine, view)
         if verdict is not None and machine.phase is Phase.READY and not machine.removal:
             key = (str(machine.pool), verdict.why)
             found[key] = found.get(key, 0) + 1

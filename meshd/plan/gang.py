@@ -69,7 +69,7 @@ def cheapest_in_one(offers: Iterable[Offer], need: Need, here: Collection[Group]
         if same not in solved:  # many regions have the same prices
             solved[same] = whole(costs[group], need)
         cover = covered(kinds[group], solved[same], need)
-        if cover is not None and (best is None or _merit(cover, here) < _merit(best, here)):
+        if cover is not None and (best is None or _objective(cover, here) < _objective(best, here)):
             best = cover
     return best
 
@@ -85,12 +85,12 @@ def fullest_in_one(offers: Iterable[Offer], need: Need, here: Collection[Group] 
         if same not in solved:
             solved[same] = most(costs, need)
         cover = covered(kinds, solved[same], need) or Cover()
-        if (-cover.units, _merit(cover, here)) < (-best.units, _merit(best, here)):
+        if (-cover.units, _objective(cover, here)) < (-best.units, _objective(best, here)):
             best = cover
     return best
 
 
-def _merit(cover: Cover, here: Collection[Group]) -> tuple[int, int, bool, int, int, tuple[str, ...]]:
+def _objective(cover: Cover, here: Collection[Group]) -> tuple[int, int, bool, int, int, tuple[str, ...]]:
     on_demand, price, machines, preference = cover.cost
     away = not any(group_of(offer) in here for offer in cover.offers[:1])
     return on_demand, price, away, machines, preference, tuple(offer.key for offer in cover.offers)

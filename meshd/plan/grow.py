@@ -15,14 +15,14 @@ from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
 from meshd.model.words import counted
+from meshd.plan.alternatives import OfferRule, Selection
 from meshd.plan.arriving import DEAD_KEY_CURE
-from meshd.plan.causes import scopes
-from meshd.plan.choice import Choice, Rule
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
+from meshd.plan.devices import NO_IPV4_CURE
+from meshd.plan.failure_rules import scopes
 from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
-from meshd.plan.ipv4 import NO_IPV4_CURE
 from meshd.plan.placement import overshoot_most, spot_policy, total_limit, usable, why_none
-from meshd.plan.world import World
+from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import Offer
 
 
@@ -53,14 +53,16 @@ class Room:
     usd_soon: float | None
 
 
-def room(pool: Pool, target: Target, machines: Sequence[Machine], staying: Collection[Machine], world: World) -> Room:
+def room(
+    pool: Pool, target: Target, machines: Sequence[Machine], staying: Collection[Machine], given: PlanInput
+) -> Room:
     """What is left of the pool's slots and money."""
     ours = {m.tailnet_ip for m in machines}
     taken: set[str] = {m.slot for m in machines if m.phase in HOLDS_SLOT}
     # A line in force that is none of ours stands for a machine that the journal does not know yet, or not any more.
-    taken |= {slot for slot, address in world.published.items() if address not in ours}
+    taken |= {slot for slot, address in given.published.items() if address not in ours}
     slots = [slot_name(pool.name, index) for index in range(1, pool.max_nodes + 1)]
-    leaving = [m for m in machines if m not in staying and _leaves_soon(m, world)]
+    leaving = [m for m in machines if m not in staying and _leaves_soon(m, given)]
     limit = total_limit(pool, target)
     return Room(
         slots=tuple(slot for slot in slots if slot not in taken),
@@ -70,12 +72,12 @@ def room(pool: Pool, target: Target, machines: Sequence[Machine], staying: Colle
     )
 
 
-def _leaves_soon(machine: Machine, world: World) -> bool:
+def _leaves_soon(machine: Machine, given: PlanInput) -> bool:
     """On its way out with nothing to wait for. One that its cloud does not end is not."""
     if machine.phase in HOLDS_SLOT:
         on_its_way = machine.phase is Phase.DRAINING or bool(machine.removal or machine.failure)
         never_was = machine.phase in {Phase.REQUESTED, Phase.LAUNCHING} or not machine.may_run_jobs
-        return on_its_way and (never_was or world.idle(machine))
+        return on_its_way and (never_was or given.idle(machine))
     return machine.phase is Phase.TERMINATING
 
 
@@ -97,7 +99,7 @@ class Growth:
         machines: Sequence[Machine],
         have: Sequence[Machine],
         snapshot: Snapshot,
-        world: World,
+        given: PlanInput,
     ) -> None:
         self._desired = desired
         self._pool = pool
@@ -105,7 +107,7 @@ class Growth:
         self._missing = missing
         self._machines = machines
         self._have = have
-        self._world = world
+        self._world = given
         self._offers = snapshot.known_offers
         self._gang = is_gang(pool, target)
         self._here = groups_of(have, target) if self._gang else ()
@@ -117,16 +119,16 @@ class Growth:
             yield held
             return
         free = room(self._pool, self._target, self._machines, self._have, self._world)
-        choice = self.choice(free)
-        if choice.cover.units < choice.need.units:
-            moves = list(self._move(choice.fit, free))
+        selection = self.selection(free)
+        if selection.cover.units < selection.need.units:
+            moves = list(self._move(selection.fit, free))
             if moves:
                 yield from moves
                 return
-            yield self._short(choice)
-        yield from self._requests(choice.cover, free)
+            yield self._short(selection)
+        yield from self._requests(selection.cover, free)
 
-    def choice(self, free: Room | None = None) -> Choice:
+    def selection(self, free: Room | None = None) -> Selection:
         """What there is to choose from, and the best of it: for the whole need, or as much of it as can be had."""
         free = free or room(self._pool, self._target, self._machines, self._have, self._world)
         fit = usable(self._offers, self._pool, self._target, self._desired.blocks, self._world.now)
@@ -134,7 +136,7 @@ class Growth:
         cover = self._best(self._calmest(mine), need) or self._best(mine, need)
         if cover is None:
             cover = fullest_in_one(mine, need, self._here) if self._gang else fullest(mine, need)
-        return Choice(fit, need, cover, self._here, self._gang)
+        return Selection(fit, need, cover, self._here, self._gang)
 
     def _in_place(self, fit: Sequence[Offer]) -> Sequence[Offer]:
         """Those where the gang is, if it is in one place."""
@@ -276,8 +278,8 @@ class Growth:
 
     # -- what to say when it cannot be had ------------------------------------------------------------------------
 
-    def _short(self, choice: Choice) -> Warn:
-        pool, target, need, cover, fit = self._pool, self._target, choice.need, choice.cover, choice.fit
+    def _short(self, selection: Selection) -> Warn:
+        pool, target, need, cover, fit = self._pool, self._target, selection.need, selection.cover, selection.fit
         mine = self._in_place(fit)
         have = self._target.gpus - self._missing + cover.units
         wanted = f"{amount(target.gpus, pool)} wanted, {have} can be had"
@@ -291,7 +293,7 @@ class Growth:
                 pool.name,
                 f"{wanted}: the pool has at most {pool.max_nodes} nodes, and {need.machines_most} slots are free",
                 f"raise pools.{pool.name}.max_nodes",
-                rule=Rule.SLOTS.value,
+                rule=OfferRule.SLOTS.value,
             )
         if self._best(mine, replace(need, usd_per_hour_most=None)) is not None:
             limit = total_limit(pool, target)
@@ -304,13 +306,13 @@ class Growth:
                     f"{amount(target.gpus, pool)} wanted, {there} there: what the pool has costs {spent:.2f} USD per "
                     f"hour, over the limit of {limit or 0:.2f} in all, and no more is rented",
                     f"raise {'--max-total' if said else f'pools.{pool.name}.max_usd_per_hour'}",
-                    rule=Rule.LIMIT.value,
+                    rule=OfferRule.LIMIT.value,
                 )
             return Warn(
                 pool.name,
                 f"{wanted} under the limit of {limit or 0:.2f} USD per hour in all",
                 f"raise {'--max-total' if said else f'pools.{pool.name}.max_usd_per_hour'}",
-                rule=Rule.LIMIT.value,
+                rule=OfferRule.LIMIT.value,
             )
         if self._best(mine, replace(need, overshoot_most=None)) is not None:
             said = target.overshoot_max_gpus is not None
@@ -318,7 +320,7 @@ class Growth:
                 pool.name,
                 f"{wanted}: no machines come to that number with at most {need.overshoot_most} more",
                 f"raise {'--max-overshoot' if said else f'pools.{pool.name}.overshoot_max_gpus'}",
-                rule=Rule.OVERSHOOT.value,
+                rule=OfferRule.OVERSHOOT.value,
             )
         if self._gang and len(self._here) == 1:
             return self._stuck(self._here[0])
@@ -326,7 +328,7 @@ class Growth:
             pool.name,
             f"{wanted} within {need.machines_most} free slots and the limits on price and overshoot together",
             f"raise pools.{pool.name}.max_nodes, or a limit",
-            rule=Rule.LIMITS.value,
+            rule=OfferRule.LIMITS.value,
         )
 
     def _stuck(self, group: Group) -> Warn:
@@ -344,5 +346,5 @@ class Growth:
             self._pool.name,
             f"{self._missing} of {self._target.gpus} GPUs are missing in {place(group)}, and {state}: {why}",
             f"`meshctl scale --pool {self._pool.name} --spread` lets the rest be elsewhere",
-            rule=Rule.PLACE.value,
+            rule=OfferRule.PLACE.value,
         )

@@ -9,8 +9,8 @@ from datetime import datetime
 from meshd.model.desired import Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.plan.fitness import unfit
+from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import supply_gpus, units
-from meshd.plan.sight import Sight
 
 _WAITS_FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes")
 """How squeue's reasons of jobs begin that more nodes would start (squeue(1), "JOB REASON CODES")."""
@@ -32,7 +32,7 @@ class GivenBack:
 def idle_since(
     before: Mapping[str, datetime],
     machines: Sequence[Machine],
-    sight: Sight,
+    view: ClusterView,
 ) -> dict[str, datetime]:
     """Since when each machine has had no job, by name; one that is not in it has one, or it is not known.
 
@@ -42,24 +42,26 @@ def idle_since(
     Args:
         before: what this returned the last time; empty when meshd has just started.
         machines: those that are watched.
-        sight: what Slurm says now. Without it the time begins anew: a job may have come and gone meanwhile.
+        view: what Slurm says now. Without it the time begins anew: a job may have come and gone meanwhile.
     """
-    view = sight.slurm
-    if view is None or sight.slurm_at is None:
+    slurm = view.slurm
+    if slurm is None or view.slurm_at is None:
         return {}
-    at_work = {slot for job in view.jobs for slot in job.nodes}
-    wanted = {j.partition for j in view.jobs if not j.nodes and j.state_reason.lstrip("(").startswith(_WAITS_FOR_NODES)}
+    at_work = {slot for job in slurm.jobs for slot in job.nodes}
+    wanted = {
+        j.partition for j in slurm.jobs if not j.nodes and j.state_reason.lstrip("(").startswith(_WAITS_FOR_NODES)
+    }
     found: dict[str, datetime] = {}
     for machine in machines:
-        node = view.nodes.get(machine.slot)
+        node = slurm.nodes.get(machine.slot)
         if machine.phase is not Phase.READY or node is None or node.address != machine.tailnet_ip:
             continue
         if node.busy or machine.slot in at_work:
             continue
-        why = unfit(machine, sight)
+        why = unfit(machine, view)
         unused = node.up and not wanted.intersection(node.partitions)
         if not why.deliberate if why is not None else unused:
-            found[machine.name] = before.get(machine.name, sight.slurm_at)
+            found[machine.name] = before.get(machine.name, view.slurm_at)
     return found
 
 

@@ -9,88 +9,86 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshd.model.failure import FailureCause
-from meshd.model.machine import DEVICE_GONE, IN_SLURM, Machine, Phase
-from meshd.model.plan import AskAgent, DisableKeyExpiry, Move, NoteDevice, NotePeer, Step, Warn
-from meshd.plan import arriving, doubt, leaving
-from meshd.plan.asking import ended_step
-from meshd.plan.leaving import fail
+from meshd.model.machine import DEVICE_GONE, IN_SLURM, FailureCause, Machine, Phase
+from meshd.model.plan import AskAgent, DisableKeyExpiry, Move, RecordDevice, RecordPeer, Step, Warn
+from meshd.plan import arriving, leaving, unclear_launch
+from meshd.plan.leaving import ended_step, fail
+from meshd.plan.liveness import contradiction, dead, patience_s, to_be_asked
+from meshd.plan.plan_input import PlanInput
 from meshd.plan.repair import repair
-from meshd.plan.signs import contradiction, dead, patience_s, to_be_asked
-from meshd.plan.world import World
 from meshd.provider_api import InstanceState
 
 
-def next_step(machine: Machine, world: World) -> Step | None:
+def next_step(machine: Machine, given: PlanInput) -> Step | None:
     """The one step that this machine needs now; None when it is well or has to wait."""
-    return _BY_PHASE[machine.phase](machine, world) or _ask(machine, world) or _device(machine, world)
+    return _BY_PHASE[machine.phase](machine, given) or _ask(machine, given) or _device(machine, given)
 
 
-def doubt_of_end(machine: Machine, world: World) -> Warn | None:
+def contradiction_warning(machine: Machine, given: PlanInput) -> Warn | None:
     """People are told of a machine that works, and of which its cloud says that it has ended."""
-    words = contradiction(machine, world) if machine.phase in IN_SLURM else ""
+    words = contradiction(machine, given) if machine.phase in IN_SLURM else ""
     if not words:
         return None
     return Warn(
         machine.name,
-        f"{words}; but its agent spoke {world.silence_s(machine):.0f} s ago, so it is kept, and its jobs go on",
+        f"{words}; but its agent spoke {given.silence_s(machine):.0f} s ago, so it is kept, and its jobs go on",
         f"look at {machine.instance_id} in {machine.provider}'s console; `meshctl remove {machine.name}` gives it back "
         "once its jobs have ended",
     )
 
 
-def _ask(machine: Machine, world: World) -> Step | None:
-    if machine.phase not in IN_SLURM or not to_be_asked(machine, world):
+def _ask(machine: Machine, given: PlanInput) -> Step | None:
+    if machine.phase not in IN_SLURM or not to_be_asked(machine, given):
         return None
     return AskAgent(machine.name, f"{machine.provider} says that it has ended")
 
 
-def _device(machine: Machine, world: World) -> Step | None:
+def _device(machine: Machine, given: PlanInput) -> Step | None:
     """A device that is gone while the machine runs is written down. It ends nothing: the machine logs in anew."""
-    if machine.phase not in IN_SLURM or not machine.tailnet_id or world.devices is None:
+    if machine.phase not in IN_SLURM or not machine.tailnet_id or given.devices is None:
         return None
-    there, noted = machine.tailnet_id in world.devices, DEVICE_GONE in machine.marks
+    there, noted = machine.tailnet_id in given.devices, DEVICE_GONE in machine.marks
     if there and noted:
-        return NoteDevice(machine.name, "its tailnet device is there again", gone=False)
-    instance = world.instance(machine)
+        return RecordDevice(machine.name, "its tailnet device is there again", gone=False)
+    instance = given.instance(machine)
     if there or noted or instance is None or instance.state is not InstanceState.RUNNING:
         return None
     reason = f"its tailnet device {machine.tailnet_ip} was deleted, and {machine.provider} says that the machine runs"
-    return NoteDevice(machine.name, reason, gone=True)
+    return RecordDevice(machine.name, reason, gone=True)
 
 
-def _ready(machine: Machine, world: World) -> Step | None:
+def _ready(machine: Machine, given: PlanInput) -> Step | None:
     if machine.removal:
         return Move(machine.name, machine.reason or "not wanted any more", Phase.DRAINING)
-    if step := ended_step(machine, world):
+    if step := ended_step(machine, given):
         return step
-    peer = world.peer(machine)
+    peer = given.peer(machine)
     if peer is not None and peer.path and peer.path != machine.path:
-        return NotePeer(machine.name, "its path changed", peer.ipv4, peer.id, peer.path)
-    if dead(machine, world):
+        return RecordPeer(machine.name, "its path changed", peer.ipv4, peer.id, peer.path)
+    if dead(machine, given):
         why = ", since its tailnet device was deleted" if DEVICE_GONE in machine.marks else ""
         return fail(
             machine,
-            f"no word from it for over {patience_s(machine, world):g} s{why}, and Slurm does not reach it either",
+            f"no word from it for over {patience_s(machine, given):g} s{why}, and Slurm does not reach it either",
             FailureCause.UNKNOWN,
         )
-    return _device(machine, world) or repair(machine, world) or _lasting_key(machine, world)
+    return _device(machine, given) or repair(machine, given) or _lasting_key(machine, given)
 
 
-def _lasting_key(machine: Machine, world: World) -> Step | None:
+def _lasting_key(machine: Machine, given: PlanInput) -> Step | None:
     """An untagged device's node key expires: the machine is off the tailnet then. Only its own is changed."""
-    peer = world.peer(machine)
-    if peer is None or peer.key_expiry is None or peer.id != machine.tailnet_id or not world.policy.may_change_devices:
+    peer = given.peer(machine)
+    if peer is None or peer.key_expiry is None or peer.id != machine.tailnet_id or not given.policy.may_change_devices:
         return None
     asked = machine.marks.get("key_expiry")
-    if asked is not None and (world.now - asked).total_seconds() < world.policy.key_expiry_again_s:
+    if asked is not None and (given.now - asked).total_seconds() < given.policy.key_expiry_again_s:
         return None
     return DisableKeyExpiry(machine.name, f"its node key would end on {peer.key_expiry:%Y-%m-%d}", peer.id)
 
 
-_BY_PHASE: dict[Phase, Callable[[Machine, World], Step | None]] = {
+_BY_PHASE: dict[Phase, Callable[[Machine, PlanInput], Step | None]] = {
     Phase.REQUESTED: arriving.requested,
-    Phase.LAUNCHING: doubt.launching,
+    Phase.LAUNCHING: unclear_launch.launching,
     Phase.BOOTING: arriving.booting,
     Phase.JOINING: arriving.joining,
     Phase.CONFIGURING: arriving.configuring,

@@ -15,9 +15,8 @@ from meshd.model.desired import Desired, Pool
 from meshd.model.ids import SlotName, parse_machine_name, slot_index
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import AdoptOrphan, TerminateOrphan
-from meshd.plan.sight import believed
-from meshd.plan.signs import ENDED
-from meshd.plan.world import World
+from meshd.plan.liveness import ENDED
+from meshd.plan.plan_input import PlanInput, believed
 from meshd.provider_api import Instance, InstanceState, Offer
 
 _OFF = frozenset({InstanceState.STOPPED, InstanceState.FAILED})
@@ -88,7 +87,7 @@ def orphan_steps(
     snapshot: Snapshot,
     known: Known,
     first_seen: Mapping[tuple[str, str], datetime],
-    world: World,
+    given: PlanInput,
 ) -> Iterator[AdoptOrphan | TerminateOrphan]:
     """What to do with each orphan that is older than the grace period.
 
@@ -97,17 +96,17 @@ def orphan_steps(
         snapshot: what was observed; only listings that are fresh are looked at.
         known: what the journal knows.
         first_seen: when meshd first saw each unknown instance: its age when the cloud tells none.
-        world: the snapshot's index. When Slurm cannot say which slots are busy, nothing is terminated that could be
+        given: the snapshot's index. When Slurm cannot say which slots are busy, nothing is terminated that could be
             behind a slot.
     """
     taken = set(known.slots)
-    unknown = _unknown(desired, snapshot, known, first_seen, world)
-    orphans = [_orphan(desired, instance, known, world) for instance in unknown]
+    unknown = _unknown(desired, snapshot, known, first_seen, given)
+    orphans = [_orphan(desired, instance, known, given) for instance in unknown]
     # Of two machines that were made for one slot, the one behind it comes first.
     for orphan in sorted(orphans, key=lambda orphan: not orphan.in_force):
         ended = (orphan.instance.provider, orphan.instance.id) in known.ended_ids or orphan.off
         doubled = orphan.instance.token in known.names
-        step = _end(orphan, world) if ended or doubled else _step(desired, snapshot, orphan, taken, world)
+        step = _end(orphan, given) if ended or doubled else _step(desired, snapshot, orphan, taken, given)
         if isinstance(step, AdoptOrphan):
             taken.add(step.slot)
         if step is not None:
@@ -119,49 +118,49 @@ def _unknown(
     snapshot: Snapshot,
     known: Known,
     first_seen: Mapping[tuple[str, str], datetime],
-    world: World,
+    given: PlanInput,
 ) -> Iterator[Instance]:
     for provider, listing in snapshot.instances.items():
-        for instance in listing.value if believed(listing, desired.policy, world.now) else ():
+        for instance in listing.value if believed(listing, desired.policy, given.now) else ():
             key = (provider, instance.id)
             if key in known.ids or instance.state in _COSTS_NOTHING:
                 continue
-            seen = first_seen.get(key, world.now)
+            seen = first_seen.get(key, given.now)
             born = seen if key in known.ended_ids else instance.launched_at or seen
-            old = (world.now - born).total_seconds() >= desired.policy.orphan_grace_s
+            old = (given.now - born).total_seconds() >= desired.policy.orphan_grace_s
             if old or key in known.late_ids:
                 yield instance
 
 
-def _orphan(desired: Desired, instance: Instance, known: Known, world: World) -> _Orphan:
+def _orphan(desired: Desired, instance: Instance, known: Known, given: PlanInput) -> _Orphan:
     slot = parse_machine_name(desired.cluster, instance.token)
     pool = _pool_of(desired, slot) if slot else ""
-    peer = world.peers.get(instance.token) if world.peers is not None else None
-    address = None if world.peers is None else peer.ipv4 if peer else ""
-    line = world.published.get(slot, "") if slot else ""
+    peer = given.peers.get(instance.token) if given.peers is not None else None
+    address = None if given.peers is None else peer.ipv4 if peer else ""
+    line = given.published.get(slot, "") if slot else ""
     late = (instance.provider, instance.id) in known.late_ids
-    node = world.slurm.nodes.get(slot) if world.slurm is not None and slot and line == address else None
+    node = given.slurm.nodes.get(slot) if given.slurm is not None and slot and line == address else None
     at_work = (peer is not None and peer.online) or (node is not None and node.up)
-    off = instance.state in _OFF and world.peers is not None and not at_work
+    off = instance.state in _OFF and given.peers is not None and not at_work
     return _Orphan(instance, pool, slot if pool else None, address, line, late, off)
 
 
-def _end(orphan: _Orphan, world: World) -> TerminateOrphan | None:
+def _end(orphan: _Orphan, given: PlanInput) -> TerminateOrphan | None:
     """End it, unless it might be behind a slot that is at work: its jobs come first."""
     behind = orphan.in_force or (orphan.address is None and not orphan.off)
-    if orphan.slot is not None and behind and _may_be_busy(orphan.slot, world):
+    if orphan.slot is not None and behind and _may_be_busy(orphan.slot, given):
         return None
     why = orphan.why if orphan.late else "it bears our tag"
     return TerminateOrphan(orphan.instance.id, f"{why}, and nobody wants it", orphan.instance)
 
 
 def _step(
-    desired: Desired, snapshot: Snapshot, orphan: _Orphan, taken: set[str], world: World
+    desired: Desired, snapshot: Snapshot, orphan: _Orphan, taken: set[str], given: PlanInput
 ) -> AdoptOrphan | TerminateOrphan | None:
     instance, slot, pool = orphan.instance, orphan.slot, orphan.pool
     name = orphan.name
     if slot is None or slot in taken:
-        return _end(orphan, world)
+        return _end(orphan, given)
     offer = _offer_of(snapshot, instance, desired.pools[pool])
     if orphan.in_force:
         reason = f"it bears our name, {orphan.why}, and Slurm has it as its slot"
@@ -172,14 +171,14 @@ def _step(
     if target is None or target.gpus > 0:
         reason = f"it bears our name, {orphan.why}, and its slot is free"
         return AdoptOrphan(name, reason, instance, offer, pool, slot)
-    return None if _may_be_busy(slot, world) else _end(orphan, world)
+    return None if _may_be_busy(slot, given) else _end(orphan, given)
 
 
-def _may_be_busy(slot: str, world: World) -> bool:
-    if world.slurm is None:
+def _may_be_busy(slot: str, given: PlanInput) -> bool:
+    if given.slurm is None:
         return True
-    node = world.slurm.nodes.get(slot)
-    return slot in world.jobs or (node is not None and node.busy)
+    node = given.slurm.nodes.get(slot)
+    return slot in given.jobs or (node is not None and node.busy)
 
 
 def _pool_of(desired: Desired, slot: SlotName) -> str:

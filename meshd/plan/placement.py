@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from meshd import gpus
 from meshd.model.desired import Cause, Cooldown, Pool, Target
 from meshd.plan.capabilities import NO_TUN, no_tun_cure
-from meshd.plan.causes import place_words, scopes
+from meshd.plan.failure_rules import place_words, scopes
 from meshd.plan.prices import refresh_words, too_old
 from meshd.provider_api import Offer
 

@@ -14,12 +14,12 @@ from meshd.model.desired import Desired
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Plan, Remove, Step, Warn
-from meshd.plan.lifecycle import doubt_of_end, next_step
+from meshd.plan.lifecycle import contradiction_warning, next_step
 from meshd.plan.orphans import Known, orphan_steps
+from meshd.plan.plan_input import PlanInput
 from meshd.plan.prices import stale_warnings
 from meshd.plan.replace import replacement
 from meshd.plan.scale import scale_steps
-from meshd.plan.world import World
 
 
 def plan(
@@ -46,7 +46,7 @@ def plan(
         first_seen: when each unknown instance was first seen.
     """
     busy = {*busy, *(machine.name for machine in machines if machine.held)}
-    world = World.of(snapshot, desired.policy, now, desired.blocks)
+    given = PlanInput.of(snapshot, desired.policy, now, desired.blocks)
     by_pool: dict[str, list[Machine]] = {}
     for machine in machines:
         if machine.phase is not Phase.GONE:
@@ -54,19 +54,19 @@ def plan(
     steps: list[Step] = [
         step
         for pool in desired.pools.values()
-        for step in scale_steps(desired, pool, by_pool.get(pool.name, []), snapshot, world)
+        for step in scale_steps(desired, pool, by_pool.get(pool.name, []), snapshot, given)
         if step.subject not in busy
     ]
     shrinking = {step.subject for step in steps if isinstance(step, Remove)}
-    steps += [step for step in _replacements(desired, by_pool, world, busy) if step.subject not in shrinking]
+    steps += [step for step in _replacements(desired, by_pool, given, busy) if step.subject not in shrinking]
     steps += stale_warnings(desired, tuple(steps), now)
     decided = {step.subject for step in steps}
     for machine in machines:
-        doubt = doubt_of_end(machine, world)
+        doubt = contradiction_warning(machine, given)
         if doubt is not None:
             steps.append(doubt)
         if machine.name not in busy and machine.name not in decided:
-            step = next_step(machine, world)
+            step = next_step(machine, given)
             if step is not None:
                 steps.append(step)
     alive = [m for m in machines if m.phase is not Phase.GONE]
@@ -80,7 +80,7 @@ def plan(
     unsure = {m.name for m in alive if not m.instance_id}.union(busy)
     steps += [
         step
-        for step in orphan_steps(desired, snapshot, known, first_seen or {}, world)
+        for step in orphan_steps(desired, snapshot, known, first_seen or {}, given)
         if step.subject not in busy and step.instance.token not in unsure
     ]
     return Plan(
@@ -90,8 +90,8 @@ def plan(
 
 
 def _replacements(
-    desired: Desired, by_pool: Mapping[str, Sequence[Machine]], world: World, busy: Collection[str]
+    desired: Desired, by_pool: Mapping[str, Sequence[Machine]], given: PlanInput, busy: Collection[str]
 ) -> list[Step]:
     """The unfit nodes that are given up now: one of a pool at most, and none while a step about it is in flight."""
-    found = (replacement(desired, pool, by_pool.get(pool.name, ()), world) for pool in desired.pools.values())
+    found = (replacement(desired, pool, by_pool.get(pool.name, ()), given) for pool in desired.pools.values())
     return [step for step in found if step is not None and step.subject not in busy]

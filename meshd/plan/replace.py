@@ -14,10 +14,9 @@ from meshd.model.desired import Cooldown, Desired, Pool
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.plan import Replace
 from meshd.plan.fitness import REPLACEABLE, Unfit, is_ready, marked, unfit
+from meshd.plan.plan_input import ClusterView, PlanInput
 from meshd.plan.repair import RESTARTED
 from meshd.plan.scale import supply_gpus
-from meshd.plan.sight import Sight
-from meshd.plan.world import World
 from meshd.runtime.pauses import growing_pause_s
 
 DOUBLINGS_MOST = 5
@@ -35,16 +34,16 @@ def block_key(pool: str) -> str:
     return f"replace:{pool}"
 
 
-def replacement(desired: Desired, pool: Pool, machines: Sequence[Machine], world: World) -> Replace | None:
+def replacement(desired: Desired, pool: Pool, machines: Sequence[Machine], given: PlanInput) -> Replace | None:
     """The node of a pool to give up now. `machines` are the pool's, all that are not GONE."""
-    if not pool.replace_unfit or why_not(desired, pool, machines, world.now):
+    if not pool.replace_unfit or why_not(desired, pool, machines, given.now):
         return None
     due = [
         (found.since, machine.name, machine, found)
         for machine in machines
         if marked(machine) is not None  # what is due was written down long ago
-        and (found := unfit(machine, world.sight)) is not None
-        and _is_due(machine, found, world)
+        and (found := unfit(machine, given.view)) is not None
+        and _is_due(machine, found, given)
     ]
     if not due:
         return None
@@ -68,12 +67,12 @@ def why_not(desired: Desired, pool: Pool, machines: Sequence[Machine], now: date
     return ""
 
 
-def due_at(machine: Machine, found: Unfit, sight: Sight) -> datetime | None:
+def due_at(machine: Machine, found: Unfit, view: ClusterView) -> datetime | None:
     """When an unfit node may be replaced at the earliest; None when this reason is none for that."""
     if found.why not in REPLACEABLE:
         return None
     # What could not be reached while the head was off the tailnet has as long as any other from then on.
-    return max(found.since, sight.tailnet_since) + timedelta(seconds=sight.policy.replace_unfit_after_s)
+    return max(found.since, view.tailnet_since) + timedelta(seconds=view.policy.replace_unfit_after_s)
 
 
 def cooldown_most_s(first_s: float) -> float:
@@ -81,27 +80,27 @@ def cooldown_most_s(first_s: float) -> float:
     return first_s * 2.0**DOUBLINGS_MOST
 
 
-def proved(block: Cooldown, machines: Sequence[Machine], sight: Sight) -> bool:
+def proved(block: Cooldown, machines: Sequence[Machine], view: ClusterView) -> bool:
     """A node of the pool that was rented after the last replacement has been READY and fit for PROOF_S."""
-    if sight.slurm is None:
+    if view.slurm is None:
         return False
-    first_s = sight.policy.replace_cooldown_s
+    first_s = view.policy.replace_cooldown_s
     waited_s = growing_pause_s(block.strikes, first_s, cooldown_most_s(first_s))
     since = block.until - timedelta(seconds=waited_s)
     return any(
         m.created_at >= since
         and m.ready_at is not None
-        and (sight.now - m.ready_at).total_seconds() >= PROOF_S
-        and is_ready(m, sight)
+        and (view.now - m.ready_at).total_seconds() >= PROOF_S
+        and is_ready(m, view)
         for m in machines
     )
 
 
-def _is_due(machine: Machine, found: Unfit, world: World) -> bool:
-    due = due_at(machine, found, world.sight)
-    report = world.sight.report(machine)
-    at_work = not world.idle(machine) or (report is not None and report.jobs > 0)
+def _is_due(machine: Machine, found: Unfit, given: PlanInput) -> bool:
+    due = due_at(machine, found, given.view)
+    report = given.view.report(machine)
+    at_work = not given.idle(machine) or (report is not None and report.jobs > 0)
     restarted = machine.marks.get(RESTARTED)
-    if restarted is not None and (world.now - restarted).total_seconds() < world.policy.unfit_grace_s:
+    if restarted is not None and (given.now - restarted).total_seconds() < given.policy.unfit_grace_s:
         return False  # what came of it is not seen yet
-    return machine.phase is Phase.READY and not machine.removal and due is not None and due <= world.now and not at_work
+    return machine.phase is Phase.READY and not machine.removal and due is not None and due <= given.now and not at_work

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import Snapshot
-from meshd.model.plan import KeepAfterAll, Remove, Step
+from meshd.model.plan import CancelRemoval, Remove, Step
 from meshd.plan.cover import units as offer_units
 from meshd.plan.fitness import unfit
 from meshd.plan.gang import group_of, groups_of, is_gang
 from meshd.plan.grow import Growth, amount
 from meshd.plan.placement import overshoot_most
-from meshd.plan.world import World
+from meshd.plan.plan_input import PlanInput
 
 _EARLIEST_FIRST = (
     Phase.REQUESTED,
@@ -42,22 +42,22 @@ def units(machine: Machine) -> int:
 
 
 def growth_of(
-    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, world: World
+    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, given: PlanInput
 ) -> Growth | None:
     """What the pool needs beyond what it has and keeps; None when that is nothing."""
     target, have = desired.target(pool), supply(machines)
     if target is None:
         return None
     missing = target.gpus - supply_gpus(have)
-    kept = kept_after_all(pool, target, missing, machines, world) if missing > 0 else []
+    kept = removals_to_cancel(pool, target, missing, machines, given) if missing > 0 else []
     missing -= sum(units(m) for m in kept)
     if missing <= 0:
         return None
-    return Growth(desired, pool, target, missing, machines, [*have, *kept], snapshot, world)
+    return Growth(desired, pool, target, missing, machines, [*have, *kept], snapshot, given)
 
 
 def scale_steps(
-    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, world: World
+    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, given: PlanInput
 ) -> Iterator[Step]:
     """The steps that bring one pool to its target. `machines` are this pool's, all that are not GONE."""
     target = desired.target(pool)
@@ -66,18 +66,18 @@ def scale_steps(
     have = supply(machines)
     missing = target.gpus - supply_gpus(have)
     if missing > 0:
-        kept = kept_after_all(pool, target, missing, machines, world)
+        kept = removals_to_cancel(pool, target, missing, machines, given)
         for machine in kept:
-            yield KeepAfterAll(machine.name, f"{amount(target.gpus, pool)} wanted again")
-    growth = growth_of(desired, pool, machines, snapshot, world)
+            yield CancelRemoval(machine.name, f"{amount(target.gpus, pool)} wanted again")
+    growth = growth_of(desired, pool, machines, snapshot, given)
     if growth is not None:
         yield from growth.steps()
     elif missing < 0 and pool.name in desired.targets:  # a pool's own least takes nothing away
-        yield from _shrink(-missing, have, world, pool, target)
+        yield from _shrink(-missing, have, given, pool, target)
 
 
-def kept_after_all(
-    pool: Pool, target: Target, missing: int, machines: Sequence[Machine], world: World
+def removals_to_cancel(
+    pool: Pool, target: Target, missing: int, machines: Sequence[Machine], given: PlanInput
 ) -> list[Machine]:
     """Those of the surplus machines that are wanted again and have not left Slurm yet; never more than needed.
 
@@ -86,7 +86,7 @@ def kept_after_all(
     """
     able = sorted(
         (m for m in machines if m.removal == "surplus" and not m.failure and _can_stay(m)),
-        key=lambda m: (not world.jobs.get(m.slot), m.created_at, m.name),
+        key=lambda m: (not given.jobs.get(m.slot), m.created_at, m.name),
     )
     chosen = _Kept(pool, target, missing, supply(machines))
     for machine in able:
@@ -124,29 +124,29 @@ class _Kept:
         self.missing -= units(machine)
 
 
-def _broken(machine: Machine, world: World) -> bool:
-    found = unfit(machine, world.sight)
+def _broken(machine: Machine, given: PlanInput) -> bool:
+    found = unfit(machine, given.view)
     return found is not None and not found.deliberate
 
 
-def _shrink(surplus: int, have: list[Machine], world: World, pool: Pool, target: Target) -> Iterator[Step]:
+def _shrink(surplus: int, have: list[Machine], given: PlanInput, pool: Pool, target: Target) -> Iterator[Step]:
     """Unfit nodes go first, then machines that do not work yet, idle ones, and those with jobs, which are waited for.
 
     Among those with jobs the unfit ones go first too. Of those that are alike the dearest goes first, and then the
     newest. A node that a person has drained has no special place.
     """
-    if world.slurm is None:
+    if given.slurm is None:
         have = [m for m in have if m.phase is not Phase.READY]  # who is idle is not known
     order = {phase: index for index, phase in enumerate(_EARLIEST_FIRST)}
     have.sort(
         key=lambda m: (
-            not (_broken(m, world) and world.idle(m)), order[m.phase], not world.idle(m), not _broken(m, world),
+            not (_broken(m, given) and given.idle(m)), order[m.phase], not given.idle(m), not _broken(m, given),
             -m.usd_per_hour, -m.created_at.timestamp(), m.name
         )
     )  # fmt: skip
     for machine in have:
         if units(machine) <= surplus:
             surplus -= units(machine)
-            jobs = world.jobs.get(machine.slot, ()) if machine.phase is Phase.READY else ()
+            jobs = given.jobs.get(machine.slot, ()) if machine.phase is Phase.READY else ()
             wait = f"; it waits for job {', '.join(jobs)}" if jobs else ""
             yield Remove(machine.name, f"{amount(target.gpus, pool)} wanted{wait}")

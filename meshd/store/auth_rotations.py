@@ -10,8 +10,8 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from meshd.obs.log import redact
+from meshd.store.events import NewEvent
 from meshd.store.journal import Journal
-from meshd.store.news import News
 from meshd.tailnet.rotation import AT_NODES, Rotation, RotationNode, Stage
 
 _ROTATION: Final = TypeAdapter(Rotation)
@@ -36,7 +36,7 @@ class AuthRotations:
         news = None
         if before is None or _is_news(before, rotation):
             fields = {"stage": rotation.stage.value, "rotation": rotation.id}
-            news = News(at, "rotation", _told(rotation), fields=fields)
+            news = NewEvent(at, "rotation", _told(rotation), fields=fields)
         with self._journal.writing(news) as db:
             db.execute(
                 "INSERT INTO auth_rotations (id, record) VALUES (?,?) "

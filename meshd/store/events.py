@@ -1,12 +1,13 @@
-"""Events as they are read, and how the journal is asked for them."""
+"""Events of the journal: to be written, as they are read, and how the journal is asked for them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, LiteralString
+from enum import IntEnum
+from typing import Any, Final, LiteralString
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +71,36 @@ def event_of(row: Any) -> Event:
     except (ValueError, RecursionError):
         at, fields = datetime.fromtimestamp(0, UTC), {"unreadable": True}
     return Event(row[0], at, row[2], row[3], row[4], fields if isinstance(fields, dict) else {"unreadable": True})
+
+
+TEXT_MAX_CHARS: Final = 2000
+FIELDS_MAX_CHARS: Final = 8000
+
+
+class Origin(IntEnum):
+    """Who caused an event. Each has its own share of the log, so that none pushes the others' events out."""
+
+    MESHD = 0
+    NODE = 1
+    PEOPLE = 2
+
+
+OF_PEOPLE: Final = frozenset({"target", "remove", "drain", "undrain", "rotation", "munge_key", "token", "journal"})
+"""Kinds that belong to people's, however they came about: what was ordered, and where secrets changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event that is to be written; `machine` is "" when it is about none."""
+
+    at: datetime
+    kind: str
+    text: str
+    machine: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    origin: Origin = Origin.MESHD
+
+    @property
+    def share(self) -> Origin:
+        """Whose share of the log it is in."""
+        return Origin.PEOPLE if self.kind in OF_PEOPLE and self.origin is Origin.MESHD else self.origin

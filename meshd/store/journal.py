@@ -22,20 +22,22 @@ from meshd.errors import StoreError
 from meshd.model.desired import Cause, Cooldown, Target
 from meshd.model.machine import Machine, Phase
 from meshd.plaintext import plain, plain_json
-from meshd.plan.memory import remembered
+from meshd.plan.backoff import remembered
 from meshd.redaction import redact, redact_json
 from meshd.store.events import (
     EVENTS_AFTER,
     EVENTS_NEWEST,
     EVENTS_OF_POOL,
+    FIELDS_MAX_CHARS,
     Event,
     EventFilter,
+    NewEvent,
+    Origin,
     event_of,
     moment,
 )
 from meshd.store.lockfile import cannot_open, lock
 from meshd.store.migrations import migrate
-from meshd.store.news import FIELDS_MAX_CHARS, News, Origin
 from meshd.store.salvage import Row, salvage
 from meshd.store.unreadable import Unreadable, UnreadableRows
 
@@ -146,7 +148,7 @@ class Journal:
         """Write a machine's record and the event that tells why, together; the record as it was written."""
         machine = _bounded(machine)
         record = redact(_MACHINE.dump_json(machine).decode())
-        with self.writing(News(at, kind, text, machine.name, fields, origin)) as db:
+        with self.writing(NewEvent(at, kind, text, machine.name, fields, origin)) as db:
             db.execute(
                 "INSERT INTO machines (name, pool, slot, provider, instance_id, phase, record) VALUES (?,?,?,?,?,?,?) "
                 "ON CONFLICT (name) DO UPDATE SET instance_id=excluded.instance_id, phase=excluded.phase, "
@@ -181,7 +183,7 @@ class Journal:
         """Remember what a pool shall have; returns it with its id, which is that of its event."""
         fields = {"pool": target.pool, "gpus": target.gpus, "by": target.by}
         with self.writing() as db:
-            target = replace(target, id=self._event(News(at, "target", text, fields=fields)), at=at)
+            target = replace(target, id=self._event(NewEvent(at, "target", text, fields=fields)), at=at)
             db.execute(
                 "INSERT INTO targets (pool, record) VALUES (?,?) "
                 "ON CONFLICT (pool) DO UPDATE SET record=excluded.record",
@@ -207,7 +209,7 @@ class Journal:
         block = replace(block, reason=plain(redact(block.reason)))
         until = block.until.isoformat()
         fields = {"until": until, "strikes": block.strikes, "cause": block.cause.value}
-        with self.writing(News(at, "block", f"{block.key}: {block.reason}", fields=fields)) as db:
+        with self.writing(NewEvent(at, "block", f"{block.key}: {block.reason}", fields=fields)) as db:
             db.execute(
                 "INSERT INTO blocks (key, until, reason, strikes, cause) VALUES (?,?,?,?,?) "
                 "ON CONFLICT (key) DO UPDATE SET until=excluded.until, reason=excluded.reason, "
@@ -229,9 +231,9 @@ class Journal:
         self, at: datetime, kind: str, text: str, machine: str = "", *, origin: Origin = Origin.MESHD, **fields: Any
     ) -> None:
         """Write an event of its own."""
-        self.write_events([News(at, kind, text, machine, fields, origin)])
+        self.write_events([NewEvent(at, kind, text, machine, fields, origin)])
 
-    def write_events(self, news: Iterable[News]) -> None:
+    def write_events(self, news: Iterable[NewEvent]) -> None:
         """Write several events at once: a write to the disk takes as long for many as for one."""
         with self.writing():
             for one in news:
@@ -289,7 +291,7 @@ class Journal:
             raise StoreError(f"the journal {self._path} cannot be read: {error}") from error
 
     @contextmanager
-    def writing(self, news: News | None = None) -> Iterator[sqlite3.Connection]:
+    def writing(self, news: NewEvent | None = None) -> Iterator[sqlite3.Connection]:
         """One durable transaction, with the event that tells of it; within `together` a part of one."""
         begin, end, undo = ("SAVEPOINT part", "RELEASE part", "ROLLBACK TO part") if self._together else _ALONE
         with self._transaction(begin, end, undo) as db:
@@ -345,7 +347,7 @@ class Journal:
             if len(self._gone) > GONE_KEPT:
                 self._gone.pop(next(iter(self._gone)))
 
-    def _event(self, news: News) -> int:
+    def _event(self, news: NewEvent) -> int:
         fields = redact(json.dumps(plain_json(redact_json(news.fields)), default=str))
         if len(fields) > FIELDS_MAX_CHARS:
             fields = json.dumps({"left_out": sorted(news.fields)[:20]})
@@ -389,7 +391,7 @@ class Journal:
         now = datetime.now(UTC)
         machine, lost = salvage(row, now)
         why = f"cannot be read: {', '.join(lost)}"
-        with self.writing(News(now, "journal", f"its record in the journal {why}", machine.name)) as db:
+        with self.writing(NewEvent(now, "journal", f"its record in the journal {why}", machine.name)) as db:
             self._unreadable.keep(db, Unreadable(now, "machines", row.name, why), row.record)
             db.execute(
                 "UPDATE machines SET phase = ?, record = ? WHERE name = ?",

@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 
 from meshd.munge.rotation import Rotation
 from meshd.obs.log import redact
+from meshd.store.events import NewEvent
 from meshd.store.journal import Journal
-from meshd.store.news import News
 
 _ROTATION: Final = TypeAdapter(Rotation)
 
@@ -30,7 +30,7 @@ class MungeRotations:
 
     def put(self, rotation: Rotation, text: str, at: datetime) -> Rotation:
         """Write a rotation down, with the event that tells why unless `text` is empty."""
-        news = News(at, "munge_key", text, fields={"stage": rotation.stage.value}) if text else None
+        news = NewEvent(at, "munge_key", text, fields={"stage": rotation.stage.value}) if text else None
         with self._journal.writing(news) as db:
             db.execute(
                 "INSERT INTO munge_rotations (id, record) VALUES (?,?) "

@@ -6,8 +6,8 @@ import pytest
 
 from meshd.contract.faults import Kind
 from meshd.contract.steps import request
-from meshd.model.failure import FailureCause
-from meshd.plan.causes import cause_of_end
+from meshd.model.machine import FailureCause
+from meshd.plan.failure_rules import cause_of_end
 from meshd.provider_api import InstanceState
 from providers.aws.mapping import to_instance as aws_instance
 from providers.paperspace.mapping import failed_create

@@ -18,7 +18,7 @@ from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, SlurmNode
 from meshd.model.plan import Drain, Leave, Undrain
 from meshd.plan.fitness import Why, unfit
-from meshd.plan.sight import Sight
+from meshd.plan.plan_input import ClusterView
 from meshd.runtime.clock import SystemClock
 from meshd.slurm.nodes import JoinedNode
 from meshd.store.journal import Journal
@@ -49,7 +49,7 @@ async def judged(cluster: Cluster, m: Machine) -> tuple[Why | None, SlurmNode]:
     view, now = await cluster.client.view(), datetime.now(UTC)
     m = replace(m, heartbeat_at=now)
     seen = snapshot(slurm=Fresh(view, now), tailnet=Fresh(tailnet(peer(m)), now))
-    found = unfit(m, Sight.of(seen, Policy(), now))
+    found = unfit(m, ClusterView.of(seen, Policy(), now))
     return (found.why if found else None), view.nodes[m.slot]
 
 

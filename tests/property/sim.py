@@ -27,7 +27,7 @@ from meshd.model.hardware import NodeFacts, NodeShape
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
 from meshd.plan.fitness import Why, unfit
-from meshd.plan.sight import Sight
+from meshd.plan.plan_input import ClusterView
 from meshd.provider_api import (
     Instance,
     InstanceId,
@@ -630,8 +630,8 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
 
 def _ailing(daemon: Daemon) -> list[tuple[str, Why]]:
     """The nodes that are not fit, and that nobody holds on purpose."""
-    sight = Sight.of(daemon.snapshot(), daemon.policy, daemon.world.clock.now())
-    found = [(m, unfit(m, sight)) for m in daemon.journal.machines() if m.phase is Phase.READY]
+    cluster_view = ClusterView.of(daemon.snapshot(), daemon.policy, daemon.world.clock.now())
+    found = [(m, unfit(m, cluster_view)) for m in daemon.journal.machines() if m.phase is Phase.READY]
     return [(m.slot, verdict.why) for m, verdict in found if verdict is not None and not verdict.deliberate]
 
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from meshd.model import plan as p
 from meshd.model.desired import Cause, Cooldown, Desired, Pool, Target
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
-from meshd.model.observed import Fresh
-from meshd.model.report import AgentReport
+from meshd.model.observed import AgentReport, Fresh
 from meshd.plan.fitness import Unfit, Why, marks_with
 from meshd.plan.planner import plan
 from meshd.plan.repair import RESTARTED
@@ -116,7 +115,7 @@ class Ideal:
             self.blocks[key] = Cooldown(key, self.now + timedelta(seconds=600), "one was", 1, Cause.UNFIT)
         if isinstance(step, p.RestartSlurmd) and ILLS[self.ills[m.name]][2]:
             del self.ills[m.name]
-        if not isinstance(step, p.NoteFitness | p.RestartSlurmd | p.Replace):
+        if not isinstance(step, p.RecordFitness | p.RestartSlurmd | p.Replace):
             (self.drained.add if isinstance(step, p.Drain) else self.drained.discard)(m.slot)
         to, changes = self.outcome(step, m)
         m = m.moved(to, self.now, step.reason) if to else m
@@ -130,17 +129,17 @@ class Ideal:
         asked = {"marks": {**m.marks, "terminate_called": self.now}}
         table: dict[type[p.Step], tuple[Phase | None, dict[str, Any]]] = {
             p.Launch: (Phase.BOOTING, bought),
-            p.NotePeer: (Phase.JOINING, {}),
-            p.NoteDevice: (None, {"marks": {**m.marks, "device_gone": self.now}}),
-            p.NoteFitness: (None, {"marks": self.marks(step, m)}),
+            p.RecordPeer: (Phase.JOINING, {}),
+            p.RecordDevice: (None, {"marks": {**m.marks, "device_gone": self.now}}),
+            p.RecordFitness: (None, {"marks": self.marks(step, m)}),
             p.RestartSlurmd: (None, {"marks": {**m.marks, RESTARTED: self.now}}),
             p.Undrain: (None, {}),
             p.Replace: (Phase.DRAINING, {"failure": step.reason}),
-            p.NotePublished: (None, {"line_published": True}),
+            p.RecordPublished: (None, {"line_published": True}),
             p.StartSlurmd: (Phase.TESTING, {"slurmd_started": True}),
-            p.Accept: (Phase.READY, {}),
+            p.MarkReady: (Phase.READY, {}),
             p.Remove: (None, {"removal": getattr(step, "removal", "")}),
-            p.KeepAfterAll: (Phase.READY if m.phase is Phase.DRAINING else None, {"removal": ""}),
+            p.CancelRemoval: (Phase.READY if m.phase is Phase.DRAINING else None, {"removal": ""}),
             p.Drain: (None, {}),
             p.Leave: (None, {"left_slurm": True}),
             p.Terminate: (None, asked),
@@ -150,7 +149,7 @@ class Ideal:
     @staticmethod
     def marks(step: p.Step, m: Machine) -> dict[str, datetime]:
         """The machine's marks with the verdict in them, where that is what the step notes."""
-        if not isinstance(step, p.NoteFitness):
+        if not isinstance(step, p.RecordFitness):
             return m.marks
         return marks_with(m, Unfit(Why(step.why), step.reason, step.since) if step.why else None)
 

@@ -21,8 +21,8 @@ from meshd.errors import JoinRefused
 from meshd.model.desired import Target
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, TailnetPeer
+from meshd.store.events import Origin
 from meshd.store.journal import Journal
-from meshd.store.news import Origin
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import FACTS, NOW, machine, tailnet
 

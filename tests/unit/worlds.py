@@ -11,7 +11,7 @@ from meshd.model.hardware import NodeFacts, NodeShape
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
-from meshd.plan.sight import Sight
+from meshd.plan.plan_input import ClusterView
 from meshd.provider_api import Instance, InstanceId, InstanceState, Offer, ProviderName
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -78,9 +78,9 @@ def snapshot(**parts: Any) -> Snapshot:
     return replace(plain, **parts)
 
 
-def sight(policy: Policy | None = None, **parts: Any) -> Sight:
+def cluster_view(policy: Policy | None = None, **parts: Any) -> ClusterView:
     """What is known of single nodes at NOW."""
-    return Sight.of(snapshot(**parts), policy or Policy(), NOW)
+    return ClusterView.of(snapshot(**parts), policy or Policy(), NOW)
 
 
 def around(m: Machine, *states: str, jobs: dict[str, str] | None = None, **parts: Any) -> Snapshot:

@@ -21,7 +21,7 @@ from meshd.model.observed import Fresh, Snapshot
 from meshd.model.words import counted
 from meshd.munge.client import MungeClient
 from meshd.plan import capabilities
-from meshd.plan.ipv4 import NO_IPV4_CURE, head_without_ipv4, machines_without_ipv4
+from meshd.plan.devices import NO_IPV4_CURE, head_without_ipv4, machines_without_ipv4
 from meshd.provider_api import Provider
 
 CHECK_TIMEOUT_S = 20.0

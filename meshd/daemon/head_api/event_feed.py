@@ -12,7 +12,7 @@ from meshd.store.events import Event, EventFilter
 from meshd.store.journal import Journal
 
 
-class News:
+class NewEvent:
     """Reads the journal's events and waits for new ones. Build it inside a running event loop."""
 
     def __init__(self, journal: Journal, clock: Clock) -> None:

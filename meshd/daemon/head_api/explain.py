@@ -14,11 +14,11 @@ from meshd.daemon.machines.controller import Tick
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, Machine, Phase
 from meshd.model.plan import RequestMachine
-from meshd.plan import story
+from meshd.plan import explanation
 from meshd.plan.fitness import is_ready, unfit
 from meshd.plan.grow import amount, unit_of
+from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import supply_gpus, units
-from meshd.plan.sight import Sight
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 
@@ -44,12 +44,14 @@ class _Now:
         """What a machine is doing."""
         block = self.desired.blocks.get(f"provider:{machine.provider}")
         held = block if block is not None and block.until > self.at else None
-        scene = story.Scene(self.desired.policy, views.slurm_of(self.tick.snapshot), held, unfit(machine, self._sight))
-        return story.doing(machine, scene)
+        context = explanation.Context(
+            self.desired.policy, views.slurm_of(self.tick.snapshot), held, unfit(machine, self._cluster_view)
+        )
+        return explanation.doing(machine, context)
 
     @property
-    def _sight(self) -> Sight:
-        return Sight.of(self.tick.snapshot, self.desired.policy, self.at)
+    def _cluster_view(self) -> ClusterView:
+        return ClusterView.of(self.tick.snapshot, self.desired.policy, self.at)
 
     def why_none(self, slot: str, pool: str, machines: list[Machine]) -> str:
         """Why no machine stands behind a slot. `machines` are the pool's."""
@@ -78,7 +80,7 @@ class _Now:
             return f"it has no target: it is held as it is (`meshctl scale --pool {pool} --gpus N` sets one)"
         supply = [m for m in machines if m.phase in COUNTS_AS_SUPPLY and not m.removal]
         there = sum(units(m) for m in supply if m.phase is Phase.READY)
-        broken = sum(units(m) for m in supply if m.phase is Phase.READY and not is_ready(m, self._sight))
+        broken = sum(units(m) for m in supply if m.phase is Phase.READY and not is_ready(m, self._cluster_view))
         wanted = amount(target.gpus, self.desired.pools[pool])
         text = f"{wanted} wanted: {there - broken} ready, {sum(map(units, supply)) - there} on their way"
         text += f", {broken} unfit" if broken else ""
@@ -93,7 +95,7 @@ class _Now:
     def constraints(self, pool: str) -> list[str]:
         """What an offer must meet."""
         found = self.desired.pools.get(pool)
-        return story.constraints(found, self.target(pool)) if found else []
+        return explanation.constraints(found, self.target(pool)) if found else []
 
     def next_rungs(self, pool: str, machines: list[Machine]) -> list[s.AlternativeRow]:
         """The offers that come next, and why the others would not do; none for a pool that has all. `machines`: its."""
@@ -149,7 +151,7 @@ class Explainer:
         target = now.target(pool)
         made = self._journal.machines_of_slot(slot, RUNGS_MAX)
         newest = machine or (made[0] if made else None)
-        rungs = story.ladder(made, newest.name if newest else "", target.at if target else None)
+        rungs = explanation.attempts(made, newest.name if newest else "", target.at if target else None)
         why = now.doing(machine) if machine else now.why_none(slot, pool, self._of(pool))
         if machine and machine.phase is Phase.GONE and made and made[0].name != machine.name:
             why += f". Slot {slot} went on with {made[0].name}"
@@ -199,6 +201,6 @@ def _also_there(slot: str, machine: Machine | None, machines: list[Machine]) -> 
 def _rung(machine: Machine) -> s.RungRow:
     return s.RungRow(
         at=machine.launch_called_at or machine.created_at, machine=machine.name, offer=machine.offer.key,
-        provider=machine.provider, usd_per_hour=machine.usd_per_hour, outcome=story.outcome(machine),
-        words=story.words(machine),
+        provider=machine.provider, usd_per_hour=machine.usd_per_hour, outcome=explanation.outcome(machine),
+        words=explanation.words(machine),
     )  # fmt: skip

@@ -14,8 +14,8 @@ from meshd.model.machine import COSTS_MONEY, Machine
 from meshd.model.observed import Snapshot
 from meshd.obs.metrics import Standing
 from meshd.plan.fitness import Why, count, is_ready
+from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import units
-from meshd.plan.sight import Sight
 
 SEVERITIES = ("error", "warning", "info")
 
@@ -33,13 +33,13 @@ def standing(
     now: datetime,
 ) -> Standing:
     """Everything at this moment. Pools and severities that have nothing are there with 0: alerts can rely on them."""
-    sight = Sight.of(snapshot, desired.policy, now)
+    cluster_view = ClusterView.of(snapshot, desired.policy, now)
     unfit = {(pool, why.value): 0 for pool in desired.pools for why in Why}
-    unfit.update({(pool, why.value): number for (pool, why), number in count(machines, sight).items()})
+    unfit.update({(pool, why.value): number for (pool, why), number in count(machines, cluster_view).items()})
     ready = Counter(dict.fromkeys(desired.pools, 0))
     usd: defaultdict[tuple[str, str], float] = defaultdict(float)
     for machine in machines:
-        if is_ready(machine, sight):
+        if is_ready(machine, cluster_view):
             ready[machine.pool] += units(machine)
         if machine.phase in COSTS_MONEY:
             usd[machine.pool, machine.provider] += machine.usd_per_hour

@@ -10,14 +10,13 @@ from meshd.daemon.providers.breaker import Breaker
 from meshd.daemon.providers.off import OffProvider
 from meshd.errors import Fault
 from meshd.model.desired import Desired
-from meshd.model.failure import FailureCause
 from meshd.model.ids import MachineName
-from meshd.model.machine import DEVICE_GONE, IN_SLURM, UNREADABLE, Machine, Phase
+from meshd.model.machine import DEVICE_GONE, IN_SLURM, UNREADABLE, FailureCause, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, Unavailable
 from meshd.model.plan import Warn
 from meshd.model.words import ending
-from meshd.plan.causes import cause_of_words
 from meshd.plan.devices import expiring_keys, same_machine_id
+from meshd.plan.failure_rules import cause_of_words
 from meshd.plan.prices import refresh_words, rented_by_stale
 from meshd.plan.scale import supply_gpus
 from meshd.provider_api import Provider

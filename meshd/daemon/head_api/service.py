@@ -15,7 +15,7 @@ from meshd.api.auth import Actor
 from meshd.api.faults import NotReady
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.head_api import problems, views
-from meshd.daemon.head_api.event_feed import News
+from meshd.daemon.head_api.event_feed import NewEvent
 from meshd.daemon.head_api.event_filter import event_filter
 from meshd.daemon.head_api.explain import Explainer
 from meshd.daemon.head_api.machines import MachineService
@@ -35,7 +35,7 @@ from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.desired import Cooldown, Desired, Pool, Target
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
-from meshd.plan.causes import is_of_pool
+from meshd.plan.failure_rules import is_of_pool
 from meshd.plan.fitness import unfit
 from meshd.plan.grow import amount, unit_of
 from meshd.plan.replace import block_key
@@ -121,7 +121,7 @@ class HeadService:
         self._logs = logs
         self._explainer = Explainer(self._journal, desired, self._tick, clock)
         self._started_at = clock.now()
-        self._news = News(self._journal, clock)
+        self._news = NewEvent(self._journal, clock)
         self._machines = MachineService(machine_store, reconciler, slurm, desired, clock)
 
     def _tick(self) -> Tick:
@@ -138,7 +138,7 @@ class HeadService:
         now, desired, machines = self._clock.now(), self._desired(), self._journal.machines()
         tick = self._reconciler.last
         slurm = views.slurm_of(tick.snapshot if tick else None)
-        sight = views.sight_of(tick.snapshot if tick else None, desired.policy, now)
+        cluster_view = views.cluster_view_of(tick.snapshot if tick else None, desired.policy, now)
         partitions = self._partitions()
         by_pool: dict[str, list[Machine]] = {}
         for machine in machines:
@@ -153,7 +153,7 @@ class HeadService:
             sources=views.sources(tick.snapshot, now, self._slurm_ping) if tick else [],
             pools=[
                 views.pool_view(
-                    pool, partitions.get(pool.name, pool.name), by_pool.get(pool.name, []), desired, slurm, sight
+                    pool, partitions.get(pool.name, pool.name), by_pool.get(pool.name, []), desired, slurm, cluster_view
                 )
                 for pool in desired.pools.values()
             ],
@@ -188,8 +188,8 @@ class HeadService:
             *self._problems_of_others(),
         ]
         if tick is not None:
-            sight = views.sight_of(tick.snapshot, desired.policy, now)
-            found += node_health.problems(machines, desired, sight)
+            cluster_view = views.cluster_view_of(tick.snapshot, desired.policy, now)
+            found += node_health.problems(machines, desired, cluster_view)
             found += problems.of_sources(tick.snapshot)
             if self._slurm_ping is not None:
                 found += self._slurm_ping.problems(tick.snapshot.slurm)
@@ -202,9 +202,9 @@ class HeadService:
         """All machines that are not GONE."""
         now, tick = self._clock.now(), self._reconciler.last
         slurm = views.slurm_of(tick.snapshot if tick else None)
-        sight = views.sight_of(tick.snapshot if tick else None, self._desired().policy, now)
+        cluster_view = views.cluster_view_of(tick.snapshot if tick else None, self._desired().policy, now)
         machines = sorted(self._journal.machines(), key=lambda m: (m.pool, slot_order(m.slot), m.name))
-        return s.NodesView(at=now, nodes=[views.node_row(machine, slurm, sight) for machine in machines])
+        return s.NodesView(at=now, nodes=[views.node_row(machine, slurm, cluster_view) for machine in machines])
 
     async def events(self, query: s.EventsQuery) -> s.EventsView:
         """Events, waited for when there are none."""
@@ -242,11 +242,11 @@ class HeadService:
         machine = self._journal.machine(view.machine) if view.machine else None
         if machine is None or machine.phase not in IN_SLURM:
             return view
-        sight = views.sight_of(self._tick().snapshot, self._desired().policy, self._clock.now())
-        wrong = unfit(machine, sight) is not None or machine.phase is not Phase.READY
+        cluster_view = views.cluster_view_of(self._tick().snapshot, self._desired().policy, self._clock.now())
+        wrong = unfit(machine, cluster_view) is not None or machine.phase is not Phase.READY
         log = await self._logs.fetch(machine.name) if wrong and self._logs is not None else None
         of_pool = [m for m in self._journal.machines() if m.pool == machine.pool]
-        return view.model_copy(update={"health": health_view(machine, of_pool, self._desired(), sight, log)})
+        return view.model_copy(update={"health": health_view(machine, of_pool, self._desired(), cluster_view, log)})
 
     async def munge_rotation(self) -> s.MungeRotationView:
         """The rotation of the munge key."""

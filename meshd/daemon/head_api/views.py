@@ -11,20 +11,17 @@ from meshd.api.plans import plan_view as document
 from meshd.daemon.slurm.ping import DOWN, SlurmPing
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
-from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot
+from meshd.model.observed import AgentReport, Fresh, Observation, SlurmNode, SlurmView, Snapshot
 from meshd.model.plan import Plan, RequestMachine
-from meshd.model.report import AgentReport
 from meshd.plan import fitness
-from meshd.plan.alternatives import looked_at
-from meshd.plan.choice import Choice, Rule
+from meshd.plan.alternatives import OfferRule, Selection, considered
 from meshd.plan.fitness import is_ready
 from meshd.plan.grow import unit_of
+from meshd.plan.plan_input import ClusterView, PlanInput
+from meshd.plan.plan_summary import overshoot_gpus
 from meshd.plan.prices import is_stale
-from meshd.plan.render import overshoot_gpus
 from meshd.plan.scale import growth_of, units
-from meshd.plan.sight import Sight
 from meshd.plan.target_options import options_of
-from meshd.plan.world import World
 from meshd.provider_api import Offer
 from meshd.store.events import Event
 
@@ -52,13 +49,18 @@ def sources(snapshot: Snapshot, now: datetime, slurm_ping: SlurmPing | None = No
     ]
 
 
-def sight_of(snapshot: Snapshot | None, policy: Policy, now: datetime) -> Sight:
+def cluster_view_of(snapshot: Snapshot | None, policy: Policy, now: datetime) -> ClusterView:
     """What is known of single nodes; nothing before the first tick."""
-    return Sight.of(snapshot, policy, now) if snapshot else Sight(now, policy)
+    return ClusterView.of(snapshot, policy, now) if snapshot else ClusterView(now, policy)
 
 
 def pool_view(
-    pool: Pool, partition: str, machines: Sequence[Machine], desired: Desired, slurm: SlurmView | None, sight: Sight
+    pool: Pool,
+    partition: str,
+    machines: Sequence[Machine],
+    desired: Desired,
+    slurm: SlurmView | None,
+    cluster_view: ClusterView,
 ) -> s.PoolView:
     """A pool and how far it is."""
     target = desired.target(pool)
@@ -71,11 +73,11 @@ def pool_view(
         target_gpus=target.gpus if target else 0,
         unit=unit_of(pool),
         options=list(options_of(target)) if target else [],
-        ready_gpus=sum(units(m) for m in machines if is_ready(m, sight)),
+        ready_gpus=sum(units(m) for m in machines if is_ready(m, cluster_view)),
         unfit_gpus=sum(
-            units(m) for m in machines if m.phase is Phase.READY and not m.removal and not is_ready(m, sight)
+            units(m) for m in machines if m.phase is Phase.READY and not m.removal and not is_ready(m, cluster_view)
         ),
-        unfit={why.value: number for (_, why), number in sorted(fitness.count(machines, sight).items())},
+        unfit={why.value: number for (_, why), number in sorted(fitness.count(machines, cluster_view).items())},
         machines=dict(Counter(m.phase.value for m in machines)),
         usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
         queue=s.QueueView(
@@ -108,9 +110,9 @@ def slurm_state(node: SlurmNode | None) -> str:
     return "+".join(sorted(node.states, key=_base_first)) if node else ""
 
 
-def node_row(machine: Machine, slurm: SlurmView | None, sight: Sight) -> s.NodeRow:
+def node_row(machine: Machine, slurm: SlurmView | None, cluster_view: ClusterView) -> s.NodeRow:
     """One machine."""
-    now, found = sight.now, fitness.unfit(machine, sight)
+    now, found = cluster_view.now, fitness.unfit(machine, cluster_view)
     node = slurm.nodes.get(machine.slot) if slurm and machine.line_published else None
     return s.NodeRow(
         machine=machine.name, slot=machine.slot, pool=machine.pool, provider=machine.provider,
@@ -122,7 +124,7 @@ def node_row(machine: Machine, slurm: SlurmView | None, sight: Sight) -> s.NodeR
         heartbeat_age_s=round((now - machine.heartbeat_at).total_seconds(), 1) if machine.heartbeat_at else None,
         usd_per_hour=machine.usd_per_hour, reason=machine.reason, failure=machine.failure,
         unfit=found.why.value if found else "", unfit_text=found.words if found else "",
-        unfit_since=found.since if found else None, gpu_load=gpu_load(sight.report(machine)),
+        unfit_since=found.since if found else None, gpu_load=gpu_load(cluster_view.report(machine)),
     )  # fmt: skip
 
 
@@ -155,8 +157,8 @@ def plan_view(
     """A plan for people, with the offers that were looked at."""
     requests = [step for step in plan.steps if isinstance(step, RequestMachine)]
     chosen = {step.offer.key for step in requests}
-    looked_at = alternatives({step.pool for step in requests}, chosen, snapshot, desired, now, machines)
-    return document(plan, machines, looked_at, overshoot_gpus(plan, machines, desired))
+    considered = alternatives({step.pool for step in requests}, chosen, snapshot, desired, now, machines)
+    return document(plan, machines, considered, overshoot_gpus(plan, machines, desired))
 
 
 def alternatives(
@@ -171,7 +173,7 @@ def alternatives(
 
     `machines` are those that the choice was made beside.
     """
-    world = World.of(snapshot, desired.policy, now, desired.blocks)
+    given = PlanInput.of(snapshot, desired.policy, now, desired.blocks)
     offers = snapshot.known_offers
     taken = set(chosen)
     found = [
@@ -180,21 +182,21 @@ def alternatives(
     return [
         _alternative(offer, taken, rule, note, stale=is_stale(offer, now, desired.policy.price_stale_after_s))
         for pool, target in found
-        for offer, rule, note in looked_at(
-            offers, pool, target, desired.blocks, taken, now, _choice(desired, pool, machines, snapshot, world)
+        for offer, rule, note in considered(
+            offers, pool, target, desired.blocks, taken, now, _choice(desired, pool, machines, snapshot, given)
         )
     ]
 
 
 def _choice(
-    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, world: World
-) -> Choice | None:
+    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, given: PlanInput
+) -> Selection | None:
     alive = [m for m in machines if m.pool == pool.name and m.phase is not Phase.GONE]
-    growth = growth_of(desired, pool, alive, snapshot, world)
-    return growth.choice() if growth is not None else None
+    growth = growth_of(desired, pool, alive, snapshot, given)
+    return growth.selection() if growth is not None else None
 
 
-def _alternative(offer: Offer, chosen: set[str], rule: Rule, note: str, *, stale: bool) -> s.AlternativeRow:
+def _alternative(offer: Offer, chosen: set[str], rule: OfferRule, note: str, *, stale: bool) -> s.AlternativeRow:
     return s.AlternativeRow(
         offer=offer.key, provider=offer.provider, region=offer.zone or offer.region, instance_type=offer.instance_type,
         gpu=offer.gpu, gpus=offer.gpus, usd_per_hour=offer.usd_per_hour,
@@ -203,9 +205,9 @@ def _alternative(offer: Offer, chosen: set[str], rule: Rule, note: str, *, stale
     )  # fmt: skip
 
 
-def status_line(machines: Sequence[Machine], problems: Sequence[s.ProblemView], sight: Sight) -> str:
+def status_line(machines: Sequence[Machine], problems: Sequence[s.ProblemView], cluster_view: ClusterView) -> str:
     """One line for `systemctl status`."""
-    ready = sum(m.gpus for m in machines if is_ready(m, sight))
+    ready = sum(m.gpus for m in machines if is_ready(m, cluster_view))
     coming = sum(m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY for m in machines)
     leaving = sum(m.phase in {Phase.DRAINING, Phase.TERMINATING, Phase.LOST} for m in machines)
     usd = sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY)

@@ -14,10 +14,10 @@ from meshd.daemon.machines.store import MachineStore
 from meshd.model.desired import TRIED_ALONE, Cause, Cooldown, Desired, Target
 from meshd.model.machine import Machine
 from meshd.model.observed import Snapshot
-from meshd.plan.causes import counts_in_a_row, scopes
-from meshd.plan.memory import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
+from meshd.plan.backoff import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
+from meshd.plan.failure_rules import counts_in_a_row, scopes
 from meshd.plan.placement import blocked_by, usable
-from meshd.plan.sight import LONG_AGO
+from meshd.plan.plan_input import LONG_AGO
 
 
 class BootBreaker:

@@ -27,15 +27,14 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.model.desired import Cause
-from meshd.model.failure import FailureCause
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
 from meshd.plan import capabilities
 from meshd.plan.placement import blocked_by
 from meshd.plan.prices import price_words
 from meshd.provider_api import Instance, LaunchRequest, Provider
-from meshd.store.join_tickets import JoinTickets
+from meshd.store.join_tokens import JoinTokens
 
 log = structlog.get_logger(__name__)
 
@@ -293,7 +292,7 @@ class CloudSteps:
         """
         now, instance = self._machine_store.now(), step.instance
         if self._machine_store.journal.machine(MachineName(instance.token)) is None:
-            JoinTickets(self._machine_store.journal).close(instance.token, "the journal had lost the machine", now)
+            JoinTokens(self._machine_store.journal).close(instance.token, "the journal had lost the machine", now)
         self._machine_store.new(
             Machine(
                 name=MachineName(instance.token), pool=PoolName(step.pool), slot=SlotName(step.slot),

@@ -15,14 +15,14 @@ from meshd.errors import IllegalMove, StoreError
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase, without_future
 from meshd.model.observed import Fresh, Snapshot
-from meshd.model.plan import NoteDevice, NoteFitness, NotePublished, Plan, Step
+from meshd.model.plan import Plan, RecordDevice, RecordFitness, RecordPublished, Step
 from meshd.plan.planner import plan
 from meshd.provider_api import InstanceState
 from meshd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-NOTES = (NoteDevice, NoteFitness, NotePublished)
+NOTES = (RecordDevice, RecordFitness, RecordPublished)
 """Steps that only write down what is seen: when they are lost, the next tick has them again."""
 
 TICK_SPACING_S = 0.01

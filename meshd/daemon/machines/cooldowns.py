@@ -1,4 +1,4 @@
-"""What is left alone for a while after a cloud said no, or after its machine failed. The table is in plan/causes."""
+"""Writes cooldowns: after a cloud said no, or after its machine failed. The rules are in plan/failure_rules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from meshd.config import TimingSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import AuthFailed, NoCapacity, NotFound, ProviderError, QuotaExceeded, RateLimited, Transient
 from meshd.model.desired import Cause, Cooldown
-from meshd.model.failure import FailureCause
-from meshd.model.machine import Machine
-from meshd.plan.causes import QUOTA_S, Scope, Wait, region_key, rule_of
+from meshd.model.machine import FailureCause, Machine
+from meshd.plan.failure_rules import QUOTA_S, Scope, Wait, region_key, rule_of
 
 RETRY_TRANSIENT_S = 10.0
 BLOCK_AUTH_S = 120.0

@@ -18,7 +18,7 @@ from meshd.daemon.machines.store import MachineStore
 from meshd.errors import MeshdError
 from meshd.model import plan as p
 from meshd.model.machine import DEVICE_GONE, Phase
-from meshd.plan.signs import ASKED
+from meshd.plan.liveness import ASKED
 from meshd.runtime.clock import Clock
 from meshd.runtime.pauses import growing_pause_s
 
@@ -76,8 +76,8 @@ class Executor:
             p.AdoptOrphan: cloud.adopt_orphan,
             p.TerminateOrphan: cloud.terminate_orphan,
             p.StartSlurmd: nodes.start_slurmd,
-            p.Accept: nodes.accept,
-            p.KeepAfterAll: nodes.keep_after_all,
+            p.MarkReady: nodes.mark_ready,
+            p.CancelRemoval: nodes.cancel_removal,
             p.Drain: nodes.drain,
             p.Leave: nodes.leave,
             p.RemoveDevice: nodes.remove_device,
@@ -114,15 +114,15 @@ class Executor:
         match step:
             case p.Move():
                 self._move(step)
-            case p.NotePeer():
+            case p.RecordPeer():
                 self._note_peer(step)
-            case p.NoteDevice():
+            case p.RecordDevice():
                 self._note_device(step)
             case p.AskAgent():
                 self._ask_agent(step)
-            case p.NoteFitness():
+            case p.RecordFitness():
                 self._note_fitness(step)
-            case p.NotePublished():
+            case p.RecordPublished():
                 self._machine_store.change(step.subject, "published", step.reason, line_published=True)
             case p.Remove():
                 self._machine_store.change(
@@ -147,7 +147,7 @@ class Executor:
             vendor_words=step.vendor_words or machine.vendor_words,
         )  # fmt: skip
 
-    def _note_peer(self, step: p.NotePeer) -> None:
+    def _note_peer(self, step: p.RecordPeer) -> None:
         machine = self._machine_store.get(step.subject)
         facts: dict[str, Any] = {"tailnet_ip": step.tailnet_ip, "tailnet_id": step.tailnet_id, "path": step.path}
         if machine.phase is Phase.BOOTING:
@@ -163,7 +163,7 @@ class Executor:
             marks = {**machine.marks, ASKED: self._machine_store.now()}
             self._machine_store.journal.note(replace(machine, marks=marks))
 
-    def _note_device(self, step: p.NoteDevice) -> None:
+    def _note_device(self, step: p.RecordDevice) -> None:
         marks = {mark: at for mark, at in self._machine_store.get(step.subject).marks.items() if mark != DEVICE_GONE}
         if step.gone:
             marks[DEVICE_GONE] = self._machine_store.now()

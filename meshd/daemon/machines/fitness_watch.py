@@ -12,8 +12,8 @@ from meshd.model.desired import Cause, Desired
 from meshd.model.machine import Machine
 from meshd.model.observed import Snapshot
 from meshd.plan.fitness import marked
+from meshd.plan.plan_input import ClusterView
 from meshd.plan.replace import block_key, proved
-from meshd.plan.sight import Sight
 
 
 class FitnessWatch:
@@ -59,6 +59,6 @@ class FitnessWatch:
             key = block_key(pool)
             block = desired.blocks.get(key) or desired.cooled.get(key)
             if block is not None and block.cause is Cause.UNFIT:
-                sight = Sight.of(snapshot, desired.policy, now)
-                if proved(block, [m for m in machines if m.pool == pool], sight):
+                cluster_view = ClusterView.of(snapshot, desired.policy, now)
+                if proved(block, [m for m in machines if m.pool == pool], cluster_view):
                     self._machine_store.journal.unblock({key})

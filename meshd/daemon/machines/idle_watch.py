@@ -10,7 +10,7 @@ from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.plan.grow import amount
 from meshd.plan.idle import give_back, idle_since
-from meshd.plan.sight import Sight
+from meshd.plan.plan_input import ClusterView
 
 
 class IdleWatch:
@@ -30,7 +30,7 @@ class IdleWatch:
         timed = [pool for pool in desired.pools.values() if pool.idle_timeout_s is not None]
         names = {pool.name for pool in timed}
         machines = [m for m in self._machine_store.journal.machines() if m.pool in names] if names else []
-        self._idle = idle_since(self._idle, machines, Sight.of(snapshot, desired.policy, now)) if machines else {}
+        self._idle = idle_since(self._idle, machines, ClusterView.of(snapshot, desired.policy, now)) if machines else {}
         for pool in timed:
             target = desired.targets.get(pool.name)
             found = give_back(pool, target, [m for m in machines if m.pool == pool.name], self._idle, now)

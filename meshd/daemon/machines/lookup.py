@@ -9,9 +9,9 @@ from meshd.daemon.machines.store import MachineStore
 from meshd.errors import ProviderError
 from meshd.model.machine import Machine
 from meshd.model.plan import AskCloud
-from meshd.plan.causes import cause_of_end
+from meshd.plan.failure_rules import cause_of_end
 from meshd.plan.leaving import way_out
-from meshd.plan.signs import ENDED
+from meshd.plan.liveness import ENDED
 from meshd.provider_api import Instance, InstanceId, InstanceState, Provider, ProviderName
 
 

@@ -14,14 +14,13 @@ from meshd.daemon.machines.repair_steps import NodeRepairs
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import MeshdError, TailnetError
 from meshd.model.desired import TRIED_ALONE
-from meshd.model.failure import FailureCause
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.observed import SlurmNode, SlurmView
-from meshd.model.plan import Accept, DisableKeyExpiry, Drain, KeepAfterAll, Leave, RemoveDevice, StartSlurmd
-from meshd.plan.causes import scopes
+from meshd.model.plan import CancelRemoval, DisableKeyExpiry, Drain, Leave, MarkReady, RemoveDevice, StartSlurmd
+from meshd.plan.devices import NO_IPV4
+from meshd.plan.failure_rules import scopes
 from meshd.plan.fitness import OURS as MARK
 from meshd.plan.fitness import before, by_person
-from meshd.plan.ipv4 import NO_IPV4
 from meshd.plan.leaving import way_out
 
 log = structlog.get_logger(__name__)
@@ -114,7 +113,7 @@ class NodeSteps:
             return
         self._machine_store.move(step.subject, Phase.TESTING, "slurmd was started", slurmd_started=True)
 
-    async def accept(self, step: Accept) -> None:
+    async def mark_ready(self, step: MarkReady) -> None:
         """Resume a node that meshd had drained, and call it READY."""
         await self._until_quiet()
         machine = self._machine_store.get(step.subject)
@@ -132,7 +131,7 @@ class NodeSteps:
         self._machine_store.move(machine.name, Phase.READY, step.reason, ready_at=self._machine_store.now())
         self._machine_store.proved(*scopes(machine.pool, machine.offer), causes=TRIED_ALONE)
 
-    async def keep_after_all(self, step: KeepAfterAll) -> None:
+    async def cancel_removal(self, step: CancelRemoval) -> None:
         """Undo a drain of ours; a machine that was not drained yet only stays."""
         machine = self._machine_store.get(step.subject)
         if machine.phase is not Phase.DRAINING:

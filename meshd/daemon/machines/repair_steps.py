@@ -11,10 +11,9 @@ from meshd.api.node_schema import Verb
 from meshd.config import TimingSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.model.desired import Cause
-from meshd.model.failure import FailureCause
-from meshd.model.machine import Phase
+from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import SlurmView
-from meshd.model.plan import NoteFitness, Replace, RestartSlurmd, Undrain
+from meshd.model.plan import RecordFitness, Replace, RestartSlurmd, Undrain
 from meshd.plan.fitness import MARK, OURS, Unfit, Why, marks_with
 from meshd.plan.repair import RESTARTED
 from meshd.plan.replace import block_key, cooldown_most_s
@@ -55,7 +54,7 @@ class NodeRepairs:
         self._agents = agents
         self._timing = timing
 
-    def note(self, step: NoteFitness) -> None:
+    def note(self, step: RecordFitness) -> None:
         """Journal the verdict."""
         machine = self._machine_store.get(step.subject)
         found = Unfit(Why(step.why), step.reason, step.since) if step.why else None

@@ -12,12 +12,11 @@ import structlog
 from meshd.daemon.machines.event_budget import EventBudget
 from meshd.errors import StoreError
 from meshd.model.desired import TRIED_ALONE, Cause, Cooldown
-from meshd.model.failure import FailureCause
-from meshd.model.machine import Machine, Phase
-from meshd.plan import memory
+from meshd.model.machine import FailureCause, Machine, Phase
+from meshd.plan import backoff
 from meshd.runtime.clock import Clock
+from meshd.store.events import NewEvent, Origin
 from meshd.store.journal import Journal
-from meshd.store.news import News, Origin
 
 log = structlog.get_logger(__name__)
 
@@ -104,7 +103,7 @@ class MachineStore:
 
     def node_event(self, name: str, kind: str, *texts: str) -> None:
         """Write events that a node causes, together, but for those above what that machine may cause."""
-        news = [News(self.now(), kind, text, name, origin=Origin.NODE) for text in texts if self._may(name)]
+        news = [NewEvent(self.now(), kind, text, name, origin=Origin.NODE) for text in texts if self._may(name)]
         if news:
             self.journal.write_events(news)
 
@@ -126,13 +125,13 @@ class MachineStore:
         """Leave something alone that said no: longer each time in a row."""
         last = self.journal.last_block(key)
         return self.block(
-            memory.refused(last, key, self.now(), base_s=base_s, most_s=most_s, reason=reason, cause=cause)
+            backoff.refused(last, key, self.now(), base_s=base_s, most_s=most_s, reason=reason, cause=cause)
         )
 
     def paused(self, key: str, wait_s: float, reason: str, *, fault: bool) -> Cooldown:
         """Ask something again only in a while; `fault` says that it stumbled."""
         last = self.journal.last_block(key)
-        return self.block(memory.paused(last, key, self.now(), wait_s=wait_s, reason=reason, fault=fault))
+        return self.block(backoff.paused(last, key, self.now(), wait_s=wait_s, reason=reason, fault=fault))
 
     def block(self, block: Cooldown) -> Cooldown:
         """Leave something alone for a while. One that is in force already is not written again."""

@@ -12,7 +12,7 @@ from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import TailnetPeer
 from meshd.plan.admission import check_same
-from meshd.plan.ipv4 import NO_IPV4, NO_IPV4_CURE
+from meshd.plan.devices import NO_IPV4, NO_IPV4_CURE
 
 MEMORY_FRACTION = SlurmSettings().memory_fraction
 WAITING = frozenset({Phase.BOOTING, Phase.JOINING})

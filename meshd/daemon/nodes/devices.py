@@ -14,7 +14,7 @@ from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
 from meshd.plan.devices import CLONE_CURE, check_new_device, check_owner
 from meshd.runtime.tokenbucket import TokenBuckets
-from meshd.store.join_tickets import JoinTickets
+from meshd.store.join_tokens import JoinTokens
 
 SHOWN_FOR = timedelta(minutes=15)
 """A copy is a problem for so long after it spoke last; its agent comes again at least every minute."""
@@ -122,7 +122,7 @@ class MachineDevices:
                 f"its tailnet device was deleted and made anew: {new} instead of {old} ({why}); steps that srun had "
                 "started there may hang: scancel them"
             )
-        JoinTickets(self._machine_store.journal).rebind(record.name, peer.id, self._machine_store.now())
+        JoinTokens(self._machine_store.journal).rebind(record.name, peer.id, self._machine_store.now())
         self._machine_store.change(
             record.name, "device", text, tailnet_ip=new, tailnet_id=peer.id, former_ips=former, path=peer.path,
             line_published=record.line_published and (new == old or record.phase is not Phase.CONFIGURING),

@@ -11,15 +11,15 @@ from meshd.daemon.nodes.logs import LogTail
 from meshd.model.desired import Desired
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.plan.fitness import Unfit, Why, marked, silent, unfit
-from meshd.plan.prognosis import cure, next_step
+from meshd.plan.plan_input import ClusterView
 from meshd.plan.replace import STRIKES_TOLD, block_key
-from meshd.plan.sight import Sight
+from meshd.plan.unfit_advice import cure, next_step
 
 AT_ONCE = frozenset({Why.SILENT})
 """Told without a grace: the time that makes it a verdict is one already."""
 
 
-def problems(machines: Sequence[Machine], desired: Desired, sight: Sight) -> Iterable[s.ProblemView]:
+def problems(machines: Sequence[Machine], desired: Desired, cluster_view: ClusterView) -> Iterable[s.ProblemView]:
     """Nodes that are not fit for longer than the grace, and pools whose replacements become unfit too.
 
     Of a node that waits for its jobs before it leaves only its silence counts.
@@ -29,9 +29,9 @@ def problems(machines: Sequence[Machine], desired: Desired, sight: Sight) -> Ite
         by_pool.setdefault(machine.pool, []).append(machine)
     for machine in machines:
         leaves = machine.phase is Phase.DRAINING and not machine.left_slurm
-        found = silent(machine, sight) if leaves else unfit(machine, sight)
-        if found is not None and (leaves or not (machine.removal or machine.failure)) and _lasts(found, sight):
-            yield _problem(machine, found, by_pool[machine.pool], desired, sight)
+        found = silent(machine, cluster_view) if leaves else unfit(machine, cluster_view)
+        if found is not None and (leaves or not (machine.removal or machine.failure)) and _lasts(found, cluster_view):
+            yield _problem(machine, found, by_pool[machine.pool], desired, cluster_view)
     for name in desired.pools:
         block = desired.blocks.get(block_key(name)) or desired.cooled.get(block_key(name))
         if block is not None and block.strikes >= STRIKES_TOLD:
@@ -44,14 +44,16 @@ def problems(machines: Sequence[Machine], desired: Desired, sight: Sight) -> Ite
             )
 
 
-def _lasts(found: Unfit, sight: Sight) -> bool:
-    return found.why in AT_ONCE or sight.now - found.since >= timedelta(seconds=sight.policy.unfit_grace_s)
+def _lasts(found: Unfit, cluster_view: ClusterView) -> bool:
+    return found.why in AT_ONCE or cluster_view.now - found.since >= timedelta(
+        seconds=cluster_view.policy.unfit_grace_s
+    )
 
 
 def _problem(
-    machine: Machine, found: Unfit, machines: Sequence[Machine], desired: Desired, sight: Sight
+    machine: Machine, found: Unfit, machines: Sequence[Machine], desired: Desired, cluster_view: ClusterView
 ) -> s.ProblemView:
-    after = next_step(machine, found, machines, desired, sight)
+    after = next_step(machine, found, machines, desired, cluster_view)
     pool = desired.pools.get(machine.pool)
     stays = found.deliberate or (pool is not None and not pool.replace_unfit)
     coming = any(m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY and marked(m) is None for m in machines)
@@ -67,29 +69,32 @@ def _problem(
 
 
 def health_view(
-    machine: Machine, machines: Sequence[Machine], desired: Desired, sight: Sight, log: LogTail | None
+    machine: Machine, machines: Sequence[Machine], desired: Desired, cluster_view: ClusterView, log: LogTail | None
 ) -> s.HealthView:
     """All that is known of how a machine is. `machines` are its pool's."""
-    found, node, report, peer = unfit(machine, sight), sight.node(machine), sight.report(machine), sight.peer(machine)
+    found, node = unfit(machine, cluster_view), cluster_view.node(machine)
+    report, peer = cluster_view.report(machine), cluster_view.peer(machine)
     tailnet = ""
     if peer is not None:
         seen = f" since {peer.last_seen:%Y-%m-%d %H:%M:%S} UTC" if peer.last_seen else ""
         tailnet = f"online {peer.path}".rstrip() if peer.online else f"offline{seen}"
-    elif sight.tailnet is not None and machine.tailnet_id:
+    elif cluster_view.tailnet is not None and machine.tailnet_id:
         tailnet = "its device was deleted"
     heard = machine.heartbeat_at
     view = s.HealthView(
         unfit=found.why.value if found else "",
         text=found.words if found else "",
         since=found.since if found else None,
-        next=next_step(machine, found, machines, desired, sight) if found and machine.phase is Phase.READY else "",
+        next=next_step(machine, found, machines, desired, cluster_view)
+        if found and machine.phase is Phase.READY
+        else "",
         cure=cure(machine, found) if found else "",
         slurm_state=views.slurm_state(node),
         slurm_reason=(reason := views.slurm_reason(node)),
         slurm_reason_by=node.reason_by if node and reason else "",
         slurm_reason_at=node.reason_at if node and reason else None,
         tailnet=tailnet,
-        heartbeat_age_s=round((sight.now - heard).total_seconds(), 1) if heard else None,
+        heartbeat_age_s=round((cluster_view.now - heard).total_seconds(), 1) if heard else None,
         log=list(log.lines) if log else [],
         log_at=log.at if log else None,
     )

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from meshd.api.schema import ProblemView
 from meshd.bootstrap.tokens import TICKET_CLOSED
 from meshd.errors import JoinRefused
+from meshd.store.events import NewEvent, Origin
 from meshd.store.journal import Journal
-from meshd.store.news import News, Origin
 
 SHOWN_FOR = timedelta(minutes=15)
 """It is a problem for so long after the last try."""
@@ -29,7 +29,7 @@ class JoinTokenWatch:
         pair = (machine, error.code)
         last = self._seen.pop(pair, None)
         if last is None or now - last[1] >= SHOWN_FOR:
-            news = News(now, "ticket", f"refused: {error}", machine, {"code": error.code}, Origin.NODE)
+            news = NewEvent(now, "ticket", f"refused: {error}", machine, {"code": error.code}, Origin.NODE)
             with self._journal.writing(news):
                 pass
         self._seen[pair] = (error.reason, now)

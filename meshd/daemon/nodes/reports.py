@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from meshd.api.node_schema import HeartbeatIn
 from meshd.model.machine import Machine
-from meshd.model.report import AgentReport, GpuLoad
-from meshd.plan.sight import LONG_AGO
+from meshd.model.observed import AgentReport, GpuLoad
+from meshd.plan.plan_input import LONG_AGO
 
 REBOOTS_APART = timedelta(minutes=1)
 """One event of a machine in so long: an agent may say what it likes."""

@@ -32,7 +32,7 @@ from meshd.munge.client import MungeClient
 from meshd.munge.key import fingerprint
 from meshd.obs.log import redact
 from meshd.plan.admission import check_facts
-from meshd.store.join_tickets import JoinTickets
+from meshd.store.join_tokens import JoinTokens
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +95,7 @@ class NodeService:
         reports: NodeReports | None = None,
     ) -> None:
         self._machine_store = machine_store
-        self._tickets = JoinTickets(machine_store.journal)
+        self._tickets = JoinTokens(machine_store.journal)
         self._watch = watch or JoinTokenWatch(machine_store.journal)
         self._tokens = tokens
         self._renewer = renewer or NodeTokenController(

@@ -20,7 +20,7 @@ from meshd.daemon.nodes.agents import Asks
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
 from meshd.runtime.clock import Clock
-from meshd.store.join_tickets import JoinTickets
+from meshd.store.join_tokens import JoinTokens
 from meshd.store.node_tokens import NodeTokens, Renewal, TokenGeneration
 
 log = structlog.get_logger(__name__)
@@ -194,7 +194,7 @@ class NodeTokenController:
                 continue
             reason = "its node token was stopped as compromised"
             self._tokens.raise_floor(machine.name, token.generation)
-            JoinTickets(self._machine_store.journal).close(machine.name, reason, self._clock.now())
+            JoinTokens(self._machine_store.journal).close(machine.name, reason, self._clock.now())
             self._machine_store.change(machine.name, "remove", reason, removal="wanted", reason=reason)
 
     def _standing(self, name: str, renewal: Renewal) -> Standing:

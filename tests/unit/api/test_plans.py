@@ -9,8 +9,8 @@ from meshd.api.plans import plan_view
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase
-from meshd.model.plan import KeepAfterAll, NotePublished, Plan, Remove, RequestMachine, Step, Warn
-from meshd.plan.render import overshoot_gpus
+from meshd.model.plan import CancelRemoval, Plan, RecordPublished, Remove, RequestMachine, Step, Warn
+from meshd.plan.plan_summary import overshoot_gpus
 from meshd.provider_api import Offer, ProviderName
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -35,7 +35,7 @@ def test_a_plan_as_document() -> None:
         (
             RequestMachine("a100-3", "24 GPUs are wanted", "a100", OFFER),
             Remove("lab-a100-1-aaaaaa", "not wanted"),
-            NotePublished("lab-a100-2-aaaaaa", "its line is in force"),
+            RecordPublished("lab-a100-2-aaaaaa", "its line is in force"),
         ),
         (Warn("a100", "too few slots", "raise max_nodes"),),
     )
@@ -66,7 +66,7 @@ def test_overshoot() -> None:
     assert over(12, *new) == 4
     assert over(12, new[0], machines=[ready]) == 4
     assert over(12, *new, Remove(ready.name, "its gang moves"), machines=[ready]) == 4
-    assert over(20, new[0], KeepAfterAll(draining.name, "wanted"), machines=[ready, draining]) == 4
+    assert over(20, new[0], CancelRemoval(draining.name, "wanted"), machines=[ready, draining]) == 4
     assert over(4, machines=[ready]) == 0, "what is there already is no overshoot of this plan"
     bare = replace(OFFER, gpu="", gpus=0)
     assert over(1, *(replace(step, offer=bare) for step in new)) == 1, "a machine without GPUs counts as one"

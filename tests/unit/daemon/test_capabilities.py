@@ -22,7 +22,7 @@ from meshd.model import plan as p
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
-from meshd.plan.alternatives import looked_at
+from meshd.plan.alternatives import considered
 from meshd.plan.capabilities import NO_TUN, words
 from meshd.plan.placement import usable, why_none
 from meshd.provider_api import MachineKind, ProviderCapabilities, ProviderContext, ProviderName
@@ -53,7 +53,7 @@ def test_they_are_no_candidates_however_cheap() -> None:
     assert usable([POD, OFFER], POOL, ONE, {}, NOW) == [OFFER]
     assert NO_TUN in why_none([POD], POOL, ONE, {}, NOW)
     assert "pods_have_tun" in why_none([POD], POOL, ONE, {}, NOW)
-    notes = {offer.key: note for offer, _, note in looked_at([POD, OFFER], POOL, ONE, {}, {OFFER.key}, NOW)}
+    notes = {offer.key: note for offer, _, note in considered([POD, OFFER], POOL, ONE, {}, {OFFER.key}, NOW)}
     assert notes[POD.key] == NO_TUN
 
 

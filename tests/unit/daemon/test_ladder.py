@@ -10,8 +10,7 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Cause, Target
-from meshd.model.failure import FailureCause
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.provider_api import Instance, InstanceState, Offer
 from tests.unit.daemon.small import Small

@@ -22,7 +22,7 @@ from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.ids import MachineName, SlotName
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
-from meshd.store.join_tickets import JoinTickets
+from meshd.store.join_tokens import JoinTokens
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import FACTS, GONE_DARK, NOW, ago, machine, peer, tailnet
 
@@ -76,7 +76,7 @@ async def test_a_machine_that_comes_back_with_another_device_keeps_its_slot(hous
     assert record.former_ips == (M.tailnet_ip,)
     assert DEVICE_GONE not in record.marks
     assert record.line_published
-    assert JoinTickets(house.small.journal).device(M.name) == "n-7"
+    assert JoinTokens(house.small.journal).device(M.name) == "n-7"
     (told,) = house.events("device")
     assert f"made anew: 100.64.0.77 instead of {M.tailnet_ip} (without an API credential" in told
     assert "scancel" in told

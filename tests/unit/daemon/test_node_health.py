@@ -22,7 +22,7 @@ from meshd.model.hardware import GpuFact
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode
 from meshd.plan.fitness import Why, marked
-from meshd.plan.sight import Sight
+from meshd.plan.plan_input import ClusterView
 from tests.clocks import HandClock
 from tests.unit.daemon.small import Small
 from tests.unit.daemon.test_logins import Rotator
@@ -84,11 +84,11 @@ class World(Small):
                     await self.beat(m, (sick or {}).get(m.slot, WELL))
             await self.tick(20)
 
-    def sight(self) -> Sight:
-        return Sight.of(self.seen, self.desired().policy, self.clock.now())
+    def cluster_view(self) -> ClusterView:
+        return ClusterView.of(self.seen, self.desired().policy, self.clock.now())
 
     def problems(self) -> list[Any]:
-        return list(node_health.problems(self.journal.machines(), self.desired(), self.sight()))
+        return list(node_health.problems(self.journal.machines(), self.desired(), self.cluster_view()))
 
     def holds(self, m: Machine, *states: str, reason: str, by: str = "slurm") -> None:
         """Slurm holds a node so."""
@@ -114,9 +114,9 @@ async def test_load_and_age_are_shown_and_written_to_no_disk(world: World) -> No
         await world.beat(FIRST)
     assert (len(world.journal.events()), world.journal.revision) == (events, revision)
     await world.tick()
-    row = views.node_row(world.get(FIRST.name), world.slurm.seen, world.sight())
+    row = views.node_row(world.get(FIRST.name), world.slurm.seen, world.cluster_view())
     assert [(gpu.utilization_percent, gpu.memory_used_mib) for gpu in row.gpu_load] == [(97, 70000)]
-    health = node_health.health_view(world.get(FIRST.name), [FIRST], world.desired(), world.sight(), None)
+    health = node_health.health_view(world.get(FIRST.name), [FIRST], world.desired(), world.cluster_view(), None)
     assert (health.unfit, health.slurmd_alive, health.munged_alive, health.load1) == ("", True, True, 0.5)
     assert (health.tailnet, health.os, health.slurmd_version) == ("online", FACTS.os, FACTS.slurmd_version)
 
@@ -128,7 +128,7 @@ async def test_a_broken_gpu_keeps_jobs_off_until_it_is_well(world: World) -> Non
     assert world.slurm.seen.nodes[FIRST.slot].reason == "meshd: GPU fault: nvidia-smi: GPU is lost"
     (problem,) = world.problems()
     assert (problem.severity, problem.machine, problem.pool) == ("warning", FIRST.name, "h100")
-    pool = views.pool_view(world.pool, "h100", world.journal.machines(), world.desired(), None, world.sight())
+    pool = views.pool_view(world.pool, "h100", world.journal.machines(), world.desired(), None, world.cluster_view())
     assert (pool.ready_gpus, pool.unfit_gpus, pool.unfit) == (1, 1, {"gpu_fault": 1})
     await world.go_on(2)
     assert not world.slurm.seen.nodes[FIRST.slot].drained
@@ -205,11 +205,11 @@ async def test_a_persons_node_is_shown_and_left_alone(world: World) -> None:
     (problem,) = world.problems()
     assert (problem.severity, problem.blocking) == ("info", True)
     coming = [*world.journal.machines(), machine(Phase.BOOTING, index=3)]
-    (problem,) = node_health.problems(coming, world.desired(), world.sight())
+    (problem,) = node_health.problems(coming, world.desired(), world.cluster_view())
     assert not problem.blocking, "who waits for the others waits on"
     assert world.get(FIRST.name).phase is Phase.READY
     assert world.slurm.orders == []
-    row = views.node_row(world.get(FIRST.name), world.slurm.seen, world.sight())
+    row = views.node_row(world.get(FIRST.name), world.slurm.seen, world.cluster_view())
     assert (row.unfit, row.slurm_reason) == ("drained_by_person", "drained by alice: bad GPU")
 
 

@@ -11,7 +11,7 @@ import pytest
 from meshd.daemon.observe.loop_lag import LATE_S, LoopLag
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Unavailable
-from meshd.model.plan import NoteFitness
+from meshd.model.plan import RecordFitness
 from meshd.plan.planner import plan
 from tests.clocks import HandClock
 from tests.unit.daemon.small import Small
@@ -58,7 +58,7 @@ async def test_the_notes_of_one_tick_are_one_write(tmp_path: Path) -> None:
         small.journal.put(one, "phase", "given", NOW)
     small.seen = replace(snapshot(), tailnet=Fresh(tailnet(), NOW, since=ago(3600)))
     planned = plan(small.desired(), small.journal.machines(), small.seen, NOW).steps
-    assert len([step for step in planned if isinstance(step, NoteFitness)]) == 8
+    assert len([step for step in planned if isinstance(step, RecordFitness)]) == 8
     commits = 0
 
     def trace(statement: str) -> None:

@@ -15,7 +15,7 @@ from meshd.config import TimingSettings
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.munge_key.quiesce import HOLD_MAX_S, Quiesce
 from meshd.model.machine import Phase
-from meshd.model.plan import Accept, StartSlurmd
+from meshd.model.plan import MarkReady, StartSlurmd
 from meshd.munge.rotation import UNSETTLED_MAX_S, Rotation, Stage, begin
 from tests.unit.daemon.small import Small
 from tests.unit.test_slurm_publish import JumpingClock, World, wanted
@@ -143,7 +143,9 @@ async def test_a_node_that_comes_in_at_that_moment_waits(tmp_path: Path) -> None
             assert small.agents.orders == small.slurm.orders == []
 
     clock.on_sleep = nothing_yet
-    await asyncio.gather(steps.start_slurmd(StartSlurmd(one.name, "now")), steps.accept(Accept(other.name, "up")))
+    await asyncio.gather(
+        steps.start_slurmd(StartSlurmd(one.name, "now")), steps.mark_ready(MarkReady(other.name, "up"))
+    )
     assert change.at.ended
     assert small.agents.orders == ["start_slurmd"]
     assert (small.machine_store.get(one.name).phase, small.machine_store.get(other.name).phase) == (

@@ -24,7 +24,7 @@ from meshd.model import plan as p
 from meshd.model.desired import Cause, Cooldown, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
-from meshd.plan.signs import ASKED
+from meshd.plan.liveness import ASKED
 from meshd.provider_api import Offer, ProviderName
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import NOW, OFFER, ago, around, instance, machine, node, snapshot
@@ -173,21 +173,21 @@ async def test_accept_resumes_only_what_meshd_drained(
 ) -> None:
     m = small.journal.put(machine(Phase.TESTING), "phase", "given", NOW)
     small.slurm.set(node(m, "IDLE", "DRAIN", reason=reason, address=address or m.tailnet_ip))
-    await do(small, p.Accept(m.name, "up"))
+    await do(small, p.MarkReady(m.name, "up"))
     assert bool(small.slurm.orders) is resumed
     assert small.get(m.name).phase is phase
 
 
 async def test_kept_after_all_its_drain_is_undone(small: Small) -> None:
     m = give(small, replace(LEAVING, removal="surplus"), "IDLE", "DRAIN")
-    await do(small, p.KeepAfterAll(m.name, "wanted again"))
+    await do(small, p.CancelRemoval(m.name, "wanted again"))
     assert small.slurm.orders == [f"resume {m.slot}"]
     assert (small.get(m.name).phase, small.get(m.name).removal) == (Phase.READY, "")
 
 
 async def test_a_drain_by_a_person_is_not_undone(small: Small) -> None:
     m = give(small, replace(LEAVING, removal="surplus", marks={}), "IDLE", "DRAIN")
-    await do(small, p.KeepAfterAll(m.name, "wanted again"))
+    await do(small, p.CancelRemoval(m.name, "wanted again"))
     assert small.slurm.orders == []
     assert small.get(m.name).phase is Phase.READY
 
@@ -198,7 +198,7 @@ async def test_removed_by_a_person_meanwhile_it_is_not_kept(small: Small) -> Non
         small.machine_store.change(m.name, "remove", "said root", removal="wanted"),
         None,
     )[1]
-    await do(small, p.KeepAfterAll(m.name, "wanted again"))
+    await do(small, p.CancelRemoval(m.name, "wanted again"))
     assert (small.get(m.name).phase, small.get(m.name).removal) == (Phase.DRAINING, "wanted")
 
 

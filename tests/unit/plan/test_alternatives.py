@@ -12,8 +12,7 @@ from meshd.model.desired import Cooldown, Desired, Pool, Target
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh
 from meshd.model.plan import RequestMachine
-from meshd.plan.alternatives import GOOD_MAX, OTHERS_MAX, looked_at
-from meshd.plan.choice import Rule
+from meshd.plan.alternatives import GOOD_MAX, OTHERS_MAX, OfferRule, considered
 from meshd.plan.planner import plan
 from meshd.provider_api import Offer, ProviderName
 from tests.unit.worlds import NOW, OFFER, instance, machine, snapshot
@@ -29,7 +28,7 @@ def offer(zone: str, usd: float, **changes: object) -> Offer:
 def looked(offers: list[Offer], *chosen: Offer, target: Target = TARGET, blocks: dict[str, Cooldown] | None = None,
            pool: Pool = POOL) -> dict[str, str]:  # fmt: skip
     keys = {one.key for one in chosen}
-    return {o.zone: note for o, _, note in looked_at(offers, pool, target, blocks or {}, keys, NOW)}
+    return {o.zone: note for o, _, note in considered(offers, pool, target, blocks or {}, keys, NOW)}
 
 
 def test_best_first_then_the_nearest_that_would_not_do() -> None:
@@ -93,27 +92,31 @@ CHEAP, SPOT = offer("r1a", 2), offer("r1b", 3, spot=True)
 
 
 def test_spot_that_is_preferred_is_not_called_cheaper() -> None:
-    assert rules([CHEAP, SPOT], spot="prefer") == {CHEAP.key: Rule.SPOT, SPOT.key: Rule.TAKEN}
+    assert rules([CHEAP, SPOT], spot="prefer") == {CHEAP.key: OfferRule.SPOT, SPOT.key: OfferRule.TAKEN}
 
 
 def test_price_fewest_machines_and_order() -> None:
     four, dear = offer("r1c", 7, gpus=4, instance_type="g.4"), offer("r1d", 8.5, gpus=4, instance_type="g.4b")
-    assert rules([CHEAP, four, dear], 4) == {CHEAP.key: Rule.PRICE, four.key: Rule.TAKEN, dear.key: Rule.PRICE}
+    assert rules([CHEAP, four, dear], 4) == {
+        CHEAP.key: OfferRule.PRICE,
+        four.key: OfferRule.TAKEN,
+        dear.key: OfferRule.PRICE,
+    }
     eight = replace(four, usd_per_hour=8.0)
-    assert rules([CHEAP, eight], 4) == {CHEAP.key: Rule.FEWEST, eight.key: Rule.TAKEN}
+    assert rules([CHEAP, eight], 4) == {CHEAP.key: OfferRule.FEWEST, eight.key: OfferRule.TAKEN}
     other = replace(CHEAP, provider=ProviderName("gce"))
-    assert rules([CHEAP, other], spread=True) == {CHEAP.key: Rule.TAKEN, other.key: Rule.ORDER}
+    assert rules([CHEAP, other], spread=True) == {CHEAP.key: OfferRule.TAKEN, other.key: OfferRule.ORDER}
     twin = offer("r1z", 2)
-    assert rules([CHEAP, twin]) == {CHEAP.key: Rule.TAKEN, twin.key: Rule.NAME}
+    assert rules([CHEAP, twin]) == {CHEAP.key: OfferRule.TAKEN, twin.key: OfferRule.NAME}
 
 
 def test_limits_are_told_where_they_decide() -> None:
-    assert rules([CHEAP, SPOT], 2, max_usd_per_hour=3.0, spot="never")[CHEAP.key] == Rule.TAKEN
-    assert rules([CHEAP], 4, spent=(CHEAP, CHEAP), max_usd_per_hour=3.5) == {CHEAP.key: Rule.LIMIT}
+    assert rules([CHEAP, SPOT], 2, max_usd_per_hour=3.0, spot="never")[CHEAP.key] == OfferRule.TAKEN
+    assert rules([CHEAP], 4, spent=(CHEAP, CHEAP), max_usd_per_hour=3.5) == {CHEAP.key: OfferRule.LIMIT}
     eight = offer("r1c", 9, gpus=8, instance_type="g.8")
-    assert rules([CHEAP, eight], 2, overshoot_max_gpus=1)[eight.key] == Rule.OVERSHOOT
-    assert rules([CHEAP, eight], 8, pool=replace(POOL, max_nodes=1))[CHEAP.key] == Rule.SLOTS
-    assert rules([CHEAP, offer("r2a", 1)], 2, spent=(CHEAP,))[offer("r2a", 1).key] == Rule.PLACE
+    assert rules([CHEAP, eight], 2, overshoot_max_gpus=1)[eight.key] == OfferRule.OVERSHOOT
+    assert rules([CHEAP, eight], 8, pool=replace(POOL, max_nodes=1))[CHEAP.key] == OfferRule.SLOTS
+    assert rules([CHEAP, offer("r2a", 1)], 2, spent=(CHEAP,))[offer("r2a", 1).key] == OfferRule.PLACE
 
 
 def test_money_that_is_spent_already_is_not_called_to_be_had() -> None:
@@ -123,5 +126,5 @@ def test_money_that_is_spent_already_is_not_called_to_be_had() -> None:
     found = plan(desired, [there], seen, NOW)
     (warning,) = found.warnings
     assert not [step for step in found.steps if isinstance(step, RequestMachine)]
-    assert warning.rule == Rule.LIMIT
+    assert warning.rule == OfferRule.LIMIT
     assert "9.30" in warning.reason and "5.00" in warning.reason and "can be had" not in warning.reason

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from meshd.model.machine import REBOOTING, Machine, Phase
-from meshd.model.observed import Fresh
-from meshd.model.report import AgentReport
+from meshd.model.observed import AgentReport, Fresh
 from meshd.plan.fitness import MARK, Unfit, Why, is_ready, unfit
-from tests.unit.worlds import GONE_DARK, NOW, ago, machine, node, peer, sight, slurm, tailnet
+from tests.unit.worlds import GONE_DARK, NOW, ago, cluster_view, machine, node, peer, slurm, tailnet
 
 M = machine(Phase.READY, age_s=1000.0, tailnet_id=f"n-{machine(Phase.READY).name}")
 
@@ -23,7 +22,7 @@ def look(*states: str, of: Machine = M, tailnet_: Any = None, report: AgentRepor
     view = replace(slurm(node(of, *states, **parts)), slurm_user=slurm_user)
     reports = {of.name: report} if report else {}
     heard = tailnet_ or Fresh(tailnet(peer(of)), NOW)
-    return unfit(of, sight(slurm=Fresh(view, NOW), tailnet=heard, reports=reports))
+    return unfit(of, cluster_view(slurm=Fresh(view, NOW), tailnet=heard, reports=reports))
 
 
 def why(*states: str, **parts: Any) -> Why | None:
@@ -86,7 +85,7 @@ def test_slurms_own_words_are_told_with_who_and_when() -> None:
     "seen", [GONE_DARK, Fresh(slurm(node(M, "DOWN")), ago(1000)), Fresh(slurm(node(M, "DOWN")), ago(1001))]
 )
 def test_a_slurm_that_cannot_be_believed_says_nothing(seen: Any) -> None:
-    assert unfit(M, sight(slurm=seen, tailnet=Fresh(tailnet(peer(M)), NOW))) is None
+    assert unfit(M, cluster_view(slurm=seen, tailnet=Fresh(tailnet(peer(M)), NOW))) is None
 
 
 def test_what_was_seen_before_it_was_ready_says_nothing() -> None:
@@ -166,14 +165,16 @@ def test_the_time_goes_on_when_one_stage_of_a_trouble_follows_another() -> None:
 
 def test_only_a_fit_node_that_stays_is_ready() -> None:
     def ready(m: Machine, *states: str) -> bool:
-        return is_ready(m, sight(slurm=Fresh(slurm(node(m, *states)), NOW), tailnet=Fresh(tailnet(peer(m)), NOW)))
+        return is_ready(
+            m, cluster_view(slurm=Fresh(slurm(node(m, *states)), NOW), tailnet=Fresh(tailnet(peer(m)), NOW))
+        )
 
     assert ready(M, "IDLE")
     assert not ready(M, "IDLE", "DRAIN")
     assert not ready(M, "IDLE", "INVALID_REG")
     assert not ready(replace(M, removal="surplus"), "IDLE")
     assert not ready(replace(M, phase=Phase.DRAINING), "IDLE")
-    assert is_ready(M, sight(slurm=GONE_DARK)), "what is not known is not held against it"
+    assert is_ready(M, cluster_view(slurm=GONE_DARK)), "what is not known is not held against it"
 
 
 def test_a_machine_whose_agent_said_that_it_reboots_is_no_silent_one() -> None:

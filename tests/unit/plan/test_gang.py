@@ -123,14 +123,14 @@ def test_the_next_rung_in_the_same_place_comes_first() -> None:
 def test_what_moved_away_does_not_come_back() -> None:
     leaving = machine(Phase.DRAINING, removal="moved")
     found = decided(1, leaving)
-    assert not [step for step in found.steps if isinstance(step, p.KeepAfterAll)]
+    assert not [step for step in found.steps if isinstance(step, p.CancelRemoval)]
 
 
 def test_nor_is_one_kept_that_is_elsewhere() -> None:
     leaving = machine(Phase.DRAINING, index=2, removal="surplus", offer=THERE, provider="gce")
     for spread in (False, True):
         found = decided(2, machine(Phase.READY), leaving, spread=spread)
-        assert bool([step for step in found.steps if isinstance(step, p.KeepAfterAll)]) is spread
+        assert bool([step for step in found.steps if isinstance(step, p.CancelRemoval)]) is spread
 
 
 def test_machines_without_gpus_are_no_gang() -> None:

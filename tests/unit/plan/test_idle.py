@@ -12,7 +12,7 @@ from meshd.model.desired import Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmView
 from meshd.plan.idle import give_back, idle_since
-from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, machine, node, sight, slurm
+from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, cluster_view, machine, node, slurm
 
 POOL = Pool("h100", "h100", 1, 8, ("aws",), idle_timeout_s=1800)
 READY = machine(Phase.READY)
@@ -21,7 +21,7 @@ READY = machine(Phase.READY)
 def look(*states: str, before: datetime | None = None, jobs: dict[str, str] | None = None, **parts: Any) -> Any:
     """Since when the machine is idle, after one look."""
     seen = Fresh(slurm(node(READY, *states, **parts), jobs=jobs), NOW)
-    return idle_since({READY.name: before} if before else {}, [READY], sight(slurm=seen)).get(READY.name)
+    return idle_since({READY.name: before} if before else {}, [READY], cluster_view(slurm=seen)).get(READY.name)
 
 
 def test_it_counts_from_the_first_look_without_a_job() -> None:
@@ -56,8 +56,8 @@ def test_a_node_that_no_job_can_use_is_idle(states: list[str], changes: dict[str
 
 def test_who_cannot_look_begins_anew() -> None:
     before = {READY.name: ago(600)}
-    assert idle_since(before, [READY], sight(slurm=GONE_DARK)) == {}
-    assert idle_since(before, [READY], sight(slurm=Fresh(slurm(node(READY)), ago(1000)))) == {}
+    assert idle_since(before, [READY], cluster_view(slurm=GONE_DARK)) == {}
+    assert idle_since(before, [READY], cluster_view(slurm=Fresh(slurm(node(READY)), ago(1000)))) == {}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_who_cannot_look_begins_anew() -> None:
 def test_a_node_that_jobs_wait_for_is_not_idle(reason: str, partition: str, idle: bool) -> None:
     waiting = SlurmJob("9", "u", partition, "PENDING", state_reason=reason)
     view = SlurmView("24.11.5", {READY.slot: node(READY, partitions=("gpu",))}, (waiting,))
-    assert bool(idle_since({}, [READY], sight(slurm=Fresh(view, NOW)))) is idle
+    assert bool(idle_since({}, [READY], cluster_view(slurm=Fresh(view, NOW)))) is idle
 
 
 def idle_for(*minutes: float) -> tuple[list[Machine], dict[str, datetime]]:

@@ -10,14 +10,13 @@ import pytest
 from meshd.daemon.nodes.admission import check_join
 from meshd.errors import JoinRefused
 from meshd.model.desired import Desired, Policy, Pool, Target
-from meshd.model.failure import FailureCause
-from meshd.model.machine import Phase
+from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import Fresh, TailnetView
 from meshd.model.plan import Move, RequestMachine
-from meshd.plan.ipv4 import NO_IPV4, machines_without_ipv4
-from meshd.plan.memory import BootPolicy, tripped
+from meshd.plan.backoff import BootPolicy, tripped
+from meshd.plan.devices import NO_IPV4, machines_without_ipv4
+from meshd.plan.plan_input import LONG_AGO
 from meshd.plan.planner import plan
-from meshd.plan.sight import LONG_AGO
 from tests.unit.worlds import FACTS, NOW, around, machine, peer, snapshot, tailnet
 
 WANTED = Desired(

@@ -12,9 +12,9 @@ from meshd.model import plan as p
 from meshd.model.desired import Cause, Cooldown, Policy
 from meshd.model.machine import DEVICE_GONE, MOVES, REACHED, REBOOTING, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
-from meshd.plan.lifecycle import doubt_of_end, next_step
-from meshd.plan.signs import ASKED, ENDED
-from meshd.plan.world import World
+from meshd.plan.lifecycle import contradiction_warning, next_step
+from meshd.plan.liveness import ASKED, ENDED
+from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import InstanceState
 from tests.unit.worlds import GONE_DARK, NOW, ago, around, instance, machine, node, peer, slurm, snapshot, tailnet
 
@@ -27,8 +27,8 @@ LONG = 100_000.0
 def step(m: Machine, seen: Snapshot, **policy: Any) -> p.Step | None:
     """The next step. That a node is not fit is written down besides: see test_fitness.py and test_repair.py."""
     blocks: dict[str, Cooldown] = policy.pop("blocks", {})
-    found = next_step(m, World.of(seen, replace(POLICY, **policy), NOW, blocks))
-    return None if isinstance(found, p.NoteFitness) else found
+    found = next_step(m, PlanInput.of(seen, replace(POLICY, **policy), NOW, blocks))
+    return None if isinstance(found, p.RecordFitness) else found
 
 
 def with_reason(m: Machine, reason: str, by: str, *states: str, at: datetime = NOW) -> Snapshot:
@@ -39,7 +39,7 @@ def with_reason(m: Machine, reason: str, by: str, *states: str, at: datetime = N
 
 def test_a_drain_from_before_this_machine_tells_nothing_of_it() -> None:
     m = machine(Phase.TESTING)  # its slurmd was started 1000 s ago
-    assert isinstance(step(m, with_reason(m, "Kill task failed", "root", "IDLE", "DRAIN", at=ago(2000))), p.Accept)
+    assert isinstance(step(m, with_reason(m, "Kill task failed", "root", "IDLE", "DRAIN", at=ago(2000))), p.MarkReady)
     assert to(step(m, with_reason(m, "Kill task failed", "root", "IDLE", "DRAIN", at=ago(500)))) is Phase.DRAINING
     assert step(m, with_reason(m, "bad fan", "alice", "IDLE", "DRAIN", at=ago(2000))) is None
 
@@ -131,7 +131,7 @@ def test_the_node_key_of_its_own_device_shall_last() -> None:
     assert step(m, seen) is None, "no credential"
     assert step(m, around(m), may_change_devices=True) is None, "it does not expire"
     another = step(replace(m, tailnet_id="n-other"), seen, may_change_devices=True)
-    assert isinstance(another, p.NoteDevice), "another one's device is not changed"
+    assert isinstance(another, p.RecordDevice), "another one's device is not changed"
     assert step(replace(m, marks={"key_expiry": ago(60)}), seen, may_change_devices=True) is None, "asked just now"
     again = step(replace(m, marks={"key_expiry": ago(3600)}), seen, may_change_devices=True)
     assert isinstance(again, p.DisableKeyExpiry)
@@ -149,23 +149,23 @@ def test_a_deleted_device_is_written_down_and_ends_nothing(phase: Phase) -> None
         seen = around(m, slurm=Fresh(ours, NOW), published={}, tailnet=Fresh(tailnet(), NOW))
         found = step(m, seen)
         if phase is Phase.TESTING and "MIXED" in states:
-            assert isinstance(found, p.Accept)
+            assert isinstance(found, p.MarkReady)
             continue
-        assert isinstance(found, p.NoteDevice), found
+        assert isinstance(found, p.RecordDevice), found
         assert found.gone
         assert "deleted" in found.reason
         noted = replace(m, marks={**m.marks, DEVICE_GONE: ago(600)})
         assert step(noted, seen) is None, "once, and whatever runs there is left alone"
         back = replace(seen, tailnet=Fresh(tailnet(replace(peer(m), id="n-old")), NOW))
         again = step(noted, back)
-        assert isinstance(again, p.NoteDevice)
+        assert isinstance(again, p.RecordDevice)
         assert not again.gone
 
 
 def test_a_device_is_not_called_deleted_where_that_is_not_known() -> None:
     m = machine(Phase.READY, tailnet_id="n-old")
     gone = Fresh(tailnet(), NOW)
-    assert isinstance(step(m, around(m, tailnet=gone)), p.NoteDevice)
+    assert isinstance(step(m, around(m, tailnet=gone)), p.RecordDevice)
     assert step(m, around(m, tailnet=GONE_DARK)) is None
     assert step(m, around(m, tailnet=Fresh(tailnet(healthy=False), NOW))) is None
     assert step(m, around(m, tailnet=gone, instances={"aws": GONE_DARK})) is None, "perhaps the machine is gone too"
@@ -216,7 +216,7 @@ def test_no_word_of_a_cloud_ends_a_machine_that_speaks(phase: Phase, state: Inst
         assert not isinstance(found, p.Terminate)
         assert not isinstance(found, p.Move) or not found.failure
         assert not isinstance(found, p.Leave) or not (found.dead or jobs)
-        doubt = doubt_of_end(now, World.of(saying(now, state), POLICY, NOW, {}))
+        doubt = contradiction_warning(now, PlanInput.of(saying(now, state), POLICY, NOW, {}))
         assert doubt is not None
         assert "why" in doubt.reason
 
@@ -364,7 +364,7 @@ def test_a_machine_that_does_not_join_is_given_up_with_its_own_last_words() -> N
 
 def test_booting_is_seen_or_given_up() -> None:
     m = machine(Phase.BOOTING)
-    assert isinstance(step(m, around(m)), p.NotePeer)
+    assert isinstance(step(m, around(m)), p.RecordPeer)
     assert step(m, around(m, tailnet=Fresh(tailnet(), NOW))) is None
     old = machine(Phase.BOOTING, age_s=LONG)
     assert to(step(old, around(old, tailnet=Fresh(tailnet(), NOW)))) is Phase.TERMINATING
@@ -372,7 +372,7 @@ def test_booting_is_seen_or_given_up() -> None:
 
 def test_configuring_goes_on_in_order() -> None:
     m = machine(Phase.CONFIGURING)
-    assert isinstance(step(m, around(m, published={m.slot: m.tailnet_ip})), p.NotePublished)
+    assert isinstance(step(m, around(m, published={m.slot: m.tailnet_ip})), p.RecordPublished)
     assert step(m, around(m, published={m.slot: "100.64.9.9"})) is None, "another machine's line"
     ready = replace(m, munge_ok=True, line_published=True)
     assert isinstance(step(ready, around(ready)), p.StartSlurmd)
@@ -390,8 +390,8 @@ def test_what_never_ran_a_slurmd_need_not_be_drained(started: bool) -> None:
 
 def test_testing_is_accepted_or_given_up() -> None:
     m = machine(Phase.TESTING)
-    assert isinstance(step(m, around(m, "IDLE")), p.Accept)
-    assert isinstance(step(m, with_reason(m, "meshd: free slot", "slurm", "IDLE", "DRAIN")), p.Accept)
+    assert isinstance(step(m, around(m, "IDLE")), p.MarkReady)
+    assert isinstance(step(m, with_reason(m, "meshd: free slot", "slurm", "IDLE", "DRAIN")), p.MarkReady)
     assert step(m, with_reason(m, "drained by alice: mine", "slurm", "IDLE", "DRAIN")) is None, "it waits for her"
     assert step(m, around(m, "IDLE", "DRAIN")) is None, "nobody knows whose drain it is"
     late = machine(Phase.TESTING, age_s=LONG)

@@ -17,10 +17,10 @@ from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.model.plan import RequestMachine
+from meshd.plan.explanation import constraints
+from meshd.plan.plan_summary import summary_of
 from meshd.plan.planner import plan
 from meshd.plan.prices import has_budget, is_stale, price_age_s, price_words, too_old
-from meshd.plan.render import rendered
-from meshd.plan.story import constraints
 from meshd.provider_api import PriceSource
 from tests.unit.worlds import NOW, OFFER, machine, snapshot
 
@@ -112,7 +112,7 @@ def test_the_plan_tells_of_old_prices_under_a_limit() -> None:
     seen = snapshot(offers={"aws": Fresh((OLD,), NOW)})
     found = plan(wanted(CAPPED), [], seen, NOW)
     assert [type(step) for step in found.steps] == [RequestMachine] * 2, "it is only told"
-    (warning,) = rendered(found, []).warnings
+    (warning,) = summary_of(found, []).warnings
     assert warning == (
         "h100: the limit is held against prices of aws of 2026-01-29, which may have risen since "
         "(`meshctl prices refresh aws`, or set providers.aws.prices)"

@@ -11,15 +11,13 @@ import pytest
 from meshd.model import plan as p
 from meshd.model.desired import Cause, Cooldown, Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
-from meshd.model.observed import Fresh, Snapshot
-from meshd.model.report import AgentReport
+from meshd.model.observed import AgentReport, Fresh, Snapshot
 from meshd.plan.fitness import MARK, Why
 from meshd.plan.lifecycle import next_step
+from meshd.plan.plan_input import ClusterView, PlanInput
 from meshd.plan.planner import plan
 from meshd.plan.repair import RESTARTED
 from meshd.plan.replace import PROOF_S, block_key, proved
-from meshd.plan.sight import Sight
-from meshd.plan.world import World
 from tests.unit.worlds import NOW, ago, instance, machine, node, peer, slurm, snapshot, tailnet
 
 POOL = Pool("h100", "h100", 1, 8, ("aws",))
@@ -50,7 +48,7 @@ def seen(*nodes: tuple[Machine, list[str], dict[str, Any]], jobs: dict[str, str]
 
 def step(m: Machine, states: list[str], parts: dict[str, Any] | None = None, **more: Any) -> p.Step | None:
     desired = Desired("lab", {}, {})
-    return next_step(m, World.of(seen((m, states, parts or {}), **more), desired.policy, NOW, {}))
+    return next_step(m, PlanInput.of(seen((m, states, parts or {}), **more), desired.policy, NOW, {}))
 
 
 def planned(*nodes: tuple[Machine, list[str], dict[str, Any]], pool: Pool = POOL, gpus: int | None = -1,
@@ -70,12 +68,12 @@ def replaced(*nodes: tuple[Machine, list[str], dict[str, Any]], **more: Any) -> 
 
 def test_a_verdict_is_written_down_once_and_so_is_its_end() -> None:
     found = step(ready(), ["IDLE", "DRAIN"], KILL)
-    assert isinstance(found, p.NoteFitness)
+    assert isinstance(found, p.RecordFitness)
     assert (found.why, found.since) == ("drained", NOW)
     noted = ready(noted=Why.DRAINED)
     assert step(noted, ["IDLE", "DRAIN"], KILL) is None
     over = step(noted, ["IDLE"])
-    assert isinstance(over, p.NoteFitness)
+    assert isinstance(over, p.RecordFitness)
     assert over.why == ""
     assert step(ready(), ["IDLE"]) is None
 
@@ -83,9 +81,9 @@ def test_a_verdict_is_written_down_once_and_so_is_its_end() -> None:
 def test_a_verdict_stays_while_nobody_can_be_asked() -> None:
     noted = ready(noted=Why.DOWN)
     blind = replace(seen((noted, ["DOWN"], {})), tailnet=Fresh(tailnet(healthy=False), NOW))
-    assert next_step(noted, World.of(blind, Desired("lab", {}, {}).policy, NOW, {})) is None
+    assert next_step(noted, PlanInput.of(blind, Desired("lab", {}, {}).policy, NOW, {})) is None
     restarted = replace(seen((noted, ["IDLE"], {})), reports={})
-    assert next_step(noted, World.of(restarted, Desired("lab", {}, {}).policy, NOW, {})) is None
+    assert next_step(noted, PlanInput.of(restarted, Desired("lab", {}, {}).policy, NOW, {})) is None
 
 
 # -- repaired ---------------------------------------------------------------------------------------------------------
@@ -103,7 +101,9 @@ def test_jobs_are_kept_off_a_broken_gpu_and_let_on_again() -> None:
         assert isinstance(step(over, ["IDLE", "DRAIN"], ours), p.Undrain) is lifted
     over = ready(noted=Why.BY_MESHD)
     unsure = replace(seen((over, ["IDLE", "DRAIN"], ours)), reports={})
-    assert next_step(over, World.of(unsure, Desired("lab", {}, {}).policy, NOW, {})) is None, "its agent was not heard"
+    assert next_step(over, PlanInput.of(unsure, Desired("lab", {}, {}).policy, NOW, {})) is None, (
+        "its agent was not heard"
+    )
 
 
 def test_nobodys_drain_but_meshds_own_is_lifted() -> None:
@@ -219,7 +219,7 @@ def test_what_proves_that_replacing_does_good() -> None:
     new = ready(created_at=begun + timedelta(seconds=60), ready_at=ago(PROOF_S))
 
     def proves(m: Machine, states: list[str], parts: dict[str, Any] | None = None) -> bool:
-        return proved(block, [m], Sight.of(seen((m, states, parts or {})), Desired("lab", {}, {}).policy, NOW))
+        return proved(block, [m], ClusterView.of(seen((m, states, parts or {})), Desired("lab", {}, {}).policy, NOW))
 
     assert proves(new, ["IDLE"])
     assert not proves(new, ["IDLE", "DRAIN"], KILL)

@@ -94,7 +94,7 @@ def test_who_is_idle_must_be_known_to_shrink() -> None:
 
 def test_a_surplus_machine_is_kept_after_all() -> None:
     m = machine(Phase.DRAINING, removal="surplus")
-    assert subjects(steps(1, m, kind=p.KeepAfterAll)) == [m.name]
+    assert subjects(steps(1, m, kind=p.CancelRemoval)) == [m.name]
     assert steps(1, m, kind=p.RequestMachine) == []
 
 
@@ -102,7 +102,7 @@ def test_so_is_one_that_is_only_on_order() -> None:
     """Else a target that goes down and up again has its machines twice for a while."""
     for phase in (Phase.REQUESTED, Phase.LAUNCHING, Phase.BOOTING):
         m = machine(phase, removal="surplus", launch_called_at=ago(5))
-        assert subjects(steps(1, m, kind=p.KeepAfterAll)) == [m.name], phase
+        assert subjects(steps(1, m, kind=p.CancelRemoval)) == [m.name], phase
         assert steps(1, m, kind=p.RequestMachine) == []
 
 
@@ -116,14 +116,14 @@ def test_what_a_person_removed_is_not_kept() -> None:
     for removal in ("wanted", "forced"):
         m = machine(Phase.DRAINING, removal=removal)
         full = replace(POOL, max_nodes=1)
-        assert steps(1, m, kind=p.KeepAfterAll, pool=full) == []
+        assert steps(1, m, kind=p.CancelRemoval, pool=full) == []
         assert len(steps(1, m, kind=p.RequestMachine)) == 1
 
 
 def test_what_left_slurm_or_failed_is_not_kept() -> None:
     for changes in ({"left_slurm": True}, {"failure": "broken"}, {"slurmd_started": False}):
         m = machine(Phase.DRAINING, removal="surplus", **changes)
-        assert steps(1, m, kind=p.KeepAfterAll) == []
+        assert steps(1, m, kind=p.CancelRemoval) == []
 
 
 # -- offers -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from meshd.model.machine import Machine, Phase
-from meshd.plan.world import World
+from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import InstanceState
 
 ENDED = frozenset({InstanceState.GONE, InstanceState.FAILED, InstanceState.PREEMPTED, InstanceState.STOPPED})
@@ -30,32 +30,32 @@ ANSWER_S = 5.0
 ASK_AGAIN_S = 15.0
 
 
-def age_s(machine: Machine, world: World, since: datetime | None = None) -> float:
+def age_s(machine: Machine, given: PlanInput, since: datetime | None = None) -> float:
     """How long the machine has been in its phase; counted from `since` when that was later.
 
     `since` is when the source that would have shown progress came (back) into view: while it is away, and right after
     meshd itself was, no deadline passes.
     """
-    return (world.now - max(machine.phase_since, since or machine.phase_since)).total_seconds()
+    return (given.now - max(machine.phase_since, since or machine.phase_since)).total_seconds()
 
 
-def both_since(world: World) -> datetime | None:
+def both_since(given: PlanInput) -> datetime | None:
     """Since when tailnet and Slurm are both in view; None while a machine that gets on could not be seen to."""
-    if world.peers_since is None or world.slurm_since is None:
+    if given.peers_since is None or given.slurm_since is None:
         return None
-    return max(world.peers_since, world.slurm_since)
+    return max(given.peers_since, given.slurm_since)
 
 
-def rebooting(machine: Machine, world: World) -> bool:
+def rebooting(machine: Machine, given: PlanInput) -> bool:
     """Slurm says so, or its agent did before it went down."""
-    node = world.node(machine)
+    node = given.node(machine)
     return machine.rebooting or (node is not None and bool(node.states & REBOOTING))
 
 
-def patience_s(machine: Machine, world: World) -> float:
+def patience_s(machine: Machine, given: PlanInput) -> float:
     """How long a machine may be silent before it counts as lost: one that reboots, as long as a boot may take."""
-    policy = world.policy
-    return max(policy.boot_timeout_s, policy.heartbeat_lost_s) if rebooting(machine, world) else policy.heartbeat_lost_s
+    policy = given.policy
+    return max(policy.boot_timeout_s, policy.heartbeat_lost_s) if rebooting(machine, given) else policy.heartbeat_lost_s
 
 
 def last_word(machine: Machine) -> datetime | None:
@@ -63,49 +63,49 @@ def last_word(machine: Machine) -> datetime | None:
     return machine.heartbeat_at or (machine.created_at if machine.launch_attempts == 0 else None)
 
 
-def silent(machine: Machine, world: World) -> bool:
+def silent(machine: Machine, given: PlanInput) -> bool:
     """Its agent has not spoken for long, while the head could hear it."""
     spoke = last_word(machine)
-    if spoke is None or world.peers_since is None:
+    if spoke is None or given.peers_since is None:
         return spoke is None
-    heard = max(spoke, world.peers_since)
-    return (world.now - heard).total_seconds() > patience_s(machine, world)
+    heard = max(spoke, given.peers_since)
+    return (given.now - heard).total_seconds() > patience_s(machine, given)
 
 
-def ended_by_cloud(machine: Machine, world: World) -> str:
+def ended_by_cloud(machine: Machine, given: PlanInput) -> str:
     """Why the machine does not exist any more as the cloud tells it; "" while it does or that is not sure.
 
     A cloud's word is believed when the machine does not contradict it. One that is on its way down may still speak.
     Missing from a listing is a weak word: a machine that still speaks is not gone.
     """
-    words = _said_ended(machine, world)
-    return words if words and (_on_its_way_down(machine, world) or _agrees(machine, world)) else ""
+    words = _said_ended(machine, given)
+    return words if words and (_on_its_way_down(machine, given) or _agrees(machine, given)) else ""
 
 
-def contradiction(machine: Machine, world: World) -> str:
+def contradiction(machine: Machine, given: PlanInput) -> str:
     """What the cloud says of a machine that still speaks, in the cloud's words; "" while they agree."""
-    instance = world.instance(machine)
-    if instance is None or instance.state not in ENDED or _agrees(machine, world):
+    instance = given.instance(machine)
+    if instance is None or instance.state not in ENDED or _agrees(machine, given):
         return ""
-    return _said_ended(machine, world)
+    return _said_ended(machine, given)
 
 
-def to_be_asked(machine: Machine, world: World) -> bool:
+def to_be_asked(machine: Machine, given: PlanInput) -> bool:
     """Its agent shall give a sign of life now: its cloud says that it has ended, and that it is silent is not known."""
-    instance = world.instance(machine)
-    if instance is None or instance.state not in SURE or not contradiction(machine, world):
+    instance = given.instance(machine)
+    if instance is None or instance.state not in SURE or not contradiction(machine, given):
         return False
     asked = machine.marks.get(ASKED)
-    return world.peers_since is not None and (
-        asked is None or (world.now - asked).total_seconds() >= ASK_AGAIN_S
+    return given.peers_since is not None and (
+        asked is None or (given.now - asked).total_seconds() >= ASK_AGAIN_S
     )  # fmt: skip
 
 
-def _said_ended(machine: Machine, world: World) -> str:
-    at = world.listed_at.get(machine.provider)
+def _said_ended(machine: Machine, given: PlanInput) -> str:
+    at = given.listed_at.get(machine.provider)
     if at is None or (machine.phase is Phase.BOOTING and at <= machine.phase_since):
         return ""
-    instance = world.instance(machine)
+    instance = given.instance(machine)
     if instance is not None:
         if instance.state not in ENDED and instance.state is not InstanceState.TERMINATING:
             return ""
@@ -114,59 +114,59 @@ def _said_ended(machine: Machine, world: World) -> str:
     born = machine.launch_called_at or machine.created_at
     # The cloud's word on the machine itself, when it was asked, is as good as a listing that has it.
     born = max(born, machine.marks.get("told_alive", born))
-    if (at - born).total_seconds() <= world.policy.listing_lag_s:
+    if (at - born).total_seconds() <= given.policy.listing_lag_s:
         return ""  # a fresh machine may be missing from a listing that lags
     return f"{machine.provider} does not list it any more"
 
 
-def _on_its_way_down(machine: Machine, world: World) -> bool:
-    instance = world.instance(machine)
+def _on_its_way_down(machine: Machine, given: PlanInput) -> bool:
+    instance = given.instance(machine)
     return instance is not None and instance.state is InstanceState.TERMINATING
 
 
-def _agrees(machine: Machine, world: World) -> bool:
+def _agrees(machine: Machine, given: PlanInput) -> bool:
     """The machine is as silent as one that has ended."""
-    instance = world.instance(machine)
+    instance = given.instance(machine)
     if last_word(machine) is None:
         return True
     if instance is not None and instance.state in SURE:
-        return silent(machine, world) or _unanswered(machine, world)
-    if not silent(machine, world) or world.slurm is None:
+        return silent(machine, given) or _unanswered(machine, given)
+    if not silent(machine, given) or given.slurm is None:
         return False
-    node = world.node(machine)
-    return node is None or not node.up or (instance is None and world.idle(machine))
+    node = given.node(machine)
+    return node is None or not node.up or (instance is None and given.idle(machine))
 
 
-def _unanswered(machine: Machine, world: World) -> bool:
+def _unanswered(machine: Machine, given: PlanInput) -> bool:
     """Its agent was asked, and has not spoken since."""
     asked, spoke = machine.marks.get(ASKED), last_word(machine)
-    if asked is None or spoke is None or spoke > asked or world.peers_since is None:
+    if asked is None or spoke is None or spoke > asked or given.peers_since is None:
         return False
-    return (world.now - max(asked, world.peers_since)).total_seconds() >= ANSWER_S
+    return (given.now - max(asked, given.peers_since)).total_seconds() >= ANSWER_S
 
 
-def surely_ended(machine: Machine, world: World) -> bool:
+def surely_ended(machine: Machine, given: PlanInput) -> bool:
     """Nothing runs on it any more, so nothing can be killed: not merely on its way down."""
-    ended = bool(ended_by_cloud(machine, world))
-    return ended and (not _on_its_way_down(machine, world) or silent(machine, world))
+    ended = bool(ended_by_cloud(machine, given))
+    return ended and (not _on_its_way_down(machine, given) or silent(machine, given))
 
 
-def may_have_jobs(machine: Machine, world: World) -> bool:
+def may_have_jobs(machine: Machine, given: PlanInput) -> bool:
     """A machine that was found again after the journal was lost may be at work, whatever its phase says.
 
     One whose line is in force need not be spared here: it is drained, and waited for.
     """
-    return machine.launch_attempts == 0 and not machine.line_published and not world.idle(machine)
+    return machine.launch_attempts == 0 and not machine.line_published and not given.idle(machine)
 
 
-def dead(machine: Machine, world: World) -> bool:
+def dead(machine: Machine, given: PlanInput) -> bool:
     """No heartbeat, Slurm cannot reach it and no job is on it. Any doubt says False."""
-    if machine.heartbeat_at is None or world.peers is None:
+    if machine.heartbeat_at is None or given.peers is None:
         return False  # a head that is off the tailnet hears nobody, and its Slurm reaches nobody
-    node = world.node(machine)
+    node = given.node(machine)
     return (
-        silent(machine, world)
+        silent(machine, given)
         and node is not None
         and bool(node.states & {"DOWN", "NOT_RESPONDING"})
-        and world.idle(machine)
+        and given.idle(machine)
     )

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from meshd.model.desired import Cooldown, Policy, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, DEVICE_GONE, Machine, Phase
 from meshd.model.observed import SlurmView
-from meshd.plan.doubt import settled_at, was_unclear
 from meshd.plan.fitness import Unfit
 from meshd.plan.gang import is_gang
 from meshd.plan.placement import node_gpus, overshoot_most, price_limit, spot_policy, total_limit
+from meshd.plan.plan_input import LONG_AGO
 from meshd.plan.prices import has_budget
-from meshd.plan.sight import LONG_AGO
+from meshd.plan.unclear_launch import settled_at, was_unclear
 
 _REFUSALS = {"no_capacity": "no_capacity", "not_found": "no_capacity", "quota_exceeded": "quota"}
 """By the kind of the cloud's error; NotFound for a create call says that the offer is no more."""
@@ -47,7 +47,7 @@ def words(machine: Machine) -> str:
     return machine.vendor_words or machine.failure or machine.reason
 
 
-def ladder(machines: Sequence[Machine], subject: str, since: datetime | None) -> list[Machine]:
+def attempts(machines: Sequence[Machine], subject: str, since: datetime | None) -> list[Machine]:
     """The machines that tell how a slot came to where it is, oldest first.
 
     Args:
@@ -56,17 +56,17 @@ def ladder(machines: Sequence[Machine], subject: str, since: datetime | None) ->
         since: when the pool's target was set. What was tried before counts only while it led nowhere: it is why the
             next offer was tried.
     """
-    told: list[Machine] = []
+    shown: list[Machine] = []
     for machine in machines:
         before = machine.created_at < (since or LONG_AGO)
         if before and machine.name != subject and machine.phase is Phase.GONE and machine.instance_id:
             break
-        told.append(machine)
-    return told[::-1]
+        shown.append(machine)
+    return shown[::-1]
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Context:
     """What a sentence about a machine needs to know besides its record.
 
     Attributes:
@@ -81,9 +81,9 @@ class Scene:
     unfit: Unfit | None = None
 
 
-def doing(machine: Machine, seen: Scene) -> str:
+def doing(machine: Machine, context: Context) -> str:
     """In one sentence what the machine is doing, what it waits for, and until when."""
-    what = _DOING[machine.phase](machine, seen)
+    what = _DOING[machine.phase](machine, context)
     if machine.problem and machine.phase in {Phase.JOINING, Phase.CONFIGURING, Phase.TESTING}:
         return f"{what}. What keeps it: {machine.problem}"
     return what
@@ -93,53 +93,55 @@ def _until(machine: Machine, timeout_s: float) -> str:
     return f"until {machine.phase_since + timedelta(seconds=timeout_s):%H:%M:%S} UTC"
 
 
-def _requested(m: Machine, seen: Scene) -> str:
-    if seen.provider_block is not None:
-        block = seen.provider_block
+def _requested(m: Machine, context: Context) -> str:
+    if context.provider_block is not None:
+        block = context.provider_block
         return f"{m.provider} is asked for {m.offer.key} at {block.until:%H:%M:%S} UTC: {block.reason}"
     return f"{m.provider} is about to be asked for {m.offer.key}: {m.reason}"
 
 
-def _launching(m: Machine, seen: Scene) -> str:
+def _launching(m: Machine, context: Context) -> str:
     if not was_unclear(m):
         return f"{m.provider} was asked for {m.offer.key} and has not answered yet"
-    known_at = f"{settled_at(m, seen.policy):%H:%M:%S} UTC"
+    known_at = f"{settled_at(m, context.policy):%H:%M:%S} UTC"
     unclear = f"whether {m.provider} made it is not clear ({m.vendor_words}): it is looked for by its name"
     if m.refusal:
         return (
             f"{m.provider} says no now ({m.vendor_words}), and whether an earlier create call made it is not clear: it "
             f"is looked for by its name, and given up when it is not listed by {known_at}"
         )
-    if m.provider in seen.policy.idempotent_launch and m.launch_attempts < seen.policy.launch_attempts_max:
+    if m.provider in context.policy.idempotent_launch and m.launch_attempts < context.policy.launch_attempts_max:
         return f"{unclear}, and {m.provider} is asked the same again, which makes no second one"
     return f"{unclear}; nothing else is rented in its place before it is surely not listed, at {known_at}"
 
 
-def _booting(m: Machine, seen: Scene) -> str:
+def _booting(m: Machine, context: Context) -> str:
     return (
         f"it boots: {m.provider} has it as {m.instance_id}; it is waited for on the tailnet "
-        f"{_until(m, seen.policy.boot_timeout_s)}"
+        f"{_until(m, context.policy.boot_timeout_s)}"
     )
 
 
-def _joining(m: Machine, seen: Scene) -> str:
+def _joining(m: Machine, context: Context) -> str:
     return (
         f"it is on the tailnet as {m.tailnet_ip}; its node agent is waited for, to ask to join, "
-        f"{_until(m, seen.policy.join_timeout_s)}"
+        f"{_until(m, context.policy.join_timeout_s)}"
     )
 
 
-def _configuring(m: Machine, seen: Scene) -> str:
+def _configuring(m: Machine, context: Context) -> str:
     waits = "munge to be proved" if not m.munge_ok else "Slurm to take its line" if not m.line_published else "slurmd"
-    return f"it was let in, and waits for {waits} {_until(m, seen.policy.configure_timeout_s)}"
+    return f"it was let in, and waits for {waits} {_until(m, context.policy.configure_timeout_s)}"
 
 
-def _testing(m: Machine, seen: Scene) -> str:
-    shown = _states(m, seen.slurm)
-    return f"slurmd was started; Slurm must show the node up {_until(m, seen.policy.test_timeout_s)} (it shows {shown})"
+def _testing(m: Machine, context: Context) -> str:
+    shown = _states(m, context.slurm)
+    return (
+        f"slurmd was started; Slurm must show the node up {_until(m, context.policy.test_timeout_s)} (it shows {shown})"
+    )
 
 
-def _ready(m: Machine, seen: Scene) -> str:
+def _ready(m: Machine, context: Context) -> str:
     gone = m.marks.get(DEVICE_GONE)
     if gone is not None:
         how = "it holds no auth key to come back with" if m.own_key and not m.spare_key else "its agent logs in anew"
@@ -147,27 +149,27 @@ def _ready(m: Machine, seen: Scene) -> str:
             f"its tailnet device was deleted at {gone:%H:%M:%S} UTC, so nobody reaches it: {how}, and nothing is ended "
             "for that"
         )
-    if seen.slurm is None:
+    if context.slurm is None:
         return "it works, as far as is known: Slurm cannot be read"
-    jobs = seen.slurm.jobs_on(m.slot)
-    if seen.unfit is not None:
+    jobs = context.slurm.jobs_on(m.slot)
+    if context.unfit is not None:
         on_it = f"job {', '.join(jobs)} is on it" if jobs else "no job is on it"
-        return f"it is not fit since {seen.unfit.since:%H:%M:%S} UTC: {seen.unfit.words}; {on_it}"
-    return f"it works: Slurm shows {_states(m, seen.slurm)}, " + (
+        return f"it is not fit since {context.unfit.since:%H:%M:%S} UTC: {context.unfit.words}; {on_it}"
+    return f"it works: Slurm shows {_states(m, context.slurm)}, " + (
         f"job {', '.join(jobs)} on it" if jobs else "no job on it"
     )
 
 
-def _draining(m: Machine, seen: Scene) -> str:
+def _draining(m: Machine, context: Context) -> str:
     why = m.failure or m.reason
-    if seen.slurm is None:
+    if context.slurm is None:
         return f"it is to leave ({why}), and waits for Slurm to be readable: whether jobs are on it is not known"
-    jobs = seen.slurm.jobs_on(m.slot)
+    jobs = context.slurm.jobs_on(m.slot)
     waits = f"waits for job {', '.join(jobs)} to end" if jobs else "is about to leave Slurm"
     return f"it takes no new jobs ({why}) and {waits}"
 
 
-def _terminating(m: Machine, seen: Scene) -> str:
+def _terminating(m: Machine, context: Context) -> str:
     why = m.failure or m.reason
     if not m.terminate_calls:
         return f"{m.provider} is about to be asked to end it ({why})"
@@ -175,7 +177,7 @@ def _terminating(m: Machine, seen: Scene) -> str:
     return f"{m.provider} was asked {times} to end it ({why}), and has not said that it is gone"
 
 
-def _lost(m: Machine, seen: Scene) -> str:
+def _lost(m: Machine, context: Context) -> str:
     handle = m.instance_id or m.name
     return (
         f"{m.provider} does not end it, asked {m.terminate_calls} times, and it costs {m.usd_per_hour:.2f} USD per "
@@ -183,7 +185,7 @@ def _lost(m: Machine, seen: Scene) -> str:
     )
 
 
-def _gone(m: Machine, seen: Scene) -> str:
+def _gone(m: Machine, context: Context) -> str:
     at = f" since {m.gone_at:%Y-%m-%d %H:%M:%S} UTC" if m.gone_at else ""
     return f"it is gone{at}: {m.failure or m.reason}"
 

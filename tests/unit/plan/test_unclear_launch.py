@@ -9,12 +9,11 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Cause, Cooldown, Policy
-from meshd.model.failure import FailureCause
-from meshd.model.machine import REACHED, Machine, Phase
+from meshd.model.machine import REACHED, FailureCause, Machine, Phase
 from meshd.model.observed import Fresh
-from meshd.plan.doubt import settled_at
 from meshd.plan.lifecycle import next_step
-from meshd.plan.world import World
+from meshd.plan.plan_input import PlanInput
+from meshd.plan.unclear_launch import settled_at
 from meshd.provider_api import Instance
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, snapshot
 
@@ -37,7 +36,7 @@ def step(
 ) -> p.Step | None:
     """The next step, with a listing that was read so long ago; None: it cannot be read."""
     seen = GONE_DARK if read_s is None else Fresh(listed, ago(read_s))
-    return next_step(m, World.of(snapshot(instances={"aws": seen}), policy, NOW, blocks or {}))
+    return next_step(m, PlanInput.of(snapshot(instances={"aws": seen}), policy, NOW, blocks or {}))
 
 
 def to(found: p.Step | None) -> Phase | None:
@@ -129,4 +128,4 @@ def test_one_that_was_given_up_is_looked_for_until_it_surely_is_not_there() -> N
 
 def test_a_machine_that_shows_is_ended_when_it_is_not_wanted_any_more() -> None:
     booting = machine(Phase.BOOTING, removal="wanted")
-    assert to(next_step(booting, World.of(around(booting), POLICY, NOW, {}))) is Phase.TERMINATING
+    assert to(next_step(booting, PlanInput.of(around(booting), POLICY, NOW, {}))) is Phase.TERMINATING

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from meshd.store.events import NewEvent
 from meshd.store.journal import Journal
-from meshd.store.news import News
 
 
-class JoinTickets:
+class JoinTokens:
     """The table `joins`. All methods raise StoreError when the journal cannot be read or written."""
 
     def __init__(self, journal: Journal) -> None:
@@ -42,7 +42,7 @@ class JoinTickets:
         """The machine's join token opens nothing any more. Closing it again changes nothing."""
         if self.closed(machine):
             return
-        with self._journal.writing(News(at, "ticket", f"its join token is closed: {why}", machine)) as db:
+        with self._journal.writing(NewEvent(at, "ticket", f"its join token is closed: {why}", machine)) as db:
             db.execute(
                 "INSERT INTO joins (machine, device_id, at, closed_at) VALUES (?1,'',?2,?2) "
                 "ON CONFLICT (machine) DO UPDATE SET closed_at=excluded.closed_at",

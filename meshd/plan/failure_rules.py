@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from meshd.model.desired import Cooldown
-from meshd.model.failure import FailureCause
+from meshd.model.machine import FailureCause
 from meshd.provider_api import InstanceState, Offer
 
 QUOTA_S = 1800.0
@@ -38,7 +38,7 @@ class Wait(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FailureRule:
     """What follows from one cause.
 
     Attributes:
@@ -52,29 +52,29 @@ class Rule:
     wait: Wait = Wait.BREAKER
 
 
-_IN_A_ROW = Rule(Scope.OFFER, at_once=False)
+_IN_A_ROW = FailureRule(Scope.OFFER, at_once=False)
 
-RULES: Mapping[FailureCause, Rule] = {
-    FailureCause.NONE: Rule(Scope.NOTHING, at_once=False),
-    FailureCause.NO_CAPACITY: Rule(Scope.OFFER, at_once=True, wait=Wait.NO_CAPACITY),
-    FailureCause.QUOTA: Rule(Scope.OFFER, at_once=True, wait=Wait.QUOTA),
-    FailureCause.PREEMPTED: Rule(Scope.OFFER, at_once=True, wait=Wait.NO_CAPACITY),
-    FailureCause.IMAGE: Rule(Scope.REGION, at_once=True),
-    FailureCause.AUTH_KEY: Rule(Scope.NOTHING, at_once=False),  # nothing is rented while the key is dead
+RULES: Mapping[FailureCause, FailureRule] = {
+    FailureCause.NONE: FailureRule(Scope.NOTHING, at_once=False),
+    FailureCause.NO_CAPACITY: FailureRule(Scope.OFFER, at_once=True, wait=Wait.NO_CAPACITY),
+    FailureCause.QUOTA: FailureRule(Scope.OFFER, at_once=True, wait=Wait.QUOTA),
+    FailureCause.PREEMPTED: FailureRule(Scope.OFFER, at_once=True, wait=Wait.NO_CAPACITY),
+    FailureCause.IMAGE: FailureRule(Scope.REGION, at_once=True),
+    FailureCause.AUTH_KEY: FailureRule(Scope.NOTHING, at_once=False),  # nothing is rented while the key is dead
     FailureCause.SCRIPT: _IN_A_ROW,
     FailureCause.TAILNET: _IN_A_ROW,
-    FailureCause.NO_IPV4: _IN_A_ROW,  # the first one counts for all: `memory.tripped`
+    FailureCause.NO_IPV4: _IN_A_ROW,  # the first one counts for all: `backoff.tripped`
     FailureCause.AGENT: _IN_A_ROW,
     FailureCause.ADMISSION: _IN_A_ROW,
     FailureCause.CONFIGURE: _IN_A_ROW,
     FailureCause.TEST: _IN_A_ROW,
-    FailureCause.UNFIT: Rule(Scope.NOTHING, at_once=False),  # `meshd.plan.replace` spaces the replacements
+    FailureCause.UNFIT: FailureRule(Scope.NOTHING, at_once=False),  # `meshd.plan.replace` spaces the replacements
     FailureCause.ENDED: _IN_A_ROW,
     FailureCause.UNKNOWN: _IN_A_ROW,
 }
 
 
-def rule_of(cause: FailureCause) -> Rule:
+def rule_of(cause: FailureCause) -> FailureRule:
     """What follows from a cause."""
     return RULES[cause]
 

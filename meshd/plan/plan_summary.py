@@ -9,23 +9,23 @@ from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import (
     AskAgent,
-    KeepAfterAll,
-    NoteDevice,
-    NoteFitness,
-    NotePeer,
-    NotePublished,
+    CancelRemoval,
     Plan,
+    RecordDevice,
+    RecordFitness,
+    RecordPeer,
+    RecordPublished,
     Remove,
     RequestMachine,
     Step,
 )
 from meshd.plan.scale import supply_gpus, units
 
-_BOOKKEEPING = (AskAgent, NoteDevice, NoteFitness, NotePeer, NotePublished)
+_BOOKKEEPING = (AskAgent, RecordDevice, RecordFitness, RecordPeer, RecordPublished)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StepRow:
     """One step."""
 
     action: str
@@ -34,7 +34,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class PlanSummary:
     """A plan as it is shown.
 
     Attributes:
@@ -46,7 +46,7 @@ class Rendered:
         warnings: what cannot be done, with its cure.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[StepRow, ...]
     adds: tuple[RequestMachine, ...]
     removes: tuple[str, ...]
     usd_per_hour_before: float
@@ -54,14 +54,14 @@ class Rendered:
     warnings: tuple[str, ...]
 
 
-def rendered(plan: Plan, machines: Sequence[Machine]) -> Rendered:
+def summary_of(plan: Plan, machines: Sequence[Machine]) -> PlanSummary:
     """The plan as it is shown. `machines` are the records that it was made from."""
     prices: dict[str, float] = {m.name: m.usd_per_hour for m in machines if m.phase is not Phase.GONE}
     new = tuple(step for step in plan.steps if isinstance(step, RequestMachine))
     removes = tuple(step.subject for step in plan.steps if isinstance(step, Remove))
     before = sum(prices.values())
-    return Rendered(
-        rows=tuple(_row(step) for step in plan.steps if not isinstance(step, _BOOKKEEPING)),
+    return PlanSummary(
+        rows=tuple(_step_row(step) for step in plan.steps if not isinstance(step, _BOOKKEEPING)),
         adds=new,
         removes=removes,
         usd_per_hour_before=before,
@@ -75,7 +75,7 @@ def rendered(plan: Plan, machines: Sequence[Machine]) -> Rendered:
 def overshoot_gpus(plan: Plan, machines: Sequence[Machine], desired: Desired) -> int:
     """How many GPUs more than wanted the pools that rent would have; machines for a pool without GPUs."""
     renting = {step.pool for step in plan.steps if isinstance(step, RequestMachine)}
-    kept = {step.subject for step in plan.steps if isinstance(step, KeepAfterAll)}
+    kept = {step.subject for step in plan.steps if isinstance(step, CancelRemoval)}
     leaving = {step.subject for step in plan.steps if isinstance(step, Remove)}
     total = 0
     for pool in renting & desired.pools.keys():
@@ -87,9 +87,9 @@ def overshoot_gpus(plan: Plan, machines: Sequence[Machine], desired: Desired) ->
     return total
 
 
-def _row(step: Step) -> Row:
+def _step_row(step: Step) -> StepRow:
     if isinstance(step, RequestMachine):
         offer = step.offer
         price = f"{offer.gpus}x {offer.gpu or 'CPU'} at ${offer.usd_per_hour:.2f} per hour from {offer.key}"
-        return Row(step.action, step.subject, f"{step.reason}; {price}")
-    return Row(step.action, step.subject, step.reason)
+        return StepRow(step.action, step.subject, f"{step.reason}; {price}")
+    return StepRow(step.action, step.subject, step.reason)

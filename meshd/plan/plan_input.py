@@ -1,21 +1,88 @@
-"""What a tick has seen, as the planner looks things up in it. PURE."""
+"""What the planner and the verdicts on nodes see of a snapshot: what is fresh enough to be believed. PURE."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeGuard, TypeVar
 
 from meshd.model.desired import Cooldown, Policy
 from meshd.model.machine import Machine
-from meshd.model.observed import Fresh, Observation, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView
-from meshd.plan.ipv4 import head_without_ipv4
-from meshd.plan.sight import LONG_AGO, Sight, believed
+from meshd.model.observed import (
+    AgentReport,
+    Fresh,
+    Observation,
+    SlurmNode,
+    SlurmView,
+    Snapshot,
+    TailnetPeer,
+    TailnetView,
+)
+from meshd.plan.devices import head_without_ipv4
 from meshd.provider_api import Instance, InstanceState
+
+T = TypeVar("T")
+
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+def believed(seen: Observation[T], policy: Policy, now: datetime) -> TypeGuard[Fresh[T]]:
+    """Whether this is a word, and one of now: a stuck reader or a clock that was set makes it none."""
+    return isinstance(seen, Fresh) and abs((now - seen.at).total_seconds()) <= policy.stale_after_s
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ClusterView:
+    """Slurm, tailnet and agents as they can be believed at one moment.
+
+    Attributes:
+        slurm: None when Slurm did not answer, or long ago; else it was read at slurm_at.
+        tailnet: None when the head itself is not well on the tailnet: it hears nobody then.
+        tailnet_since: since when the head hears the tailnet without a break; silence counts from there.
+        reports: what each agent said last, by machine; a machine is missing until it has spoken to this meshd.
+    """
+
+    now: datetime
+    policy: Policy
+    slurm: SlurmView | None = None
+    slurm_at: datetime | None = None
+    tailnet: TailnetView | None = None
+    tailnet_since: datetime = LONG_AGO
+    reports: Mapping[str, AgentReport] = field(default_factory=dict)
+
+    @staticmethod
+    def of(snapshot: Snapshot, policy: Policy, now: datetime) -> ClusterView:
+        """What this snapshot shows."""
+        slurm, tailnet = snapshot.slurm, snapshot.tailnet
+        known = believed(slurm, policy, now)
+        heard = isinstance(tailnet, Fresh) and tailnet.value.healthy
+        return ClusterView(
+            now=now,
+            policy=policy,
+            slurm=slurm.value if known and isinstance(slurm, Fresh) else None,
+            slurm_at=slurm.at if known and isinstance(slurm, Fresh) else None,
+            tailnet=tailnet.value if heard and isinstance(tailnet, Fresh) else None,
+            tailnet_since=(tailnet.since or LONG_AGO) if isinstance(tailnet, Fresh) else LONG_AGO,
+            reports=snapshot.reports,
+        )
+
+    def node(self, machine: Machine) -> SlurmNode | None:
+        """The machine's slot in Slurm, if it is this machine that stands behind it."""
+        node = self.slurm.nodes.get(machine.slot) if self.slurm else None
+        return node if node and node.address == machine.tailnet_ip else None
+
+    def peer(self, machine: Machine) -> TailnetPeer | None:
+        """The machine's device on the tailnet."""
+        return self.tailnet.peers.get(machine.tailnet_id) if self.tailnet and machine.tailnet_id else None
+
+    def report(self, machine: Machine) -> AgentReport | None:
+        """What its agent said last."""
+        return self.reports.get(machine.name)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInput:
     """A snapshot, indexed once per tick so that each machine is looked up in constant time.
 
     Attributes:
@@ -28,7 +95,7 @@ class World:
         slurm_since: since when it answers without a break.
         jobs: by slot, the ids of its jobs.
         no_ipv4: why the tailnet's addresses cannot be used for Slurm; "" when they can.
-        sight: the same for the verdict on single nodes, with what their agents report.
+        view: the same for the verdict on single nodes, with what their agents report.
     """
 
     now: datetime
@@ -47,10 +114,10 @@ class World:
     dead_key: str
     no_ipv4: str
     blocks: Mapping[str, Cooldown]
-    sight: Sight
+    view: ClusterView
 
     @staticmethod
-    def of(snapshot: Snapshot, policy: Policy, now: datetime, blocks: Mapping[str, Cooldown]) -> World:
+    def of(snapshot: Snapshot, policy: Policy, now: datetime, blocks: Mapping[str, Cooldown]) -> PlanInput:
         """Index a snapshot."""
         by_id: dict[tuple[str, str], Instance] = {}
         by_token: dict[tuple[str, str], tuple[Instance, ...]] = {}
@@ -69,7 +136,7 @@ class World:
         for job in slurm.jobs if slurm else ():
             for slot in job.nodes:
                 jobs[slot] = (*jobs.get(slot, ()), job.id)
-        return World(
+        return PlanInput(
             now=now,
             policy=policy,
             by_id=by_id,
@@ -86,7 +153,7 @@ class World:
             dead_key=snapshot.dead_key,
             no_ipv4=head_without_ipv4(snapshot.tailnet.value) if isinstance(snapshot.tailnet, Fresh) else "",
             blocks=blocks,
-            sight=Sight.of(snapshot, policy, now),
+            view=ClusterView.of(snapshot, policy, now),
         )
 
     def instance(self, machine: Machine) -> Instance | None:

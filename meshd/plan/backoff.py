@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from meshd.model.desired import Cause, Cooldown
-from meshd.model.failure import FailureCause
-from meshd.model.machine import Machine
-from meshd.plan.causes import counts_in_a_row
+from meshd.model.machine import FailureCause, Machine
+from meshd.plan.failure_rules import counts_in_a_row
 from meshd.runtime.pauses import growing_pause_s
 
 FORGET_AFTER_S = 6 * 3600.0

@@ -9,11 +9,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from meshd.model.desired import Cause, Policy
-from meshd.model.failure import FailureCause
-from meshd.model.machine import REACHED, Machine, Phase
+from meshd.model.machine import REACHED, FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, Launch, Move, Step
 from meshd.plan.placement import blocked_by
-from meshd.plan.world import World
+from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import Instance
 from meshd.runtime.pauses import growing_pause_s
 
@@ -40,30 +39,30 @@ def settled_at(machine: Machine, policy: Policy) -> datetime:
     return over + timedelta(seconds=policy.launch_settle_s + policy.listing_lag_s)
 
 
-def made(machine: Machine, world: World) -> Instance | None:
+def made(machine: Machine, given: PlanInput) -> Instance | None:
     """What bears the machine's name in its cloud's listing: the oldest, should there be several."""
-    found = world.by_token.get((machine.provider, machine.name), ())
+    found = given.by_token.get((machine.provider, machine.name), ())
     return min(found, key=lambda i: (i.launched_at is None, i.launched_at, i.id), default=None)
 
 
-def surely_not_made(machine: Machine, world: World) -> bool:
+def surely_not_made(machine: Machine, given: PlanInput) -> bool:
     """Whether no create call made it, and none will."""
-    at = world.listed_at.get(machine.provider)
-    return at is not None and at > settled_at(machine, world.policy) and made(machine, world) is None
+    at = given.listed_at.get(machine.provider)
+    return at is not None and at > settled_at(machine, given.policy) and made(machine, given) is None
 
 
-def launching(machine: Machine, world: World) -> Step | None:
+def launching(machine: Machine, given: PlanInput) -> Step | None:
     """What is next for a machine with a create call in doubt, and none under way in this life of meshd."""
-    found = made(machine, world)
+    found = made(machine, given)
     if found is not None:
         return Adopt(machine.name, "an unclear create call did make it", found)
-    if surely_not_made(machine, world):
-        return _settled(machine, world.policy)
-    age_s = (world.now - machine.phase_since).total_seconds()
-    if age_s > world.policy.boot_timeout_s and world.now > settled_at(machine, world.policy):
-        failure = f"{machine.provider} has not told within {world.policy.boot_timeout_s:g} s what became of it"
+    if surely_not_made(machine, given):
+        return _settled(machine, given.policy)
+    age_s = (given.now - machine.phase_since).total_seconds()
+    if age_s > given.policy.boot_timeout_s and given.now > settled_at(machine, given.policy):
+        failure = f"{machine.provider} has not told within {given.policy.boot_timeout_s:g} s what became of it"
         return Move(machine.name, failure, Phase.TERMINATING, failure, FailureCause.UNKNOWN)
-    if _may_be_repeated(machine, world):
+    if _may_be_repeated(machine, given):
         reason = f"{machine.provider} makes no second machine of the same name, and its answer tells what became of it"
         return Launch(machine.name, reason)
     return None
@@ -85,16 +84,16 @@ def _settled(machine: Machine, policy: Policy) -> Step:
     return Move(machine.name, "the create call had no effect", Phase.REQUESTED)
 
 
-def _may_be_repeated(machine: Machine, world: World) -> bool:
+def _may_be_repeated(machine: Machine, given: PlanInput) -> bool:
     """Whether the same call may be made once more now: only where that makes no second machine."""
-    if machine.provider not in world.policy.idempotent_launch or machine.removal or machine.refusal:
+    if machine.provider not in given.policy.idempotent_launch or machine.removal or machine.refusal:
         return False
-    if machine.launch_attempts >= world.policy.launch_attempts_max:
+    if machine.launch_attempts >= given.policy.launch_attempts_max:
         return False
-    pause = world.blocks.get(f"provider:{machine.provider}")
-    paused = pause is not None and pause.until > world.now and pause.cause is Cause.PAUSE
-    if paused or blocked_by(machine.offer, world.blocks, world.now, machine.pool) is not None:
+    pause = given.blocks.get(f"provider:{machine.provider}")
+    paused = pause is not None and pause.until > given.now and pause.cause is Cause.PAUSE
+    if paused or blocked_by(machine.offer, given.blocks, given.now, machine.pool) is not None:
         return False
     asked = max(at for at in (machine.marks.get("asked"), machine.launch_called_at, machine.created_at) if at)
     pause_s = growing_pause_s(machine.launch_attempts, REPEAT_AFTER_S, REPEAT_AFTER_MAX_S)
-    return world.now >= asked + timedelta(seconds=pause_s)
+    return given.now >= asked + timedelta(seconds=pause_s)

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine
 from meshd.plan.fitness import RESTART_HELPS, Unfit, Why
+from meshd.plan.plan_input import ClusterView
 from meshd.plan.repair import RESTARTED
 from meshd.plan.replace import due_at, why_not
-from meshd.plan.sight import Sight
 
 
-def next_step(machine: Machine, found: Unfit, machines: Sequence[Machine], desired: Desired, sight: Sight) -> str:
+def next_step(machine: Machine, found: Unfit, machines: Sequence[Machine], desired: Desired, view: ClusterView) -> str:
     """What meshd does about it, and when; "" when it leaves the node alone.
 
     Args:
@@ -21,12 +21,12 @@ def next_step(machine: Machine, found: Unfit, machines: Sequence[Machine], desir
         found: why it is not fit.
         machines: its pool's, all that are not GONE.
         desired: what is wanted.
-        sight: what is known.
+        view: what is known.
     """
     if found.deliberate:
         return "meshd leaves it alone: somebody wants it so"
     if found.why is Why.SILENT:
-        return _when_silent(machine, sight)
+        return _when_silent(machine, view)
     if found.why is Why.BY_MESHD:
         return "meshd lifts its drain once the agent reports that nothing is wrong any more"
     parts = []
@@ -37,9 +37,9 @@ def next_step(machine: Machine, found: Unfit, machines: Sequence[Machine], desir
         if tried is not None and tried >= found.since:
             parts.append(f"slurmd was restarted at {tried:%H:%M:%S} UTC")
         else:
-            when = found.since + timedelta(seconds=sight.policy.unfit_grace_s)
-            parts.append(f"meshd has slurmd restarted{_at(when, sight.now)}{_after_jobs(found)}")
-    parts.append(_replacement(machine, found, machines, desired, sight))
+            when = found.since + timedelta(seconds=view.policy.unfit_grace_s)
+            parts.append(f"meshd has slurmd restarted{_at(when, view.now)}{_after_jobs(found)}")
+    parts.append(_replacement(machine, found, machines, desired, view))
     return "; ".join(part for part in parts if part)
 
 
@@ -51,22 +51,24 @@ def _after_jobs(found: Unfit) -> str:
     return "" if found.why is Why.SLURMD_DEAD else " when no job is on it"
 
 
-def _replacement(machine: Machine, found: Unfit, machines: Sequence[Machine], desired: Desired, sight: Sight) -> str:
-    due, pool = due_at(machine, found, sight), desired.pools.get(machine.pool)
+def _replacement(
+    machine: Machine, found: Unfit, machines: Sequence[Machine], desired: Desired, view: ClusterView
+) -> str:
+    due, pool = due_at(machine, found, view), desired.pools.get(machine.pool)
     if due is None or pool is None:
         return ""
     if not pool.replace_unfit:
         return f"it is not replaced: pools.{pool.name}.replace_unfit is off"
-    text = f"meshd replaces it{_at(due, sight.now)} when no job is on it"
-    hindrance = why_not(desired, pool, machines, sight.now)
+    text = f"meshd replaces it{_at(due, view.now)} when no job is on it"
+    hindrance = why_not(desired, pool, machines, view.now)
     return f"{text}, but not yet: {hindrance}" if hindrance else text
 
 
-def _when_silent(machine: Machine, sight: Sight) -> str:
+def _when_silent(machine: Machine, view: ClusterView) -> str:
     heard = machine.heartbeat_at or machine.phase_since
-    lost = max(heard, sight.tailnet_since) + timedelta(seconds=sight.policy.heartbeat_lost_s)
+    lost = max(heard, view.tailnet_since) + timedelta(seconds=view.policy.heartbeat_lost_s)
     return (
-        f"meshd gives it up{_at(lost, sight.now)} when it is still silent, Slurm does not reach it either, and no job "
+        f"meshd gives it up{_at(lost, view.now)} when it is still silent, Slurm does not reach it either, and no job "
         "is on it; its jobs are Slurm's, which gives them up SlurmdTimeout after the node's last answer"
     )
 

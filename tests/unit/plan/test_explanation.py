@@ -10,7 +10,7 @@ import pytest
 from meshd.model.desired import Cooldown, Policy, Pool, Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Machine, Phase
-from meshd.plan import story
+from meshd.plan import explanation
 from tests.unit.worlds import NOW, ago, machine, node, slurm
 
 REFUSED = machine(Phase.GONE, instance_id="", failure="aws launch: nothing free", vendor_words="Insufficient...")
@@ -40,7 +40,7 @@ UNCLEAR = {"unclear": ago(3590)}
     ],
 )  # fmt: skip
 def test_what_came_of_it(made: Machine, outcome: str, words: str) -> None:
-    assert (story.outcome(made), story.words(made)) == (outcome, words)
+    assert (explanation.outcome(made), explanation.words(made)) == (outcome, words)
 
 
 @pytest.mark.parametrize(
@@ -69,19 +69,19 @@ def test_what_came_of_it(made: Machine, outcome: str, words: str) -> None:
     ],
 )
 def test_what_it_is_doing(made: Machine, words: list[str]) -> None:
-    seen = story.Scene(Policy(), slurm(node(made), jobs={made.slot: "7"}))
+    context = explanation.Context(Policy(), slurm(node(made), jobs={made.slot: "7"}))
     for one in words:
-        assert one in story.doing(made, seen)
+        assert one in explanation.doing(made, context)
 
 
 def test_every_phase_has_a_sentence_also_while_slurm_is_dark() -> None:
     block = Cooldown("provider:aws", NOW, "slow down")
     for phase in Phase:
-        assert story.doing(machine(phase), story.Scene(Policy(), None, block))
-    assert "asked for aws/r1a/g.1 at 12:00:00 UTC: slow down" in story.doing(
-        machine(Phase.REQUESTED), story.Scene(Policy(), None, block)
+        assert explanation.doing(machine(phase), explanation.Context(Policy(), None, block))
+    assert "asked for aws/r1a/g.1 at 12:00:00 UTC: slow down" in explanation.doing(
+        machine(Phase.REQUESTED), explanation.Context(Policy(), None, block)
     )
-    assert "Slurm cannot be read" in story.doing(machine(Phase.READY), story.Scene(Policy(), None))
+    assert "Slurm cannot be read" in explanation.doing(machine(Phase.READY), explanation.Context(Policy(), None))
 
 
 def test_the_ladder_goes_back_to_the_target_and_over_what_led_nowhere() -> None:
@@ -91,17 +91,17 @@ def test_the_ladder_goes_back_to_the_target_and_over_what_led_nowhere() -> None:
 
     current = made(5, 10, phase=Phase.READY, instance_id="i-5", failure="")
     newest_first = [current, made(4, 20), made(3, 90), made(2, 95, instance_id="i-2"), made(1, 99)]
-    told = story.ladder(newest_first, current.name, ago(60))
-    assert [m.name[-1] for m in told] == ["3", "4", "5"], "2 was rented and ended before this target"
-    assert [m.name[-1] for m in story.ladder(newest_first, current.name, ago(97))] == ["1", "2", "3", "4", "5"]
-    assert len(story.ladder(newest_first, current.name, None)) == 5
-    asked = story.ladder(newest_first, newest_first[3].name, ago(60))
+    shown = explanation.attempts(newest_first, current.name, ago(60))
+    assert [m.name[-1] for m in shown] == ["3", "4", "5"], "2 was rented and ended before this target"
+    assert [m.name[-1] for m in explanation.attempts(newest_first, current.name, ago(97))] == ["1", "2", "3", "4", "5"]
+    assert len(explanation.attempts(newest_first, current.name, None)) == 5
+    asked = explanation.attempts(newest_first, newest_first[3].name, ago(60))
     assert [m.name[-1] for m in asked][:2] == ["1", "2"], "the one that was asked about is shown whatever its age"
 
 
 def test_constraints_of_pool_and_target() -> None:
     pool = Pool("h100", "h100", 1, 8, ("aws", "gce"), max_usd_per_gpu_hour=4, gpus_per_node_max=8, regions=("r1",))
-    assert story.constraints(pool, None) == [
+    assert explanation.constraints(pool, None) == [
         "1 to 8 GPUs per machine, h100",
         "x86_64, at least 1 CPUs and 1024 MiB",
         "providers: aws, gce",
@@ -114,7 +114,7 @@ def test_constraints_of_pool_and_target() -> None:
         "h100", 16, provider="gce", max_usd_per_gpu_hour=3, max_usd_per_hour=40, gpu="h100-sxm", gpus_per_node=8,
         spot="prefer", overshoot_max_gpus=0,
     )  # fmt: skip
-    narrowed = story.constraints(pool, target)
+    narrowed = explanation.constraints(pool, target)
     for line in (
         "8 GPUs per machine, h100-sxm",
         "provider: gce",
@@ -125,11 +125,11 @@ def test_constraints_of_pool_and_target() -> None:
         "all machines of one provider and region (--spread lifts it)",
     ):
         assert line in narrowed
-    assert "several providers" in story.constraints(pool, replace(target, spread=True))[-1]
-    assert story.constraints(Pool("cpu", "", 0, 2, ("aws",)), Target("cpu", 2))[0] == "machines without GPUs"
+    assert "several providers" in explanation.constraints(pool, replace(target, spread=True))[-1]
+    assert explanation.constraints(Pool("cpu", "", 0, 2, ("aws",)), Target("cpu", 2))[0] == "machines without GPUs"
 
 
 def test_times_count_from_the_phase() -> None:
     m = machine(Phase.BOOTING, phase_since=NOW)
     until = NOW + timedelta(seconds=Policy().boot_timeout_s)
-    assert f"{until:%H:%M:%S}" in story.doing(m, story.Scene(Policy(), None))
+    assert f"{until:%H:%M:%S}" in explanation.doing(m, explanation.Context(Policy(), None))

@@ -9,16 +9,15 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Cooldown, Policy
-from meshd.model.failure import FailureCause
-from meshd.model.machine import Phase
+from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import Fresh
-from meshd.model.plan import AskCloud, Move, NotePeer, Step
-from meshd.plan.asking import AGAIN_AFTER_S, MISSING_AFTER_S
-from meshd.plan.causes import RULES, Scope, cause_of_end, cause_of_words, is_of_pool, scopes
+from meshd.model.plan import AskCloud, Move, RecordPeer, Step
+from meshd.plan.backoff import failures_in_row
+from meshd.plan.failure_rules import RULES, Scope, cause_of_end, cause_of_words, is_of_pool, scopes
+from meshd.plan.leaving import AGAIN_AFTER_S, MISSING_AFTER_S
 from meshd.plan.lifecycle import next_step
-from meshd.plan.memory import failures_in_row
 from meshd.plan.placement import blocked_by
-from meshd.plan.world import World
+from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import InstanceState
 from tests.unit.worlds import NOW, OFFER, ago, around, instance, machine, peer, snapshot, tailnet
 
@@ -104,14 +103,14 @@ def step_of(age_s: float, *, asked_s: float | None = None, seen: bool = False) -
     marks = {} if asked_s is None else {"asked_cloud": ago(asked_s)}
     m = machine(Phase.BOOTING, age_s=age_s, launch_called_at=ago(age_s), marks=marks)
     peers = [peer(m)] if seen else []
-    world = World.of(snapshot(tailnet=Fresh(tailnet(*peers), NOW)), POLICY, NOW, {})
-    return next_step(m, world)
+    given = PlanInput.of(snapshot(tailnet=Fresh(tailnet(*peers), NOW)), POLICY, NOW, {})
+    return next_step(m, given)
 
 
 def test_its_cloud_is_asked_before_it_is_given_up() -> None:
     assert step_of(MISSING_AFTER_S - 1) is None, "a listing may lag a little"
     assert isinstance(step_of(MISSING_AFTER_S + 1), AskCloud)
-    assert isinstance(step_of(60, seen=True), NotePeer), "the tailnet shows it"
+    assert isinstance(step_of(60, seen=True), RecordPeer), "the tailnet shows it"
     assert step_of(60, asked_s=AGAIN_AFTER_S - 1) is None
     assert isinstance(step_of(60, asked_s=AGAIN_AFTER_S), AskCloud)
     long = POLICY.listing_lag_s + 30
@@ -124,16 +123,16 @@ def test_its_cloud_is_asked_before_it_is_given_up() -> None:
 def test_the_cloud_says_that_it_is_there() -> None:
     m = machine(Phase.READY, heartbeat_at=ago(900), marks={"asked_cloud": ago(5), "told_alive": ago(5)})
     missing = around(m, instances={"aws": Fresh((), NOW)})
-    assert isinstance(next_step(m, World.of(missing, POLICY, NOW, {})), p.NoteFitness), "it is silent, and kept"
+    assert isinstance(next_step(m, PlanInput.of(missing, POLICY, NOW, {})), p.RecordFitness), "it is silent, and kept"
     later = replace(m, marks={"asked_cloud": ago(5), "told_alive": ago(POLICY.listing_lag_s + 1)})
-    assert isinstance(next_step(later, World.of(missing, POLICY, NOW, {})), Move)
+    assert isinstance(next_step(later, PlanInput.of(missing, POLICY, NOW, {})), Move)
 
 
 @pytest.mark.parametrize("state", [InstanceState.GONE, InstanceState.FAILED, InstanceState.TERMINATING])
 def test_the_clouds_words_go_with_the_failure(state: InstanceState) -> None:
     m = machine(Phase.BOOTING, age_s=30)
     words = "Server.InsufficientInstanceCapacity: none left"
-    found = next_step(m, World.of(around(m, instances={"aws": Fresh((instance(m, state, reason=words),), NOW)},
+    found = next_step(m, PlanInput.of(around(m, instances={"aws": Fresh((instance(m, state, reason=words),), NOW)},
                                          tailnet=Fresh(tailnet(), NOW)), POLICY, NOW, {}))  # fmt: skip
     assert isinstance(found, Move)
     assert (found.cause, found.vendor_words) == (CAPACITY, words)

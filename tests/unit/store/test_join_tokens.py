@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from meshd.model.machine import Machine, Phase
-from meshd.store.join_tickets import JoinTickets
+from meshd.store.join_tokens import JoinTokens
 from meshd.store.journal import Journal
 from meshd.store.migrations import MIGRATIONS
 from tests.unit.worlds import NOW, machine
@@ -19,7 +19,7 @@ BEFORE_CLOSING = 5
 
 def test_the_first_device_keeps_the_ticket(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.db")
-    tickets = JoinTickets(journal)
+    tickets = JoinTokens(journal)
     assert (tickets.device("m"), tickets.closed("m")) == ("", False)
     assert tickets.bind("m", "n-1", NOW) == tickets.bind("m", "n-2", NOW) == "n-1"
     tickets.rebind("m", "n-3", NOW)
@@ -29,7 +29,7 @@ def test_the_first_device_keeps_the_ticket(tmp_path: Path) -> None:
 
 def test_a_ticket_is_closed_once_and_a_later_device_does_not_open_it(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.db")
-    tickets = JoinTickets(journal)
+    tickets = JoinTokens(journal)
     tickets.close("m", "its node token was used", NOW)
     tickets.close("m", "its node token was used", NOW)
     assert len(journal.events()) == 1
@@ -38,7 +38,7 @@ def test_a_ticket_is_closed_once_and_a_later_device_does_not_open_it(tmp_path: P
     assert tickets.closed("m")
     journal.close()
     again = Journal(tmp_path / "j.db")
-    assert JoinTickets(again).closed("m")
+    assert JoinTokens(again).closed("m")
     again.close()
 
 
@@ -57,7 +57,7 @@ def test_a_journal_of_an_older_form_closes_the_tickets_of_machines_that_were_nod
     db.commit()
     db.close()
     journal = Journal(tmp_path / "j.db")
-    tickets = JoinTickets(journal)
+    tickets = JoinTokens(journal)
     assert [tickets.closed(one.name) for one in machines] == [False, True, True, True]
     assert tickets.device(joining.name) == "n-1"
     journal.close()
