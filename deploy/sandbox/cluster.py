@@ -124,7 +124,7 @@ class Cluster:
                 )
             )  # fmt: skip
             for name, machines in self.options.room.items():
-                self.clouds.clouds[name].ledger.set_room("*", "*", machines)
+                self.clouds.clouds[name].ledger.set_capacity("*", "*", machines)
             self.head = Head(self.world)
             self._stack = stack.pop_all()
         return self

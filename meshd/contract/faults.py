@@ -1,4 +1,4 @@
-"""What goes wrong in a cloud, in which call, and when: the words for it, and the engine that a stand-in asks."""
+"""The faults that a cloud's stand-in can inject, and the engine that decides which of them hit a call."""
 
 from __future__ import annotations
 
@@ -9,55 +9,66 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
-class Kind(StrEnum):
-    """What can go wrong. `seconds` of the fault means what the comment says."""
+class FaultKind(StrEnum):
+    """What can go wrong. A comment says what `CloudFault.seconds` means for this kind."""
 
     NO_CAPACITY = "no_capacity"
     QUOTA = "quota"
-    THROTTLED = "throttled"  # seconds: Retry-After; 0 for none
-    AUTH = "auth"  # the credential is wrong, or may not do this
-    EXPIRED = "expired"  # the credential was right once
+    THROTTLED = "throttled"  # seconds: the Retry-After header; 0 for no header
+    AUTH = "auth"  # the credential is wrong, or lacks a permission
+    EXPIRED = "expired"  # the credential was valid once
     INVALID = "invalid"
-    ERROR_BEFORE = "error_before"  # a 5xx, and nothing happened
-    ERROR_AFTER = "error_after"  # a 5xx, but it happened
-    CUT_BEFORE = "cut_before"  # the connection breaks, and nothing happened
-    CUT_AFTER = "cut_after"  # the connection breaks, but it happened
-    HTML = "html"  # an HTML page from something in between, and nothing happened
-    HTML_AFTER = "html_after"  # an HTML page with status 200, but it happened
-    SLOW = "slow"  # seconds: real time until the answer; it happens at once
+    ERROR_BEFORE = "error_before"  # a 5xx; the call had no effect
+    ERROR_AFTER = "error_after"  # a 5xx; the call had its effect
+    CUT_BEFORE = "cut_before"  # the connection breaks; the call had no effect
+    CUT_AFTER = "cut_after"  # the connection breaks; the call had its effect
+    HTML = "html"  # an HTML page from a gateway; the call had no effect
+    HTML_AFTER = "html_after"  # an HTML page with status 200; the call had its effect
+    SLOW = "slow"  # seconds: real time until the answer; the effect is immediate
     UNKNOWN_FIELDS = "unknown_fields"
     UNKNOWN_STATE = "unknown_state"
-    REGRESSED = "regressed"  # a machine that runs is shown as it was while it booted
-    SMALL_PAGES = "small_pages"  # a list comes two at a time
-    PAGE_FAILS = "page_fails"  # so it does, and every page but the first is answered with a 5xx
-    LIST_LAG = "list_lag"  # seconds: how long lists miss the new machine
-    FRESH_NOT_FOUND = "fresh_not_found"  # seconds: how long its id is denied
+    REGRESSED = "regressed"  # a running machine is shown as booting
+    SMALL_PAGES = "small_pages"  # a list has two items per page
+    PAGE_FAILS = "page_fails"  # two items per page, and every page after the first is a 5xx
+    LIST_LAG = "list_lag"  # seconds: how long lists do not show the new machine
+    FRESH_NOT_FOUND = "fresh_not_found"  # seconds: how long its id is answered with "not found"
     NEVER_BOOTS = "never_boots"
     NO_ADDRESS = "no_address"
-    DIES = "dies"  # seconds: after launch
+    DIES = "dies"  # seconds: after the launch
     NEVER_ENDS = "never_ends"
-    DUPLICATE = "duplicate"  # a second machine with the same name
-    DENIED = "denied"  # the credential lacks the permission `operation`, in the vendor's words, until cleared
+    DUPLICATE = "duplicate"  # the cloud makes a second machine with the same name
+    DENIED = "denied"  # the credential lacks the permission named in `operation`, until cleared
 
 
-FATES = frozenset(
+#: Faults that belong to the machine that a launch makes.
+LIFECYCLE_FAULTS = frozenset(
     {
-        Kind.LIST_LAG,
-        Kind.FRESH_NOT_FOUND,
-        Kind.NEVER_BOOTS,
-        Kind.NO_ADDRESS,
-        Kind.DIES,
-        Kind.NEVER_ENDS,
-        Kind.DUPLICATE,
+        FaultKind.LIST_LAG,
+        FaultKind.FRESH_NOT_FOUND,
+        FaultKind.NEVER_BOOTS,
+        FaultKind.NO_ADDRESS,
+        FaultKind.DIES,
+        FaultKind.NEVER_ENDS,
+        FaultKind.DUPLICATE,
     }
 )
-LOOKS = frozenset({Kind.UNKNOWN_FIELDS, Kind.UNKNOWN_STATE, Kind.REGRESSED, Kind.SMALL_PAGES, Kind.PAGE_FAILS})
-AFTER = frozenset({Kind.ERROR_AFTER, Kind.CUT_AFTER, Kind.HTML_AFTER, Kind.SLOW})
-CUTS = frozenset({Kind.CUT_BEFORE, Kind.CUT_AFTER})
+#: Faults that change what an answer shows, not whether there is one.
+CONTENT_FAULTS = frozenset(
+    {
+        FaultKind.UNKNOWN_FIELDS,
+        FaultKind.UNKNOWN_STATE,
+        FaultKind.REGRESSED,
+        FaultKind.SMALL_PAGES,
+        FaultKind.PAGE_FAILS,
+    }
+)
+#: Faults that replace the answer of a call that had its effect.
+AFTER_EFFECT = frozenset({FaultKind.ERROR_AFTER, FaultKind.CUT_AFTER, FaultKind.HTML_AFTER, FaultKind.SLOW})
+CUT_FAULTS = frozenset({FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER})
 
 
 class When(StrEnum):
-    """How often a fault strikes."""
+    """Which calls a fault hits."""
 
     NEXT = "next"  # the next `times` calls
     ALWAYS = "always"
@@ -65,17 +76,17 @@ class When(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing that goes wrong.
+class CloudFault:
+    """One fault to inject.
 
     Attributes:
-        operation: launch, get, list, terminate, offers, prices, check, other; "*" for any. Faults of a machine's life
-            always belong to launch. For Kind.DENIED the vendor's name of a permission.
+        operation: launch, get, list, terminate, offers, prices, check or other; "*" for any. Lifecycle faults always
+            hit launches. For FaultKind.DENIED, the vendor's name of a permission.
         status: HTTP status of error_before and error_after.
-        skip: so many calls that it applies to are let through first.
+        skip: how many matching calls to let through first.
     """
 
-    kind: Kind
+    kind: FaultKind
     operation: str = "*"
     when: When = When.NEXT
     times: int = 1
@@ -85,117 +96,127 @@ class Fault:
     skip: int = 0
 
     def applies(self, operation: str) -> bool:
-        """Whether a call of this operation can be struck."""
-        if self.kind is Kind.DENIED:
+        """Whether the fault can hit a call of this operation."""
+        if self.kind is FaultKind.DENIED:
             return False
-        if self.kind in FATES:
+        if self.kind in LIFECYCLE_FAULTS:
             return operation == "launch"
         return self.operation in ("*", operation)
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
-    """The faults that strike one call: at most one that spoils the answer, and any of the others."""
+class CallFaults:
+    """The faults that hit one call.
 
-    answer: Fault | None = None
-    looks: frozenset[Kind] = frozenset()
-    fates: tuple[Fault, ...] = ()
+    Attributes:
+        answer: the one that replaces the answer.
+        content: those that change what the answer shows.
+        lifecycle: those of the machine that the call makes.
+    """
+
+    answer: CloudFault | None = None
+    content: frozenset[FaultKind] = frozenset()
+    lifecycle: tuple[CloudFault, ...] = ()
 
     @property
-    def before(self) -> Fault | None:
+    def before(self) -> CloudFault | None:
         """The fault that takes the place of the call's effect."""
-        return self.answer if self.answer and self.answer.kind not in AFTER else None
+        return self.answer if self.answer and self.answer.kind not in AFTER_EFFECT else None
 
     @property
-    def after(self) -> Fault | None:
-        """The fault that spoils the answer of a call that has had its effect."""
-        return self.answer if self.answer and self.answer.kind in AFTER else None
+    def after(self) -> CloudFault | None:
+        """The fault that replaces the answer after the call had its effect."""
+        return self.answer if self.answer and self.answer.kind in AFTER_EFFECT else None
 
-    def fate(self, kind: Kind) -> Fault | None:
-        """The fate of this kind for the machine that the call makes; None when it is spared."""
-        return next((fault for fault in self.fates if fault.kind is kind), None)
+    def lifecycle_fault(self, kind: FaultKind) -> CloudFault | None:
+        """The lifecycle fault of this kind; None when the machine has none."""
+        return next((fault for fault in self.lifecycle if fault.kind is kind), None)
+
+    def has(self, kind: FaultKind) -> bool:
+        """Whether the machine has a lifecycle fault of this kind."""
+        return self.lifecycle_fault(kind) is not None
 
 
 class FaultEngine:
-    """Holds the faults of one cloud. Safe to use from several threads.
+    """The faults of one cloud. Thread-safe.
 
     Args:
-        seed: of the dice for `When.RANDOM`, so that a run can be repeated.
+        seed: for `When.RANDOM`, so that a run can be repeated.
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self._dice = random.Random(seed)  # noqa: S311  no secret
-        self._faults: list[Fault] = []
-        self._seen: Counter[str] = Counter()
-        self._struck: Counter[Kind] = Counter()
+        self._random = random.Random(seed)  # noqa: S311  no secret
+        self._faults: list[CloudFault] = []
+        self._calls: Counter[str] = Counter()
+        self._hits: Counter[FaultKind] = Counter()
         self._lock = threading.Lock()
 
-    def inject(self, fault: Fault) -> None:
+    def inject(self, fault: CloudFault) -> None:
         """Add a fault."""
         with self._lock:
             self._faults.append(fault)
 
     def reseed(self, seed: int) -> None:
-        """Throw the dice anew from a seed."""
+        """Start the random sequence of `When.RANDOM` from a seed."""
         with self._lock:
-            self._dice.seed(seed)
+            self._random.seed(seed)
 
     def clear(self) -> None:
-        """Drop all faults. Machines keep the fate that they were born with."""
+        """Remove all faults. Machines keep the lifecycle faults that they were launched with."""
         with self._lock:
             self._faults.clear()
 
-    def all(self) -> list[Fault]:
-        """The faults that can still strike."""
+    def pending(self) -> list[CloudFault]:
+        """The faults that can still hit a call."""
         with self._lock:
             return list(self._faults)
 
-    def seen(self, operation: str) -> int:
-        """How many calls of this operation have come so far."""
+    def calls(self, operation: str) -> int:
+        """How many calls of this operation there were so far."""
         with self._lock:
-            return self._seen[operation]
+            return self._calls[operation]
+
+    def hits(self, kind: FaultKind) -> int:
+        """How many calls a fault of this kind has hit so far."""
+        with self._lock:
+            return self._hits[kind]
 
     def denied(self, *permissions: str) -> str:
-        """The first of these permissions that the credential lacks; "" when it has them all."""
+        """The first of these permissions that the credential lacks; "" when it has all."""
         with self._lock:
-            lacking = {fault.operation for fault in self._faults if fault.kind is Kind.DENIED}
+            lacking = {fault.operation for fault in self._faults if fault.kind is FaultKind.DENIED}
         return next((permission for permission in permissions if permission in lacking), "")
 
-    def struck(self, kind: Kind) -> int:
-        """How many calls a fault of this kind has struck so far."""
+    def take(self, operation: str) -> CallFaults:
+        """Count a call and return the faults that hit it; uses up faults of `When.NEXT`."""
         with self._lock:
-            return self._struck[kind]
-
-    def take(self, operation: str) -> Struck:
-        """What strikes this call; uses up the faults of `When.NEXT`."""
-        with self._lock:
-            self._seen[operation] += 1
-            answer: Fault | None = None
-            looks: set[Kind] = set()
-            fates: list[Fault] = []
-            kept: list[Fault] = []
+            self._calls[operation] += 1
+            answer: CloudFault | None = None
+            content: set[FaultKind] = set()
+            lifecycle: list[CloudFault] = []
+            kept: list[CloudFault] = []
             for fault in self._faults:
                 if fault.skip and fault.applies(operation):
                     kept.append(replace(fault, skip=fault.skip - 1))
                     continue
-                spoils = fault.kind not in FATES and fault.kind not in LOOKS
-                hit = fault.applies(operation) and not (spoils and answer) and self._strikes(fault)
-                if hit and fault.kind in LOOKS:
-                    looks.add(fault.kind)
-                elif hit and fault.kind in FATES:
-                    fates.append(fault)
+                replaces_answer = fault.kind not in LIFECYCLE_FAULTS and fault.kind not in CONTENT_FAULTS
+                hit = fault.applies(operation) and not (replaces_answer and answer) and self._by_chance(fault)
+                if hit and fault.kind in CONTENT_FAULTS:
+                    content.add(fault.kind)
+                elif hit and fault.kind in LIFECYCLE_FAULTS:
+                    lifecycle.append(fault)
                 elif hit:
                     answer = fault
-                kept += _rest(fault, hit)
-                self._struck[fault.kind] += hit
+                kept += _remaining(fault, hit)
+                self._hits[fault.kind] += hit
             self._faults = kept
-            return Struck(answer, frozenset(looks), tuple(fates))
+            return CallFaults(answer, frozenset(content), tuple(lifecycle))
 
-    def _strikes(self, fault: Fault) -> bool:
-        return fault.when is not When.RANDOM or self._dice.random() < fault.probability
+    def _by_chance(self, fault: CloudFault) -> bool:
+        return fault.when is not When.RANDOM or self._random.random() < fault.probability
 
 
-def _rest(fault: Fault, hit: bool) -> list[Fault]:
+def _remaining(fault: CloudFault, hit: bool) -> list[CloudFault]:
     if not hit or fault.when is not When.NEXT:
         return [fault]
     return [replace(fault, times=fault.times - 1)] if fault.times > 1 else []

@@ -1,10 +1,10 @@
 """The contract suite's report, as a pytest plugin: `pytest -p meshd.contract.plugin`.
 
 Options:
-    --contract-seeds N: how many seeds the random faults are tried with.
-    --contract-table FILE: write which fault was tried on which adapter, as a table in Markdown.
+    --contract-seeds N: run the case with random faults N times, each with another seed.
+    --contract-table FILE: write a Markdown table of the faults that were injected into each adapter.
 
-A case counts as passed only when it ran to its end; what a rig cannot try is told as not covered.
+A case counts as passed only when it ran to its end. What a rig cannot run is reported as not covered.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from meshd.contract.cases.base import REPORT
-from meshd.contract.cases.soak import SEEDS
-from meshd.contract.faults import Kind
+from meshd.contract.cases.random_faults import SEEDS
+from meshd.contract.faults import FaultKind
 from meshd.contract.rig import DOES_NOT_APPLY, NOT_COVERED
 
 BEGIN = "<!-- faults: written by --contract-table -->"
@@ -27,50 +27,50 @@ END = "<!-- end of faults -->"
 
 
 @dataclass(slots=True)
-class Tried:
-    """What was tried on one rig.
+class RigResults:
+    """The results of one rig.
 
     Attributes:
-        cases: by outcome: passed, failed, not covered, does not apply.
-        faults: by kind: how many cases passed that struck with it.
-        missed: the faults that the rig cannot make, and why.
+        cases: how many, by outcome: passed, failed, not covered, does not apply.
+        faults: how many cases passed that injected it, by kind.
+        skipped: the faults that the rig does not support, and why.
     """
 
     cases: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
-    missed: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 class Report:
-    """Gathers what the cases tell."""
+    """Collects the results of the cases."""
 
     def __init__(self) -> None:
-        self.rigs: dict[str, Tried] = {}
+        self.rigs: dict[str, RigResults] = {}
         self._outcomes: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a case's outcome, and at its end what it tried."""
+        """Record a case's outcome and, when it is over, the faults that it injected."""
         if report.when == "call" or report.outcome != "passed":
             self._outcomes[report.nodeid] = _outcome(report)
-        told = dict(report.user_properties).get(REPORT)
-        if report.when != "teardown" or not isinstance(told, Mapping):
+        recorded = dict(report.user_properties).get(REPORT)
+        if report.when != "teardown" or not isinstance(recorded, Mapping):
             return
-        tried = self.rigs.setdefault(str(told["rig"]), Tried())
+        results = self.rigs.setdefault(str(recorded["rig"]), RigResults())
         outcome = self._outcomes.get(report.nodeid, "failed")
-        tried.cases[outcome] += 1
-        tried.missed |= told["missed"]
+        results.cases[outcome] += 1
+        results.skipped |= recorded["skipped"]
         if outcome == "passed":
-            tried.faults.update(told["asked"])
+            results.faults.update(recorded["injected"])
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say for each rig how many cases passed, and what was not covered."""
+        """Print for each rig how many cases passed, and what was not covered."""
         if not self.rigs:
             return
         terminalreporter.section("contract suite")
-        for name, tried in self.rigs.items():
-            counts = ", ".join(f"{tried.cases[key]} {key}" for key in _OUTCOMES if tried.cases[key])
+        for name, results in self.rigs.items():
+            counts = ", ".join(f"{results.cases[key]} {key}" for key in _OUTCOMES if results.cases[key])
             terminalreporter.line(f"{name}: {counts}")
-            for kind, why in sorted(tried.missed.items()):
+            for kind, why in sorted(results.skipped.items()):
                 terminalreporter.line(f"  not covered: {kind}: {why}")
 
 
@@ -84,44 +84,44 @@ def _outcome(report: pytest.TestReport) -> str:
     return next((mark.removesuffix(": ") for mark in (NOT_COVERED, DOES_NOT_APPLY) if mark in reason), "not covered")
 
 
-def table(rigs: Mapping[str, Tried], kinds: Iterable[Kind] = Kind) -> str:
-    """Which fault was tried on which adapter: how many cases passed, or why there is none."""
+def table(rigs: Mapping[str, RigResults], kinds: Iterable[FaultKind] = FaultKind) -> str:
+    """A Markdown table of faults and adapters: how many cases passed, or why there is none."""
     names = sorted(rigs)
     rows = [f"| fault | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     rows += [f"| `{kind}` | {' | '.join(_cell(rigs[name], kind) for name in names)} |" for kind in kinds]
     return "\n".join(rows)
 
 
-def _cell(tried: Tried, kind: Kind) -> str:
-    if kind in tried.missed:
-        return f"no: {tried.missed[kind]}"
-    count = tried.faults[kind]
+def _cell(results: RigResults, kind: FaultKind) -> str:
+    if kind in results.skipped:
+        return f"no: {results.skipped[kind]}"
+    count = results.faults[kind]
     return f"{count} case{'s' if count != 1 else ''}" if count else "not tried"
 
 
 def put_table(text: str, found: str) -> str:
-    """A document with the table between its marks replaced; the table alone when there are none."""
+    """The document with the table between its markers replaced; the table alone when there are no markers."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     return f"{before}{begin}\n\n{found}\n\n{end}{after}" if end else f"{found}\n"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The suite's options."""
+    """Add the suite's options."""
     group = parser.getgroup("contract", "meshd's contract suite")
     group.addoption(
-        "--contract-seeds", type=int, default=SEEDS, help="seeds of the random faults (default: %(default)s)"
+        "--contract-seeds", type=int, default=SEEDS, help="number of seeds for random faults (default: %(default)s)"
     )
-    group.addoption("--contract-table", type=Path, metavar="FILE", help="write the faults tried, as a Markdown table")
+    group.addoption("--contract-table", type=Path, metavar="FILE", help="write the injected faults as a Markdown table")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the report."""
+    """Register the report."""
     config.pluginmanager.register(Report(), "meshd-contract-report")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Write the table."""
+    """Write the table that was asked for."""
     path: Path | None = config.getoption("contract_table")
     report = config.pluginmanager.get_plugin("meshd-contract-report")
     if path is not None and isinstance(report, Report) and report.rigs:

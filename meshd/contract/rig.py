@@ -1,4 +1,4 @@
-"""What the contract suite needs of an adapter's author: the adapter, and a stand-in for its cloud."""
+"""What the contract suite needs from an adapter's author: the adapter, and a stand-in for its cloud."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 
 import pytest
 
-from meshd.contract.faults import Fault, FaultEngine, Kind, When
+from meshd.contract.faults import CloudFault, FaultEngine, FaultKind, When
 from meshd.provider_api import MachineKind, Offer, OfferQuery, Provider
 
 NOT_COVERED = "not covered: "
@@ -19,12 +19,12 @@ DOES_NOT_APPLY = "does not apply: "
 
 
 @dataclass(frozen=True, slots=True)
-class Rented:
+class CloudMachine:
     """A machine as the cloud itself knows it, whatever its API shows.
 
     Attributes:
         token: the name that its owner gave it.
-        alive: it has not ended, and so costs money.
+        alive: it has not ended, so it costs money.
     """
 
     token: str
@@ -39,23 +39,28 @@ class Rented:
 
 
 class Rig(ABC):
-    """One adapter with its cloud, fresh for each case: an async context manager.
+    """One adapter with its cloud, new for each case. An async context manager.
 
-    A subclass starts its stand-in in `start`, makes adapters in `build`, and says below how its cloud differs.
+    A subclass starts its stand-in in `start`, creates adapters in `build`, and sets attributes where its cloud
+    differs from the defaults.
 
     Attributes:
         name: the adapter's name.
-        label: what the report calls it, when there are several rigs of one adapter.
+        label: the name in the report, for several rigs of one adapter; "" for `name`.
         gpu: a query that finds offers with free capacity. The stand-in has several types, one with several GPUs.
-        secrets: texts that may show nowhere: the credential, and parts of it.
-        secret_setting: the setting with the credential; the same with `_file` names a file with it. "" for none.
-        bad_settings: settings that must be refused with one line each.
-        call_timeout, launch_timeout: settings with the adapter's own deadlines in seconds.
-        machine_kind, tun, systemd: what the stand-in's machines are: `capabilities` must say the same.
-        boot_s, end_s, keep_s: how long the stand-in's machines boot and end, and how long ended ones are shown.
-        cannot: the faults that this cloud cannot have, or that its stand-in does not make, and why.
-        permissions: those that `check` finds missing, in the vendor's names.
+        secrets: texts that may appear nowhere: the credential, and parts of it.
+        secret_setting: the setting that holds the credential; the same name with `_file` names a file with it. "" for
+            none.
+        bad_settings: settings that the adapter must refuse, with one line for each.
+        call_timeout, launch_timeout: names of the settings with the adapter's deadlines, in seconds.
+        machine_kind, tun, systemd: what the stand-in's machines are. `capabilities` must say the same.
+        boot_s, end_s, keep_s: how long the stand-in's machines boot, how long they end, and how long ended ones are
+            shown.
+        unsupported: the faults that this cloud cannot have, or that the stand-in cannot inject, and why.
+        permissions: the permissions that `check` reports as missing, in the vendor's names.
         faults: the stand-in's; set by `start`.
+        injected: the faults that the case ordered.
+        skipped: the unsupported ones among them, and why.
     """
 
     name: str
@@ -72,64 +77,64 @@ class Rig(ABC):
     boot_s: float = 30.0
     end_s: float = 20.0
     keep_s: float = 3600.0
-    cannot: Mapping[Kind, str] = {}
+    unsupported: Mapping[FaultKind, str] = {}
     permissions: tuple[str, ...] = ()
     faults: FaultEngine
 
     def __init__(self) -> None:
         self.stack = AsyncExitStack()
-        self.asked: set[Kind] = set()
-        self.missed: dict[Kind, str] = {}
+        self.injected: set[FaultKind] = set()
+        self.skipped: dict[FaultKind, str] = {}
 
     @abstractmethod
     async def start(self) -> None:
-        """Start the stand-in; what must be stopped goes on `self.stack`."""
+        """Start the stand-in; push what must be stopped onto `self.stack`."""
 
     @abstractmethod
     def build(self, cluster: str, **settings: Any) -> Provider:
-        """A new adapter for the stand-in, as after a restart of the daemon, with `settings` over the rig's own."""
+        """Create an adapter for the stand-in, as after a restart of the daemon; `settings` override the rig's own."""
 
     @abstractmethod
     def unreachable(self) -> Provider:
-        """An adapter whose cloud does not listen, made by `make`."""
+        """Create, by `make`, an adapter whose cloud does not listen."""
 
     @abstractmethod
-    def machines(self) -> Sequence[Rented]:
-        """Every machine that ever was, the oldest first."""
+    def machines(self) -> Sequence[CloudMachine]:
+        """Every machine that was ever made, oldest first."""
 
     @abstractmethod
     def advance(self, seconds: float) -> None:
-        """Let time pass, for the stand-in and the adapters."""
+        """Move the clock of the stand-in and of the adapters."""
 
     async def settle(self) -> None:
-        """Wait until what was begun is done, without letting time pass."""
+        """Wait until background work of the stand-in is done, without moving the clock."""
         return
 
     async def power_off(self, token: str) -> None:
-        """Let a machine power itself off from inside."""
+        """Power a machine off from inside."""
         not_covered("the rig cannot power machines off from inside")
 
     async def preempt(self, token: str) -> None:
-        """Let the cloud take a spot machine back."""
+        """Take a spot machine back, as the cloud does."""
         not_covered("the rig cannot take spot machines back")
 
-    def set_room(self, offer: Offer, machines: int) -> None:
-        """Let only so many machines of an offer's type fit in its place, those that run included."""
-        not_covered("the rig cannot fill its cloud up")
+    def set_capacity(self, offer: Offer, machines: int) -> None:
+        """Limit how many machines of an offer's type fit in its region, running ones included."""
+        not_covered("the rig cannot limit its cloud's capacity")
 
     def clear(self) -> None:
-        """Drop all faults, also those that keep machines from ending."""
+        """Remove all faults, including those that keep machines from ending."""
         self.faults.clear()
 
     def make(self, cluster: str = "lab", /, **settings: Any) -> Provider:
-        """A new adapter, closed by the rig."""
+        """Create an adapter that the rig closes."""
         provider = self.build(cluster, **settings)
         self.stack.push_async_callback(provider.aclose)
         return provider
 
-    def strike(
+    def inject(
         self,
-        kind: Kind,
+        kind: FaultKind,
         operation: str = "*",
         *,
         when: When = When.NEXT,
@@ -137,12 +142,12 @@ class Rig(ABC):
         status: int = 500,
         skip: int = 0,
     ) -> None:
-        """Order a fault; where this cloud cannot have it, the case counts as not covered."""
-        self.asked.add(kind)
-        if kind in self.cannot:
-            self.missed[kind] = self.cannot[kind]
-            not_covered(f"{kind}: {self.cannot[kind]}")
-        self.faults.inject(Fault(kind, operation, when, seconds=seconds, status=status, skip=skip))
+        """Order a fault. Where it is unsupported, the case ends as not covered."""
+        self.injected.add(kind)
+        if kind in self.unsupported:
+            self.skipped[kind] = self.unsupported[kind]
+            not_covered(f"{kind}: {self.unsupported[kind]}")
+        self.faults.inject(CloudFault(kind, operation, when, seconds=seconds, status=status, skip=skip))
 
     async def __aenter__(self) -> Self:
         """Start the stand-in."""
@@ -157,7 +162,7 @@ class Rig(ABC):
 
 
 def not_covered(why: str) -> NoReturn:
-    """End a case that this rig cannot try."""
+    """End a case that this rig cannot run."""
     pytest.skip(NOT_COVERED + why)
 
 

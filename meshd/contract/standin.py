@@ -1,7 +1,7 @@
-"""A stand-in for a cloud's HTTP API: what the cloud does, and around it the faults that were ordered.
+"""The base of a cloud's stand-in: an HTTP server that injects the faults that a test orders.
 
-A stand-in is a subclass of `StandIn` that names its routes and words its refusals; this class takes the faults, spoils
-answers before or after the call has had its effect, and holds back slow ones.
+A subclass names its routes and the cloud's error answers. This class decides which faults hit a call, replaces answers
+before or after the call's effect, and delays slow ones.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 from aiohttp import web
 
-from meshd.contract.faults import AFTER, CUTS, Fault, FaultEngine, Kind, Struck
+from meshd.contract.faults import AFTER_EFFECT, CUT_FAULTS, CallFaults, CloudFault, FaultEngine, FaultKind
 
-#: What a gateway in front of an API says when it has lost the API.
+#: The answer of a gateway that cannot reach the API behind it.
 GATEWAY_PAGE = "<html><head><title>502 Bad Gateway</title></head><body>gateway</body></html>"
-#: The items on a page of a list that comes in small pages.
+#: Items per page under FaultKind.SMALL_PAGES.
 SMALL_PAGE = 2
 #: The faults of the request that the current task answers.
-_STRUCK: ContextVar[Struck] = ContextVar("struck")
+_CALL_FAULTS: ContextVar[CallFaults] = ContextVar("call_faults")
 
 
-class Refused(Exception):
-    """The cloud's own kind of no.
+class ErrorResponse(Exception):
+    """An error answer of the cloud. A handler raises it; the stand-in sends it.
 
     Attributes:
         status: the HTTP status.
@@ -43,25 +43,25 @@ class Refused(Exception):
         self._content_type = content_type
         super().__init__(f"HTTP {status}")
 
-    def after(self, wait_s: float) -> Refused:
-        """The same with Retry-After; 0 for none."""
+    def after(self, wait_s: float) -> ErrorResponse:
+        """Add a Retry-After header; none when `wait_s` is 0."""
         if wait_s:
             self.headers["Retry-After"] = f"{wait_s:g}"
         return self
 
     def response(self) -> web.Response:
-        """As an answer."""
+        """The answer to send."""
         return web.json_response(self.body, status=self.status, headers=self.headers, content_type=self._content_type)
 
 
 class StandIn(ABC):
-    """One cloud's API as an aiohttp application. Must be made inside the running event loop.
+    """One cloud's API as an aiohttp application. Create it inside the running event loop.
 
     Args:
-        faults: what goes wrong.
+        faults: decides which faults hit a call.
     """
 
-    #: The largest body that is taken.
+    #: The largest request body that is accepted, in bytes.
     body_max_b = 1024**2
 
     def __init__(self, faults: FaultEngine) -> None:
@@ -70,72 +70,72 @@ class StandIn(ABC):
 
     @abstractmethod
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """What the API has."""
+        """The routes of the API."""
 
     @abstractmethod
     def operation_of(self, request: web.Request) -> str:
         """The contract's name of a call: launch, get, list, terminate, offers, prices, check or other."""
 
     async def operation_in(self, request: web.Request) -> str:
-        """As `operation_of`, for an API whose paths do not tell: it may read the body."""
+        """Like `operation_of`; override it for an API whose paths do not say enough. It may read the body."""
         return self.operation_of(request)
 
     @abstractmethod
-    def refusal(self, fault: Fault) -> Refused:
-        """The cloud's words for a fault that refuses, or for an internal error of status `fault.status`."""
+    def refusal(self, fault: CloudFault) -> ErrorResponse:
+        """The cloud's answer for a fault that refuses the call, or a 5xx with `fault.status`."""
 
-    def refusal_to(self, request: web.Request, fault: Fault) -> Refused:
-        """As `refusal`, for a cloud that words it by the request."""
+    def refusal_to(self, request: web.Request, fault: CloudFault) -> ErrorResponse:
+        """Like `refusal`; override it for a cloud whose answer depends on the request."""
         return self.refusal(fault)
 
     @abstractmethod
-    def no_such_path(self) -> Refused:
-        """The cloud's words for a path or a method that it does not have."""
+    def no_such_path(self) -> ErrorResponse:
+        """The cloud's answer for a path or method that it does not have."""
 
     def admit(self, request: web.Request, operation: str) -> Mapping[str, str]:
-        """Let a request in; returns headers for its answer.
+        """Check credential and rate limit; returns headers for the answer.
 
         Raises:
-            Refused: the credential is wrong, or there were too many requests.
+            ErrorResponse: the credential is wrong, or there were too many requests.
         """
         return {}
 
     def permissions_of(self, request: web.Request) -> Iterable[str]:
-        """The permissions that a call needs, as the vendor calls them; none where a key may do everything."""
+        """The permissions that a call needs, in the vendor's names; none where any key may do everything."""
         return ()
 
-    def denial(self, permission: str) -> Refused:
-        """The cloud's words when the credential lacks a permission."""
+    def denial(self, permission: str) -> ErrorResponse:
+        """The cloud's answer when the credential lacks a permission."""
         return self.no_such_path()
 
-    def refuses_itself(self, operation: str, fault: Fault) -> bool:
-        """Whether the handler words this refusal, e.g. because the cloud tells it later than in the answer."""
+    def refuses_itself(self, operation: str, fault: CloudFault) -> bool:
+        """Whether the handler applies this fault itself, e.g. because the cloud reports it later."""
         return False
 
     @property
-    def struck(self) -> Struck:
-        """The faults of the request that is being answered."""
-        return _STRUCK.get()
+    def call_faults(self) -> CallFaults:
+        """The faults that hit the current request."""
+        return _CALL_FAULTS.get()
 
     def page_of(self, most: int, cursor: str | None) -> int:
-        """How many items the page of a list may have that begins at `cursor`; `most` when nothing is wrong.
+        """The number of items on the page that begins at `cursor`; `most` without a fault.
 
         Raises:
-            Refused: the page fails.
+            ErrorResponse: the page fails.
         """
-        looks = self.struck.looks
-        if Kind.PAGE_FAILS in looks and cursor:
-            raise self.refusal(Fault(Kind.ERROR_BEFORE))
-        return SMALL_PAGE if looks & {Kind.SMALL_PAGES, Kind.PAGE_FAILS} else most
+        content_faults = self.call_faults.content
+        if FaultKind.PAGE_FAILS in content_faults and cursor:
+            raise self.refusal(CloudFault(FaultKind.ERROR_BEFORE))
+        return SMALL_PAGE if content_faults & {FaultKind.SMALL_PAGES, FaultKind.PAGE_FAILS} else most
 
     def app(self) -> web.Application:
-        """The application."""
+        """The application to serve."""
         app = web.Application(middlewares=[self._middleware], client_max_size=self.body_max_b)
         app.add_routes(self.routes())
         return app
 
     def close(self) -> None:
-        """Let slow answers go."""
+        """Send the answers that a fault delays."""
         self._closing.set()
 
     @web.middleware
@@ -143,45 +143,46 @@ class StandIn(ABC):
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         operation = await self.operation_in(request)
-        struck = self.faults.take(operation)
-        _STRUCK.set(struck)
+        call_faults = self.faults.take(operation)
+        _CALL_FAULTS.set(call_faults)
         headers: Mapping[str, str] = {}
         try:
             headers = self.admit(request, operation)
             if lacking := self.faults.denied(*self.permissions_of(request)):
                 raise self.denial(lacking)
-            if struck.before is not None and not self.refuses_itself(operation, struck.before):
-                return self._spoiled(request, struck.before)
+            if call_faults.before is not None and not self.refuses_itself(operation, call_faults.before):
+                return self._faulty_answer(request, call_faults.before)
             response = await handler(request)
-        except Refused as refused:
-            response = refused.response()
+        except ErrorResponse as error:
+            response = error.response()
         except (web.HTTPNotFound, web.HTTPMethodNotAllowed):
             response = self.no_such_path().response()
         response.headers.update(headers)
-        if struck.after is None:
+        if call_faults.after is None:
             return response
-        if struck.after.kind is not Kind.SLOW:
-            return self._spoiled(request, struck.after)
+        if call_faults.after.kind is not FaultKind.SLOW:
+            return self._faulty_answer(request, call_faults.after)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), struck.after.seconds)
+            await asyncio.wait_for(self._closing.wait(), call_faults.after.seconds)
         return response
 
-    def _spoiled(self, request: web.Request, fault: Fault) -> web.Response:
-        if fault.kind in CUTS:
+    def _faulty_answer(self, request: web.Request, fault: CloudFault) -> web.Response:
+        if fault.kind in CUT_FAULTS:
             if request.transport is not None:
                 request.transport.abort()
-            return web.Response()  # to nobody
-        if fault.kind in (Kind.HTML, Kind.HTML_AFTER):
-            status = 200 if fault.kind in AFTER else 502
+            return web.Response()  # the connection is closed: nobody receives it
+        if fault.kind in (FaultKind.HTML, FaultKind.HTML_AFTER):
+            status = 200 if fault.kind in AFTER_EFFECT else 502
             return web.Response(text=GATEWAY_PAGE, content_type="text/html", status=status)
-        return self.refusal_to(request, fault).after(fault.seconds if fault.kind is Kind.THROTTLED else 0).response()
+        wait_s = fault.seconds if fault.kind is FaultKind.THROTTLED else 0
+        return self.refusal_to(request, fault).after(wait_s).response()
 
 
-async def json_object(request: web.Request, otherwise: Refused) -> dict[str, Any]:
-    """The body, which must be a JSON object.
+async def json_object(request: web.Request, otherwise: ErrorResponse) -> dict[str, Any]:
+    """The request's body, which must be a JSON object.
 
     Raises:
-        Refused: it is none: `otherwise`.
+        ErrorResponse: it is not: `otherwise`.
     """
     try:
         body = await request.json()

@@ -10,13 +10,13 @@ Load the plugin for the report, e.g. by `pytest -p meshd.contract.plugin`.
 
 from __future__ import annotations
 
-from meshd.contract.cases.care import CareCases
-from meshd.contract.cases.doubt import LaunchDoubtCases, ReadDoubtCases, TerminateDoubtCases
-from meshd.contract.cases.lives import LifeCases, OddAnswerCases, SpotCases, TerminateCases
+from meshd.contract.cases.hygiene import HygieneCases
+from meshd.contract.cases.lifecycle import LifecycleCases, SpotCases, TerminateCases, UnexpectedAnswerCases
 from meshd.contract.cases.offers import OfferCases
+from meshd.contract.cases.random_faults import RandomFaultCases
 from meshd.contract.cases.refusals import RefusalCases
 from meshd.contract.cases.renting import FreshCases, LaunchCases, ListCases
-from meshd.contract.cases.soak import SoakCases
+from meshd.contract.cases.unclear import FailedReadCases, UnclearLaunchCases, UnclearTerminateCases
 
 __all__ = ["ContractSuite"]
 
@@ -27,14 +27,14 @@ class ContractSuite(
     ListCases,
     FreshCases,
     TerminateCases,
-    LifeCases,
+    LifecycleCases,
     SpotCases,
-    OddAnswerCases,
+    UnexpectedAnswerCases,
     RefusalCases,
-    LaunchDoubtCases,
-    ReadDoubtCases,
-    TerminateDoubtCases,
-    CareCases,
-    SoakCases,
+    UnclearLaunchCases,
+    FailedReadCases,
+    UnclearTerminateCases,
+    HygieneCases,
+    RandomFaultCases,
 ):
     """Every case of the contract. A subclass sets `rig_class`."""

@@ -13,8 +13,8 @@ from deploy.sandbox.clouds.ledger import Ledger, Life, Machine
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
 from meshd.config import Settings
-from meshd.contract.faults import Kind
-from meshd.contract.rig import Rented, Rig, not_covered
+from meshd.contract.faults import FaultKind
+from meshd.contract.rig import CloudMachine, Rig, not_covered
 from meshd.daemon.providers.guards import Guards
 from meshd.obs.metrics import Metrics
 from meshd.price_list import PriceList
@@ -98,8 +98,8 @@ class SandboxRig(Rig):
     def unreachable(self) -> Provider:
         return self.make(**{self.where: NOBODY})
 
-    def machines(self) -> Sequence[Rented]:
-        return [_rented(machine) for machine in self.ledger.everything()]
+    def machines(self) -> Sequence[CloudMachine]:
+        return [_cloud_machine(machine) for machine in self.ledger.everything()]
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -114,16 +114,16 @@ class SandboxRig(Rig):
         self.ledger.preempt(next(machine.id for machine in self.ledger.everything() if machine.token == token))
         await self.settle()
 
-    def set_room(self, offer: Offer, machines: int) -> None:
-        self.ledger.set_room(offer.instance_type, offer.region, machines)
+    def set_capacity(self, offer: Offer, machines: int) -> None:
+        self.ledger.set_capacity(offer.instance_type, offer.region, machines)
 
     def clear(self) -> None:
         super().clear()
         self.ledger.release()
 
 
-def _rented(machine: Machine) -> Rented:
-    return Rented(
+def _cloud_machine(machine: Machine) -> CloudMachine:
+    return CloudMachine(
         token=machine.token,
         alive=machine.life is not Life.ENDED,
         region=machine.region,
@@ -141,7 +141,7 @@ class AwsRig(SandboxRig):
     factory = create_aws
     where = "endpoint_url"
     secret_setting = "secret_access_key"
-    cannot: ClassVar[Mapping[Kind, str]] = {Kind.DUPLICATE: "a client token never makes two instances"}
+    unsupported: ClassVar[Mapping[FaultKind, str]] = {FaultKind.DUPLICATE: "a client token never makes two instances"}
     permissions = (
         "ec2:DescribeInstances",
         "ec2:DescribeInstanceTypes",
@@ -166,10 +166,10 @@ class AwsRig(SandboxRig):
 class LambdaRig(SandboxRig):
     name = "lambda"
     factory = create_lambda
-    cannot: ClassVar[Mapping[Kind, str]] = {
-        Kind.SMALL_PAGES: "its list of instances has no pages",
-        Kind.PAGE_FAILS: "its list of instances has no pages",
-        Kind.DENIED: "a key may do everything",
+    unsupported: ClassVar[Mapping[FaultKind, str]] = {
+        FaultKind.SMALL_PAGES: "its list of instances has no pages",
+        FaultKind.PAGE_FAILS: "its list of instances has no pages",
+        FaultKind.DENIED: "a key may do everything",
     }
 
     def extra(self) -> dict[str, Any]:
@@ -184,8 +184,8 @@ class RunpodRig(SandboxRig):
     machine_kind = MachineKind.CONTAINER
     permissions = ("GET /v2/pods", "GET /v2/catalog")
     factory = create_runpod
-    cannot: ClassVar[Mapping[Kind, str]] = dict.fromkeys(
-        (Kind.SMALL_PAGES, Kind.PAGE_FAILS), "its list of pods has no pages"
+    unsupported: ClassVar[Mapping[FaultKind, str]] = dict.fromkeys(
+        (FaultKind.SMALL_PAGES, FaultKind.PAGE_FAILS), "its list of pods has no pages"
     )
 
     def extra(self) -> dict[str, Any]:
@@ -202,16 +202,16 @@ class RunpodSpotRig(RunpodRig):
     def extra(self) -> dict[str, Any]:
         return {**super().extra(), "spot": True}
 
-    def strike(self, kind: Kind, operation: str = "*", *, seconds: float = 0.0, **more: Any) -> None:
-        if (kind, operation) == (Kind.THROTTLED, "launch") and seconds:
+    def inject(self, kind: FaultKind, operation: str = "*", *, seconds: float = 0.0, **more: Any) -> None:
+        if (kind, operation) == (FaultKind.THROTTLED, "launch") and seconds:
             not_covered("the SDK does not show Retry-After")
-        super().strike(kind, operation, seconds=seconds, **more)
+        super().inject(kind, operation, seconds=seconds, **more)
 
 
 class PaperspaceRig(SandboxRig):
     name = "paperspace"
     factory = create_paperspace
-    cannot: ClassVar[Mapping[Kind, str]] = {Kind.DENIED: "a key may do everything"}
+    unsupported: ClassVar[Mapping[FaultKind, str]] = {FaultKind.DENIED: "a key may do everything"}
 
     def extra(self) -> dict[str, Any]:
         return {"api_key": SECRET, "call_spacing_s": 0}
@@ -222,8 +222,8 @@ class GceRig(SandboxRig):
     factory = create_gce
     where = "api_endpoint"
     secret_setting = "service_account"
-    cannot: ClassVar[Mapping[Kind, str]] = {
-        Kind.DUPLICATE: "a zone has a name only once, and a request id makes one machine"
+    unsupported: ClassVar[Mapping[FaultKind, str]] = {
+        FaultKind.DUPLICATE: "a zone has a name only once, and a request id makes one machine"
     }
     permissions = (
         "compute.instances.list",

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from meshd.contract.faults import Kind
+from meshd.contract.faults import FaultKind
 from meshd.contract.steps import CLUSTER, running
 from meshd.errors import AuthFailed, InvalidRequest
 from tests.contract.rigs import SandboxRig, build
@@ -25,7 +25,7 @@ async def test_the_identity_and_that_nothing_is_missing(rig: SandboxRig) -> None
 
 async def test_spot_and_profile_need_more(rig: SandboxRig) -> None:
     for permission in ("ec2:DescribeSpotPriceHistory", "iam:PassRole"):
-        rig.strike(Kind.DENIED, permission)
+        rig.inject(FaultKind.DENIED, permission)
     await rig.make(spot=False).check()
     provider = rig.make(CLUSTER, spot=True, iam_instance_profile="node")
     with pytest.raises(AuthFailed, match=r"may not: ec2:DescribeSpotPriceHistory, iam:PassRole on arn:"):
@@ -34,14 +34,14 @@ async def test_spot_and_profile_need_more(rig: SandboxRig) -> None:
 
 async def test_a_code_that_may_not_be_read_leaves_the_calls_own_name(rig: SandboxRig) -> None:
     for permission in ("ec2:CreateTags", "sts:DecodeAuthorizationMessage"):
-        rig.strike(Kind.DENIED, permission)
+        rig.inject(FaultKind.DENIED, permission)
     with pytest.raises(AuthFailed, match=r"may not: ec2:RunInstances$"):
         await rig.make().check()
 
 
 async def test_termination_is_proven_on_a_machine_of_ours(rig: SandboxRig) -> None:
     provider = rig.make()
-    rig.strike(Kind.DENIED, "ec2:TerminateInstances")
+    rig.inject(FaultKind.DENIED, "ec2:TerminateInstances")
     assert "ec2:TerminateInstances can be told only when there is a machine" in await provider.check()
     await running(rig, provider)
     with pytest.raises(AuthFailed, match="ec2:TerminateInstances"):
@@ -49,7 +49,7 @@ async def test_termination_is_proven_on_a_machine_of_ours(rig: SandboxRig) -> No
 
 
 async def test_what_cannot_be_tried_is_told(rig: SandboxRig) -> None:
-    rig.strike(Kind.DENIED, "ec2:DescribeImages")
+    rig.inject(FaultKind.DENIED, "ec2:DescribeImages")
     with pytest.raises(AuthFailed, match="ec2:DescribeImages; ec2:RunInstances can be tried only after these"):
         await rig.make().check()
 

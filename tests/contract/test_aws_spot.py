@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshd.contract.faults import Kind
+from meshd.contract.faults import FaultKind
 from meshd.contract.steps import TOKEN, request
 from meshd.errors import NoCapacity, ProviderError, QuotaExceeded
 from meshd.provider_api import InstanceState, Offer, Provider
@@ -34,15 +34,15 @@ async def test_each_zone_has_its_price_and_all_are_below_the_on_demand_price() -
 @pytest.mark.parametrize(
     ("fault", "error", "code"),
     [
-        (Kind.NO_CAPACITY, NoCapacity, "InsufficientInstanceCapacity"),
-        (Kind.QUOTA, QuotaExceeded, "MaxSpotInstanceCountExceeded"),
+        (FaultKind.NO_CAPACITY, NoCapacity, "InsufficientInstanceCapacity"),
+        (FaultKind.QUOTA, QuotaExceeded, "MaxSpotInstanceCountExceeded"),
     ],
 )
-async def test_a_refused_spot_request_says_why(fault: Kind, error: type[ProviderError], code: str) -> None:
+async def test_a_refused_spot_request_says_why(fault: FaultKind, error: type[ProviderError], code: str) -> None:
     async with AwsRig() as rig:
         provider = rig.make()
         offer = await _cheapest(provider)
-        rig.strike(fault, "launch")
+        rig.inject(fault, "launch")
         with pytest.raises(error) as caught:
             await provider.launch(request(offer))
         assert re.match(rf"{code}: .*[Ss]pot", caught.value.text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshd.contract.faults import Kind
+from meshd.contract.faults import FaultKind
 from meshd.contract.steps import request
 from meshd.model.machine import FailureCause
 from meshd.plan.failure_rules import cause_of_end
@@ -13,15 +13,15 @@ from providers.aws.mapping import to_instance as aws_instance
 from providers.paperspace.mapping import failed_create
 from tests.contract.rigs import GceRig
 
-KINDS = [(Kind.NO_CAPACITY, FailureCause.NO_CAPACITY), (Kind.QUOTA, FailureCause.QUOTA)]
+KINDS = [(FaultKind.NO_CAPACITY, FailureCause.NO_CAPACITY), (FaultKind.QUOTA, FailureCause.QUOTA)]
 
 
 @pytest.mark.parametrize(("kind", "cause"), KINDS)
-async def test_gce_tells_it_only_when_asked_for_the_machine(kind: Kind, cause: FailureCause) -> None:
+async def test_gce_tells_it_only_when_asked_for_the_machine(kind: FaultKind, cause: FailureCause) -> None:
     async with GceRig() as rig:
         provider = rig.make(insert_wait_s=0)
         (offer, *_) = await provider.offers(rig.gpu)
-        rig.strike(kind, "launch")
+        rig.inject(kind, "launch")
         accepted = await provider.launch(request(offer))
         assert accepted.state is InstanceState.BOOTING
         assert list(await provider.list()) == []

@@ -11,7 +11,7 @@ import pytest
 from meshd.daemon.head_api import views
 from meshd.model.desired import Target
 from meshd.model.machine import Phase
-from tests.contract.five import CLOUDS, POOLS, Engine, World
+from tests.contract.five_clouds import CLOUDS, POOLS, Engine, FiveClouds
 
 ROUNDS = 30
 CALM_ROUNDS_MOST = 120
@@ -29,64 +29,66 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _wish(engine: Engine, pool: str, gpus: int) -> None:
     target = Target(pool, gpus, spread=True)
-    engine.journal.set_target(target, f"{pool} shall have {gpus}", engine.world.clock.now())
+    engine.journal.set_target(target, f"{pool} shall have {gpus}", engine.clouds.clock.now())
 
 
 def _ready(engine: Engine) -> list[str]:
     return [m.name for m in engine.journal.machines() if m.phase is Phase.READY]
 
 
-def _never_doubled(world: World) -> None:
-    ever = Counter(machine.token for machine in world.machines())
+def _never_doubled(clouds: FiveClouds) -> None:
+    ever = Counter(machine.token for machine in clouds.machines())
     assert not [token for token, count in ever.items() if count > 1], "made twice"
 
 
 async def test_exactly_what_is_wanted_is_there_after_any_history(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
-    async with World(seed) as world:
-        engine = Engine(world, tmp_path)
+    async with FiveClouds(seed) as clouds:
+        engine = Engine(clouds, tmp_path)
         await engine.start()
-        world.strike()
+        clouds.inject_faults()
         for count in range(ROUNDS):
             for pool in POOLS:
                 if count == 0 or dice.random() < 0.1:
                     _wish(engine, pool, dice.randrange(3))
             if dice.random() < 0.15:
-                world.take_one(dice)
-            world.clock.advance(dice.uniform(2, 25))
+                clouds.take_one(dice)
+            clouds.clock.advance(dice.uniform(2, 25))
             await engine.round(offers=count % OFFERS_EVERY == 0)
-            _never_doubled(world)
+            _never_doubled(clouds)
             if dice.random() < 0.05:
                 await engine.kill()
-                engine = Engine(world, tmp_path)
+                engine = Engine(clouds, tmp_path)
                 await engine.start()
-        assert min(world.struck().values()) > ROUNDS / 10, "too little went wrong to prove anything"
+        assert min(clouds.fault_hits().values()) > ROUNDS / 10, "too little went wrong to prove anything"
 
-        world.calm()
+        clouds.clear_faults()
         wish = {pool: dice.randrange(1, 3) for pool in POOLS}
         for pool, gpus in wish.items():
             _wish(engine, pool, gpus)
         for count in range(CALM_ROUNDS_MOST):
-            world.clock.advance(CALM_S)
+            clouds.clock.advance(CALM_S)
             await engine.round(offers=count % OFFERS_EVERY == 0)
-            alive = Counter(machine.token for machine in world.alive())
+            alive = Counter(machine.token for machine in clouds.alive())
             if alive == Counter(_ready(engine)) and alive.total() == len(engine.journal.machines()) == sum(
                 wish.values()
             ):
                 break
 
-        _never_doubled(world)
+        _never_doubled(clouds)
         kept = engine.journal.machines()
         ever = [*engine.journal.history(10_000), *kept]
         assert Counter(m.pool for m in kept if m.phase is Phase.READY) == wish
-        assert Counter(_ready(engine)) == Counter(machine.token for machine in world.alive()), "leaked, or not there"
-        assert {m.token: m.usd_per_hour for m in world.alive()} == pytest.approx({m.name: m.usd_per_hour for m in kept})
-        assert {machine.token for machine in world.machines()} <= {m.name for m in ever}
+        assert Counter(_ready(engine)) == Counter(machine.token for machine in clouds.alive()), "leaked, or not there"
+        assert {m.token: m.usd_per_hour for m in clouds.alive()} == pytest.approx(
+            {m.name: m.usd_per_hour for m in kept}
+        )
+        assert {machine.token for machine in clouds.machines()} <= {m.name for m in ever}
         assert {m.provider for m in kept} == set(CLOUDS)
-        now = world.clock.now()
-        paid = sum(machine.cost_usd(now) for machine in world.machines())
+        now = clouds.clock.now()
+        paid = sum(machine.cost_usd(now) for machine in clouds.machines())
         told = views.usd_so_far(ever, now)
-        ended = [machine for machine in world.machines() if machine.ended_at is not None]
+        ended = [machine for machine in clouds.machines() if machine.ended_at is not None]
         unseen = sum(machine.usd_per_hour for machine in ended) * NOTICED_AFTER_S / 3600
         assert paid - 0.01 <= told <= paid + unseen + 0.01, "an end is noticed late; but nothing is told too cheap"
         await engine.kill()

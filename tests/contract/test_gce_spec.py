@@ -10,7 +10,7 @@ import pytest
 from jsonschema import ValidationError
 
 from deploy.sandbox.clouds.gce_key import service_account
-from meshd.contract.faults import Kind, When
+from meshd.contract.faults import FaultKind, When
 from meshd.contract.steps import CLUSTER, launched, request, running
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, PriceBook
@@ -92,12 +92,14 @@ async def test_every_shape_is_taken(recorded: tuple[SandboxRig, Recorder, str], 
         check_exchange(exchange)
 
 
-@pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID, Kind.THROTTLED])
-async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [FaultKind.NO_CAPACITY, FaultKind.QUOTA, FaultKind.AUTH, FaultKind.INVALID, FaultKind.THROTTLED]
+)
+async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: FaultKind) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url)
     offer = (await provider.offers(GPU))[0]
-    rig.strike(kind, "launch")
+    rig.inject(kind, "launch")
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
     for exchange in recorder.exchanges:
@@ -136,7 +138,7 @@ async def test_a_refusal_that_comes_after_the_launch_is_told_by_get(recorded: tu
     rig, _, _ = recorded
     provider = rig.make()
     offer = (await provider.offers(GPU))[0]
-    rig.strike(Kind.NO_CAPACITY, "launch")
+    rig.inject(FaultKind.NO_CAPACITY, "launch")
     with pytest.raises(NoCapacity):
         await provider.launch(request(offer))
     found = await provider.get(
@@ -152,7 +154,7 @@ async def test_what_took_a_machine_away_is_told(recorded: tuple[SandboxRig, Reco
     provider = rig.make()
     offer = next(o for o in await provider.offers(OfferQuery(gpu="h100", gpus=8)) if o.spot is spot)
     if not spot:
-        rig.strike(Kind.DIES, seconds=60)
+        rig.inject(FaultKind.DIES, seconds=60)
     instance = await provider.launch(request(offer))
     await rig.settle()
     rig.advance(61)
@@ -239,7 +241,7 @@ async def test_what_is_accepted_is_rented_whatever_is_read_afterwards(
     provider = rig.make()
     offer = (await provider.offers(GPU))[0]
     for operation in ("get", "other"):
-        rig.strike(Kind.AUTH, operation, when=When.ALWAYS)
+        rig.inject(FaultKind.AUTH, operation, when=When.ALWAYS)
     made = await provider.launch(request(offer))
     assert (made.id, made.state) == (f"{offer.zone}/lab-h100-1-k7q2mz", InstanceState.BOOTING)
     rig.server.gce.forget_requests()
@@ -255,7 +257,7 @@ async def test_a_machine_that_could_not_be_made_is_told_by_get(recorded: tuple[S
     rig, _, _ = recorded
     provider = rig.make(insert_wait_s=0)
     offer = (await provider.offers(GPU))[0]
-    rig.strike(Kind.NO_CAPACITY, "launch")
+    rig.inject(FaultKind.NO_CAPACITY, "launch")
     made = await provider.launch(request(offer))
     assert made.state is InstanceState.BOOTING
     found = await provider.get(made)
@@ -289,12 +291,12 @@ async def test_where_google_does_not_tell_what_is_granted_the_reads_do(
     provider = rig.make(api_endpoint=url)
     recorder.silent = "/v1/projects/sandbox-project:testIamPermissions"
     assert "Cloud Resource Manager API" in await provider.check()
-    rig.strike(Kind.DENIED, "compute.machineTypes.list")
+    rig.inject(FaultKind.DENIED, "compute.machineTypes.list")
     with pytest.raises(AuthFailed, match=r"may not: compute\.machineTypes\.list$"):
         await provider.check()
 
 
 async def test_what_is_good_to_have_is_only_told(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, url = recorded
-    rig.strike(Kind.DENIED, "compute.zoneOperations.list")
+    rig.inject(FaultKind.DENIED, "compute.zoneOperations.list")
     assert "no permission is missing but compute.zoneOperations.list" in await rig.make(api_endpoint=url).check()

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from jsonschema import ValidationError
 
-from meshd.contract.faults import Kind
+from meshd.contract.faults import FaultKind
 from meshd.contract.steps import request, running
 from meshd.errors import ProviderError
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
@@ -52,12 +52,12 @@ async def test_whole_life_of_a_machine(recorded: tuple[SandboxRig, Recorder, str
         check_exchange(exchange)
 
 
-@pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID])
-async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.NO_CAPACITY, FaultKind.QUOTA, FaultKind.AUTH, FaultKind.INVALID])
+async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: FaultKind) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url)
     offer = (await provider.offers(OfferQuery(gpus=1)))[0]
-    rig.strike(kind, "launch")
+    rig.inject(kind, "launch")
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
     assert recorder.exchanges[-1].status in (400, 401)

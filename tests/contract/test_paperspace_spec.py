@@ -13,7 +13,7 @@ import pytest
 from jsonschema import ValidationError
 
 from deploy.sandbox.clouds.server import CloudServer
-from meshd.contract.faults import Kind, When
+from meshd.contract.faults import FaultKind, When
 from meshd.contract.steps import USER_DATA, launched, request, running
 from meshd.errors import InvalidRequest, NoCapacity, ProviderError, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, Provider
@@ -113,10 +113,14 @@ async def test_cpu_types_are_rented_when_asked_for(rig: SandboxRig, recorder: Re
     assert (body["templateId"], body["region"]) == ("tubu0022", "ca1")
 
 
-@pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID, Kind.THROTTLED])
-async def test_refusals_leave_no_script(rig: SandboxRig, cloud: CloudServer, provider: Provider, kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [FaultKind.NO_CAPACITY, FaultKind.QUOTA, FaultKind.AUTH, FaultKind.INVALID, FaultKind.THROTTLED]
+)
+async def test_refusals_leave_no_script(
+    rig: SandboxRig, cloud: CloudServer, provider: Provider, kind: FaultKind
+) -> None:
     offer = (await provider.offers(GPU))[0]
-    rig.strike(kind, "launch")
+    rig.inject(kind, "launch")
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
     assert cloud.paperspace.scripts == {}
@@ -181,7 +185,7 @@ async def test_script_of_a_create_call_in_doubt_stays_for_its_machine(
     rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
     offer = (await provider.offers(GPU))[0]
-    rig.strike(Kind.CUT_AFTER, "launch")
+    rig.inject(FaultKind.CUT_AFTER, "launch")
     with pytest.raises(Uncertain):
         await provider.launch(request(offer))
     await provider.list()
@@ -192,7 +196,7 @@ async def test_orphaned_scripts_are_deleted_and_others_are_left(
     rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
     offer = (await provider.offers(GPU))[0]
-    rig.strike(Kind.ERROR_BEFORE, "launch")
+    rig.inject(FaultKind.ERROR_BEFORE, "launch")
     with pytest.raises(Uncertain):
         await provider.launch(request(offer))
     api = provider._api  # type: ignore[attr-defined]
@@ -211,7 +215,7 @@ async def test_orphaned_scripts_are_deleted_and_others_are_left(
 async def test_key_does_not_stay_behind_on_a_machine_that_never_boots(
     rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
-    rig.strike(Kind.NEVER_BOOTS)
+    rig.inject(FaultKind.NEVER_BOOTS)
     await launched(rig, provider)
     rig.clock.advance(3601)
     await provider.list()
@@ -224,7 +228,7 @@ async def test_failed_deletion_is_tried_again_and_hinders_nothing(
     instance = await running(rig, provider)
     rig.clock.advance(301)
     await provider.get(instance)
-    rig.strike(Kind.ERROR_BEFORE, "other", when=When.ALWAYS)
+    rig.inject(FaultKind.ERROR_BEFORE, "other", when=When.ALWAYS)
     rig.clock.advance(301)
     assert len(await provider.list()) == 1
     await provider.terminate(instance)
@@ -236,12 +240,12 @@ async def test_failed_deletion_is_tried_again_and_hinders_nothing(
 
 async def test_no_machine_is_made_without_its_script(rig: SandboxRig, cloud: CloudServer, provider: Provider) -> None:
     offer = (await provider.offers(GPU))[0]
-    for kind in (Kind.ERROR_BEFORE, Kind.CUT_AFTER, Kind.HTML_AFTER):
+    for kind in (FaultKind.ERROR_BEFORE, FaultKind.CUT_AFTER, FaultKind.HTML_AFTER):
         rig.faults.clear()
-        rig.strike(kind, "other")
+        rig.inject(kind, "other")
         with pytest.raises(Transient):
             await provider.launch(request(offer))
-    assert rig.faults.seen("launch") == 0
+    assert rig.faults.calls("launch") == 0
     rig.clock.advance(601)
     await provider.list()
     assert cloud.paperspace.scripts == {}
@@ -257,7 +261,7 @@ async def test_late_refusal_is_told_with_the_vendors_words(
     cloud.paperspace.ways.refuses_late = True
     cloud.paperspace.ways.shows_stillborn = shown
     offer = (await provider.offers(GPU))[0]
-    rig.ledger.set_room("H100", "ny2", 0)
+    rig.ledger.set_capacity("H100", "ny2", 0)
     instance = await provider.launch(request(offer))
     rig.clock.advance(61)
     found = await provider.get(instance)
@@ -310,7 +314,7 @@ async def test_type_without_a_template_is_not_offered_and_not_launched(rig: Sand
 
 async def test_full_region_is_told_before_and_refused_after(rig: SandboxRig, provider: Provider) -> None:
     offer = (await provider.offers(GPU))[0]
-    rig.ledger.set_room("H100", "ny2", 0)
+    rig.ledger.set_capacity("H100", "ny2", 0)
     assert [found.available for found in await provider.offers(GPU)] == [False]
     with pytest.raises(NoCapacity):
         await provider.launch(request(offer))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deploy.release_prices import release, wanted
-from meshd.contract.faults import Kind
+from meshd.contract.faults import FaultKind
 from meshd.errors import AuthFailed, ConfigError, ProviderError, RateLimited, Transient
 from meshd.price_list import PriceList, dump, parse
 from meshd.provider_api import Offer, OfferQuery, PriceBook, PriceSource, Provider
@@ -50,7 +50,7 @@ async def test_fetched_prices_are_the_vendors(rig: SandboxRig) -> None:
         for name, pair in names.items():
             for usd, known in zip(pair, table.usd_per_hour[region][name], strict=True):
                 assert usd == (None if known is None else pytest.approx(known, rel=1e-3)), (region, name)
-    assert rig.faults.seen("prices") > 1, "there is more than one page"
+    assert rig.faults.calls("prices") > 1, "there is more than one page"
 
 
 async def test_every_offer_has_a_fetched_price(rig: SandboxRig) -> None:
@@ -91,7 +91,7 @@ async def test_the_settings_own_price_always_wins(rig: SandboxRig) -> None:
 
 async def test_a_missing_permission_is_named(rig: SandboxRig) -> None:
     provider = rig.make(**SLOW)
-    rig.strike(Kind.AUTH, "prices")
+    rig.inject(FaultKind.AUTH, "prices")
     with pytest.raises(AuthFailed) as caught:
         await book(provider).fetch_prices()
     needed = {"aws": "pricing:GetProducts", "gce": "gcloud services enable cloudbilling.googleapis.com"}[rig.name]
@@ -102,18 +102,20 @@ async def test_a_missing_permission_is_named(rig: SandboxRig) -> None:
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
-        (Kind.THROTTLED, RateLimited),
-        (Kind.ERROR_BEFORE, Transient),
-        (Kind.CUT_BEFORE, Transient),
-        (Kind.HTML, Transient),
-        (Kind.HTML_AFTER, Transient),
+        (FaultKind.THROTTLED, RateLimited),
+        (FaultKind.ERROR_BEFORE, Transient),
+        (FaultKind.CUT_BEFORE, Transient),
+        (FaultKind.HTML, Transient),
+        (FaultKind.HTML_AFTER, Transient),
     ],
 )
 @pytest.mark.parametrize("page", [1, 2])
-async def test_a_list_is_complete_or_none(rig: SandboxRig, kind: Kind, error: type[ProviderError], page: int) -> None:
+async def test_a_list_is_complete_or_none(
+    rig: SandboxRig, kind: FaultKind, error: type[ProviderError], page: int
+) -> None:
     """A fault on any page: half of the prices are never taken for all."""
     provider = rig.make(**SLOW)
-    rig.strike(kind, "prices", skip=page - 1)
+    rig.inject(kind, "prices", skip=page - 1)
     with pytest.raises(error):
         await book(provider).fetch_prices()
 

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pytest
 
-from meshd.contract.faults import Kind, When
+from meshd.contract.faults import FaultKind, When
 from meshd.contract.steps import CLUSTER, request
 from meshd.errors import RateLimited
 from meshd.provider_api import OfferQuery
@@ -65,20 +65,20 @@ async def test_ec2s_sdk_repeats_reads_and_nothing_else(rig: SandboxRig) -> None:
     provider = rig.make(CLUSTER, read_attempts=3, regions=["us-east-1"])
     (offer, *_) = await provider.offers(OfferQuery(gpu="h100", gpus=1))
     for _ in range(2):
-        rig.strike(Kind.THROTTLED, "list")
-    before = rig.faults.seen("list")
+        rig.inject(FaultKind.THROTTLED, "list")
+    before = rig.faults.calls("list")
     assert list(await provider.list()) == []
-    assert rig.faults.seen("list") - before == 3
-    rig.strike(Kind.THROTTLED, "launch", when=When.ALWAYS)
+    assert rig.faults.calls("list") - before == 3
+    rig.inject(FaultKind.THROTTLED, "launch", when=When.ALWAYS)
     with pytest.raises(RateLimited, match="RequestLimitExceeded"):
         await provider.launch(request(offer))
-    assert rig.faults.seen("launch") == 1
+    assert rig.faults.calls("launch") == 1
     rig.faults.clear()
     machine = await provider.launch(request(offer))
-    rig.strike(Kind.THROTTLED, "terminate", when=When.ALWAYS)
+    rig.inject(FaultKind.THROTTLED, "terminate", when=When.ALWAYS)
     with pytest.raises(RateLimited):
         await provider.terminate(machine)
-    assert rig.faults.seen("terminate") == 1
+    assert rig.faults.calls("terminate") == 1
 
 
 @pytest.mark.parametrize("rig", ["gce", "paperspace", "runpod", "lambda"], indirect=True)
@@ -86,7 +86,7 @@ async def test_ec2s_sdk_repeats_reads_and_nothing_else(rig: SandboxRig) -> None:
 async def test_what_is_refused_is_asked_once(rig: SandboxRig, operation: str) -> None:
     provider = rig.make()
     (offer, *_) = await provider.offers(OfferQuery(gpu="h100", gpus=1))
-    rig.strike(Kind.THROTTLED, operation, when=When.ALWAYS)
+    rig.inject(FaultKind.THROTTLED, operation, when=When.ALWAYS)
     with pytest.raises(RateLimited):
         await (provider.list() if operation == "list" else provider.launch(request(offer)))
-    assert rig.faults.seen(operation) == 1
+    assert rig.faults.calls(operation) == 1

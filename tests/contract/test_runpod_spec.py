@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from jsonschema import ValidationError
 
-from meshd.contract.faults import Kind, When
+from meshd.contract.faults import FaultKind, When
 from meshd.contract.steps import launched, request, running
 from meshd.errors import AuthFailed, NotFound, ProviderError, RateLimited
 from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
@@ -105,7 +105,7 @@ async def test_cpu_and_community_pods(recorded: tuple[SandboxRig, Recorder, str]
 async def test_lives_and_looks(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url)
-    rig.strike(Kind.NO_ADDRESS)
+    rig.inject(FaultKind.NO_ADDRESS)
     instance = await launched(rig, provider)
     assert (await provider.get(instance)).vendor_state == "RUNNING"
     assert (await provider.get(instance)).state is InstanceState.BOOTING
@@ -114,7 +114,7 @@ async def test_lives_and_looks(recorded: tuple[SandboxRig, Recorder, str]) -> No
     await rig.hypervisor.destroy(instance.token)
     stopped = await provider.get(instance)
     assert (stopped.state, stopped.vendor_state) == (InstanceState.STOPPED, "EXITED")
-    rig.strike(Kind.DIES, seconds=1)
+    rig.inject(FaultKind.DIES, seconds=1)
     other = await launched(rig, provider, "lab-h100-2-abcdef")
     rig.clock.advance(2)
     assert (await provider.get(other)).vendor_state == "TERMINATED"
@@ -122,12 +122,14 @@ async def test_lives_and_looks(recorded: tuple[SandboxRig, Recorder, str]) -> No
     check_all(recorder)
 
 
-@pytest.mark.parametrize("kind", [Kind.NO_CAPACITY, Kind.QUOTA, Kind.AUTH, Kind.INVALID, Kind.THROTTLED])
-async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [FaultKind.NO_CAPACITY, FaultKind.QUOTA, FaultKind.AUTH, FaultKind.INVALID, FaultKind.THROTTLED]
+)
+async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: FaultKind) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url)
     offer = (await provider.offers(GPU))[0]
-    rig.strike(kind, "launch", seconds=3)
+    rig.inject(kind, "launch", seconds=3)
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
     assert recorder.exchanges[-1].status in (400, 401, 403, 422, 429)
@@ -199,7 +201,7 @@ async def test_a_program_without_a_name_is_turned_away(recorded: tuple[SandboxRi
 async def test_a_retired_api_is_told_loudly(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, url = recorded
     provider = rig.make(base_url=url)
-    rig.strike(Kind.ERROR_BEFORE, when=When.ALWAYS, status=410)
+    rig.inject(FaultKind.ERROR_BEFORE, when=When.ALWAYS, status=410)
     for call in (provider.check, provider.list):
         with pytest.raises(ProviderError, match="newer release of meshd"):
             await call()

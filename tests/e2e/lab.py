@@ -17,7 +17,7 @@ from deploy.sandbox.clouds.ledger import Life, Machine
 from deploy.sandbox.cluster import Cluster
 from deploy.sandbox.headmachine import Head
 from deploy.sandbox.vendors import credentials
-from meshd.contract.faults import Fault
+from meshd.contract.faults import CloudFault
 
 T = TypeVar("T")
 
@@ -238,9 +238,9 @@ class Lab:
     def room(self, **machines: int | None) -> None:
         """How many machines fit into each of these clouds; None for as many as one likes."""
         for cloud, count in machines.items():
-            self.cluster.clouds.clouds[cloud].ledger.set_room("*", "*", count)
+            self.cluster.clouds.clouds[cloud].ledger.set_capacity("*", "*", count)
 
-    def fault(self, fault: Fault, cloud: str = "aws") -> None:
+    def fault(self, fault: CloudFault, cloud: str = "aws") -> None:
         """Let something go wrong."""
         self.cluster.clouds.clouds[cloud].faults.inject(fault)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from meshd.contract.faults import Fault, Kind
+from meshd.contract.faults import CloudFault, FaultKind
 from tests.e2e.lab import USER, Lab
 from tests.e2e.test_jobs import WAIT_FOR_WORD
 
@@ -122,7 +122,7 @@ async def test_after_a_reboot_the_metadata_service_is_closed_before_jobs_come(no
 
 
 async def test_a_machine_that_left_keeps_no_secret(clouds: Lab, lab: Lab) -> None:
-    lab.fault(Fault(Kind.NEVER_ENDS, "launch"), "aws")
+    lab.fault(CloudFault(FaultKind.NEVER_ENDS, "launch"), "aws")
     await lab.scale(1, "--provider", "aws")
     ((name, _),) = (await lab.nodes()).items()
     assert await lab.inside(name, "ls", *KEYS)

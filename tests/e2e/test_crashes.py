@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from meshd.contract.faults import Fault, Kind
+from meshd.contract.faults import CloudFault, FaultKind
 from tests.e2e.lab import Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
@@ -30,11 +30,11 @@ async def killed_at(lab: Lab, phase: str) -> str:
     return seen
 
 
-@pytest.mark.parametrize("lost", [Kind.CUT_AFTER, Kind.ERROR_AFTER])
-async def test_kills_during_a_launch(lab: Lab, lost: Kind, figure: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("lost", [FaultKind.CUT_AFTER, FaultKind.ERROR_AFTER])
+async def test_kills_during_a_launch(lab: Lab, lost: FaultKind, figure: Callable[[str], None]) -> None:
     ever = len(lab.ledger())
     event = await lab.last_event()
-    lab.fault(Fault(lost, operation="launch", times=2, status=503))
+    lab.fault(CloudFault(lost, operation="launch", times=2, status=503))
     began = time.monotonic()
     await lab.want(MACHINES)
     pids = {await lab.meshd_pid()}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from meshd.contract.faults import Fault, Kind, When
+from meshd.contract.faults import CloudFault, FaultKind, When
 from tests.e2e.lab import Lab
 from tests.e2e.test_devices import completed, device_events, nothing_wrong, told
 from tests.e2e.test_jobs import WAIT_FOR_WORD
@@ -157,8 +157,8 @@ async def test_a_device_deleted_under_a_job(mine: Lab, figure: Callable[[str], N
 async def test_what_faults_leave_behind_is_dead_too(mine: Lab) -> None:
     """A refused order, a create call whose answer is lost, and a daemon that is killed while machines boot."""
     lab = mine
-    lab.fault(Fault(Kind.NO_CAPACITY, "launch"), "aws")
-    lab.fault(Fault(Kind.CUT_AFTER, "launch"), "aws")
+    lab.fault(CloudFault(FaultKind.NO_CAPACITY, "launch"), "aws")
+    lab.fault(CloudFault(FaultKind.CUT_AFTER, "launch"), "aws")
     await lab.want(2, "--provider", "aws")
 
     async def one_boots() -> bool:
@@ -174,7 +174,7 @@ async def test_what_faults_leave_behind_is_dead_too(mine: Lab) -> None:
 
 async def test_an_order_that_is_refused_for_good_leaves_no_key(mine: Lab) -> None:
     lab = mine
-    lab.fault(Fault(Kind.NO_CAPACITY, "launch", When.ALWAYS), "aws")
+    lab.fault(CloudFault(FaultKind.NO_CAPACITY, "launch", When.ALWAYS), "aws")
     event = await lab.last_event()
     await lab.want(1, "--provider", "aws")
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from deploy.sandbox.clouds.ledger import Machine
 from deploy.sandbox.demo.report import rungs
 from deploy.sandbox.vendors import VENDORS
-from meshd.contract.faults import Fault, Kind, When
+from meshd.contract.faults import CloudFault, FaultKind, When
 from tests.e2e.lab import Lab
 from tests.e2e.test_scale import GPU
 
@@ -131,9 +131,13 @@ async def test_down_the_ladder(wide: Lab, figure: Callable[[str], None]) -> None
     before = "providers = [" + ", ".join(f'"{cloud}"' for cloud in CLOUDS) + "]"
     assert before in lab.settings_with()
     await lab.write_settings(lab.settings_with().replace(before, before.replace('"lambda", ', "")))
-    for cloud, kind in (("gce", Kind.NO_CAPACITY), ("runpod", Kind.NO_CAPACITY), ("paperspace", Kind.QUOTA)):
-        lab.fault(Fault(kind, "launch", When.ALWAYS), cloud)
-    lab.fault(Fault(Kind.CUT_AFTER, "launch", times=2), "aws")
+    for cloud, kind in (
+        ("gce", FaultKind.NO_CAPACITY),
+        ("runpod", FaultKind.NO_CAPACITY),
+        ("paperspace", FaultKind.QUOTA),
+    ):
+        lab.fault(CloudFault(kind, "launch", When.ALWAYS), cloud)
+    lab.fault(CloudFault(FaultKind.CUT_AFTER, "launch", times=2), "aws")
     ever, event = {cloud: len(lab.ledger(cloud)) for cloud in CLOUDS}, await lab.last_event()
     up = await lab.scale(2, "--spread")
     figure(f"2 machines over five offers, of which four refuse, READY in {up['elapsed_s']:.1f} s")

@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 from meshd.api.node_schema import Verb
 from meshd.cli.main import COMMANDS, cli
 from meshd.config import PoolSettings, ProviderSettings, Settings
-from meshd.contract.faults import Kind
+from meshd.contract.faults import FaultKind
 from meshd.daemon.live_settings import RELOADABLE
 from meshd.model.machine import MOVES
 from providers._settings import AdapterSettings
@@ -131,7 +131,7 @@ def test_every_verb_of_the_agent_is_named() -> None:
 def test_every_fault_of_the_sandbox_is_named() -> None:
     rows = (DOCS / "sandbox.md").read_text().partition("| kind | what happens |")[2]
     named = {word for row in re.findall(r"^\| (`.*?) \|", rows, re.M) for word in re.findall(r"`(\w+)`", row)}
-    assert named == {kind.value for kind in Kind}
+    assert named == {kind.value for kind in FaultKind}
 
 
 def test_every_move_is_in_the_table() -> None:

@@ -12,7 +12,7 @@ from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.clouds.lambda_api import LambdaCloud
 from deploy.sandbox.clouds.lambda_types import REGIONS
 from deploy.sandbox.clouds.ledger import Ledger, Life, Machine
-from meshd.contract.faults import Fault, FaultEngine, Kind, When
+from meshd.contract.faults import CloudFault, FaultEngine, FaultKind, When
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ class Admin:
         return web.json_response({"clouds": clouds, **total})
 
     async def _faults(self, request: web.Request) -> web.Response:
-        rows = [{"cloud": n, **asdict(f)} for n, cloud in self._clouds.items() for f in cloud.faults.all()]
+        rows = [{"cloud": n, **asdict(f)} for n, cloud in self._clouds.items() for f in cloud.faults.pending()]
         return web.json_response({"faults": rows})
 
     async def _inject(self, request: web.Request) -> web.Response:
         body = await request.json()
         name = str(body.pop("cloud", "*"))
-        fault = Fault(kind=Kind(body.pop("kind")), when=When(body.pop("when", "next")), **body)
+        fault = CloudFault(kind=FaultKind(body.pop("kind")), when=When(body.pop("when", "next")), **body)
         for cloud in self._some(name):
             cloud.faults.inject(fault)
         return web.json_response({}, status=201)
@@ -97,8 +97,8 @@ class Admin:
         body = await request.json()
         free = body["machines"]
         ledger = self._cloud(request.match_info["cloud"]).ledger
-        room = None if free is None else int(free)
-        ledger.set_room(str(body.get("instance_type", "*")), str(body.get("place", "*")), room)
+        capacity = None if free is None else int(free)
+        ledger.set_capacity(str(body.get("instance_type", "*")), str(body.get("place", "*")), capacity)
         return web.json_response({})
 
     async def _lambda_type(self, request: web.Request) -> web.Response:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deploy.sandbox.clouds.ec2_backend import Reply
-from meshd.contract.faults import CUTS, Fault, Kind, Struck
+from meshd.contract.faults import CUT_FAULTS, CallFaults, CloudFault, FaultKind
 from meshd.contract.standin import GATEWAY_PAGE
 from meshd.price_list import PriceList
 
@@ -21,13 +21,13 @@ _PAGE_MAX = 100
 _PAGE = 25  # a page may be shorter than asked for
 _USER = "arn:aws:iam::123456789012:user/meshd"
 _REFUSALS = {
-    Kind.AUTH: (
+    FaultKind.AUTH: (
         "AccessDeniedException",
         f"User: {_USER} is not authorized to perform: pricing:GetProducts because no identity-based policy allows "
         "the pricing:GetProducts action",
     ),
-    Kind.THROTTLED: ("ThrottlingException", "Rate exceeded"),
-    Kind.INVALID: ("InvalidParameterException", "Input Parameters are invalid."),
+    FaultKind.THROTTLED: ("ThrottlingException", "Rate exceeded"),
+    FaultKind.INVALID: ("InvalidParameterException", "Input Parameters are invalid."),
 }
 #: What is sold under the same instance type: changed attributes, and the price as a multiple of the plain one.
 _DEALS: tuple[tuple[dict[str, str], float], ...] = (
@@ -58,10 +58,10 @@ class PriceListApi:
             if pair[0] is not None
         }
 
-    def reply(self, body: bytes, struck: Struck, closing: threading.Event) -> Reply:
+    def reply(self, body: bytes, call_faults: CallFaults, closing: threading.Event) -> Reply:
         """Answer one call; a fault may cut the connection, by raising ConnectionResetError."""
-        fault = struck.before or struck.after
-        if fault is not None and fault.kind is not Kind.SLOW:
+        fault = call_faults.before or call_faults.after
+        if fault is not None and fault.kind is not FaultKind.SLOW:
             return _spoiled(fault)
         if fault is not None:
             closing.wait(fault.seconds)
@@ -142,11 +142,11 @@ def _matches(product: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
     return all(str(attributes.get(key, "")).lower() == value.lower() for key, value in wanted.items())
 
 
-def _spoiled(fault: Fault) -> Reply:
-    if fault.kind in CUTS:
+def _spoiled(fault: CloudFault) -> Reply:
+    if fault.kind in CUT_FAULTS:
         raise ConnectionResetError("a fault cuts the connection")
-    if fault.kind in (Kind.HTML, Kind.HTML_AFTER):
-        status = "200 OK" if fault.kind is Kind.HTML_AFTER else "502 BAD GATEWAY"
+    if fault.kind in (FaultKind.HTML, FaultKind.HTML_AFTER):
+        status = "200 OK" if fault.kind is FaultKind.HTML_AFTER else "502 BAD GATEWAY"
         return Reply(status, [("Content-Type", "text/html")], GATEWAY_PAGE.encode())
     if fault.kind in _REFUSALS:
         return _refused(*_REFUSALS[fault.kind])

@@ -20,8 +20,8 @@ from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
 from deploy.sandbox.clouds.ec2_backend import Backend, Reply
 from deploy.sandbox.clouds.ec2_spot import REFUSALS as SPOT_REFUSALS
 from deploy.sandbox.clouds.ec2_spot import SpotMarket, is_spot
-from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
-from meshd.contract.faults import CUTS, Fault, FaultEngine, Kind, Struck
+from deploy.sandbox.clouds.ledger import Ledger, Life, Machine, NewMachine
+from meshd.contract.faults import CUT_FAULTS, CallFaults, CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import GATEWAY_PAGE, SMALL_PAGE
 from providers._prices import shipped
 
@@ -43,16 +43,20 @@ _SLOTS = {
 }
 _CATALOGUE = ("DescribeImages", "DescribeInstanceTypes", "DescribeInstanceTypeOfferings")
 _REFUSALS = {
-    Kind.NO_CAPACITY: (
+    FaultKind.NO_CAPACITY: (
         500,
         "InsufficientInstanceCapacity",
         "We currently do not have sufficient capacity in the zone.",
     ),
-    Kind.QUOTA: (400, "VcpuLimitExceeded", "You have requested more vCPU capacity than your current limit allows."),
-    Kind.THROTTLED: (503, "RequestLimitExceeded", "Request limit exceeded."),
-    Kind.AUTH: (401, "AuthFailure", "AWS was not able to validate the provided access credentials"),
-    Kind.EXPIRED: (400, "RequestExpired", "Request has expired."),
-    Kind.INVALID: (400, "InvalidParameterValue", "Value for a parameter is invalid."),
+    FaultKind.QUOTA: (
+        400,
+        "VcpuLimitExceeded",
+        "You have requested more vCPU capacity than your current limit allows.",
+    ),
+    FaultKind.THROTTLED: (503, "RequestLimitExceeded", "Request limit exceeded."),
+    FaultKind.AUTH: (401, "AuthFailure", "AWS was not able to validate the provided access credentials"),
+    FaultKind.EXPIRED: (400, "RequestExpired", "Request has expired."),
+    FaultKind.INVALID: (400, "InvalidParameterValue", "Value for a parameter is invalid."),
 }
 _PHRASES = {
     400: "BAD REQUEST",
@@ -63,7 +67,7 @@ _PHRASES = {
 }
 
 
-class Refused(Exception):
+class Ec2Error(Exception):
     """EC2's own kind of no."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -99,21 +103,21 @@ class Ec2Cloud:
             return [reply.body]
         form = dict(parse_qsl(body.decode(), keep_blank_values=True))
         action = form.get("Action", "")
-        struck = self.faults.take(_operation(action, form))
+        call_faults = self.faults.take(_operation(action, form))
         region, service = _scope(environ)
         denied = self.faults.denied(*_permissions(service, action, form))
-        if struck.before is not None:
-            reply = _spoiled(struck.before, spot=is_spot(form))
+        if call_faults.before is not None:
+            reply = _spoiled(call_faults.before, spot=is_spot(form))
         elif denied:
             reply = _denial(denied, action)
         else:
             try:
                 with self._lock:
-                    reply = self._answer(action, form, environ, region, service, struck)
-            except Refused as refused:
+                    reply = self._answer(action, form, environ, region, service, call_faults)
+            except Ec2Error as refused:
                 reply = refused.reply
-            if struck.after is not None:
-                reply = self._after(struck.after, reply)
+            if call_faults.after is not None:
+                reply = self._after(call_faults.after, reply)
         start_response(reply.status, [*reply.headers, ("Content-Length", str(len(reply.body)))])
         return [reply.body]
 
@@ -123,7 +127,7 @@ class Ec2Cloud:
         self._backend.close()
 
     def _answer(
-        self, action: str, form: Form, environ: Mapping[str, Any], region: str, service: str, struck: Struck
+        self, action: str, form: Form, environ: Mapping[str, Any], region: str, service: str, call_faults: CallFaults
     ) -> Reply:
         if action == "DecodeAuthorizationMessage":
             return _decoded(form)
@@ -132,9 +136,9 @@ class Ec2Cloud:
         if form.get("DryRun") == "true":
             return self._dry_run(action, form, region)
         if action == "RunInstances":
-            return self._run(form, environ, region, struck)
+            return self._run(form, environ, region, call_faults)
         if action == "DescribeInstances":
-            return self._describe(form, environ, struck)
+            return self._describe(form, environ, call_faults)
         if action == "TerminateInstances":
             return self._terminate(form, environ)
         if action == "DescribeSpotPriceHistory":
@@ -145,13 +149,13 @@ class Ec2Cloud:
             return self._backend.catalogue(environ, form, region)
         return self._backend.forward(environ, form)
 
-    def _after(self, fault: Fault, reply: Reply) -> Reply:
-        if fault.kind is Kind.SLOW:
+    def _after(self, fault: CloudFault, reply: Reply) -> Reply:
+        if fault.kind is FaultKind.SLOW:
             self._closing.wait(fault.seconds)
             return reply
         return _spoiled(fault)
 
-    def _run(self, form: Form, environ: Mapping[str, Any], region: str, struck: Struck) -> Reply:
+    def _run(self, form: Form, environ: Mapping[str, Any], region: str, call_faults: CallFaults) -> Reply:
         token = form.get("ClientToken", "")
         shape = _fingerprint(form)
         known = self._tokens.get((region, token)) if token else None
@@ -164,7 +168,7 @@ class Ec2Cloud:
         if found is None:
             return reply
         instance_id = found[1].decode()
-        machine = self._born(form, region, kind, instance_id, struck)
+        machine = self._made(form, region, kind, instance_id, call_faults)
         reply = Reply(reply.status, reply.headers, _newborn(reply.body, machine))
         if token:
             self._tokens[region, token] = (shape, instance_id, reply)
@@ -174,7 +178,7 @@ class Ec2Cloud:
         """What would be refused is refused; else EC2 says that it would have done it."""
         kind = form.get("InstanceType", "")
         if action == "RunInstances" and not self._backend.knows_type(region, kind):
-            raise Refused(400, "InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
+            raise Ec2Error(400, "InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
         if action == "TerminateInstances":
             for instance_id in _ids(form):
                 self._must_know(instance_id)
@@ -183,40 +187,40 @@ class Ec2Cloud:
     def _replay(self, known: tuple[str, str, Reply], shape: str) -> Reply:
         old_shape, instance_id, reply = known
         if shape != old_shape:
-            raise Refused(
+            raise Ec2Error(
                 400,
                 "IdempotentParameterMismatch",
                 "Arguments on this idempotent request are inconsistent with arguments",
             )
         machine = self.ledger.find(instance_id)
         if machine is None or machine.life is Life.ENDED:
-            raise Refused(400, "IdempotentInstanceTerminated", "The instance of this token is terminated.")
+            raise Ec2Error(400, "IdempotentInstanceTerminated", "The instance of this token is terminated.")
         return reply
 
     def _check(self, form: Form, region: str, kind: str) -> None:
         if not self._backend.knows_type(region, kind):
-            raise Refused(400, "InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
+            raise Ec2Error(400, "InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
         if form.get("MaxCount", "1") != "1":
-            raise Refused(400, "InvalidParameterValue", "This stand-in launches one instance per call.")
+            raise Ec2Error(400, "InvalidParameterValue", "This stand-in launches one instance per call.")
         if len(base64.b64decode(form.get("UserData", ""))) > 16384:
-            raise Refused(400, "InvalidParameterValue", "User data is limited to 16384 bytes")
+            raise Ec2Error(400, "InvalidParameterValue", "User data is limited to 16384 bytes")
         zone = form.get("Placement.AvailabilityZone", "")
         refusal = self._spot.refusal(form, region, zone or self._backend.zones_of(region, kind)[0])
         if is_spot(form) and refusal is not None:
-            raise Refused(*refusal)
-        if not self.ledger.has_room(kind, region, zone or region):
-            raise Refused(*_refusals(spot=is_spot(form))[Kind.NO_CAPACITY])
+            raise Ec2Error(*refusal)
+        if not self.ledger.has_capacity(kind, region, zone or region):
+            raise Ec2Error(*_refusals(spot=is_spot(form))[FaultKind.NO_CAPACITY])
 
     def _on_demand(self, region: str, kind: str) -> float:
         return self._prices.usd(region, kind) or _FALLBACK_USD_PER_HOUR
 
-    def _born(self, form: Form, region: str, kind: str, instance_id: str, struck: Struck) -> Machine:
+    def _made(self, form: Form, region: str, kind: str, instance_id: str, call_faults: CallFaults) -> Machine:
         tags = _tags(form)
         gpus, gpu_name = self._backend.gpus(region, kind)
         zone = self._backend.zone_of(region, instance_id)
         spot = is_spot(form)
         return self.ledger.add(
-            Birth(
+            NewMachine(
                 id=instance_id,
                 token=tags.get("Name", ""),
                 region=region,
@@ -233,24 +237,24 @@ class Ec2Cloud:
                     "hop_limit": form.get("MetadataOptions.HttpPutResponseHopLimit", "1"),
                 },
             ),
-            struck,
+            call_faults,
         )
 
-    def _describe(self, form: Form, environ: Mapping[str, Any], struck: Struck) -> Reply:
+    def _describe(self, form: Form, environ: Mapping[str, Any], call_faults: CallFaults) -> Reply:
         for asked in _ids(form):
             self._must_know(asked)
         shown = {m.id for m in self.ledger.listed()}
         for machine in self.ledger.everything():
-            self._backend.show(machine, struck.looks)
-        if not _ids(form) and struck.looks & {Kind.SMALL_PAGES, Kind.PAGE_FAILS}:
-            if Kind.PAGE_FAILS in struck.looks and form.get("NextToken"):
-                return _spoiled(Fault(Kind.ERROR_BEFORE))
+            self._backend.show(machine, call_faults.content)
+        if not _ids(form) and call_faults.content & {FaultKind.SMALL_PAGES, FaultKind.PAGE_FAILS}:
+            if FaultKind.PAGE_FAILS in call_faults.content and form.get("NextToken"):
+                return _spoiled(CloudFault(FaultKind.ERROR_BEFORE))
             form = {**form, "MaxResults": str(SMALL_PAGE)}
         reply = self._backend.forward(environ, self._without_token_filter(form))
         body = reply.body
         if not _ids(form):
             body = _ITEM.sub(lambda item: item[0] if _shown(item[0], shown) else b"", body)
-        if Kind.UNKNOWN_FIELDS in struck.looks:
+        if FaultKind.UNKNOWN_FIELDS in call_faults.content:
             body = body.replace(b"</instanceId>", b"</instanceId><noveltySet><item>1</item></noveltySet>")
         return Reply(reply.status, reply.headers, body)
 
@@ -265,9 +269,9 @@ class Ec2Cloud:
 
     def _must_know(self, instance_id: str) -> None:
         if not re.fullmatch(r"i-[0-9a-f]{8,17}", instance_id):
-            raise Refused(400, "InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
+            raise Ec2Error(400, "InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
         if self.ledger.find(instance_id) is None:
-            raise Refused(400, "InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
+            raise Ec2Error(400, "InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
 
     def _without_token_filter(self, form: Form) -> Form:
         """Ask for ids in place of the filter `client-token`, on which moto fails."""
@@ -372,21 +376,21 @@ def _error(status: int, code: str, message: str, headers: Iterable[tuple[str, st
     return Reply(f"{status} {_PHRASES.get(status, 'ERROR')}", [("Content-Type", "text/xml"), *headers], body.encode())
 
 
-def _refusals(*, spot: bool) -> Mapping[Kind, tuple[int, str, str]]:
+def _refusals(*, spot: bool) -> Mapping[FaultKind, tuple[int, str, str]]:
     return {**_REFUSALS, **SPOT_REFUSALS} if spot else _REFUSALS
 
 
-def _spoiled(fault: Fault, *, spot: bool = False) -> Reply:
-    if fault.kind in CUTS:
+def _spoiled(fault: CloudFault, *, spot: bool = False) -> Reply:
+    if fault.kind in CUT_FAULTS:
         raise ConnectionResetError("a fault cuts the connection")
-    if fault.kind is Kind.HTML:
+    if fault.kind is FaultKind.HTML:
         return Reply("502 BAD GATEWAY", [("Content-Type", "text/html")], GATEWAY_PAGE.encode())
-    if fault.kind is Kind.HTML_AFTER:
+    if fault.kind is FaultKind.HTML_AFTER:
         return Reply("200 OK", [("Content-Type", "text/html")], GATEWAY_PAGE.encode())
     refusals = _refusals(spot=spot)
     if fault.kind in refusals:
         status, code, message = refusals[fault.kind]
-        headers = [("Retry-After", f"{fault.seconds:g}")] if fault.kind is Kind.THROTTLED and fault.seconds else []
+        headers = [("Retry-After", f"{fault.seconds:g}")] if fault.kind is FaultKind.THROTTLED and fault.seconds else []
         return _error(status, code, message, headers)
     code = "Unavailable" if fault.status == 503 else "InternalError"
     return _error(fault.status, code, "An internal error has occurred")

@@ -19,8 +19,8 @@ from moto.ec2.models.amis import Ami
 from moto.moto_server.werkzeug_app import create_backend_app
 
 from deploy.sandbox.clouds.gpu_names import nvidia_smi_name
-from deploy.sandbox.clouds.ledger import End, Life, Machine, seen_life
-from meshd.contract.faults import Kind
+from deploy.sandbox.clouds.ledger import End, Life, Machine, shown_life
+from meshd.contract.faults import FaultKind
 from providers.aws.settings import DLAMI, DLAMI_ARM
 
 _STATES = {
@@ -157,11 +157,11 @@ class Backend:
         """The zone that moto put an instance in."""
         return str(self._region(region).get_instance(instance_id).placement.zone)
 
-    def show(self, machine: Machine, looks: Collection[Kind]) -> None:
+    def show(self, machine: Machine, content_faults: Collection[FaultKind]) -> None:
         """Make moto tell what the ledger says of a machine, spoiled by the faults of an answer's form."""
-        life = seen_life(machine, looks)
+        life = shown_life(machine, content_faults)
         instance = self._region(machine.region).get_instance(machine.id)
-        name, code = ("quiescing", 96) if Kind.UNKNOWN_STATE in looks else _STATES[life]
+        name, code = ("quiescing", 96) if FaultKind.UNKNOWN_STATE in content_faults else _STATES[life]
         instance._state.name, instance._state.code = name, code
         instance.launch_time = machine.created_at.replace(tzinfo=None)
         reason, words = ("", "")
@@ -169,7 +169,7 @@ class Backend:
             reason, words = _REASONS[machine.end or End.ASKED]
         instance.state_reason.code, instance.state_reason.message = reason, f"{reason}: {words}" if reason else ""
         instance._reason = words
-        visible = life in (Life.RUNNING, Life.ENDING) and not machine.fate.no_address
+        visible = life in (Life.RUNNING, Life.ENDING) and not machine.faults.no_address
         for interface in instance.nics.values():
             interface.public_ip = machine.address if visible else None
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from xml.sax.saxutils import escape
 
-from meshd.contract.faults import Kind
+from meshd.contract.faults import FaultKind
 
 Form = Mapping[str, str]
 Refusal = tuple[int, str, str]
 
-REFUSALS: Mapping[Kind, Refusal] = {
-    Kind.NO_CAPACITY: (
+REFUSALS: Mapping[FaultKind, Refusal] = {
+    FaultKind.NO_CAPACITY: (
         500,
         "InsufficientInstanceCapacity",
         "There is no Spot capacity available that matches your request.",
     ),
-    Kind.QUOTA: (400, "MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"),
+    FaultKind.QUOTA: (400, "MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"),
 }
 _LINUX = "Linux/UNIX"
 #: What the same machine costs with another system, as a multiple.

@@ -18,9 +18,9 @@ from deploy.sandbox.clouds.gce_bodies import BASE, instance_body, number
 from deploy.sandbox.clouds.gce_operations import Failure, Operation, Operations
 from deploy.sandbox.clouds.gce_rules import cards_of, checked, metadata_of, no
 from deploy.sandbox.clouds.gce_types import ACCELERATORS, TYPES, ZONES
-from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
-from meshd.contract.faults import Fault, FaultEngine, Kind
-from meshd.contract.standin import Refused, StandIn
+from deploy.sandbox.clouds.ledger import Ledger, Life, Machine, NewMachine
+from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
+from meshd.contract.standin import ErrorResponse, StandIn
 from providers._prices import shipped
 
 PREFIX = "/compute/v1/projects/{project}"
@@ -29,13 +29,13 @@ _PAGE_MAX = 500
 _TEXT_FILTER = re.compile(r'(\S+) (eq|ne) "(.*)"')
 _LABEL_FILTER = re.compile(r"labels\.([a-z0-9_-]+) ?= ?\"?([a-z0-9_-]*)\"?")
 #: Refusals that come in the operation, after a call that went well.
-_LATE: dict[Kind, Failure] = {
-    Kind.NO_CAPACITY: (
+_LATE: dict[FaultKind, Failure] = {
+    FaultKind.NO_CAPACITY: (
         503,
         "ZONE_RESOURCE_POOL_EXHAUSTED",
         "The zone '{zone}' does not have enough resources available to fulfill the request. Try a different zone.",
     ),
-    Kind.QUOTA: (403, "QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."),
+    FaultKind.QUOTA: (403, "QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."),
 }
 _BAD_TOKEN = (
     401,
@@ -43,12 +43,12 @@ _BAD_TOKEN = (
     "Request had invalid authentication credentials. Expected OAuth 2 access token.",
 )
 _AT_ONCE = {
-    Kind.NO_CAPACITY: (503, "insufficientCapacity", "Not enough resources."),
-    Kind.QUOTA: (403, "quotaExceeded", "Quota exceeded."),
-    Kind.THROTTLED: (403, "rateLimitExceeded", "Rate Limit Exceeded"),
-    Kind.AUTH: (403, "forbidden", "Required 'compute.instances.create' permission for 'projects/sandbox'"),
-    Kind.EXPIRED: _BAD_TOKEN,
-    Kind.INVALID: (400, "invalid", "Invalid value for field 'resource.machineType'."),
+    FaultKind.NO_CAPACITY: (503, "insufficientCapacity", "Not enough resources."),
+    FaultKind.QUOTA: (403, "quotaExceeded", "Quota exceeded."),
+    FaultKind.THROTTLED: (403, "rateLimitExceeded", "Rate Limit Exceeded"),
+    FaultKind.AUTH: (403, "forbidden", "Required 'compute.instances.create' permission for 'projects/sandbox'"),
+    FaultKind.EXPIRED: _BAD_TOKEN,
+    FaultKind.INVALID: (400, "invalid", "Invalid value for field 'resource.machineType'."),
 }
 
 
@@ -101,7 +101,7 @@ class GceCloud(StandIn):
             return {"POST": "launch", "DELETE": "terminate"}.get(method, "get")
         return "other"
 
-    def refusal(self, fault: Fault) -> Refused:
+    def refusal(self, fault: CloudFault) -> ErrorResponse:
         """Google's reason and words."""
         return no(*_AT_ONCE.get(fault.kind, (fault.status, "backendError", "Backend Error")))
 
@@ -118,15 +118,17 @@ class GceCloud(StandIn):
             ),)  # fmt: skip
         return ()
 
-    def denial(self, permission: str) -> Refused:
+    def denial(self, permission: str) -> ErrorResponse:
         """Google's 403, which names the permission."""
         return no(403, "forbidden", f"Required '{permission}' permission for 'projects/sandbox-project'")
 
-    def refuses_itself(self, operation: str, fault: Fault) -> bool:
+    def refuses_itself(self, operation: str, fault: CloudFault) -> bool:
         """Lack of room and of quota show in the operation, after a call; billing has words of its own."""
-        return (operation == "launch" and fault.kind in _LATE) or (operation == "prices" and fault.kind is Kind.AUTH)
+        return (operation == "launch" and fault.kind in _LATE) or (
+            operation == "prices" and fault.kind is FaultKind.AUTH
+        )
 
-    def no_such_path(self) -> Refused:
+    def no_such_path(self) -> ErrorResponse:
         """Google's 404."""
         return no(404, "notFound", "Not Found")
 
@@ -167,20 +169,20 @@ class GceCloud(StandIn):
         if failure is not None:
             operation.failure = failure
         else:
-            self._born(body, zone, operation)
+            self._made(body, zone, operation)
         return web.json_response(self._told(request, operation, fresh=True))
 
     def _why_not(self, kind: str, zone: str) -> Failure | None:
-        struck = self.struck
-        if struck.before is not None and struck.before.kind in _LATE:
-            status, code, words = _LATE[struck.before.kind]
-        elif not self.ledger.has_room(kind, zone, zone.rpartition("-")[0]):
-            status, code, words = _LATE[Kind.NO_CAPACITY]
+        call_faults = self.call_faults
+        if call_faults.before is not None and call_faults.before.kind in _LATE:
+            status, code, words = _LATE[call_faults.before.kind]
+        elif not self.ledger.has_capacity(kind, zone, zone.rpartition("-")[0]):
+            status, code, words = _LATE[FaultKind.NO_CAPACITY]
         else:
             return None
         return status, code, words.format(zone=zone)
 
-    def _born(self, body: dict[str, Any], zone: str, operation: Operation) -> None:
+    def _made(self, body: dict[str, Any], zone: str, operation: Operation) -> None:
         kind = TYPES[str(body["machineType"]).rpartition("/")[2]]
         region, name = zone.rpartition("-")[0], str(body["name"])
         card, count = cards_of(body, kind)
@@ -192,7 +194,7 @@ class GceCloud(StandIn):
         self._bodies[machine_id] = body
         operation.machine_id = machine_id
         self.ledger.add(
-            Birth(
+            NewMachine(
                 id=machine_id,
                 token=name,
                 region=region,
@@ -206,7 +208,7 @@ class GceCloud(StandIn):
                 tags=dict(body.get("labels") or {}),
                 metadata=metadata_of(body),
             ),
-            self.struck,
+            self.call_faults,
         )
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -258,10 +260,10 @@ class GceCloud(StandIn):
         return machine
 
     def _body(self, request: web.Request, machine: Machine) -> dict[str, Any]:
-        return instance_body(request.match_info["project"], machine, self._bodies[machine.id], self.struck.looks)
+        return instance_body(request.match_info["project"], machine, self._bodies[machine.id], self.call_faults.content)
 
     async def _skus(self, request: web.Request) -> web.Response:
-        if self.struck.before is not None:
+        if self.call_faults.before is not None:
             raise not_switched_on()
         return self.billing.page(request)
 

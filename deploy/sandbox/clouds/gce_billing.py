@@ -14,7 +14,7 @@ from aiohttp import web
 
 from deploy.sandbox.clouds.gce_rules import no
 from deploy.sandbox.clouds.gce_types import TYPES
-from meshd.contract.standin import Refused
+from meshd.contract.standin import ErrorResponse
 from meshd.price_list import PriceList
 
 SERVICE = "6F81-5844-456A"
@@ -141,7 +141,7 @@ def _shape(words: str, core: float, ram: float) -> Iterator[tuple[str, str, str,
     yield f"{words} Ram", group or "RAM", "GiBy.h", ram
 
 
-def not_switched_on() -> Refused:
+def not_switched_on() -> ErrorResponse:
     """What a project gets that has not switched the API on."""
     words = (
         "Cloud Billing API has not been used in project 123456789012 before or it is disabled. Enable it by visiting "
@@ -154,7 +154,7 @@ def not_switched_on() -> Refused:
         "metadata": {"service": "cloudbilling.googleapis.com"},
     }
     error = {"code": 403, "message": words, "status": "PERMISSION_DENIED", "details": [info]}
-    return Refused(403, {"error": error})
+    return ErrorResponse(403, {"error": error})
 
 
 def _sku(number: int, text: str, region: str, group: str, usage: str, unit: str, usd: float) -> dict[str, Any]:

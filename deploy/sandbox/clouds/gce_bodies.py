@@ -6,20 +6,22 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from deploy.sandbox.clouds.ledger import Life, Machine, seen_life
-from meshd.contract.faults import Kind
+from deploy.sandbox.clouds.ledger import Life, Machine, shown_life
+from meshd.contract.faults import FaultKind
 
 BASE = "https://www.googleapis.com/compute/v1"
 
 
-def instance_body(project: str, machine: Machine, asked: Mapping[str, Any], looks: frozenset[Kind]) -> dict[str, Any]:
+def instance_body(
+    project: str, machine: Machine, asked: Mapping[str, Any], content_faults: frozenset[FaultKind]
+) -> dict[str, Any]:
     """The Instance that `asked` has made."""
     zone_url = f"{BASE}/projects/{project}/zones/{machine.zone}"
     nic = {"kind": "compute#networkInterface", "name": "nic0", "network": f"{BASE}/{_network(asked)}"}
     access = {"kind": "compute#accessConfig", "name": "External NAT", "type": "ONE_TO_ONE_NAT"}
-    life = seen_life(machine, looks)
+    life = shown_life(machine, content_faults)
     up = life is Life.RUNNING and bool(machine.address) and not machine.powered_off
-    if up and not machine.fate.no_address:
+    if up and not machine.faults.no_address:
         nic["networkIP"] = machine.address
         access["natIP"] = machine.address
     body: dict[str, Any] = {
@@ -29,7 +31,7 @@ def instance_body(project: str, machine: Machine, asked: Mapping[str, Any], look
         "zone": zone_url,
         "selfLink": f"{zone_url}/instances/{machine.token}",
         "machineType": f"{zone_url}/machineTypes/{machine.instance_type}",
-        "status": "DREAMING" if Kind.UNKNOWN_STATE in looks else _status(machine, life),
+        "status": "DREAMING" if FaultKind.UNKNOWN_STATE in content_faults else _status(machine, life),
         "creationTimestamp": machine.created_at.isoformat(timespec="milliseconds"),
         "labels": machine.tags,
         "labelFingerprint": "c2FuZGJveA==",
@@ -39,7 +41,7 @@ def instance_body(project: str, machine: Machine, asked: Mapping[str, Any], look
     }
     if asked.get("guestAccelerators"):
         body["guestAccelerators"] = asked["guestAccelerators"]
-    if Kind.UNKNOWN_FIELDS in looks:
+    if FaultKind.UNKNOWN_FIELDS in content_faults:
         body |= {"novelty": {"depth": 1}, "zzList": [1, 2]}
     return body
 

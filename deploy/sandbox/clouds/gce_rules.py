@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from deploy.sandbox.clouds.gce_types import ACCELERATORS, TYPES, GceType
-from meshd.contract.standin import Refused
+from meshd.contract.standin import ErrorResponse
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -16,10 +16,10 @@ _VALUE_MAX_B = 256 * 1024
 _METADATA_MAX_B = 512 * 1024
 
 
-def no(status: int, reason: str, message: str) -> Refused:
+def no(status: int, reason: str, message: str) -> ErrorResponse:
     """Google's kind of no, with its `reason`."""
     error = {"code": status, "message": message, "errors": [{"message": message, "domain": "global", "reason": reason}]}
-    return Refused(status, {"error": error})
+    return ErrorResponse(status, {"error": error})
 
 
 def metadata_of(body: dict[str, Any]) -> dict[str, str]:
@@ -40,7 +40,7 @@ def checked(body: dict[str, Any], zone: str) -> GceType:
     """The machine type that is asked for.
 
     Raises:
-        Refused: something in the body breaks a rule.
+        ErrorResponse: something in the body breaks a rule.
     """
     wanted = str(body.get("machineType", "")).rpartition("/")[2]
     kind = TYPES.get(wanted)

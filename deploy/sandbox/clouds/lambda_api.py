@@ -11,9 +11,9 @@ from typing import Any
 from aiohttp import web
 
 from deploy.sandbox.clouds.lambda_types import REGIONS, TYPES, LambdaType
-from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine, seen_life
-from meshd.contract.faults import Fault, FaultEngine, Kind
-from meshd.contract.standin import Refused, StandIn, json_object
+from deploy.sandbox.clouds.ledger import Ledger, Life, Machine, NewMachine, shown_life
+from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
+from meshd.contract.standin import ErrorResponse, StandIn, json_object
 
 _HOSTNAME = re.compile(r"[a-z0-9][0-9a-z-]{0,62}")
 _TAG_KEY = re.compile(r"[a-z][a-z0-9-:]{1,54}")
@@ -41,19 +41,19 @@ _NO_ROOM = (
 _BAD_KEY = (401, "global/invalid-api-key", "API key was invalid, expired, or deleted.", "Check your API key.")
 _TOO_MANY = (429, "global/rate-limited", "Too many requests.")
 _BAD_DATA = (400, "global/invalid-parameters", "Invalid request data.")
-_REFUSALS: dict[Kind, tuple[int, str, str] | tuple[int, str, str, str]] = {
-    Kind.NO_CAPACITY: _NO_ROOM,
-    Kind.QUOTA: (400, "global/quota-exceeded", "Quota exceeded.", "Contact Support to increase your quota."),
-    Kind.AUTH: _BAD_KEY,
-    Kind.EXPIRED: _BAD_KEY,
-    Kind.INVALID: _BAD_DATA,
-    Kind.THROTTLED: _TOO_MANY,
+_REFUSALS: dict[FaultKind, tuple[int, str, str] | tuple[int, str, str, str]] = {
+    FaultKind.NO_CAPACITY: _NO_ROOM,
+    FaultKind.QUOTA: (400, "global/quota-exceeded", "Quota exceeded.", "Contact Support to increase your quota."),
+    FaultKind.AUTH: _BAD_KEY,
+    FaultKind.EXPIRED: _BAD_KEY,
+    FaultKind.INVALID: _BAD_DATA,
+    FaultKind.THROTTLED: _TOO_MANY,
 }
 
 
-def _no(status: int, code: str, message: str, suggestion: str = "") -> Refused:
+def _no(status: int, code: str, message: str, suggestion: str = "") -> ErrorResponse:
     error = {"code": code, "message": message, **({"suggestion": suggestion} if suggestion else {})}
-    return Refused(status, {"error": error})
+    return ErrorResponse(status, {"error": error})
 
 
 @dataclass(slots=True)
@@ -102,12 +102,12 @@ class LambdaCloud(StandIn):
             return "get"
         return _SLOTS.get((request.method, path), "other")
 
-    def refusal(self, fault: Fault) -> Refused:
+    def refusal(self, fault: CloudFault) -> ErrorResponse:
         """Lambda's code and words."""
         internal = (fault.status, "global/internal-error", "An internal server error occurred.", "Try again later.")
         return _no(*_REFUSALS.get(fault.kind, internal))
 
-    def no_such_path(self) -> Refused:
+    def no_such_path(self) -> ErrorResponse:
         """Lambda's 404."""
         return _no(404, "global/not-found", "The requested resource was not found.")
 
@@ -132,7 +132,7 @@ class LambdaCloud(StandIn):
             kind.name: {
                 "instance_type": kind.body(),
                 "regions_with_capacity_available": [
-                    _region(region) for region in kind.regions if self.ledger.has_room(kind.name, region)
+                    _region(region) for region in kind.regions if self.ledger.has_capacity(kind.name, region)
                 ],
             }
             for kind in self.types.values()
@@ -148,12 +148,12 @@ class LambdaCloud(StandIn):
         return _data(rows)
 
     async def _list(self, request: web.Request) -> web.Response:
-        looks = self.struck.looks
-        return _data([self._body(machine, looks) for machine in self.ledger.listed()])
+        content_faults = self.call_faults.content
+        return _data([self._body(machine, content_faults) for machine in self.ledger.listed()])
 
     async def _get(self, request: web.Request) -> web.Response:
         machine = self._known(request.match_info["id"])
-        return _data(self._body(machine, self.struck.looks))
+        return _data(self._body(machine, self.call_faults.content))
 
     def _known(self, machine_id: str) -> Machine:
         machine = self.ledger.find(machine_id)
@@ -164,12 +164,12 @@ class LambdaCloud(StandIn):
     async def _launch(self, request: web.Request) -> web.Response:
         body = await json_object(request, _no(*_BAD_DATA))
         kind, region = self._checked(body)
-        struck = self.struck
-        copies = 2 if struck.fate(Kind.DUPLICATE) else 1
+        call_faults = self.call_faults
+        copies = 2 if call_faults.has(FaultKind.DUPLICATE) else 1
         ids = [uuid.uuid4().hex for _ in range(copies)]
         for machine_id in ids:
             self.ledger.add(
-                Birth(
+                NewMachine(
                     id=machine_id,
                     token=str(body.get("name", "")),
                     region=region,
@@ -181,7 +181,7 @@ class LambdaCloud(StandIn):
                     user_data=str(body.get("user_data", "")),
                     tags={tag["key"]: tag["value"] for tag in body.get("tags", [])},
                 ),
-                struck,
+                call_faults,
             )
         return _data({"instance_ids": ids[:1]})
 
@@ -198,7 +198,7 @@ class LambdaCloud(StandIn):
             raise _no(400, "global/invalid-parameters", "Exactly one SSH key must be specified.")
         if keys[0] not in self.ssh_keys:
             raise _no(400, "global/object-does-not-exist", "SSH key does not exist.", "Add the key first.")
-        if region not in kind.regions or not self.ledger.has_room(kind.name, region):
+        if region not in kind.regions or not self.ledger.has_capacity(kind.name, region):
             raise _no(*_NO_ROOM)
         return kind, region
 
@@ -211,12 +211,12 @@ class LambdaCloud(StandIn):
             self.ledger.ask_end(machine.id)
         return _data({"terminated_instances": [self._body(m, frozenset(), "terminating") for m in machines]})
 
-    def _body(self, machine: Machine, looks: frozenset[Kind], status: str = "") -> dict[str, Any]:
-        life = seen_life(machine, looks)
+    def _body(self, machine: Machine, content_faults: frozenset[FaultKind], status: str = "") -> dict[str, Any]:
+        life = shown_life(machine, content_faults)
         status = status or _STATUS[life]
         if life is Life.RUNNING and machine.powered_off:
             status = "unhealthy"
-        if Kind.UNKNOWN_STATE in looks:
+        if FaultKind.UNKNOWN_STATE in content_faults:
             status = "hibernating"
         body: dict[str, Any] = {
             "id": machine.id,
@@ -230,9 +230,9 @@ class LambdaCloud(StandIn):
             "actions": _actions(life),
             "tags": [{"key": key, "value": value} for key, value in machine.tags.items()],
         }
-        if life is Life.RUNNING and machine.address and not machine.fate.no_address:
+        if life is Life.RUNNING and machine.address and not machine.faults.no_address:
             body |= {"ip": machine.address, "private_ip": machine.address}
-        if Kind.UNKNOWN_FIELDS in looks:
+        if FaultKind.UNKNOWN_FIELDS in content_faults:
             body |= {"novelty": {"depth": 1}, "zz_list": [1, 2]}
         return body
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.hypervisor import MachineSpec
-from meshd.contract.faults import Kind, Struck
+from meshd.contract.faults import CallFaults, FaultKind
 
 NAME_MAX = 63
 
@@ -35,7 +35,7 @@ class End(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class LifecycleFaults:
     """What a machine is born with."""
 
     listed_at: datetime
@@ -61,7 +61,7 @@ class Machine:
     usd_per_hour: float
     user_data: str
     created_at: datetime
-    fate: Fate
+    faults: LifecycleFaults
     spot: bool = False
     tags: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class NewMachine:
     """What a create call asks for.
 
     Attributes:
@@ -127,23 +127,23 @@ class Ledger:
         self.now = now
         self._host = host
         self._machines: dict[str, Machine] = {}
-        self._room: dict[tuple[str, str], int] = {}
+        self._capacity: dict[tuple[str, str], int] = {}
         self._lock = threading.RLock()
 
-    def set_room(self, instance_type: str, place: str, machines: int | None) -> None:
+    def set_capacity(self, instance_type: str, place: str, machines: int | None) -> None:
         """How many machines of a type fit in a region or zone; "*" for any, None for no limit."""
         with self._lock:
             if machines is None:
-                self._room.pop((instance_type, place), None)
+                self._capacity.pop((instance_type, place), None)
             else:
-                self._room[instance_type, place] = machines
+                self._capacity[instance_type, place] = machines
 
-    def has_room(self, instance_type: str, *places: str) -> bool:
+    def has_capacity(self, instance_type: str, *places: str) -> bool:
         """Whether one more fits in all of these places."""
         with self._lock:
             return all(
                 self._count(kind, place) < limit
-                for (kind, place), limit in self._room.items()
+                for (kind, place), limit in self._capacity.items()
                 if kind in ("*", instance_type) and place in ("*", *places)
             )
 
@@ -155,29 +155,29 @@ class Ledger:
             for machine in self._machines.values()
         )
 
-    def add(self, birth: Birth, struck: Struck) -> Machine:
+    def add(self, new: NewMachine, call_faults: CallFaults) -> Machine:
         """Write a new machine down and begin to boot it."""
         with self._lock:
             now = self.now()
             machine = Machine(
-                id=birth.id,
-                name=self._free_name(birth),
-                token=birth.token,
-                region=birth.region,
-                zone=birth.zone,
-                instance_type=birth.instance_type,
-                gpus=birth.gpus,
-                gpu_name=birth.gpu_name,
-                usd_per_hour=birth.usd_per_hour,
-                user_data=birth.user_data,
+                id=new.id,
+                name=self._free_name(new),
+                token=new.token,
+                region=new.region,
+                zone=new.zone,
+                instance_type=new.instance_type,
+                gpus=new.gpus,
+                gpu_name=new.gpu_name,
+                usd_per_hour=new.usd_per_hour,
+                user_data=new.user_data,
                 created_at=now,
-                fate=_fate(struck, now),
-                spot=birth.spot,
-                tags=birth.tags,
-                metadata=birth.metadata,
+                faults=_lifecycle_faults(call_faults, now),
+                spot=new.spot,
+                tags=new.tags,
+                metadata=new.metadata,
             )
             self._machines[machine.id] = machine
-            if not machine.fate.never_boots:
+            if not machine.faults.never_boots:
                 self._boot(machine)
             return machine
 
@@ -205,10 +205,10 @@ class Ledger:
 
         self._host.boot(spec, on_up, on_failure)
 
-    def _free_name(self, birth: Birth) -> str:
-        base = birth.token.lower() or birth.id
+    def _free_name(self, new: NewMachine) -> str:
+        base = new.token.lower() or new.id
         taken = {m.name for m in self._machines.values() if m.life is not Life.ENDED}
-        return base[:NAME_MAX] if base not in taken else f"{base[: NAME_MAX - 9]}-{birth.id[-8:]}"
+        return base[:NAME_MAX] if base not in taken else f"{base[: NAME_MAX - 9]}-{new.id[-8:]}"
 
     def find(self, machine_id: str) -> Machine | None:
         """The machine as it stands now; None for an unknown id, one not yet known, or one no longer shown."""
@@ -218,14 +218,14 @@ class Ledger:
                 return None
             self._live(machine)
             now = self.now()
-            return machine if now >= machine.fate.known_at and not self._forgotten(machine, now) else None
+            return machine if now >= machine.faults.known_at and not self._forgotten(machine, now) else None
 
     def listed(self) -> list[Machine]:
         """All machines that a list call shows now."""
         with self._lock:
             self.observe()
             now = self.now()
-            return [m for m in self._machines.values() if now >= m.fate.listed_at and not self._forgotten(m, now)]
+            return [m for m in self._machines.values() if now >= m.faults.listed_at and not self._forgotten(m, now)]
 
     def everything(self) -> list[Machine]:
         """All machines that ever were."""
@@ -274,7 +274,7 @@ class Ledger:
         """Let the machines end whose end was held up by a fault."""
         with self._lock:
             for machine in self._machines.values():
-                machine.fate = replace(machine.fate, never_ends=False)
+                machine.faults = replace(machine.faults, never_ends=False)
 
     def observe(self) -> None:
         """Bring all machines up to the clock."""
@@ -286,17 +286,17 @@ class Ledger:
         if machine.life is Life.ENDED:
             return
         now = self.now()
-        fate = machine.fate
-        if fate.dies_at is not None and now >= fate.dies_at:
+        faults = machine.faults
+        if faults.dies_at is not None and now >= faults.dies_at:
             self._end(machine, End.DIED)
-            machine.ended_at = fate.dies_at
+            machine.ended_at = faults.dies_at
         elif machine.address and not self._host.alive(machine.name):
             machine.powered_off = True
             if self.rules.ends_itself:
                 self._end(machine, End.ASKED if machine.life is Life.ENDING else End.POWERED_OFF)
         if machine.life is Life.PENDING and machine.address and self._due(machine.created_at, self.rules.boot_s):
             machine.life = Life.RUNNING
-        if machine.life is Life.ENDING and not fate.never_ends and self._due(machine.end_asked_at, self.rules.end_s):
+        if machine.life is Life.ENDING and not faults.never_ends and self._due(machine.end_asked_at, self.rules.end_s):
             self._end(machine, End.ASKED, machine.end_asked_at)
 
     def _due(self, since: datetime | None, after_s: float) -> bool:
@@ -314,22 +314,22 @@ class Ledger:
         return machine.ended_at is not None and now > machine.ended_at + timedelta(seconds=self.rules.keep_s)
 
 
-def seen_life(machine: Machine, looks: Collection[Kind]) -> Life:
+def shown_life(machine: Machine, content_faults: Collection[FaultKind]) -> Life:
     """Where a machine stands as an answer shows it, which may be behind the times."""
-    behind = Kind.REGRESSED in looks and machine.life is Life.RUNNING
+    behind = FaultKind.REGRESSED in content_faults and machine.life is Life.RUNNING
     return Life.PENDING if behind else machine.life
 
 
-def _fate(struck: Struck, now: datetime) -> Fate:
-    def at(kind: Kind) -> datetime | None:
-        fault = struck.fate(kind)
+def _lifecycle_faults(call_faults: CallFaults, now: datetime) -> LifecycleFaults:
+    def at(kind: FaultKind) -> datetime | None:
+        fault = call_faults.lifecycle_fault(kind)
         return None if fault is None else now + timedelta(seconds=fault.seconds)
 
-    return Fate(
-        listed_at=at(Kind.LIST_LAG) or now,
-        known_at=at(Kind.FRESH_NOT_FOUND) or now,
-        never_boots=struck.fate(Kind.NEVER_BOOTS) is not None,
-        no_address=struck.fate(Kind.NO_ADDRESS) is not None,
-        dies_at=at(Kind.DIES),
-        never_ends=struck.fate(Kind.NEVER_ENDS) is not None,
+    return LifecycleFaults(
+        listed_at=at(FaultKind.LIST_LAG) or now,
+        known_at=at(FaultKind.FRESH_NOT_FOUND) or now,
+        never_boots=call_faults.has(FaultKind.NEVER_BOOTS),
+        no_address=call_faults.has(FaultKind.NO_ADDRESS),
+        dies_at=at(FaultKind.DIES),
+        never_ends=call_faults.has(FaultKind.NEVER_ENDS),
     )

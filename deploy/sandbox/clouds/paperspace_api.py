@@ -10,11 +10,11 @@ from typing import Any
 from aiohttp import web
 
 from deploy.sandbox.clouds.host import Host
-from deploy.sandbox.clouds.ledger import Birth, Ledger, Life, Machine
+from deploy.sandbox.clouds.ledger import Ledger, Life, Machine, NewMachine
 from deploy.sandbox.clouds.paperspace_bodies import Script, event_body, events_of, machine_body, time_text
 from deploy.sandbox.clouds.paperspace_types import DISKS_GB, REGIONS, TEMPLATES, TYPES, PaperspaceType
-from meshd.contract.faults import Fault, FaultEngine, Kind, Struck
-from meshd.contract.standin import Refused, StandIn, json_object
+from meshd.contract.faults import CallFaults, CloudFault, FaultEngine, FaultKind
+from meshd.contract.standin import ErrorResponse, StandIn, json_object
 
 NO_ROOM = (
     "We are currently out of capacity for the selected VM type. Try again in a few minutes, or select a different "
@@ -32,18 +32,18 @@ _SLOTS = {
 _BAD_KEY = (401, "UNAUTHORIZED", "You must be logged in to access this method.")
 _BAD_INPUT = (400, "BAD_REQUEST", "Input validation failed")
 _FULL = (400, "BAD_REQUEST", NO_ROOM)
-_REFUSALS: dict[Kind, tuple[int, str, str]] = {
-    Kind.NO_CAPACITY: _FULL,
-    Kind.QUOTA: (403, "FORBIDDEN", "You have reached the maximum number of machines for your team."),
-    Kind.AUTH: _BAD_KEY,
-    Kind.EXPIRED: _BAD_KEY,
-    Kind.INVALID: _BAD_INPUT,
-    Kind.THROTTLED: (429, "TOO_MANY_REQUESTS", "Too many requests"),
+_REFUSALS: dict[FaultKind, tuple[int, str, str]] = {
+    FaultKind.NO_CAPACITY: _FULL,
+    FaultKind.QUOTA: (403, "FORBIDDEN", "You have reached the maximum number of machines for your team."),
+    FaultKind.AUTH: _BAD_KEY,
+    FaultKind.EXPIRED: _BAD_KEY,
+    FaultKind.INVALID: _BAD_INPUT,
+    FaultKind.THROTTLED: (429, "TOO_MANY_REQUESTS", "Too many requests"),
 }
 
 
-def _no(status: int, code: str, message: str) -> Refused:
-    return Refused(status, {"code": code, "message": message})
+def _no(status: int, code: str, message: str) -> ErrorResponse:
+    return ErrorResponse(status, {"code": code, "message": message})
 
 
 @dataclass(slots=True)
@@ -116,12 +116,12 @@ class PaperspaceCloud(StandIn):
             return {"GET": "get", "DELETE": "terminate"}.get(request.method, "other")
         return _SLOTS.get((request.method, request.path), "other")
 
-    def refusal(self, fault: Fault) -> Refused:
+    def refusal(self, fault: CloudFault) -> ErrorResponse:
         """Paperspace's code and words."""
         internal = (fault.status, "INTERNAL_SERVER_ERROR", "An unexpected error occurred")
         return _no(*_REFUSALS.get(fault.kind, internal))
 
-    def no_such_path(self) -> Refused:
+    def no_such_path(self) -> ErrorResponse:
         """Paperspace's 404, which it also gives for a wrong method."""
         return _no(404, "NOT_FOUND", "Not found")
 
@@ -156,7 +156,7 @@ class PaperspaceCloud(StandIn):
 
     async def _availability(self, request: web.Request) -> web.Response:
         kind, region = self._type_and_region(request.query)
-        free = region in kind.regions and self.ledger.has_room(kind.label, region)
+        free = region in kind.regions and self.ledger.has_capacity(kind.label, region)
         return web.json_response({"available": free})
 
     def _type_and_region(self, asked: Any) -> tuple[PaperspaceType, str]:
@@ -189,13 +189,13 @@ class PaperspaceCloud(StandIn):
         body = await json_object(request, _no(400, "PARSE_ERROR", "Input is not valid JSON"))
         kind, region = self._type_and_region(body)
         script = self._checked(body, kind)
-        struck = self.struck
-        free = region in kind.regions and self.ledger.has_room(kind.label, region)
+        call_faults = self.call_faults
+        free = region in kind.regions and self.ledger.has_capacity(kind.label, region)
         if not free and not self.ways.refuses_late:
             raise _no(*_FULL)
         made: list[Machine] = []
-        for _ in range(2 if struck.fate(Kind.DUPLICATE) else 1):
-            birth = Birth(
+        for _ in range(2 if call_faults.has(FaultKind.DUPLICATE) else 1):
+            new = NewMachine(
                 id=f"ps{uuid.uuid4().hex[:10]}",
                 token=str(body["name"]),
                 region=region,
@@ -206,18 +206,18 @@ class PaperspaceCloud(StandIn):
                 usd_per_hour=kind.usd_per_hour,
                 user_data=script.text if script else "",
             )
-            made.append(self.ledger.add(birth, struck) if free else self._bury(birth))
+            made.append(self.ledger.add(new, call_faults) if free else self._add_dead(new))
             if script is not None:
-                script.machine_ids.append(birth.id)
+                script.machine_ids.append(new.id)
         first = made[0]
         event = event_body(first, "create", "new", first.created_at)
         return web.json_response({"data": self._body(first), "event": event})
 
-    def _bury(self, birth: Birth) -> Machine:
+    def _add_dead(self, new: NewMachine) -> Machine:
         """A machine that exists in the vendor's books alone: it never boots and costs nothing."""
         books = Ledger(self.ledger.cloud, self._host, self.ledger.now, self.ledger.rules)
-        fault = Fault(Kind.NEVER_BOOTS)
-        machine = books.add(birth, Struck(fates=(fault,)))
+        fault = CloudFault(FaultKind.NEVER_BOOTS)
+        machine = books.add(new, CallFaults(lifecycle=(fault,)))
         self._stillborn[machine.id] = Stillborn(machine, NO_ROOM)
         return machine
 
@@ -301,4 +301,4 @@ class PaperspaceCloud(StandIn):
         return web.json_response(body)
 
     def _body(self, machine: Machine) -> dict[str, Any]:
-        return machine_body(machine, self.types[machine.instance_type], self.struck.looks)
+        return machine_body(machine, self.types[machine.instance_type], self.call_faults.content)

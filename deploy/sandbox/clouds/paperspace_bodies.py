@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from deploy.sandbox.clouds.ledger import End, Life, Machine, seen_life
+from deploy.sandbox.clouds.ledger import End, Life, Machine, shown_life
 from deploy.sandbox.clouds.paperspace_types import PaperspaceType
-from meshd.contract.faults import Kind
+from meshd.contract.faults import FaultKind
 
 _STATE = {Life.PENDING: "provisioning", Life.RUNNING: "ready", Life.ENDING: "stopping", Life.ENDED: "off"}
 
@@ -40,13 +40,13 @@ class Script:
         }
 
 
-def machine_body(machine: Machine, kind: PaperspaceType, looks: frozenset[Kind]) -> dict[str, Any]:
+def machine_body(machine: Machine, kind: PaperspaceType, content_faults: frozenset[FaultKind]) -> dict[str, Any]:
     """The vendor's Machine."""
-    life = seen_life(machine, looks)
+    life = shown_life(machine, content_faults)
     state = "off" if life is Life.RUNNING and machine.powered_off else _STATE[life]
-    if Kind.UNKNOWN_STATE in looks:
+    if FaultKind.UNKNOWN_STATE in content_faults:
         state = "hibernating"
-    up = life is Life.RUNNING and machine.address and not machine.fate.no_address
+    up = life is Life.RUNNING and machine.address and not machine.faults.no_address
     body: dict[str, Any] = {
         "id": machine.id,
         "name": machine.token,
@@ -81,7 +81,7 @@ def machine_body(machine: Machine, kind: PaperspaceType, looks: frozenset[Kind])
         "dtDeleted": None,
         "reservation": None,
     }
-    if Kind.UNKNOWN_FIELDS in looks:
+    if FaultKind.UNKNOWN_FIELDS in content_faults:
         body |= {"novelty": {"depth": 1}, "zz_list": [1, 2]}
     return body
 

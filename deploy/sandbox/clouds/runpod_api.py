@@ -12,11 +12,11 @@ from typing import Any
 
 from aiohttp import web
 
-from deploy.sandbox.clouds.ledger import Birth, End, Ledger, Life, Machine
+from deploy.sandbox.clouds.ledger import End, Ledger, Life, Machine, NewMachine
 from deploy.sandbox.clouds.runpod_bodies import pod_body, problems_of, script_of, tags_of, type_name
 from deploy.sandbox.clouds.runpod_graphql import (
     PATH,
-    PlainRefused,
+    PlainErrorResponse,
     misunderstood,
     operation_of,
     rest_body,
@@ -24,8 +24,8 @@ from deploy.sandbox.clouds.runpod_graphql import (
     said_no,
 )
 from deploy.sandbox.clouds.runpod_types import CPUS, DATA_CENTERS, GPUS, CpuFlavour, GpuType
-from meshd.contract.faults import Fault, FaultEngine, Kind
-from meshd.contract.standin import Refused, StandIn, json_object
+from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
+from meshd.contract.standin import ErrorResponse, StandIn, json_object
 
 TITLES = {
     400: "Bad Request",
@@ -42,17 +42,19 @@ NO_ROOM = "There are no longer any instances available with the requested specif
 BID_SHARE = 0.5
 _BAD_TOKEN = (401, "invalid bearer token")
 _TOO_MANY = (429, "rate limit exceeded for the minute window")
-_REFUSALS: dict[Kind, tuple[int, str]] = {
-    Kind.NO_CAPACITY: (400, NO_ROOM),
-    Kind.QUOTA: (403, "Your account cannot access the requested pool."),
-    Kind.AUTH: _BAD_TOKEN,
-    Kind.EXPIRED: _BAD_TOKEN,
-    Kind.INVALID: (422, "Request validation failed."),
-    Kind.THROTTLED: _TOO_MANY,
+_REFUSALS: dict[FaultKind, tuple[int, str]] = {
+    FaultKind.NO_CAPACITY: (400, NO_ROOM),
+    FaultKind.QUOTA: (403, "Your account cannot access the requested pool."),
+    FaultKind.AUTH: _BAD_TOKEN,
+    FaultKind.EXPIRED: _BAD_TOKEN,
+    FaultKind.INVALID: (422, "Request validation failed."),
+    FaultKind.THROTTLED: _TOO_MANY,
 }
 
 
-def _no(status: int, detail: str, errors: list[str] | None = None, headers: Mapping[str, str] | None = None) -> Refused:
+def _no(
+    status: int, detail: str, errors: list[str] | None = None, headers: Mapping[str, str] | None = None
+) -> ErrorResponse:
     """A problem document."""
     body: dict[str, Any] = {
         "title": TITLES.get(status, "Internal Server Error"),
@@ -60,7 +62,7 @@ def _no(status: int, detail: str, errors: list[str] | None = None, headers: Mapp
         "detail": detail,
         **({"errors": errors} if errors else {}),
     }
-    return Refused(status, body, headers, "application/problem+json")
+    return ErrorResponse(status, body, headers, "application/problem+json")
 
 
 class RunpodCloud(StandIn):
@@ -111,20 +113,20 @@ class RunpodCloud(StandIn):
             return self.operation_of(request)
         return operation_of((await request.read()).decode("utf-8", "replace"))
 
-    def refusal_to(self, request: web.Request, fault: Fault) -> Refused:
+    def refusal_to(self, request: web.Request, fault: CloudFault) -> ErrorResponse:
         """GraphQL says in words, with status 200, that there is no room; and plainly that there were too many calls."""
-        if request.path == PATH and fault.kind is Kind.NO_CAPACITY:
+        if request.path == PATH and fault.kind is FaultKind.NO_CAPACITY:
             return said_no(NO_ROOM)
-        if request.path == PATH and fault.kind is Kind.INVALID:
+        if request.path == PATH and fault.kind is FaultKind.INVALID:
             return misunderstood('Field "bogus" is not defined by type "PodRentInterruptableInput".')
-        if request.path == PATH and fault.kind is Kind.THROTTLED:
-            return PlainRefused(429, "Too Many Requests")
+        if request.path == PATH and fault.kind is FaultKind.THROTTLED:
+            return PlainErrorResponse(429, "Too Many Requests")
         return self.refusal(fault)
 
-    def refusal(self, fault: Fault) -> Refused:
+    def refusal(self, fault: CloudFault) -> ErrorResponse:
         """A problem document in RunPod's words."""
         status, detail = _REFUSALS.get(fault.kind, (fault.status, "an internal error occurred"))
-        errors = ["$: additional properties 'bogus' not allowed"] if fault.kind is Kind.INVALID else None
+        errors = ["$: additional properties 'bogus' not allowed"] if fault.kind is FaultKind.INVALID else None
         return _no(status, detail, errors)
 
     def permissions_of(self, request: web.Request) -> Iterable[str]:
@@ -132,11 +134,11 @@ class RunpodCloud(StandIn):
         path = PATH if request.path == PATH else f"/v2/{request.path.split('/')[2]}"
         return (f"{request.method} {path}",)
 
-    def denial(self, permission: str) -> Refused:
+    def denial(self, permission: str) -> ErrorResponse:
         """RunPod's 403."""
         return _no(403, "the API key does not have access to this resource")
 
-    def no_such_path(self) -> Refused:
+    def no_such_path(self) -> ErrorResponse:
         """RunPod's 404."""
         return _no(404, "resource not found")
 
@@ -223,7 +225,8 @@ class RunpodCloud(StandIn):
 
     def _stock(self, name: str, places: list[str] | tuple[str, ...]) -> dict[str, Any]:
         levels = {
-            place: self.levels.get(place, "HIGH") if self.ledger.has_room(name, place) else "NONE" for place in places
+            place: self.levels.get(place, "HIGH") if self.ledger.has_capacity(name, place) else "NONE"
+            for place in places
         }
         best = next((level for level in ("HIGH", "MEDIUM", "LOW") if level in levels.values()), "NONE")
         if best == "NONE":
@@ -232,12 +235,14 @@ class RunpodCloud(StandIn):
         return {"availability": best, "dataCenters": rows}
 
     async def _list(self, request: web.Request) -> web.Response:
-        looks = self.struck.looks
-        pods = [self._body(machine, looks) for machine in self.ledger.listed() if machine.life is not Life.ENDED]
+        content_faults = self.call_faults.content
+        pods = [
+            self._body(machine, content_faults) for machine in self.ledger.listed() if machine.life is not Life.ENDED
+        ]
         return web.json_response({"pods": pods})
 
     async def _get(self, request: web.Request) -> web.Response:
-        return web.json_response(self._body(self._known(request.match_info["id"]), self.struck.looks))
+        return web.json_response(self._body(self._known(request.match_info["id"]), self.call_faults.content))
 
     def _known(self, pod_id: str) -> Machine:
         machine = self.ledger.find(pod_id)
@@ -247,17 +252,16 @@ class RunpodCloud(StandIn):
 
     async def _create(self, request: web.Request) -> web.Response:
         body = await json_object(request, _no(400, "request could not be processed"))
-        struck = self.struck
-        return web.json_response(self._body(self._add(body), struck.looks), status=201)
+        return web.json_response(self._body(self._add(body), self.call_faults.content), status=201)
 
     def _add(self, body: dict[str, Any], bid_per_gpu: float | None = None) -> Machine:
-        births = [self._birth(body) for _ in range(2 if self.struck.fate(Kind.DUPLICATE) else 1)]
+        copies = 2 if self.call_faults.has(FaultKind.DUPLICATE) else 1
         machines = []
-        for birth in births:
-            self._asked[birth.id] = body
+        for new in [self._new_machine(body) for _ in range(copies)]:
+            self._asked[new.id] = body
             if bid_per_gpu is not None:
-                birth = replace(birth, spot=True, usd_per_hour=round(bid_per_gpu * birth.gpus, 6))
-            machines.append(self.ledger.add(birth, self.struck))
+                new = replace(new, spot=True, usd_per_hour=round(bid_per_gpu * new.gpus, 6))
+            machines.append(self.ledger.add(new, self.call_faults))
         return machines[0]
 
     async def _graphql(self, request: web.Request) -> web.Response:
@@ -269,7 +273,7 @@ class RunpodCloud(StandIn):
         """Make the pod of a GraphQL mutation.
 
         Raises:
-            Refused: in GraphQL's words.
+            ErrorResponse: in GraphQL's words.
         """
         body = rest_body(asked)
         tier = str(body["cloud"]).lower()
@@ -278,7 +282,7 @@ class RunpodCloud(StandIn):
             if gpu is None or asked["bidPerGpu"] < self.lowest_bid(gpu, tier):
                 raise _no(400, NO_ROOM)
             return self._add(body, asked["bidPerGpu"])
-        except Refused as refused:
+        except ErrorResponse as refused:
             raise said_no(str(refused.body["detail"])) from refused
 
     def lowest_bid(self, gpu: GpuType, tier: str) -> float:
@@ -290,13 +294,13 @@ class RunpodCloud(StandIn):
         tier, count = "secure" if asked.get("secureCloud", True) else "community", int(asked["gpuCount"])
         places = [place for place in gpu.data_centers if asked.get("dataCenterId") in (None, place)]
         name = type_name(gpu.id, count, community=tier == "community")
-        free = count <= gpu.max_count.get(tier, 0) and any(self.ledger.has_room(name, place) for place in places)
+        free = count <= gpu.max_count.get(tier, 0) and any(self.ledger.has_capacity(name, place) for place in places)
         if not free:
             return {"minimumBidPrice": None, "uninterruptablePrice": None, "stockStatus": None}
         usd = gpu.usd_per_hour[tier]
         return {"minimumBidPrice": self.lowest_bid(gpu, tier), "uninterruptablePrice": usd, "stockStatus": "High"}
 
-    def _birth(self, body: dict[str, Any]) -> Birth:
+    def _new_machine(self, body: dict[str, Any]) -> NewMachine:
         problems = problems_of(body)
         if problems:
             raise _no(422, "Request validation failed.", problems)
@@ -304,10 +308,10 @@ class RunpodCloud(StandIn):
             raise _no(400, "exactly one of gpu and cpu must be set")
         name, gpus, usd, places = self._priced(body)
         wanted = body.get("dataCenterIds") or places
-        place = next((p for p in wanted if p in places and self.ledger.has_room(name, p)), None)
+        place = next((p for p in wanted if p in places and self.ledger.has_capacity(name, p)), None)
         if place is None:
             raise _no(400, NO_ROOM)
-        return Birth(
+        return NewMachine(
             id=secrets.token_hex(7),
             token=str(body["name"]),
             region=place,
@@ -342,8 +346,8 @@ class RunpodCloud(StandIn):
             self.ledger.ask_end(machine.id)
         return web.Response(status=204)
 
-    def _body(self, machine: Machine, looks: frozenset[Kind]) -> dict[str, Any]:
-        return pod_body(machine, self._asked[machine.id], looks, self.ledger.now())
+    def _body(self, machine: Machine, content_faults: frozenset[FaultKind]) -> dict[str, Any]:
+        return pod_body(machine, self._asked[machine.id], content_faults, self.ledger.now())
 
 
 class _Root:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from deploy.sandbox.clouds.ledger import Life, Machine, seen_life
-from meshd.contract.faults import Kind
+from deploy.sandbox.clouds.ledger import Life, Machine, shown_life
+from meshd.contract.faults import FaultKind
 
 TAG_PREFIX = "MESHD_TAG_"
 _KEYS = {
@@ -73,28 +73,30 @@ def tags_of(env: Mapping[str, str]) -> dict[str, str]:
     return {f"meshd-{key.removeprefix(TAG_PREFIX).lower().replace('_', '-')}": value for key, value in marks.items()}
 
 
-def status_of(machine: Machine, looks: frozenset[Kind]) -> str:
+def status_of(machine: Machine, content_faults: frozenset[FaultKind]) -> str:
     """The vendor's word. A pod says RUNNING as soon as it has a host, long before its container runs."""
-    if Kind.UNKNOWN_STATE in looks:
+    if FaultKind.UNKNOWN_STATE in content_faults:
         return "MIGRATING"
     if machine.life is Life.ENDED:
         return "TERMINATED"
     if machine.powered_off:
         return "EXITED"
-    return "RUNNING" if machine.address or machine.fate.never_boots else "PROVISIONING"
+    return "RUNNING" if machine.address or machine.faults.never_boots else "PROVISIONING"
 
 
-def pod_body(machine: Machine, asked: Mapping[str, Any], looks: frozenset[Kind], now: datetime) -> dict[str, Any]:
+def pod_body(
+    machine: Machine, asked: Mapping[str, Any], content_faults: frozenset[FaultKind], now: datetime
+) -> dict[str, Any]:
     """The vendor's Pod.
 
     Args:
         machine: as it stands.
         asked: the body of the create call.
-        looks: faults of the answer's form.
+        content_faults: faults of the answer's form.
         now: the time.
     """
-    status = status_of(machine, looks)
-    up = seen_life(machine, looks) in (Life.RUNNING, Life.ENDING) and not machine.powered_off
+    status = status_of(machine, content_faults)
+    up = shown_life(machine, content_faults) in (Life.RUNNING, Life.ENDING) and not machine.powered_off
     ports = [_port(port, machine) for port in asked.get("ports", [])] if up else []
     direct = next((port for port in ports if port["private"] == 22 and port["public"]), None)
     proxy = _ssh(host="ssh.runpod.io", port=22, username=machine.id)
@@ -130,7 +132,7 @@ def pod_body(machine: Machine, asked: Mapping[str, Any], looks: frozenset[Kind],
         body["gpu"] = {"id": asked["gpu"]["id"], "count": machine.gpus}
     else:
         body["cpu"] = {**asked["cpu"], "memory": asked["cpu"]["vcpuCount"] * 2}
-    if Kind.UNKNOWN_FIELDS in looks:
+    if FaultKind.UNKNOWN_FIELDS in content_faults:
         body |= {"novelty": {"depth": 1}, "zz_list": [1, 2]}
     return body
 
@@ -139,7 +141,7 @@ def _port(port: str, machine: Machine) -> dict[str, Any]:
     number, _, kind = port.partition("/")
     if kind == "http":
         return {"private": int(number), "public": 60000 + int(number) % 1000, "type": "http", "ip": "100.65.0.9"}
-    hidden = machine.fate.no_address
+    hidden = machine.faults.no_address
     public, ip = (None, None) if hidden else (10000 + int(number) % 50000, machine.address)
     return {"private": int(number), "public": public, "type": "tcp", "ip": ip}
 

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 from graphql import GraphQLError, build_schema, graphql_sync
 
-from meshd.contract.standin import Refused
+from meshd.contract.standin import ErrorResponse
 
 PATH = "/graphql"
 DEPLOY = "podRentInterruptable"
@@ -43,7 +43,7 @@ SCHEMA = build_schema("""
 """)
 
 
-class PlainRefused(Refused):
+class PlainErrorResponse(ErrorResponse):
     """What stands before the API refuses in plain text, whatever was asked for."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -55,15 +55,15 @@ class PlainRefused(Refused):
         return web.Response(text=self.text, status=self.status, headers=self.headers)
 
 
-def said_no(words: str) -> Refused:
+def said_no(words: str) -> ErrorResponse:
     """A GraphQL error: status 200, and no data."""
     error = {"message": words, "path": [DEPLOY], "extensions": {"code": "RUNPOD"}}
-    return Refused(200, {"errors": [error], "data": {DEPLOY: None}})
+    return ErrorResponse(200, {"errors": [error], "data": {DEPLOY: None}})
 
 
-def misunderstood(words: str) -> Refused:
+def misunderstood(words: str) -> ErrorResponse:
     """A query that does not fit the schema: status 400, and no data at all."""
-    return Refused(400, {"errors": [{"message": words, "extensions": {"code": "GRAPHQL_VALIDATION_FAILED"}}]})
+    return ErrorResponse(400, {"errors": [{"message": words, "extensions": {"code": "GRAPHQL_VALIDATION_FAILED"}}]})
 
 
 def operation_of(query: str) -> str:
@@ -79,11 +79,11 @@ def run(query: str, root: object) -> Mapping[str, Any]:
         root: has the root fields as methods.
 
     Raises:
-        Refused: the cloud's own no, by one of the methods.
+        ErrorResponse: the cloud's own no, by one of the methods.
     """
     result = graphql_sync(SCHEMA, query, root)
     for error in result.errors or ():
-        if isinstance(error.original_error, Refused):
+        if isinstance(error.original_error, ErrorResponse):
             raise error.original_error
         if error.original_error is not None and not isinstance(error.original_error, GraphQLError):
             raise error.original_error

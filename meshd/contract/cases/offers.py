@@ -1,4 +1,4 @@
-"""What can be rented."""
+"""Offers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from meshd.provider_api import Offer, OfferQuery, Provider
 
 
 class OfferCases(Cases):
-    """Offers are complete, priced and chosen by the query."""
+    """Offers are complete, priced and match the query."""
 
     async def test_offers_are_complete(self, rig: Rig, provider: Provider) -> None:
         offers = await provider.offers(rig.gpu)
@@ -48,6 +48,6 @@ class OfferCases(Cases):
         assert bool(spot) is provider.capabilities.spot
 
     async def test_offers_never_call_a_full_place_free(self, rig: Rig, provider: Provider, offer: Offer) -> None:
-        rig.set_room(offer, 0)
+        rig.set_capacity(offer, 0)
         again = {found.key: found.available for found in await provider.offers(rig.gpu)}
         assert again.get(offer.key) is not True

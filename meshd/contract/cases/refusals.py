@@ -1,4 +1,4 @@
-"""What a cloud refuses, and in which error."""
+"""Refusals of the cloud, and the error that each becomes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Awaitable
 import pytest
 
 from meshd.contract.cases.base import Cases, kinds
-from meshd.contract.faults import Kind, When
+from meshd.contract.faults import FaultKind, When
 from meshd.contract.rig import Rig
 from meshd.contract.steps import request, running
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, ProviderError, QuotaExceeded, RateLimited
 from meshd.provider_api import Instance, InstanceState, Offer, Provider
 
-ERRORS: dict[Kind, type[ProviderError]] = {
-    Kind.NO_CAPACITY: NoCapacity,
-    Kind.QUOTA: QuotaExceeded,
-    Kind.THROTTLED: RateLimited,
-    Kind.AUTH: AuthFailed,
-    Kind.EXPIRED: AuthFailed,
-    Kind.INVALID: InvalidRequest,
+ERRORS: dict[FaultKind, type[ProviderError]] = {
+    FaultKind.NO_CAPACITY: NoCapacity,
+    FaultKind.QUOTA: QuotaExceeded,
+    FaultKind.THROTTLED: RateLimited,
+    FaultKind.AUTH: AuthFailed,
+    FaultKind.EXPIRED: AuthFailed,
+    FaultKind.INVALID: InvalidRequest,
 }
 
 
 class RefusalCases(Cases):
-    """A refusal is exactly one leaf of ProviderError, with the cloud's words, and is not asked again."""
+    """A refusal becomes exactly one leaf of ProviderError, keeps the cloud's words, and the call is not repeated."""
 
     @kinds(*ERRORS)
-    async def test_refused_launch(self, rig: Rig, provider: Provider, offer: Offer, kind: Kind) -> None:
-        rig.strike(kind, "launch", when=When.ALWAYS)
+    async def test_refused_launch(self, rig: Rig, provider: Provider, offer: Offer, kind: FaultKind) -> None:
+        rig.inject(kind, "launch", when=When.ALWAYS)
         with pytest.raises(ProviderError) as caught:
             await provider.launch(request(offer))
         assert type(caught.value) is ERRORS[kind]
@@ -37,13 +37,15 @@ class RefusalCases(Cases):
         assert rig.machines() == []
 
     async def test_refused_launch_is_tried_once(self, rig: Rig, provider: Provider, offer: Offer) -> None:
-        rig.strike(Kind.NO_CAPACITY, "launch", when=When.ALWAYS)
+        rig.inject(FaultKind.NO_CAPACITY, "launch", when=When.ALWAYS)
         with pytest.raises(NoCapacity):
             await provider.launch(request(offer))
-        assert rig.faults.seen("launch") == 1
+        assert rig.faults.calls("launch") == 1
 
-    async def test_full_place_has_no_capacity_until_one_ends(self, rig: Rig, provider: Provider, offer: Offer) -> None:
-        rig.set_room(offer, 1)
+    async def test_full_region_has_no_capacity_until_a_machine_ends(
+        self, rig: Rig, provider: Provider, offer: Offer
+    ) -> None:
+        rig.set_capacity(offer, 1)
         first = await provider.launch(request(offer, "lab-h100-1-abcdef"))
         with pytest.raises(NoCapacity):
             await provider.launch(request(offer, "lab-h100-2-abcdef"))
@@ -53,32 +55,32 @@ class RefusalCases(Cases):
         await provider.launch(request(offer, "lab-h100-3-abcdef"))
 
     @pytest.mark.parametrize("operation", ["launch", "list", "get", "terminate"])
-    async def test_rate_limit_tells_how_long_when_the_cloud_does(
+    async def test_rate_limit_has_the_clouds_retry_after(
         self, rig: Rig, provider: Provider, offer: Offer, operation: str
     ) -> None:
         instance = await running(rig, provider)
-        for seconds, told_s in ((7, 7), (0, None)):
-            rig.strike(Kind.THROTTLED, operation, seconds=seconds)
+        for seconds, expected_s in ((7, 7), (0, None)):
+            rig.inject(FaultKind.THROTTLED, operation, seconds=seconds)
             with pytest.raises(RateLimited) as caught:
                 await _call(provider, operation, offer, instance)
-            assert caught.value.retry_after_s == told_s
+            assert caught.value.retry_after_s == expected_s
         assert len(rig.machines()) == 1
 
-    @kinds(Kind.AUTH, Kind.EXPIRED)
+    @kinds(FaultKind.AUTH, FaultKind.EXPIRED)
     @pytest.mark.parametrize("operation", ["list", "get", "terminate"])
-    async def test_bad_credential_is_no_news_of_machines(
-        self, rig: Rig, provider: Provider, offer: Offer, operation: str, kind: Kind
+    async def test_bad_credential_says_nothing_about_machines(
+        self, rig: Rig, provider: Provider, offer: Offer, operation: str, kind: FaultKind
     ) -> None:
         instance = await running(rig, provider)
-        rig.strike(kind, when=When.ALWAYS)
+        rig.inject(kind, when=When.ALWAYS)
         with pytest.raises(AuthFailed):
             await _call(provider, operation, offer, instance)
         rig.clear()
         assert await provider.get(instance) == instance
 
-    @kinds(Kind.AUTH, Kind.EXPIRED)
-    async def test_check_finds_a_bad_credential(self, rig: Rig, provider: Provider, kind: Kind) -> None:
-        rig.strike(kind, when=When.ALWAYS)
+    @kinds(FaultKind.AUTH, FaultKind.EXPIRED)
+    async def test_check_finds_a_bad_credential(self, rig: Rig, provider: Provider, kind: FaultKind) -> None:
+        rig.inject(kind, when=When.ALWAYS)
         with pytest.raises(AuthFailed):
             await provider.check()
 
@@ -87,7 +89,7 @@ class RefusalCases(Cases):
 
     async def test_check_names_the_missing_permission(self, rig: Rig, provider: Provider) -> None:
         for permission in _permissions(rig):
-            rig.strike(Kind.DENIED, permission)
+            rig.inject(FaultKind.DENIED, permission)
             with pytest.raises(AuthFailed) as caught:
                 await provider.check()
             assert permission in caught.value.text
@@ -98,7 +100,7 @@ class RefusalCases(Cases):
 
     async def test_check_names_all_that_are_missing_at_once(self, rig: Rig, provider: Provider) -> None:
         for permission in _permissions(rig)[:2]:
-            rig.strike(Kind.DENIED, permission)
+            rig.inject(FaultKind.DENIED, permission)
         with pytest.raises(AuthFailed) as caught:
             await provider.check()
         assert all(permission in caught.value.text for permission in rig.permissions[:2])
@@ -113,13 +115,13 @@ class RefusalCases(Cases):
         data = "#" * (provider.capabilities.user_data_max_b + 1)
         with pytest.raises(InvalidRequest):
             await provider.launch(request(offer, user_data=data))
-        assert rig.faults.seen("launch") == 0
+        assert rig.faults.calls("launch") == 0
 
 
 def _permissions(rig: Rig) -> tuple[str, ...]:
     if not rig.permissions:
-        rig.strike(Kind.DENIED)  # not covered, and the rig says why
-    assert rig.permissions, "the rig names the permissions, or says in `cannot` why a credential lacks none"
+        rig.inject(FaultKind.DENIED)  # unsupported: ends the case as not covered
+    assert rig.permissions, "the rig names the permissions, or says in `unsupported` why none can be missing"
     return rig.permissions
 
 

@@ -1,4 +1,4 @@
-"""Machines that are rented, found and known as ours."""
+"""Launches, lists, and new machines."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 
 from meshd.contract.cases.base import Cases
-from meshd.contract.faults import Kind, When
+from meshd.contract.faults import FaultKind, When
 from meshd.contract.rig import Rig, does_not_apply
 from meshd.contract.steps import CLUSTER, TOKEN, USER_DATA, launched, only_machine, request, running
 from meshd.errors import NotFound, Transient
 from meshd.provider_api import Instance, InstanceState, Offer, Provider
 
-NO_TAGS = "the API has no tags; the name is all there is"
+NO_TAGS = "the API has no tags; machines are known by their names"
 NO_TOKEN = "the API takes no idempotency token; meshd lists by name instead"  # noqa: S105
 
 
 class LaunchCases(Cases):
-    """A launch returns at once, makes what was asked for, and makes it once."""
+    """A launch returns at once and makes exactly the machine that was asked for, once."""
 
     async def test_launch_returns_while_the_machine_boots(self, provider: Provider, offer: Offer) -> None:
         instance = await provider.launch(request(offer))
@@ -99,12 +99,12 @@ class LaunchCases(Cases):
 
 
 class ListCases(Cases):
-    """What is listed is complete, ours, and the same that `get` tells."""
+    """A list is complete, has only this cluster's machines, and agrees with `get`."""
 
     async def test_list_is_empty_at_first(self, provider: Provider) -> None:
         assert list(await provider.list()) == []
 
-    async def test_list_and_get_tell_the_same(self, rig: Rig, provider: Provider) -> None:
+    async def test_list_and_get_agree(self, rig: Rig, provider: Provider) -> None:
         instance = await running(rig, provider)
         assert list(await provider.list()) == [instance]
 
@@ -127,7 +127,7 @@ class ListCases(Cases):
         tokens = [f"lab-h100-{index}-abcdef" for index in range(5)]
         for token in tokens:
             await provider.launch(request(offer, token))
-        rig.strike(Kind.SMALL_PAGES, "list", when=When.ALWAYS)
+        rig.inject(FaultKind.SMALL_PAGES, "list", when=When.ALWAYS)
         assert sorted(found.token for found in await provider.list()) == tokens
 
     async def test_list_shows_only_this_cluster(self, rig: Rig, provider: Provider) -> None:
@@ -137,7 +137,7 @@ class ListCases(Cases):
         assert list(await provider.list()) == []
         assert [instance.token for instance in await other.list()] == ["other-h100-1-abcdef"]
 
-    async def test_a_name_alone_makes_no_machine_ours(self, rig: Rig, provider: Provider) -> None:
+    async def test_a_name_alone_does_not_make_a_machine_ours(self, rig: Rig, provider: Provider) -> None:
         if not provider.capabilities.tags:
             does_not_apply(NO_TAGS)
         other = rig.make("other")
@@ -159,12 +159,12 @@ class ListCases(Cases):
         assert list(await rig.make().list()) == [instance]
 
     async def test_two_machines_of_one_name_are_both_listed(self, rig: Rig, provider: Provider) -> None:
-        rig.strike(Kind.DUPLICATE)
+        rig.inject(FaultKind.DUPLICATE)
         await launched(rig, provider)
         assert [found.token for found in await provider.list()] == [TOKEN, TOKEN]
 
     async def test_lists_may_lag(self, rig: Rig, provider: Provider) -> None:
-        rig.strike(Kind.LIST_LAG, seconds=45)
+        rig.inject(FaultKind.LIST_LAG, seconds=45)
         instance = await launched(rig, provider)
         assert list(await provider.list()) == []
         rig.advance(46)
@@ -172,27 +172,25 @@ class ListCases(Cases):
 
 
 class FreshCases(Cases):
-    """A new machine that its cloud denies is not gone."""
+    """A new machine that its cloud does not know yet is not called gone."""
 
-    async def test_denied_fresh_machine_is_not_taken_for_gone(self, rig: Rig, provider: Provider) -> None:
-        rig.strike(Kind.FRESH_NOT_FOUND, seconds=60)
+    async def test_new_machine_not_found_is_not_called_gone(self, rig: Rig, provider: Provider) -> None:
+        rig.inject(FaultKind.FRESH_NOT_FOUND, seconds=60)
         instance = await launched(rig, provider)
         with pytest.raises(Transient):
             await provider.get(instance)
         rig.advance(61)
         assert (await provider.get(instance)).state is InstanceState.RUNNING
 
-    async def test_denied_fresh_machine_is_not_taken_for_gone_after_a_restart(
-        self, rig: Rig, provider: Provider
-    ) -> None:
-        rig.strike(Kind.FRESH_NOT_FOUND, seconds=60)
+    async def test_new_machine_not_found_is_not_called_gone_after_a_restart(self, rig: Rig, provider: Provider) -> None:
+        rig.inject(FaultKind.FRESH_NOT_FOUND, seconds=60)
         instance = await launched(rig, provider)
         bare = Instance(provider.name, instance.id, "", InstanceState.UNKNOWN, region=instance.region)
         with pytest.raises(Transient):
             await rig.make().get(bare)
 
-    async def test_denied_fresh_machine_is_not_taken_for_terminated(self, rig: Rig, provider: Provider) -> None:
-        rig.strike(Kind.FRESH_NOT_FOUND, seconds=60)
+    async def test_new_machine_not_found_is_not_called_terminated(self, rig: Rig, provider: Provider) -> None:
+        rig.inject(FaultKind.FRESH_NOT_FOUND, seconds=60)
         instance = await launched(rig, provider)
         with pytest.raises(Transient):
             await provider.terminate(instance)

@@ -1,4 +1,4 @@
-"""The adapter with one fault of its author's each, and the cases that must find it."""
+"""Adapters with one bug each, and the cases that must find it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from meshd.errors import InvalidRequest, NoCapacity, NotFound, ProviderError, Ra
 from meshd.provider_api import Instance, InstanceState, LaunchRequest
 from tinycloud.adapter import TINY, TinyProvider
 
-SOAK = "nothing_is_lost_or_doubled"
+RANDOM_FAULTS = "nothing_is_lost_or_doubled"
 
 
 class SendsALostLaunchAgain(TinyProvider):
-    found_by = ("unclear_launch_with_effect", "launch_answered_by_any_5xx", SOAK)
+    found_by = ("unclear_launch_with_effect", "launch_answered_by_any_5xx", RANDOM_FAULTS)
 
     async def launch(self, request: LaunchRequest) -> Instance:
         try:
@@ -24,7 +24,7 @@ class SendsALostLaunchAgain(TinyProvider):
             return await super().launch(request)
 
 
-class CallsDoubtHarmless(TinyProvider):
+class CallsUncertainTransient(TinyProvider):
     found_by = ("unclear_launch_with_effect", "late_launch", "unclear_terminate_can_be_repeated")
 
     async def _call(self, *call: Any) -> dict[str, Any]:
@@ -34,8 +34,8 @@ class CallsDoubtHarmless(TinyProvider):
             raise Transient(error.text, provider=TINY, operation=error.operation) from None
 
 
-class TakesNoAnswerForNoMachines(TinyProvider):
-    found_by = ("failed_read_is_transient[list", "fails_once", "page_that_fails", "bad_credential_is_no_news")
+class ReportsNoMachinesOnAnError(TinyProvider):
+    found_by = ("failed_read_is_transient[list", "fails_once", "page_that_fails", "bad_credential_says_nothing")
 
     async def list(self) -> Sequence[Instance]:
         with suppress(ProviderError):
@@ -58,29 +58,29 @@ class HidesMachinesThatEnd(TinyProvider):
         return [one for one in await super().list() if one.state is not InstanceState.TERMINATING]
 
 
-class ListsEverybodysMachines(TinyProvider):
-    found_by = ("only_this_cluster", "name_alone_makes_no_machine_ours")
+class ListsOtherClustersMachines(TinyProvider):
+    found_by = ("only_this_cluster", "name_alone_does_not_make_a_machine_ours")
 
     async def list(self) -> Sequence[Instance]:
         return [self._instance(row) for row in (await self._call("GET", "/machines", "list"))["data"]]
 
 
-class TakesANewStateForTheEnd(TinyProvider):
-    found_by = ("unknown_state_is_unknown", SOAK)
+class MapsAnUnknownStateToGone(TinyProvider):
+    found_by = ("unknown_state_is_unknown", RANDOM_FAULTS)
 
-    def _instance(self, *told: Any) -> Instance:
-        found = super()._instance(*told)
+    def _instance(self, *row: Any) -> Instance:
+        found = super()._instance(*row)
         return replace(found, state=InstanceState.GONE) if found.state is InstanceState.UNKNOWN else found
 
 
-class TakesDeniedForGone(TinyProvider):
-    found_by = ("fresh_machine_is_not_taken_for_gone", "fresh_machine_is_not_taken_for_terminated", SOAK)
+class CallsANewMachineGone(TinyProvider):
+    found_by = ("new_machine_not_found_is_not_called", RANDOM_FAULTS)
 
     def _judge(self, instance: Instance, error: NotFound) -> ProviderError:
         return error
 
 
-class ComplainsThatAMachineIsGone(TinyProvider):
+class RejectsTerminateOfAGoneMachine(TinyProvider):
     found_by = ("terminate_of_a_forgotten",)
 
     async def terminate(self, instance: Instance) -> None:
@@ -91,14 +91,14 @@ class ComplainsThatAMachineIsGone(TinyProvider):
 
 
 class NeverEndsAnything(TinyProvider):
-    found_by = ("terminate_is_accepted", "terminate_of_a_booting", "terminate_can_be_repeated", SOAK)
+    found_by = ("terminate_is_accepted", "terminate_of_a_booting", "terminate_can_be_repeated", RANDOM_FAULTS)
 
     async def terminate(self, instance: Instance) -> None:
         return
 
 
-class TakesAFullCloudForAFault(TinyProvider):
-    found_by = ("refused_launch[no_capacity]", "full_place")
+class MapsNoCapacityToTransient(TinyProvider):
+    found_by = ("refused_launch[no_capacity]", "full_region")
 
     async def launch(self, request: LaunchRequest) -> Instance:
         try:
@@ -107,8 +107,8 @@ class TakesAFullCloudForAFault(TinyProvider):
             raise Transient(error.text, provider=TINY, operation="launch") from None
 
 
-class WaitsAsLongAsItLikes(TinyProvider):
-    found_by = ("rate_limit_tells_how_long",)
+class DropsRetryAfter(TinyProvider):
+    found_by = ("rate_limit_has_the_clouds_retry_after",)
 
     async def _call(self, *call: Any) -> dict[str, Any]:
         try:
@@ -124,7 +124,7 @@ class TrimsUserData(TinyProvider):
         return await super().launch(replace(request, user_data=request.user_data.strip()))
 
 
-class TellsTheUserDataInErrors(TinyProvider):
+class PutsUserDataIntoErrors(TinyProvider):
     found_by = ("no_secret_in_errors",)
 
     async def launch(self, request: LaunchRequest) -> Instance:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from aiohttp.test_utils import TestServer
 
-from meshd.contract.faults import FaultEngine, Kind
-from meshd.contract.rig import Rented, Rig
+from meshd.contract.faults import FaultEngine, FaultKind
+from meshd.contract.rig import CloudMachine, Rig
 from meshd.provider_api import Offer, Provider, ProviderContext
 from tinycloud.adapter import TinyProvider
 from tinycloud.cloud import TYPES, TinyCloud
@@ -20,7 +20,7 @@ class TinyRig(Rig):
     name = "tiny"
     secrets = ("tiny-key-that-must-never-show",)
     secret_setting = "key"
-    cannot: ClassVar[Mapping[Kind, str]] = {Kind.DENIED: "a key may do everything"}
+    unsupported: ClassVar[Mapping[FaultKind, str]] = {FaultKind.DENIED: "a key may do everything"}
     provider: ClassVar[type[TinyProvider]] = TinyProvider
 
     async def start(self) -> None:
@@ -43,18 +43,18 @@ class TinyRig(Rig):
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
-    def set_room(self, offer: Offer, machines: int) -> None:
-        self.cloud.room[offer.instance_type, offer.region] = machines
+    def set_capacity(self, offer: Offer, machines: int) -> None:
+        self.cloud.capacity[offer.instance_type, offer.region] = machines
 
     def clear(self) -> None:
         super().clear()
         for machine in self.cloud.machines:
-            fates = tuple(fault for fault in machine.struck.fates if fault.kind is not Kind.NEVER_ENDS)
-            machine.struck = replace(machine.struck, fates=fates)
+            others = tuple(fault for fault in machine.faults.lifecycle if fault.kind is not FaultKind.NEVER_ENDS)
+            machine.faults = replace(machine.faults, lifecycle=others)
 
-    def machines(self) -> Sequence[Rented]:
+    def machines(self) -> Sequence[CloudMachine]:
         return [
-            Rented(
+            CloudMachine(
                 token=machine.body["name"],
                 alive=machine.state(self.now) != "dead",
                 region=machine.body["region"],

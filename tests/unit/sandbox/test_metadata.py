@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from deploy.sandbox.clouds.host import Host
-from deploy.sandbox.clouds.ledger import Birth, Ledger, Machine, Rules
+from deploy.sandbox.clouds.ledger import Ledger, Machine, NewMachine, Rules
 from deploy.sandbox.clouds.metadata import ATTRIBUTES, FLAVOR_HEADER, TOKEN_HEADER, TTL_HEADER, MetadataService
 from deploy.sandbox.hypervisor import HollowHypervisor, MachineSpec
-from meshd.contract.faults import Struck
+from meshd.contract.faults import CallFaults
 
 SCRIPT = "#!/bin/sh\n# join token"
 
@@ -36,7 +36,8 @@ class Clouds:
 
     async def machine(self, cloud: str, index: int, metadata: dict[str, str]) -> Machine:
         one = self.ledgers[cloud].add(
-            Birth(f"i-{index}", f"lab-{index}", "r", "ra", "t", 1, "H100", 1.0, SCRIPT, metadata=metadata), Struck()
+            NewMachine(f"i-{index}", f"lab-{index}", "r", "ra", "t", 1, "H100", 1.0, SCRIPT, metadata=metadata),
+            CallFaults(),
         )
         await self.host.settle()
         return one

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshd.contract.cases.base import Cases, kinds
-from meshd.contract.faults import Kind
+from meshd.contract.faults import FaultKind
 from meshd.contract.rig import Rig, not_covered
 from meshd.contract.steps import USER_DATA_SECRET, request
 from meshd.errors import ConfigError, ProviderError
@@ -17,24 +17,24 @@ from meshd.provider_api import Offer, Provider
 
 
 def shows_secret(rig: Rig, shown: str) -> bool:
-    """Whether a text holds the credential or what is in the user data."""
+    """Whether a text contains the credential or a secret of the user data."""
     return any(secret in shown for secret in (*rig.secrets, USER_DATA_SECRET))
 
 
 def secret_setting(rig: Rig) -> str:
-    """The setting with the credential."""
+    """The name of the setting with the credential."""
     return rig.secret_setting or not_covered("the rig names no setting with the credential")
 
 
-class CareCases(Cases):
-    """Settings are checked, and no secret shows anywhere."""
+class HygieneCases(Cases):
+    """Settings are checked, no secret appears anywhere, and closing is safe."""
 
     async def test_capabilities_are_usable(self, provider: Provider) -> None:
         assert provider.capabilities.user_data_max_b >= 8192
         assert provider.capabilities.launch_spacing_s >= 0
 
     async def test_machines_are_as_the_capabilities_say(self, rig: Rig, provider: Provider) -> None:
-        """The other capabilities each have their own cases: spot, tags, idempotent_launch, user_data_max_b, ..."""
+        """The other capabilities have cases of their own: spot, tags, idempotent_launch, user_data_max_b, ..."""
         can = provider.capabilities
         assert (can.machine_kind, can.tun, can.systemd) == (rig.machine_kind, rig.tun, rig.systemd)
 
@@ -58,9 +58,9 @@ class CareCases(Cases):
         settings: dict[str, Any] = {key: None, f"{key}_file": tmp_path / "key"}
         assert list(await rig.make(**settings).list()) == []
 
-    @kinds(Kind.INVALID, Kind.ERROR_AFTER, Kind.CUT_AFTER, Kind.HTML_AFTER, Kind.AUTH)
-    async def test_no_secret_in_errors(self, rig: Rig, provider: Provider, offer: Offer, kind: Kind) -> None:
-        rig.strike(kind, "launch")
+    @kinds(FaultKind.INVALID, FaultKind.ERROR_AFTER, FaultKind.CUT_AFTER, FaultKind.HTML_AFTER, FaultKind.AUTH)
+    async def test_no_secret_in_errors(self, rig: Rig, provider: Provider, offer: Offer, kind: FaultKind) -> None:
+        rig.inject(kind, "launch")
         with pytest.raises(ProviderError) as caught:
             await provider.launch(request(offer))
         shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + repr(vars(caught.value))

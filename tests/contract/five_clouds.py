@@ -26,8 +26,8 @@ from deploy.sandbox.hypervisor import HollowHypervisor
 from meshd.api.node_api import NodeApi
 from meshd.api.node_schema import PollIn
 from meshd.config import Settings, TimingSettings
-from meshd.contract.cases.soak import CHANCES, LAG_S
-from meshd.contract.faults import Fault, Kind, When
+from meshd.contract.cases.random_faults import CHANCES, LAG_S
+from meshd.contract.faults import CloudFault, FaultKind, When
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.boot_breaker import BootBreaker
 from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
@@ -64,7 +64,7 @@ _TOKEN = re.compile(r"join-token=(\S+)")
 _PARTS: Mapping[str, Any] = {"gpu": "h100", "gpus_per_node": 1, "max_nodes": 3, "spot": "prefer"}
 
 
-class SoakClock(ManualClock):
+class RoundClock(ManualClock):
     """Time that moves by rounds; nothing waits for it."""
 
     def monotonic_s(self) -> float:
@@ -143,19 +143,19 @@ class Agent:
         return NodeFacts(shape, gpus, "24.11.5", "1.102.5", "0.1.0", "debian 13", "x86_64", 0.0)
 
 
-class World:
+class FiveClouds:
     """Five clouds, a tailnet and Slurm. An async context manager."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.clock = SoakClock()
+        self.clock = RoundClock()
         self.hypervisor = HollowHypervisor()
         self.slurm = Slurmctld()
         self.agents: dict[str, Agent] = {}
         self._stack = AsyncExitStack()
         self._rigs = {name: rig() for name, rig in RIGS.items()}
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> FiveClouds:
         options = ServerOptions(
             boot_s=5.0, end_s=10.0, lambda_api_key=SECRET, paperspace_api_key=SECRET, runpod_api_key=SECRET,
             lambda_limits=(0, 0), runpod_per_minute=0, watch_s=0,
@@ -198,20 +198,20 @@ class World:
         found: dict[str, Any] = {"cluster": {"name": "lab"}, "providers": tables, "pools": pools, "timing": timing}
         return Settings(**found)
 
-    def strike(self) -> None:
+    def inject_faults(self) -> None:
         """Have each cloud fail by chance, in all the ways that it can."""
         for name, rig in self._rigs.items():
             faults = self.server.clouds[name].faults
             faults.reseed(self.seed)
-            for kind, operation, probability, seconds in (*CHANCES, (Kind.NEVER_BOOTS, "launch", 0.05, 0.0)):
-                if kind not in rig.cannot and kind is not Kind.DUPLICATE:
-                    faults.inject(Fault(kind, operation, When.RANDOM, probability=probability, seconds=seconds))
+            for kind, operation, probability, seconds in (*CHANCES, (FaultKind.NEVER_BOOTS, "launch", 0.05, 0.0)):
+                if kind not in rig.unsupported and kind is not FaultKind.DUPLICATE:
+                    faults.inject(CloudFault(kind, operation, When.RANDOM, probability=probability, seconds=seconds))
 
-    def struck(self) -> Mapping[str, int]:
-        """How many faults struck, by cloud."""
-        return {name: sum(self.server.clouds[name].faults.struck(kind) for kind in Kind) for name in CLOUDS}
+    def fault_hits(self) -> Mapping[str, int]:
+        """How many calls a fault hit, by cloud."""
+        return {name: sum(self.server.clouds[name].faults.hits(kind) for kind in FaultKind) for name in CLOUDS}
 
-    def calm(self) -> None:
+    def clear_faults(self) -> None:
         """Nothing fails any more."""
         for name in CLOUDS:
             self.server.clouds[name].faults.clear()
@@ -278,8 +278,8 @@ class _Rotator:
 class Engine:
     """One life of the daemon's core, from its start to kill -9."""
 
-    def __init__(self, world: World, directory: Path) -> None:
-        self.world, clock, settings = world, world.clock, world.settings()
+    def __init__(self, clouds: FiveClouds, directory: Path) -> None:
+        self.clouds, clock, settings = clouds, clouds.clock, clouds.settings()
         self.journal = Journal(directory / "journal.db")
         self.machine_store = MachineStore(self.journal, clock, lambda: None)
         self._tokens = MachineTokens.at(directory / "machines.key")
@@ -287,12 +287,12 @@ class Engine:
         loaded = load_providers(settings, clock.now, lambda _: None)
         self.providers = {name: guards.around(provider) for name, provider in loaded.items()}
         self.sources = Sources(
-            providers=self.providers, slurm=world.slurm.view, key_record=_no_key, clock=clock,
+            providers=self.providers, slurm=clouds.slurm.view, key_record=_no_key, clock=clock,
             pace=Pace(self.journal, lambda: settings), settings=lambda: settings, changed=lambda: None,
         )  # fmt: skip
         self._queues = AgentQueues()
         timing = lambda: settings.timing  # noqa: E731
-        self._nodes = NodeSteps(self.machine_store, world.slurm, self._queues, None, timing)
+        self._nodes = NodeSteps(self.machine_store, clouds.slurm, self._queues, None, timing)
         cloud = CloudSteps(
             "lab", self.machine_store, self.providers, _Stage1(self._tokens), timing,
             lambda name: self.sources.listings[name].hurry(), self._nodes.at_work,
@@ -314,19 +314,19 @@ class Engine:
         head = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 0.0)
         desk = NodeService(
             machine_store=self.machine_store, tokens=self._tokens, agents=self._queues,
-            whois=self.world, munge=cast("Any", None),
+            whois=self.clouds, munge=cast("Any", None),
             devices=MachineDevices(self.machine_store, self._tailnet, None), rotator=cast("Any", _Rotator()), head=head,
             timing=lambda: self._settings.timing, nodes=self._nodes,
             slurm_version=lambda: "24.11.5", ends_itself=lambda name: self.providers[name].capabilities.ends_itself,
         )  # fmt: skip
-        self._api = NodeApi(desk, poll_hold_s=0.0, clock=self.world.clock)
+        self._api = NodeApi(desk, poll_hold_s=0.0, clock=self.clouds.clock)
         port = await self._api.start("127.0.0.1", 0)
         self._base = f"http://127.0.0.1:{port}/v1"
         await self.sources.first_look()
 
     def desired(self) -> Desired:
         """What is wanted now, as the daemon puts it together."""
-        now, settings = self.world.clock.now(), self._settings
+        now, settings = self.clouds.clock.now(), self._settings
         policy = wanted.policy(settings.timing, settings.prices, may_change_devices=False, providers=self.providers)
         # The settings' deadline is in real seconds here, and the clock moves by rounds.
         policy = replace(policy, configure_timeout_s=300.0, launch_settle_s=LAG_S + 15, listing_lag_s=LAG_S + 15)
@@ -334,7 +334,7 @@ class Engine:
         return Desired("lab", pools, self.journal.targets(), policy, self.journal.blocks(now), self.journal.cooled(now))
 
     def _tailnet(self) -> Fresh[TailnetView]:
-        return Fresh(self.world.tailnet(), self.world.clock.now(), self._began)
+        return Fresh(self.clouds.tailnet(), self.clouds.clock.now(), self._began)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(
@@ -345,7 +345,7 @@ class Engine:
 
     async def round(self, *, offers: bool) -> None:
         """Look at everything, let the agents speak, and tick."""
-        await self.world.server.host.settle()
+        await self.clouds.server.host.settle()
         sources = [*self.sources.listings.values(), *(self.sources.offers.values() if offers else ())]
         await asyncio.gather(*(source.read_once() for source in sources))
         await self._agents()
@@ -357,10 +357,10 @@ class Engine:
             await asyncio.sleep(0.01)
 
     async def _agents(self) -> None:
-        agents = list(self.world.running())
+        agents = list(self.clouds.running())
         await asyncio.gather(*(agent.turn(self._base) for agent in agents))
         up = {agent.peer.ipv4 for agent in agents if agent.slurmd}
-        self._published = self.world.slurm.publish(self.journal.machines(), up)
+        self._published = self.clouds.slurm.publish(self.journal.machines(), up)
         machines = self.journal.machines()
         roster = {str(m.slot): m.tailnet_ip for m in machines if m.phase in IN_SLURM and m.tailnet_ip}
         self._queues.keep(roster, {m.name for m in machines}, {m.name for m in machines if m.facts is not None})

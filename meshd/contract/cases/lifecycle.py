@@ -1,4 +1,4 @@
-"""Machines that end, or do not end, or never begin; and answers that are odd."""
+"""How machines start, end, or do not end; spot machines; and answers with unexpected content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from meshd.contract.cases.base import Cases, kinds
-from meshd.contract.faults import Kind, When
+from meshd.contract.faults import FaultKind, When
 from meshd.contract.rig import Rig, does_not_apply
 from meshd.contract.steps import TOKEN, ended, launched, only_machine, request, running
 from meshd.errors import NotFound
@@ -16,7 +16,7 @@ from meshd.provider_api import InstanceState, Offer, Provider
 
 
 class TerminateCases(Cases):
-    """An end is asked for until it has come, and nothing is called gone before."""
+    """`terminate` can be repeated, and no machine is called gone before it is."""
 
     async def test_terminate_is_accepted_and_then_done(self, rig: Rig, provider: Provider) -> None:
         instance = await running(rig, provider)
@@ -57,7 +57,7 @@ class TerminateCases(Cases):
         assert (await provider.get(second)).state is InstanceState.RUNNING
 
     async def test_terminate_that_never_ends_is_never_called_gone(self, rig: Rig, provider: Provider) -> None:
-        rig.strike(Kind.NEVER_ENDS)
+        rig.inject(FaultKind.NEVER_ENDS)
         instance = await running(rig, provider)
         await provider.terminate(instance)
         rig.advance(24 * 3600)
@@ -66,11 +66,11 @@ class TerminateCases(Cases):
         assert [found.state for found in await provider.list()] == [InstanceState.TERMINATING]
 
 
-class LifeCases(Cases):
-    """Machines that fare badly are told as they are."""
+class LifecycleCases(Cases):
+    """The adapter reports what really happened to a machine."""
 
     async def test_machine_that_never_boots_stays_booting(self, rig: Rig, provider: Provider) -> None:
-        rig.strike(Kind.NEVER_BOOTS)
+        rig.inject(FaultKind.NEVER_BOOTS)
         instance = await launched(rig, provider)
         rig.advance(7200)
         assert (await provider.get(instance)).state is InstanceState.BOOTING
@@ -78,7 +78,7 @@ class LifeCases(Cases):
         assert (await ended(rig, provider, instance)).state is InstanceState.GONE
 
     async def test_machine_may_run_without_an_address(self, rig: Rig, provider: Provider) -> None:
-        rig.strike(Kind.NO_ADDRESS)
+        rig.inject(FaultKind.NO_ADDRESS)
         instance = await running(rig, provider)
         assert (instance.state, instance.public_ip) == (InstanceState.RUNNING, "")
 
@@ -86,7 +86,7 @@ class LifeCases(Cases):
     async def test_machine_that_dies_is_gone_with_the_clouds_reason(
         self, rig: Rig, provider: Provider, age_s: float
     ) -> None:
-        rig.strike(Kind.DIES, seconds=age_s)
+        rig.inject(FaultKind.DIES, seconds=age_s)
         instance = await launched(rig, provider)
         rig.advance(age_s + 1)
         found = await provider.get(instance)
@@ -102,7 +102,7 @@ class LifeCases(Cases):
 
 
 class SpotCases(Cases):
-    """Spot machines are told as such, and so is what took them."""
+    """Spot machines are reported as spot, and a preemption with its reason."""
 
     async def test_spot_machine_is_rented_at_its_offers_price(self, rig: Rig, provider: Provider) -> None:
         offer = await _spot_offer(rig, provider)
@@ -141,12 +141,12 @@ async def _spot_offer(rig: Rig, provider: Provider) -> Offer:
     return (await provider.offers(replace(rig.gpu, spot=True)))[0]
 
 
-class OddAnswerCases(Cases):
-    """What a cloud has never said before does no harm."""
+class UnexpectedAnswerCases(Cases):
+    """Unknown states and fields do no harm."""
 
     async def test_unknown_state_is_unknown_and_not_gone(self, rig: Rig, provider: Provider) -> None:
         instance = await running(rig, provider)
-        rig.strike(Kind.UNKNOWN_STATE, when=When.ALWAYS)
+        rig.inject(FaultKind.UNKNOWN_STATE, when=When.ALWAYS)
         found = await provider.get(instance)
         assert found.state is InstanceState.UNKNOWN
         assert found.vendor_state
@@ -154,24 +154,24 @@ class OddAnswerCases(Cases):
 
     async def test_state_that_goes_back_is_told_and_is_not_gone(self, rig: Rig, provider: Provider) -> None:
         instance = await running(rig, provider)
-        rig.strike(Kind.REGRESSED, "get")
+        rig.inject(FaultKind.REGRESSED, "get")
         assert (await provider.get(instance)).state is InstanceState.BOOTING
-        rig.strike(Kind.REGRESSED, "list", when=When.ALWAYS)  # a listing may be several calls, one for each region
+        rig.inject(FaultKind.REGRESSED, "list", when=When.ALWAYS)  # a listing may be several calls, one for each region
         assert [found.state for found in await provider.list()] == [InstanceState.BOOTING]
         rig.clear()
         assert await provider.get(instance) == instance
 
     async def test_unknown_fields_do_no_harm(self, rig: Rig, provider: Provider) -> None:
         instance = await running(rig, provider)
-        rig.strike(Kind.UNKNOWN_FIELDS, when=When.ALWAYS)
+        rig.inject(FaultKind.UNKNOWN_FIELDS, when=When.ALWAYS)
         assert await provider.get(instance) == instance
         assert list(await provider.list()) == [instance]
 
-    @kinds(Kind.UNKNOWN_STATE, Kind.UNKNOWN_FIELDS)
+    @kinds(FaultKind.UNKNOWN_STATE, FaultKind.UNKNOWN_FIELDS)
     async def test_launch_is_not_thrown_away_for_an_odd_answer(
-        self, rig: Rig, provider: Provider, offer: Offer, kind: Kind
+        self, rig: Rig, provider: Provider, offer: Offer, kind: FaultKind
     ) -> None:
-        rig.strike(kind, when=When.ALWAYS)
+        rig.inject(kind, when=When.ALWAYS)
         made = await provider.launch(request(offer))
         rig.clear()
         assert [found.id for found in await provider.list()] == [made.id]
