@@ -6,7 +6,7 @@ from meshd import errors
 from meshd.api.schema import ErrorView
 
 
-class DeskFault(errors.MeshdError):
+class ApiFault(errors.MeshdError):
     """A request that cannot be served. `cure` says what to do next."""
 
     status = 500
@@ -18,49 +18,49 @@ class DeskFault(errors.MeshdError):
         super().__init__(text)
 
 
-class BadRequest(DeskFault):
+class BadRequest(ApiFault):
     """The request itself is wrong: sending it again cannot help."""
 
     status = 400
     kind = "bad_request"
 
 
-class Denied(DeskFault):
+class Denied(ApiFault):
     """The caller may not do this."""
 
     status = 403
     kind = "denied"
 
 
-class Unknown(DeskFault):
+class Unknown(ApiFault):
     """There is no such machine, slot, pool or page."""
 
     status = 404
     kind = "unknown"
 
 
-class Refused(DeskFault):
+class Refused(ApiFault):
     """The request is well-formed, but the cluster's present state or limits do not allow it."""
 
     status = 409
     kind = "refused"
 
 
-class TooMany(DeskFault):
+class TooMany(ApiFault):
     """The caller has too many requests open."""
 
     status = 429
     kind = "too_many"
 
 
-class NotReady(DeskFault):
+class NotReady(ApiFault):
     """meshd cannot answer yet, or no more: it starts or stops."""
 
     status = 503
     kind = "not_ready"
 
 
-class TooSlow(DeskFault):
+class TooSlow(ApiFault):
     """No answer within the API's own deadline."""
 
     status = 504
@@ -92,7 +92,7 @@ _PROVIDER: dict[str, tuple[int, str]] = {
 
 def answer_to(error: errors.MeshdError) -> tuple[int, ErrorView]:
     """The HTTP status and the document for an error that meshd raised on purpose."""
-    if isinstance(error, DeskFault):
+    if isinstance(error, ApiFault):
         return error.status, ErrorView(error=error.text, cure=error.cure, kind=error.kind)
     if isinstance(error, errors.ProviderError):
         status, cure = _PROVIDER.get(error.kind, (502, "see `meshctl events`"))

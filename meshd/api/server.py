@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from meshd.api.auth import Gate, peer_of
 from meshd.api.boundary import boundary
-from meshd.api.desk import HeadApi
 from meshd.api.doorkeeper import Doorkeeper, Limits, share
 from meshd.api.faults import TooMany
+from meshd.api.handlers import Handlers
 from meshd.api.listen import SocketError, clear_stale, identity
 from meshd.api.routes import Routes
 from meshd.runtime.tokenbucket import TokenBuckets
@@ -37,10 +37,10 @@ _SHUTDOWN_TIMEOUT_S = 5.0
 
 
 class HeadApiServer:
-    """Serves a desk. `start` and `stop` once each."""
+    """Serves the endpoints. `start` and `stop` once each."""
 
-    def __init__(self, desk: HeadApi, *, path: Path, gate: Gate, metrics: CollectorRegistry) -> None:
-        self._desk = desk
+    def __init__(self, handlers: Handlers, *, path: Path, gate: Gate, metrics: CollectorRegistry) -> None:
+        self._handlers = handlers
         self._path = path
         self._gate = gate
         self._metrics = metrics
@@ -59,7 +59,7 @@ class HeadApiServer:
         # Connections of root and of meshd's own user are not limited: they have to get through.
         door = Doorkeeper("api", Limits(total=share(1 / 8, 1024), each=EACH_USER), uid_of, free=frozenset({0, own_uid}))
         app = web.Application(client_max_size=BODY_MAX_B, middlewares=[door.middleware(), boundary, paced(own_uid)])
-        self._routes = Routes(self._desk, self._gate, self._metrics)
+        self._routes = Routes(self._handlers, self._gate, self._metrics)
         self._routes.add_to(app)
         self._runner = door.runner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
         await self._runner.setup()

@@ -6,52 +6,18 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, overload
 
 import aiohttp
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from meshd.api.schema import (
-    AbortRotationRequest,
-    CallerView,
-    DoctorView,
-    DrainRequest,
-    ErrorView,
-    EventsQuery,
-    EventsView,
-    ExplainView,
-    MachineAnswer,
-    MungeRotationRequest,
-    MungeRotationView,
-    NodesView,
-    OffersQuery,
-    OffersView,
-    PlanView,
-    PricesRefresh,
-    PricesRefreshed,
-    PricesView,
-    ReloadRequest,
-    ReloadView,
-    RemoveRequest,
-    Request,
-    RotateKeyRequest,
-    RotationView,
-    ScaleAnswer,
-    ScaleRequest,
-    StatusView,
-    TokenRenewalRequest,
-    TokenRenewalView,
-    VersionView,
-    WaiveRequest,
-)
+from meshd.api.endpoints import A, Endpoint, R
+from meshd.api.schema import ErrorView, Request
 from meshd.cli.exits import CliError, Exit, UnreachableError
 
-D = TypeVar("D", bound=BaseModel)
 Query: TypeAlias = Sequence[tuple[str, str]]
 
 TIMEOUT_S = 60.0
-REFRESH_MAX_S = 600.0
-"""The most that `prices.refresh_timeout_s` may be."""
 _CONNECT_TIMEOUT_S = 5.0
 _CODES = {400: Exit.USAGE, 404: Exit.USAGE, 403: Exit.DENIED, 504: Exit.TIMED_OUT}
 
@@ -74,127 +40,32 @@ class Head:
         if self._session is not None:
             await self._session.close()
 
-    async def status(self) -> StatusView:
-        """How the whole stands."""
-        return await self._get("/v1/status", StatusView)
+    @overload
+    async def call(self, endpoint: Endpoint[None, A]) -> A: ...
 
-    async def nodes(self) -> NodesView:
-        """All machines."""
-        return await self._get("/v1/nodes", NodesView)
+    @overload
+    async def call(self, endpoint: Endpoint[R, A], request: R) -> A: ...
 
-    async def plan(self, request: ScaleRequest | None = None) -> PlanView:
-        """What would be done now, or after a request."""
-        if request is None:
-            return await self._get("/v1/plan", PlanView)
-        return await self._post("/v1/plan", request, PlanView)
+    async def call(self, endpoint: Endpoint[Any, A], request: Request | None = None) -> A:
+        """Ask an endpoint of the table.
 
-    async def offers(self, query: OffersQuery) -> OffersView:
-        """What can be rented."""
-        return await self._get("/v1/offers", OffersView, query=_pairs(query))
+        Raises:
+            UnreachableError: the daemon does not answer, or not in time.
+            CliError: it refuses, or answers what this meshctl does not understand.
+        """
+        timeout_s = self._timeout_s + endpoint.extra_s + (request.waits_s() if request else 0.0)
+        if endpoint.method == "GET":
+            return await self._ask(endpoint, _pairs(request) if request else (), None, timeout_s)
+        body = request.model_dump_json(exclude_unset=True) if request else "{}"
+        return await self._ask(endpoint, (), body, timeout_s)
 
-    async def explain(self, subject: str) -> ExplainView:
-        """What a machine, slot or pool is doing and why."""
-        return await self._get("/v1/explain", ExplainView, query=[("subject", subject)])
-
-    async def prices(self) -> PricesView:
-        """Which prices are in use."""
-        return await self._get("/v1/prices", PricesView)
-
-    async def refresh_prices(self, request: PricesRefresh) -> PricesRefreshed:
-        """Fetch prices, for as long as the daemon may take."""
-        return await self._post("/v1/prices/refresh", request, PricesRefreshed, extra_s=REFRESH_MAX_S)
-
-    async def scale(self, request: ScaleRequest) -> ScaleAnswer:
-        """Set a pool's target."""
-        return await self._post("/v1/scale", request, ScaleAnswer)
-
-    async def drain(self, request: DrainRequest) -> MachineAnswer:
-        """No new jobs on a node."""
-        return await self._post("/v1/drain", request, MachineAnswer)
-
-    async def undrain(self, request: DrainRequest) -> MachineAnswer:
-        """Jobs again on a node."""
-        return await self._post("/v1/undrain", request, MachineAnswer)
-
-    async def remove(self, request: RemoveRequest) -> MachineAnswer:
-        """Give a machine back."""
-        return await self._post("/v1/remove", request, MachineAnswer)
-
-    async def reload(self) -> ReloadView:
-        """Have the settings read again."""
-        return await self._post("/v1/reload", ReloadRequest(), ReloadView)
-
-    async def munge_rotation(self) -> MungeRotationView:
-        """The rotation of the munge key."""
-        return await self._get("/v1/munge-rotation", MungeRotationView)
-
-    async def rotate_munge_key(self, request: MungeRotationRequest) -> MungeRotationView:
-        """Begin, abort or waive."""
-        return await self._post("/v1/munge-rotation", request, MungeRotationView)
-
-    async def token_renewal(self) -> TokenRenewalView:
-        """The last renewal of node tokens."""
-        return await self._get("/v1/token-renewal", TokenRenewalView)
-
-    async def renew_tokens(self, request: TokenRenewalRequest) -> TokenRenewalView:
-        """Begin one."""
-        return await self._post("/v1/token-renewal", request, TokenRenewalView)
-
-    async def rotation(self) -> RotationView:
-        """The rotation of the auth key that is under way, or the last one."""
-        return await self._get("/v1/rotation", RotationView)
-
-    async def rotate_key(self, request: RotateKeyRequest) -> RotationView:
-        """Begin one."""
-        return await self._post("/v1/rotate-key", request, RotationView)
-
-    async def abort_rotation(self) -> RotationView:
-        """Take it back."""
-        return await self._post("/v1/rotation/abort", AbortRotationRequest(), RotationView)
-
-    async def waive(self, request: WaiveRequest) -> RotationView:
-        """Do not wait for a node."""
-        return await self._post("/v1/rotation/waive", request, RotationView)
-
-    async def events(self, query: EventsQuery) -> EventsView:
-        """Events after an id, or the latest."""
-        return await self._get("/v1/events", EventsView, query=_pairs(query), extra_s=query.wait_s)
-
-    async def doctor(self) -> DoctorView:
-        """All checks."""
-        return await self._get("/v1/doctor", DoctorView)
-
-    async def version(self) -> VersionView:
-        """What runs on the head."""
-        return await self._get("/v1/version", VersionView)
-
-    async def caller(self) -> CallerView:
-        """Who meshd takes us for."""
-        return await self._get("/v1/caller", CallerView)
-
-    async def _get(self, path: str, kind: type[D], *, query: Query = (), extra_s: float = 0.0) -> D:
-        return await self._ask("GET", path, kind, query=query, timeout_s=self._timeout_s + extra_s)
-
-    async def _post(self, path: str, request: Request, kind: type[D], *, extra_s: float = 0.0) -> D:
-        body, timeout_s = request.model_dump_json(exclude_unset=True), self._timeout_s + extra_s
-        return await self._ask("POST", path, kind, body=body, timeout_s=timeout_s)
-
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        kind: type[D],
-        *,
-        timeout_s: float,
-        query: Query = (),
-        body: str | None = None,
-    ) -> D:
+    async def _ask(self, endpoint: Endpoint[Any, A], query: Query, body: str | None, timeout_s: float) -> A:
         assert self._session is not None
         timeout = aiohttp.ClientTimeout(total=timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s))
         headers = {"Content-Type": "application/json"} if body is not None else None
         try:
             async with self._session.request(
-                method, path, params=list(query), data=body, headers=headers, timeout=timeout
+                endpoint.method, endpoint.path, params=list(query), data=body, headers=headers, timeout=timeout
             ) as response:
                 text = await response.text()
                 status = response.status
@@ -212,9 +83,9 @@ class Head:
             ) from error
         if status != 200:
             raise _refused(status, text)
-        return self._read(text, kind)
+        return self._read(text, endpoint.answer)
 
-    def _read(self, text: str, kind: type[D]) -> D:
+    def _read(self, text: str, kind: type[A]) -> A:
         try:
             return kind.model_validate_json(text)
         except ValidationError as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from rich.console import RenderableType
 
+from meshd.api import endpoints
 from meshd.api.schema import MungeRotationRequest, MungeRotationView
 from meshd.cli import render
 from meshd.cli.exits import CliError, Exit
@@ -26,19 +27,19 @@ def command(
         CliError: refused; or it ended badly (FAILED), or not in time (TIMED_OUT).
     """
     if status:
-        _print(session.ask(lambda head: head.munge_rotation()), as_json=as_json)
+        _print(session.ask(lambda head: head.call(endpoints.MUNGE_KEY_ROTATION)), as_json=as_json)
     elif abort:
         _abort(session, wait=wait, timeout_s=timeout_s, as_json=as_json)
     elif waive:
         request = MungeRotationRequest(action="waive", machines=waive)
-        _print(session.ask(lambda head: head.rotate_munge_key(request)), as_json=as_json)
+        _print(session.ask(lambda head: head.call(endpoints.ROTATE_MUNGE_KEY, request)), as_json=as_json)
     else:
         _rotate(session, dry_run=dry_run, wait=wait, timeout_s=timeout_s, yes=yes, as_json=as_json)
 
 
 def _rotate(session: Session, *, dry_run: bool, wait: bool, timeout_s: float, yes: bool, as_json: bool) -> None:
     """Begin a rotation, and stay until it has ended."""
-    preview = session.ask(lambda head: head.rotate_munge_key(MungeRotationRequest(dry_run=True)))
+    preview = session.ask(lambda head: head.call(endpoints.ROTATE_MUNGE_KEY, MungeRotationRequest(dry_run=True)))
     if dry_run:
         _print(preview, as_json=as_json)
         return
@@ -47,7 +48,7 @@ def _rotate(session: Session, *, dry_run: bool, wait: bool, timeout_s: float, ye
         "Rotate the munge key now?", yes=yes,
         why="this changes the munge key of the head and of all nodes; jobs run on, and Slurm's commands wait a moment",
     )  # fmt: skip
-    begun = session.ask(lambda head: head.rotate_munge_key(MungeRotationRequest()))
+    begun = session.ask(lambda head: head.call(endpoints.ROTATE_MUNGE_KEY, MungeRotationRequest()))
     if wait:
         _stay(session, begun.id, timeout_s, as_json=as_json)
     else:
@@ -56,7 +57,7 @@ def _rotate(session: Session, *, dry_run: bool, wait: bool, timeout_s: float, ye
 
 def _abort(session: Session, *, wait: bool, timeout_s: float, as_json: bool) -> None:
     """Have everybody keep the old key, or go back to it."""
-    view = session.ask(lambda head: head.rotate_munge_key(MungeRotationRequest(action="abort")))
+    view = session.ask(lambda head: head.call(endpoints.ROTATE_MUNGE_KEY, MungeRotationRequest(action="abort")))
     if wait and view.active:
         view = _followed(session, view.id, timeout_s)
     _print(view, as_json=as_json)
@@ -79,8 +80,8 @@ def _followed(session: Session, rotation_id: str, timeout_s: float) -> MungeRota
 
     seen = session.ask(
         lambda head: follow(
-            head.munge_rotation, rotation_id, LineProgress(_headline), timeout_s=timeout_s, clock=SystemClock(),
-            cure="look with --status",
+            lambda: head.call(endpoints.MUNGE_KEY_ROTATION), rotation_id, LineProgress(_headline), timeout_s=timeout_s,
+            clock=SystemClock(), cure="look with --status",
         ),
         if_interrupted=STILL_GOING_ON,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from meshd.api import endpoints
 from meshd.api.schema import OffersQuery
 from meshd.cli.exits import CliError
 from meshd.cli.hostlist import expand
@@ -203,11 +204,12 @@ def _complete(
 
 
 async def _pools(head: Head) -> list[tuple[str, str]]:
-    return [(p.name, f"{p.ready_gpus} of {counted(p.target_gpus, p.unit)}") for p in (await head.status()).pools]
+    pools = (await head.call(endpoints.STATUS)).pools
+    return [(p.name, f"{p.ready_gpus} of {counted(p.target_gpus, p.unit)}") for p in pools]
 
 
 async def _machines(head: Head) -> list[tuple[str, str]]:
-    nodes = (await head.nodes()).nodes
+    nodes = (await head.call(endpoints.NODES)).nodes
     return [(n.machine, f"{n.slot} {n.phase}") for n in nodes] + [(n.slot, n.phase) for n in nodes]
 
 
@@ -216,13 +218,13 @@ async def _subjects(head: Head) -> list[tuple[str, str]]:
 
 
 async def _gpus(head: Head) -> list[tuple[str, str]]:
-    return [(name, "") for name in (await head.offers(OffersQuery(limit=1))).gpus]
+    return [(name, "") for name in (await head.call(endpoints.OFFERS, OffersQuery(limit=1))).gpus]
 
 
 async def _regions(head: Head) -> list[tuple[str, str]]:
-    return [(name, "") for name in (await head.offers(OffersQuery(limit=1))).regions]
+    return [(name, "") for name in (await head.call(endpoints.OFFERS, OffersQuery(limit=1))).regions]
 
 
 async def _providers(head: Head) -> list[tuple[str, str]]:
-    sources = (await head.status()).sources
+    sources = (await head.call(endpoints.STATUS)).sources
     return [(s.name.removeprefix("offers:"), "") for s in sources if s.name.startswith("offers:")]

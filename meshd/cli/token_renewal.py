@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from rich.console import RenderableType
 
+from meshd.api import endpoints
 from meshd.api.schema import TokenRenewalRequest, TokenRenewalView
 from meshd.cli import render
 from meshd.cli.exits import CliError, Exit
@@ -29,10 +30,10 @@ def command(
         CliError: refused; or some node failed (FAILED), or it did not end in time (TIMED_OUT).
     """
     if status:
-        _print(session.ask(lambda head: head.token_renewal()), as_json=as_json)
+        _print(session.ask(lambda head: head.call(endpoints.NODE_TOKEN_RENEWAL)), as_json=as_json)
         return
     request = TokenRenewalRequest(machines=nodes, compromised=compromised, dry_run=True)
-    preview = session.ask(lambda head: head.renew_tokens(request))
+    preview = session.ask(lambda head: head.call(endpoints.RENEW_NODE_TOKENS, request))
     if dry_run:
         _print(preview, as_json=as_json)
         return
@@ -41,7 +42,9 @@ def command(
         confirm("Give these machines back?", yes=yes, why="this locks the machines out at once and gives them back")
     else:
         confirm("Renew the node tokens now?", yes=yes, why="this changes the token of each of these machines")
-    begun = session.ask(lambda head: head.renew_tokens(request.model_copy(update={"dry_run": False})))
+    begun = session.ask(
+        lambda head: head.call(endpoints.RENEW_NODE_TOKENS, request.model_copy(update={"dry_run": False}))
+    )
     if not wait:
         _print(begun, as_json=as_json)
         return
@@ -53,8 +56,8 @@ def _followed(session: Session, renewal_id: str, timeout_s: float) -> TokenRenew
 
     return session.ask(
         lambda head: follow(
-            head.token_renewal, renewal_id, LineProgress(_headline), timeout_s=timeout_s, clock=SystemClock(),
-            cure=STATUS,
+            lambda: head.call(endpoints.NODE_TOKEN_RENEWAL), renewal_id, LineProgress(_headline), timeout_s=timeout_s,
+            clock=SystemClock(), cure=STATUS,
         ),
         if_interrupted=STILL_GOING_ON,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from meshd.api import endpoints
 from meshd.api.schema import EventsQuery, NodeRow, ScaleAnswer, StatusView
 from meshd.cli.client import Head
 from meshd.cli.exits import UnreachableError
@@ -140,7 +141,7 @@ async def watch(head: Head, answer: ScaleAnswer, progress: Progress, *, timeout_
             verdict = Verdict(Outcome.TIMED_OUT, verdict.reason)
             return Watched(verdict, nodes, now - began, _gained(answer, nodes))
         try:
-            view, status = await head.nodes(), await head.status()
+            view, status = await head.call(endpoints.NODES), await head.call(endpoints.STATUS)
             heard = clock.monotonic_s()
             nodes = [n for n in view.nodes if n.pool == answer.pool]
             if lost_before is None:
@@ -149,7 +150,9 @@ async def watch(head: Head, answer: ScaleAnswer, progress: Progress, *, timeout_
             verdict = judge(answer, status, nodes, lost_before)
             if verdict.outcome is not Outcome.WAITING:
                 return Watched(verdict, nodes, heard - began, _gained(answer, nodes))
-            events = await head.events(EventsQuery(after_id=last_id, wait_s=max(min(POLL_S, left_s), 0.05), limit=500))
+            events = await head.call(
+                endpoints.EVENTS, EventsQuery(after_id=last_id, wait_s=max(min(POLL_S, left_s), 0.05), limit=500)
+            )
             for line in ladder.lines([event for event in events.events if event.pool in ("", answer.pool)]):
                 progress.note(line)
             last_id = max(last_id, events.last_id)

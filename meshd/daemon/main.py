@@ -242,8 +242,8 @@ class Daemon:
         )  # fmt: skip
         self._node_front = NodeApiServer(settings.node_api, lambda: self._watcher.own_ipv4, self._node_desk, clock)
         self._api = HeadApiServer(
-            self._desk, path=settings.cluster.socket, gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()),
-            metrics=self._metrics.registry,
+            self._desk.handlers(), path=settings.cluster.socket,
+            gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()), metrics=self._metrics.registry,
         )  # fmt: skip
 
     @property

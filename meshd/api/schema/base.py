@@ -47,3 +47,7 @@ class Request(BaseModel):
     def only_looks(self) -> bool:
         """Whether it changes nothing, so that everybody may ask it."""
         return False
+
+    def waits_s(self) -> float:
+        """How long it may wait for something to happen, in seconds."""
+        return 0.0

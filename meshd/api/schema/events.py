@@ -33,6 +33,10 @@ class EventsQuery(Request):
     pool: str = Field("", max_length=63)
     since: AwareDatetime | None = None
 
+    def waits_s(self) -> float:
+        """As asked for."""
+        return self.wait_s
+
     @field_validator("machine", "kind", mode="before")
     @classmethod
     def _one_or_several(cls, words: object) -> object:

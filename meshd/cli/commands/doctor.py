@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from meshd.api import endpoints
 from meshd.api.schema import CallerView, CheckRow, DoctorView
 from meshd.cli import render
 from meshd.cli.client import Head
@@ -42,8 +43,8 @@ def command(session: Session, *, as_json: bool) -> None:
 
 
 async def _ask(head: Head) -> DoctorView:
-    view = await head.doctor()
-    return view.model_copy(update={"checks": [*view.checks, _access(await head.caller())]})
+    view = await head.call(endpoints.DOCTOR)
+    return view.model_copy(update={"checks": [*view.checks, _access(await head.call(endpoints.CALLER))]})
 
 
 def _access(caller: CallerView) -> CheckRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from meshd.api import endpoints
 from meshd.api.schema import DrainRequest
 from meshd.cli.onmachines import each
 from meshd.cli.params import machines_argument
@@ -20,4 +21,9 @@ def command(session: Session, *, machines: tuple[str, ...], reason: str, as_json
 
     A node is named by its machine or its slot.
     """
-    each(session, machines, lambda head, m: head.drain(DrainRequest(machine=m, reason=reason)), as_json=as_json)
+    each(
+        session,
+        machines,
+        lambda head, m: head.call(endpoints.DRAIN, DrainRequest(machine=m, reason=reason)),
+        as_json=as_json,
+    )

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import click
 
+from meshd.api import endpoints
 from meshd.api.schema import EventsQuery, EventsView
 from meshd.cli import render
 from meshd.cli.client import Head
@@ -69,7 +70,7 @@ def command(
     if follow:
         session.ask(lambda head: _follow(head, query, as_json=as_json))
         return
-    view = session.ask(lambda head: head.events(query))
+    view = session.ask(lambda head: head.call(endpoints.EVENTS, query))
     if as_json:
         print_json(view)
     else:
@@ -80,13 +81,13 @@ def command(
 
 async def _follow(head: Head, query: EventsQuery, *, as_json: bool) -> None:
     """Until Ctrl-C. Goes on after a restart of the daemon: events keep their ids."""
-    view = await head.events(query)
+    view = await head.call(endpoints.EVENTS, query)
     silent = False
     while True:
         _print(view, as_json=as_json)
         try:
             more = {"after_id": view.last_id, "limit": 1000, "wait_s": WAIT_S}
-            view = await head.events(query.model_copy(update=more))
+            view = await head.call(endpoints.EVENTS, query.model_copy(update=more))
             silent = False
         except UnreachableError as error:
             if not silent:

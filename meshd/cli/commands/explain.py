@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from meshd.api.schema import ExplainFailure, ExplainView, ExplainViews
+from meshd.api import endpoints
+from meshd.api.schema import ExplainFailure, ExplainQuery, ExplainView, ExplainViews
 from meshd.cli import render
 from meshd.cli.client import Head
 from meshd.cli.exits import CliError, UnreachableError
@@ -52,7 +53,7 @@ async def _ask(head: Head, subjects: tuple[str, ...]) -> tuple[list[ExplainView]
     views, failed = [], []
     for subject in subjects:
         try:
-            views.append(await head.explain(subject))
+            views.append(await head.call(endpoints.EXPLAIN, ExplainQuery(subject=subject)))
         except UnreachableError:
             raise
         except CliError as error:

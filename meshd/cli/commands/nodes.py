@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from meshd.api.schema import NodesView
+from meshd.api import endpoints
+from meshd.api.schema import ExplainQuery, NodesView
 from meshd.cli import render
 from meshd.cli.client import Head
 from meshd.cli.exits import CliError, Exit, UnreachableError
@@ -60,7 +61,7 @@ Failed = list[tuple[str, CliError]]
 
 async def _ask(head: Head, names: tuple[str, ...], pool: str | None) -> tuple[NodesView, Failed]:
     """The machines that are meant, and the names that stand for none."""
-    view = await head.nodes()
+    view = await head.call(endpoints.NODES)
     rows = view.nodes
     if pool is not None:
         rows = [row for row in rows if row.pool == pool]
@@ -79,7 +80,7 @@ async def _ask(head: Head, names: tuple[str, ...], pool: str | None) -> tuple[No
 async def _why_not(head: Head, name: str) -> CliError:
     """Why a name has no row: there is no such node, or no machine stands there."""
     try:
-        why = (await head.explain(name)).why
+        why = (await head.call(endpoints.EXPLAIN, ExplainQuery(subject=name))).why
     except UnreachableError:
         raise
     except CliError as error:
@@ -89,7 +90,7 @@ async def _why_not(head: Head, name: str) -> CliError:
 
 async def _known(head: Head, *, pool: str) -> None:
     """Refuse a pool that the settings do not have: its being empty would be no answer."""
-    pools = [known.name for known in (await head.status()).pools]
+    pools = [known.name for known in (await head.call(endpoints.STATUS)).pools]
     if pool not in pools:
         words = f"pools are: {', '.join(pools) or 'none'}"
         raise CliError(f"there is no pool {pool}", words, code=Exit.USAGE, kind="unknown")

@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from meshd.api import endpoints
 from meshd.api.schema import OffersQuery
 from meshd.cli import render
 from meshd.cli.offer_names import refuse_mistyped
@@ -77,7 +78,7 @@ def command(
         limit=limit, fold=not (zones or output in {Output.JSON, Output.NAME}), refresh=refresh,
     )  # fmt: skip
     with render.busy("having the clouds asked ...") if refresh else nullcontext():
-        view = session.ask(lambda head: head.offers(query))
+        view = session.ask(lambda head: head.call(endpoints.OFFERS, query))
     refuse_mistyped(view, query)
     if output is Output.JSON:
         print_json(view)

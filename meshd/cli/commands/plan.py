@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from meshd.api import endpoints
 from meshd.cli import render
 from meshd.cli.exits import Exit
 from meshd.cli.params import Whole
@@ -38,7 +39,10 @@ def command(session: Session, *, gpus: int | None, wish: Wish, exit_code: bool, 
     if gpus is None and wish.given:
         raise click.UsageError(f"{', '.join(wish.given)} without --gpus: say for how many GPUs")
     request = wish.request(gpus) if gpus is not None else None
-    view = session.ask(lambda head: head.plan(request))
+    if request is None:
+        view = session.ask(lambda head: head.call(endpoints.PLAN))
+    else:
+        view = session.ask(lambda head: head.call(endpoints.PREVIEW, request))
     if as_json:
         print_json(view)
     else:

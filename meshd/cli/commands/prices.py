@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from meshd.api import endpoints
 from meshd.api.schema import PricesRefresh, PricesRefreshed
 from meshd.cli import render
 from meshd.cli.client import Head
@@ -28,7 +29,7 @@ def show(session: Session, *, as_json: bool) -> None:
     SOURCE: api (told with the offers), refreshed (fetched), shipped (with meshd) or settings (yours). For each type and
     region the newer of the fetched and the shipped price holds, and yours before both.
     """
-    view = session.ask(lambda head: head.prices())
+    view = session.ask(lambda head: head.call(endpoints.PRICES))
     if as_json:
         print_json(view)
     elif view.prices:
@@ -63,7 +64,7 @@ async def _refresh(head: Head, providers: tuple[str, ...]) -> PricesRefreshed:
     """Each provider by itself, all at once, so that what is done is seen while others go on."""
     wanted = list(dict.fromkeys(providers))
     if not wanted:
-        wanted = sorted({row.provider for row in (await head.prices()).prices if row.refreshable})
+        wanted = sorted({row.provider for row in (await head.call(endpoints.PRICES)).prices if row.refreshable})
     if not wanted:
         raise CliError(
             "no enabled provider has prices that can be fetched",
@@ -73,7 +74,7 @@ async def _refresh(head: Head, providers: tuple[str, ...]) -> PricesRefreshed:
     say(f"asking {', '.join(wanted)} ...")
 
     async def one(name: str) -> PricesRefreshed:
-        answer = await head.refresh_prices(PricesRefresh(providers=(name,)))
+        answer = await head.call(endpoints.REFRESH_PRICES, PricesRefresh(providers=(name,)))
         for row in answer.results:
             for line in refreshed(row):
                 say(line)

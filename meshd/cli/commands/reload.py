@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from meshd.api import endpoints
+from meshd.api.schema import ReloadRequest
 from meshd.cli import render
 from meshd.cli.exits import CliError
 from meshd.cli.session import Session, output_option, print_json, say
@@ -18,7 +20,7 @@ def command(session: Session, *, as_json: bool) -> None:
     `systemctl reload meshd` does the same. When they are wrong, every fault is shown, the settings from before stay in
     force, and it ends with 1. What needs a restart is named.
     """
-    view = session.ask(lambda head: head.reload())
+    view = session.ask(lambda head: head.call(endpoints.RELOAD, ReloadRequest()))
     if as_json:
         print_json(view)
     if not view.reloaded:

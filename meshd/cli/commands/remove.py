@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from meshd.api import endpoints
 from meshd.api.schema import NodeRow, RemoveRequest
 from meshd.cli.onmachines import each
 from meshd.cli.params import machines_argument
@@ -26,7 +27,7 @@ def command(
     With --force at once, which ends the jobs. The pool's target stays: meshd rents another machine unless the target is
     lowered with `meshctl scale`.
     """
-    rows = session.ask(lambda head: head.nodes()).nodes
+    rows = session.ask(lambda head: head.call(endpoints.NODES)).nodes
     found = [row for row in rows if row.machine in machines or row.slot in machines]
     for row in found:
         say(f"{row.machine} ({row.slot}, {row.phase}, ${row.usd_per_hour:.2f} per hour){_jobs(row, force=force)}")
@@ -37,7 +38,12 @@ def command(
         if force and jobs:
             why += f" and ends job {', '.join(jobs)}"
         confirm(f"{why[0].upper()}{why[1:]}. Go on?", yes=yes, why=why)
-    each(session, machines, lambda head, m: head.remove(request.model_copy(update={"machine": m})), as_json=as_json)
+    each(
+        session,
+        machines,
+        lambda head, m: head.call(endpoints.REMOVE, request.model_copy(update={"machine": m})),
+        as_json=as_json,
+    )
 
 
 def _jobs(row: NodeRow, *, force: bool) -> str:

@@ -7,7 +7,8 @@ from functools import partial
 
 import click
 
-from meshd.api.schema import RotateKeyRequest, RotationView, WaiveRequest
+from meshd.api import endpoints
+from meshd.api.schema import AbortRotationRequest, RotateKeyRequest, RotationView, WaiveRequest
 from meshd.cli import munge_rotation, render, rotation, token_renewal
 from meshd.cli.client import Head
 from meshd.cli.exits import CliError, Exit, UnreachableError
@@ -116,16 +117,16 @@ def command(
         )  # fmt: skip
         return
     if status:
-        _show(session.ask(lambda head: head.rotation()), as_json=as_json)
+        _show(session.ask(lambda head: head.call(endpoints.AUTH_KEY_ROTATION)), as_json=as_json)
         return
     if waive:
         _waive(session, waive, as_json=as_json)
         return
     if abort:
-        view = session.ask(lambda head: head.abort_rotation())
+        view = session.ask(lambda head: head.call(endpoints.ABORT_AUTH_KEY_ROTATION, AbortRotationRequest()))
     else:
         request = _request(reauth=reauth, compromised=compromised, since=since, dry_run=True)
-        plan = session.ask(lambda head: head.rotate_key(request))
+        plan = session.ask(lambda head: head.call(endpoints.ROTATE_AUTH_KEY, request))
         if dry_run:
             _show(plan, as_json=as_json)
             return
@@ -133,7 +134,7 @@ def command(
         if compromised:
             confirm("This revokes the key in use at once. Go on?", yes=yes, why="this revokes the key in use, for good")
         view = session.ask(
-            lambda head: head.rotate_key(request.model_copy(update={"dry_run": False})),
+            lambda head: head.call(endpoints.ROTATE_AUTH_KEY, request.model_copy(update={"dry_run": False})),
             if_interrupted="interrupted; the rotation may have begun: see `meshctl rotate-key --status`",
         )
     if not wait:
@@ -147,7 +148,9 @@ def _waive(session: Session, names: tuple[str, ...], *, as_json: bool) -> None:
     view, failed = None, []
     for name in names:
         try:
-            view = session.ask(partial(Head.waive, request=WaiveRequest(machine=name)))
+            view = session.ask(
+                partial(Head.call, endpoint=endpoints.WAIVE_AUTH_KEY_NODE, request=WaiveRequest(machine=name))
+            )
         except UnreachableError:
             raise
         except CliError as error:
@@ -183,7 +186,7 @@ def _wait(session: Session, view: RotationView, timeout_s: float, *, aborting: b
         with rotation.shown() as progress:
             seen = session.ask(
                 lambda head: follow(
-                    head.rotation,
+                    lambda: head.call(endpoints.AUTH_KEY_ROTATION),
                     view.id,
                     progress,
                     timeout_s=timeout_s,

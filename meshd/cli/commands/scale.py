@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from meshd.api import endpoints
 from meshd.api.schema import OffersQuery, PlanView, ScaleAnswer, ScaleOutcome
 from meshd.cli import render
 from meshd.cli.client import Head
@@ -72,8 +73,8 @@ def command(
     request = wish.request(session.ask(lambda head: _as_before(head, wish)) if gpus is None else gpus)
     if refresh:
         with render.busy("having the clouds read ..."):
-            session.ask(lambda head: head.offers(OffersQuery(limit=1, refresh=True)))
-    preview = session.ask(lambda head: head.scale(request))
+            session.ask(lambda head: head.call(endpoints.OFFERS, OffersQuery(limit=1, refresh=True)))
+    preview = session.ask(lambda head: head.call(endpoints.SCALE, request))
     if dry_run:
         if as_json:
             print_json(ScaleOutcome(outcome="planned", answer=preview))
@@ -90,7 +91,7 @@ def command(
                 print_json(ScaleOutcome(outcome="declined", reason=ended.message, answer=preview))
             raise
     answer = session.ask(
-        lambda head: head.scale(request.model_copy(update={"dry_run": False})),
+        lambda head: head.call(endpoints.SCALE, request.model_copy(update={"dry_run": False})),
         if_interrupted="interrupted; the target may have been set: see `meshctl status`",
     )
     _tell_changes(preview, answer)
@@ -112,7 +113,7 @@ async def _as_before(head: Head, wish: Wish) -> int:
     Raises:
         CliError: it cannot be told which pool, or the pool has no target.
     """
-    pools = (await head.status()).pools
+    pools = (await head.call(endpoints.STATUS)).pools
     found = [pool for pool in pools if wish.pool in (None, pool.name)]
     names = ", ".join(pool.name for pool in pools) or "none"
     if len(found) != 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from meshd.api import endpoints
 from meshd.api.schema import StatusView
 from meshd.cli import render
 from meshd.cli.outputs import Output, outputs_option, show_or_watch, verbose_option, watch_option
@@ -24,4 +25,4 @@ def command(session: Session, *, watch: bool, verbose: bool, output: Output) -> 
         else:
             render.show(*render.status(view, full=verbose), whole=output is Output.WIDE)
 
-    show_or_watch(session, lambda head: head.status(), show, watch=watch, output=output)
+    show_or_watch(session, lambda head: head.call(endpoints.STATUS), show, watch=watch, output=output)

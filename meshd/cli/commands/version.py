@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from meshd import __version__
+from meshd.api import endpoints
 from meshd.cli import render
 from meshd.cli.exits import UnreachableError
 from meshd.cli.session import Session, output_option, print_json
@@ -16,7 +17,7 @@ from meshd.cli.session import Session, output_option, print_json
 def command(session: Session, *, as_json: bool) -> None:
     """Show the versions of meshctl and of what runs on the head."""
     try:
-        view = session.ask(lambda head: head.version())
+        view = session.ask(lambda head: head.call(endpoints.VERSION))
     except UnreachableError:
         if not as_json:
             click.echo(f"meshctl {__version__}")

@@ -21,7 +21,7 @@ from meshd.tailnet.rotation_world import SeenNode, World
 
 
 class AuthKeyService:
-    """See meshd.api.desk.HeadApi for what each method promises.
+    """See meshd.api.endpoints for what each method promises.
 
     Args:
         engine: drives rotations.

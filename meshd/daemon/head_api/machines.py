@@ -18,7 +18,7 @@ from meshd.runtime.clock import Clock
 
 
 class MachineService:
-    """See meshd.api.desk.HeadApi for what each method promises. A machine may be named by its slot."""
+    """See meshd.api.endpoints for what each method promises. A machine may be named by its slot."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is done for people: the HeadApi of the unix-socket API."""
+"""What is done for people: the handlers of the API on the unix socket."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from meshd import __version__
+from meshd.api import endpoints as e
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import NotReady
+from meshd.api.handlers import Handlers
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.head_api import problems, views
 from meshd.daemon.head_api.event_feed import NewEvent
@@ -68,7 +70,7 @@ DOCTOR_FRESH_S = 2.0
 
 
 class HeadService:
-    """See meshd.api.desk.HeadApi for what each method promises."""
+    """See meshd.api.endpoints for what each method promises."""
 
     def __init__(
         self,
@@ -128,6 +130,35 @@ class HeadService:
         if self._reconciler.last is None:
             raise NotReady("meshd has just started and not looked around yet", "try again in a second")
         return self._reconciler.last
+
+    def handlers(self) -> Handlers:
+        """What answers which endpoint."""
+        table = Handlers()
+        table.read(e.STATUS, self.status)
+        table.read(e.NODES, self.nodes)
+        table.read(e.PLAN, self.plan)
+        table.read(e.PREVIEW, self.plan)
+        table.read(e.OFFERS, self.offers)
+        table.read(e.EXPLAIN, self.explain)
+        table.read(e.EVENTS, self.events)
+        table.read(e.DOCTOR, self.doctor)
+        table.read(e.VERSION, self.version)
+        table.write(e.SCALE, self.scale)
+        table.write(e.DRAIN, self._machines.drain)
+        table.write(e.UNDRAIN, self._machines.undrain)
+        table.write(e.REMOVE, self._machines.remove)
+        table.write(e.RELOAD, self.reload)
+        table.read(e.PRICES, self.prices)
+        table.write(e.REFRESH_PRICES, self.refresh_prices)
+        table.read(e.AUTH_KEY_ROTATION, self._rotation.rotation)
+        table.write(e.ROTATE_AUTH_KEY, self._rotation.rotate_key)
+        table.write(e.ABORT_AUTH_KEY_ROTATION, self._rotation.abort_rotation)
+        table.write(e.WAIVE_AUTH_KEY_NODE, self._rotation.waive)
+        table.read(e.MUNGE_KEY_ROTATION, self.munge_rotation)
+        table.write(e.ROTATE_MUNGE_KEY, self.rotate_munge_key)
+        table.read(e.NODE_TOKEN_RENEWAL, self.token_renewal)
+        table.write(e.RENEW_NODE_TOKENS, self.renew_tokens)
+        return table
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -214,7 +245,7 @@ class HeadService:
             events=[views.event_row(e, self._journal.machine(e.machine)) for e in found], last_id=last_id
         )
 
-    async def plan(self, request: s.ScaleRequest | None) -> s.PlanView:
+    async def plan(self, request: s.ScaleRequest | None = None) -> s.PlanView:
         """What would be done."""
         desired = self._desired()
         if request is not None:
@@ -236,9 +267,9 @@ class HeadService:
             self._reconciler.tick()
         return offers_view(self._tick().snapshot, query, self._desired(), self._clock.now())
 
-    async def explain(self, subject: str) -> s.ExplainView:
+    async def explain(self, query: s.ExplainQuery) -> s.ExplainView:
         """What it is doing and why, and how it is; its agent is asked for slurmd's log where something is wrong."""
-        view = self._explainer(subject)
+        view = self._explainer(query.subject)
         machine = self._journal.machine(view.machine) if view.machine else None
         if machine is None or machine.phase not in IN_SLURM:
             return view

@@ -22,7 +22,7 @@ OLD_AFTER_D = 365
 
 
 class MungeKeyService:
-    """See meshd.api.desk.HeadApi for what each method promises.
+    """See meshd.api.endpoints for what each method promises.
 
     Args:
         rotator: does the work.

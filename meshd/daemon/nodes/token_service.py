@@ -14,7 +14,7 @@ from meshd.runtime.clock import Clock
 
 
 class NodeTokenService:
-    """See meshd.api.desk.HeadApi for what each method promises."""
+    """See meshd.api.endpoints for what each method promises."""
 
     def __init__(self, renewer: NodeTokenController, clock: Clock) -> None:
         self._renewer = renewer

@@ -1,4 +1,4 @@
-"""A HeadApi that behaves: a fleet in memory, its prices, its events, and rotations of its keys."""
+"""The head API of a head that behaves: a fleet in memory, its prices, its events, and rotations of its keys."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from meshd.api import endpoints as e
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
+from meshd.api.handlers import Handlers
 from meshd.api.schema import (
     CheckRow,
     DoctorView,
@@ -15,6 +17,7 @@ from meshd.api.schema import (
     EventRow,
     EventsQuery,
     EventsView,
+    ExplainQuery,
     ExplainView,
     MachineAnswer,
     NearRow,
@@ -70,20 +73,40 @@ class MemoryDesk(MemoryFleet):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.rotating = MemoryRotation(lambda: self.now())
-        self.rotation = self.rotating.rotation
-        self.rotate_key = self.rotating.rotate_key
-        self.abort_rotation = self.rotating.abort_rotation
-        self.waive = self.rotating.waive
         self.munge = MemoryMungeRotation(lambda: self.now(), self.actors)
-        self.munge_rotation = self.munge.munge_rotation
-        self.rotate_munge_key = self.munge.rotate_munge_key
         self.tokens = MemoryTokens(lambda: self.now(), self.actors)
-        self.token_renewal = self.tokens.token_renewal
-        self.renew_tokens = self.tokens.renew_tokens
         self.waiting = 0
         self._changed = asyncio.Condition()
         self._targets = 0
         self._tick_at: datetime | None = None
+
+    def handlers(self) -> Handlers:
+        table = Handlers()
+        table.read(e.STATUS, self.status)
+        table.read(e.NODES, self.nodes)
+        table.read(e.PLAN, self.plan)
+        table.read(e.PREVIEW, self.plan)
+        table.read(e.OFFERS, self.offers)
+        table.read(e.EXPLAIN, self.explain)
+        table.read(e.EVENTS, self.events)
+        table.read(e.DOCTOR, self.doctor)
+        table.read(e.VERSION, self.version)
+        table.write(e.SCALE, self.scale)
+        table.write(e.DRAIN, self.drain)
+        table.write(e.UNDRAIN, self.undrain)
+        table.write(e.REMOVE, self.remove)
+        table.write(e.RELOAD, self.reload)
+        table.read(e.PRICES, self.prices)
+        table.write(e.REFRESH_PRICES, self.refresh_prices)
+        table.read(e.AUTH_KEY_ROTATION, self.rotating.rotation)
+        table.write(e.ROTATE_AUTH_KEY, self.rotating.rotate_key)
+        table.write(e.ABORT_AUTH_KEY_ROTATION, self.rotating.abort_rotation)
+        table.write(e.WAIVE_AUTH_KEY_NODE, self.rotating.waive)
+        table.read(e.MUNGE_KEY_ROTATION, self.munge.munge_rotation)
+        table.write(e.ROTATE_MUNGE_KEY, self.munge.rotate_munge_key)
+        table.read(e.NODE_TOKEN_RENEWAL, self.tokens.token_renewal)
+        table.write(e.RENEW_NODE_TOKENS, self.tokens.renew_tokens)
+        return table
 
     async def tick(self) -> None:
         began = self.now()
@@ -153,7 +176,7 @@ class MemoryDesk(MemoryFleet):
             failure=box.failure,
         )
 
-    async def plan(self, request: ScaleRequest | None) -> PlanView:
+    async def plan(self, request: ScaleRequest | None = None) -> PlanView:
         self._fault()
         if request is None:
             return PlanView(usd_per_hour_before=self._usd(), usd_per_hour_after=self._usd())
@@ -323,8 +346,9 @@ class MemoryDesk(MemoryFleet):
         results = [self.fetches.get(name, PriceRefreshRow(provider=name, ok=True)) for name in request.providers]
         return PricesRefreshed(at=self.now(), results=results, prices=self.price_rows)
 
-    async def explain(self, subject: str) -> ExplainView:
+    async def explain(self, query: ExplainQuery) -> ExplainView:
         self._fault()
+        subject = query.subject
         if subject not in self.stories:
             raise Unknown(f"there is no machine, slot or pool {subject}", f"there is {', '.join(self.stories)}")
         return self.stories[subject]

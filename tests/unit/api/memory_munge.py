@@ -12,7 +12,7 @@ from meshd.api.schema import MungeRotationRequest, MungeRotationView
 
 
 class MemoryMungeRotation:
-    """The two methods of HeadApi."""
+    """The two endpoints."""
 
     def __init__(self, now: Callable[[], datetime], actors: list[Actor]) -> None:
         self._now = now

@@ -22,7 +22,7 @@ BACK = ("rollback", "discard", "aborted")
 
 
 class MemoryRotation:
-    """The four methods of HeadApi."""
+    """The four endpoints."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.now = now

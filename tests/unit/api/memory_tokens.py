@@ -10,7 +10,7 @@ from meshd.api.schema import TokenNodeRow, TokenRenewalRequest, TokenRenewalView
 
 
 class MemoryTokens:
-    """The two methods of HeadApi."""
+    """The two endpoints."""
 
     def __init__(self, now: Callable[[], datetime], actors: list[Actor]) -> None:
         self._now = now

@@ -45,7 +45,10 @@ def serve(
 
     async def body() -> None:
         server = HeadApiServer(
-            desk, path=socket, gate=Gate(group, own_uid=own_uid, accounts=accounts), metrics=Metrics().registry
+            desk.handlers(),
+            path=socket,
+            gate=Gate(group, own_uid=own_uid, accounts=accounts),
+            metrics=Metrics().registry,
         )
         await server.start()
         stop = asyncio.Event()

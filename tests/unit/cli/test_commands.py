@@ -189,12 +189,13 @@ def test_a_socket_without_a_listener(meshctl: Meshctl, socket_path: Path) -> Non
 def test_a_daemon_that_hangs(socket_path: Path) -> None:
     import asyncio
 
+    from meshd.api import endpoints
     from meshd.cli.client import Head
     from meshd.cli.exits import UnreachableError
 
     async def ask() -> None:
         async with Head(socket_path, timeout_s=0.2) as head:
-            await head.status()
+            await head.call(endpoints.STATUS)
 
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(socket_path))

@@ -245,7 +245,7 @@ async def test_machines_are_counted_where_there_are_no_gpus(world: World) -> Non
     world.pool = replace(world.pool, gpu="", gpus_per_node=0)
     assert (await world.desk.scale(s.ScaleRequest(gpus=1, dry_run=True), ROOT)).unit == "machine"
     assert (await world.desk.status()).pools[0].unit == "machine"
-    assert (await world.desk.explain("h100")).unit == "machine"
+    assert (await world.desk.explain(s.ExplainQuery(subject="h100"))).unit == "machine"
 
 
 async def test_a_problem_names_its_pool_once(world: World) -> None:
@@ -351,7 +351,7 @@ async def test_the_story_of_a_ladder(world: World) -> None:
     for _ in range(12):
         world.reconciler.tick()
         await world.settle()
-    unclear = await world.desk.explain("h100-1")
+    unclear = await world.desk.explain(s.ExplainQuery(subject="h100-1"))
     assert [(r.outcome, r.offer.split("/")[1]) for r in unclear.rungs] == [
         ("no_capacity", "r1a"), ("no_capacity", "r1b"), ("no_capacity", "r1c"), ("quota", "r1d"), ("unclear", "r1e"),
     ]  # fmt: skip
@@ -363,14 +363,14 @@ async def test_the_story_of_a_ladder(world: World) -> None:
     world.seen = replace(world.seen, instances={"aws": Fresh((instance(made, id="i-1"),), at)})
     world.reconciler.tick()
     await world.settle()
-    view = await world.desk.explain(made.name)
+    view = await world.desk.explain(s.ExplainQuery(subject=made.name))
     assert (view.slot, view.machine, view.phase, view.target_gpus) == ("h100-1", made.name, "booting", 1)
     assert view.rungs[-1].outcome == "adopted"
     assert len({r.machine for r in view.rungs}) == 5
     assert [row.offer.split("/")[1] for row in view.next_rungs if not row.note] == ["r1e", "r1f"]
     assert all(row.note for row in view.next_rungs if row.offer.split("/")[1] in ("r1a", "r1d"))
     assert view.events[-1].machine == made.name
-    whole = await world.desk.explain("h100")
+    whole = await world.desk.explain(s.ExplainQuery(subject="h100"))
     assert [r.outcome for r in whole.rungs] == [r.outcome for r in view.rungs]
     assert whole.why == "1 GPU wanted: 0 ready, 1 on their way"
     assert whole.next_rungs == view.next_rungs
@@ -378,13 +378,13 @@ async def test_the_story_of_a_ladder(world: World) -> None:
     assert {e.pool for e in whole.events} == {"h100"}
     assert whole.events[-1] == view.events[-1], "the newest come last"
     world.journal.put(replace(world.get(made.name), phase=Phase.READY), "phase", "given", NOW)
-    assert (await world.desk.explain("h100")).next_rungs == [], "nothing is looked for any more"
+    assert (await world.desk.explain(s.ExplainQuery(subject="h100"))).next_rungs == [], "nothing is looked for any more"
 
 
 async def test_why_nothing_is_rented(world: World) -> None:
     async def why(subject: str) -> str:
         world.reconciler.tick()
-        return (await world.desk.explain(subject)).why
+        return (await world.desk.explain(s.ExplainQuery(subject=subject))).why
 
     assert "has no target" in await why("h100-2")
     assert "has no target" in await why("h100")
@@ -404,22 +404,22 @@ async def test_a_gone_machine_names_who_has_its_slot_now(world: World) -> None:
     old = world.journal.put(machine(Phase.GONE, gone_at=NOW, failure="did not boot"), "failure", "gone", NOW)
     new = machine(Phase.BOOTING, name=MachineName("lab-h100-1-zzzzzz"), instance_id="i-2")
     world.journal.put(new, "phase", "given", NOW)
-    view = await world.desk.explain(old.name)
+    view = await world.desk.explain(s.ExplainQuery(subject=old.name))
     assert (view.machine, view.phase) == (old.name, "gone")
     assert "did not boot" in view.why
     assert f"went on with {new.name}" in view.why
-    assert (await world.desk.explain("h100-1")).machine == new.name
+    assert (await world.desk.explain(s.ExplainQuery(subject="h100-1"))).machine == new.name
 
 
 async def test_unknown_names_are_answered_with_near_ones(world: World) -> None:
     with pytest.raises(Unknown) as caught:
-        await world.desk.explain("h10-1")
+        await world.desk.explain(s.ExplainQuery(subject="h10-1"))
     assert "h100-1" in caught.value.cure
     with pytest.raises(Unknown) as caught:
-        await world.desk.explain("zzz")
+        await world.desk.explain(s.ExplainQuery(subject="zzz"))
     assert "pools are: h100" in caught.value.cure
     with pytest.raises(Unknown):
-        await world.desk.explain("h100-9")  # the pool has eight slots
+        await world.desk.explain(s.ExplainQuery(subject="h100-9"))  # the pool has eight slots
 
 
 # -- doctor -----------------------------------------------------------------------------------------------------------
@@ -534,7 +534,7 @@ async def test_an_unfit_node_is_diagnosed(world: World) -> None:
     world.slurm.set(node(m, "IDLE"))
     await look_around(world, m)
     world.journal.note(replace(world.get(m.name), heartbeat_at=world.clock.now()))
-    told = await world.desk.explain(m.slot)
+    told = await world.desk.explain(s.ExplainQuery(subject=m.slot))
     assert told.health is not None
     assert (told.health.unfit, told.health.tailnet, agent.asked) == ("", "online", [])
     drained = node(m, "IDLE", "DRAIN", reason="Kill task failed", reason_by="root", reason_at=NOW)
@@ -542,7 +542,7 @@ async def test_an_unfit_node_is_diagnosed(world: World) -> None:
     agent.text = "error: could not kill step\n"
     await look_around(world, m)
     world.journal.note(replace(world.get(m.name), heartbeat_at=world.clock.now()))
-    told = await world.desk.explain(m.slot)
+    told = await world.desk.explain(s.ExplainQuery(subject=m.slot))
     health = told.health
     assert health is not None
     assert (health.unfit, health.slurm_reason, health.slurm_reason_by) == ("drained", "Kill task failed", "root")
@@ -567,11 +567,11 @@ async def look_around(world: World, m: Machine) -> None:
 async def test_a_slot_whose_machine_is_ending_has_a_machine(world: World) -> None:
     ending = world.journal.put(machine(Phase.TERMINATING), "phase", "given", NOW)
     world.reconciler.tick()
-    told = await world.desk.explain(ending.slot)
+    told = await world.desk.explain(s.ExplainQuery(subject=ending.slot))
     assert (told.machine, told.phase) == (ending.name, "terminating")
     after = replace(machine(Phase.BOOTING), name=MachineName("lab-h100-1-zzzzzz"), created_at=NOW, instance_id="")
     world.journal.put(after, "phase", "given", NOW)
-    told = await world.desk.explain(ending.slot)
+    told = await world.desk.explain(s.ExplainQuery(subject=ending.slot))
     assert (told.machine, told.phase) == (after.name, "booting")
     assert ending.name in told.why
 

@@ -1,0 +1,196 @@
+"""The endpoints of the API on the unix socket, in one table, which the server and the client read.
+
+What holds for all of them: a request may fail with any leaf of `MeshdError`, which `meshd.api.faults` turns into a
+status and an `ErrorView`. A write goes on when its caller hangs up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from meshd.api import schema as s
+from meshd.api.faults import ApiFault, Refused, Unknown
+
+Q = TypeVar("Q", bound=s.Request | None)
+"""The request's model; None for an endpoint without parameters."""
+R = TypeVar("R", bound=s.Request)
+A = TypeVar("A", bound=s.Document)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Endpoint(Generic[Q, A]):
+    """One operation.
+
+    Attributes:
+        name: unique; the operation's id in the OpenAPI document and the action in the audit log.
+        method: GET has its request in the query string, POST in a JSON body.
+        path: where it is served.
+        request: None when it has no parameters.
+        answer: the document of a 200.
+        summary: what it does, in one line of Markdown.
+        refusals: the faults that it raises itself, besides those that every endpoint may raise.
+        long_poll: it may wait for something to happen, for `request.wait_s` seconds at most.
+        extra_s: it may take so many seconds longer than other endpoints.
+        formerly: older paths, which go on working.
+        deprecated: nothing in this project uses it any more; other programs may.
+    """
+
+    name: str
+    method: Literal["GET", "POST"]
+    path: str
+    request: type[Q] | None
+    answer: type[A]
+    summary: str
+    refusals: tuple[type[ApiFault], ...] = ()
+    long_poll: bool = False
+    extra_s: float = 0.0
+    formerly: tuple[str, ...] = ()
+    deprecated: bool = False
+
+    @property
+    def has_dry_run(self) -> bool:
+        """Whether a request can ask for what would be done alone."""
+        return "dry_run" in getattr(self.request, "model_fields", ())
+
+
+class Read(Endpoint[Q, A]):
+    """Everybody may ask. It changes nothing."""
+
+    __slots__ = ()
+
+
+class Write(Endpoint[R, A]):
+    """Only root, meshd's own user and the group `cluster.socket_group` may; everybody may ask for a dry run."""
+
+    __slots__ = ()
+
+
+STATUS: Read[None, s.StatusView] = Read(
+    "status", "GET", "/v1/status", None, s.StatusView,
+    "Pools, problems, sources and spending. Answers from memory: it never waits for a cloud.",
+)  # fmt: skip
+NODES: Read[None, s.NodesView] = Read(
+    "nodes", "GET", "/v1/nodes", None, s.NodesView,
+    "All machines that are not GONE, ordered by pool, slot and machine.",
+)  # fmt: skip
+PLAN: Read[None, s.PlanView] = Read(
+    "plan", "GET", "/v1/plan", None, s.PlanView,
+    "What meshd would do now. Changes nothing.",
+)  # fmt: skip
+PREVIEW: Read[s.ScaleRequest, s.PlanView] = Read(
+    "preview", "POST", "/v1/plan", s.ScaleRequest, s.PlanView,
+    "What meshd would do after that request. Changes nothing.",
+    refusals=(Unknown, Refused),
+)  # fmt: skip
+OFFERS: Read[s.OffersQuery, s.OffersView] = Read(
+    "offers", "GET", "/v1/offers", s.OffersQuery, s.OffersView,
+    "What the enabled clouds rent, as meshd read it last; with `refresh` meshd reads them first. `sources` has the "
+    "time of each reading. `provider` and `region` may be repeated.",
+)  # fmt: skip
+EXPLAIN: Read[s.ExplainQuery, s.ExplainView] = Read(
+    "explain", "GET", "/v1/explain", s.ExplainQuery, s.ExplainView,
+    "What a machine, a slot or a pool is doing, and why.",
+    refusals=(Unknown,),
+)  # fmt: skip
+EVENTS: Read[s.EventsQuery, s.EventsView] = Read(
+    "events", "GET", "/v1/events", s.EventsQuery, s.EventsView,
+    "What happened. With `after_id` and nothing new it waits up to `wait_s` seconds, at most 30; go on with `last_id`. "
+    "`machine` and `kind` may be repeated.",
+    refusals=(Unknown, Refused), long_poll=True,
+)  # fmt: skip
+DOCTOR: Read[None, s.DoctorView] = Read(
+    "doctor", "GET", "/v1/doctor", None, s.DoctorView,
+    "Checks everything that meshd depends on. Each check has its own deadline; one run serves all who ask within 2 s.",
+)  # fmt: skip
+VERSION: Read[None, s.VersionView] = Read(
+    "version", "GET", "/v1/version", None, s.VersionView, "What runs on the head."
+)  # fmt: skip
+CALLER: Read[None, s.CallerView] = Read(
+    "caller", "GET", "/v1/caller", None, s.CallerView, "Who meshd takes the caller for, and whether it may write."
+)  # fmt: skip
+
+SCALE: Write[s.ScaleRequest, s.ScaleAnswer] = Write(
+    "scale", "POST", "/v1/scale", s.ScaleRequest, s.ScaleAnswer,
+    "Sets a pool's target. Answers once the target is in the journal, before the work. Setting the present target "
+    "again is no error: machines that a cooldown holds back are tried again.",
+    refusals=(Unknown, Refused),
+)  # fmt: skip
+DRAIN: Write[s.DrainRequest, s.MachineAnswer] = Write(
+    "drain", "POST", "/v1/drain", s.DrainRequest, s.MachineAnswer,
+    "The node takes no new jobs; its machine stays rented. Draining twice is no error.",
+    refusals=(Unknown, Refused),
+)  # fmt: skip
+UNDRAIN: Write[s.DrainRequest, s.MachineAnswer] = Write(
+    "undrain", "POST", "/v1/undrain", s.DrainRequest, s.MachineAnswer,
+    "The node takes jobs again, whoever drained it. `reason` goes into the journal.",
+    refusals=(Unknown, Refused),
+)  # fmt: skip
+REMOVE: Write[s.RemoveRequest, s.MachineAnswer] = Write(
+    "remove", "POST", "/v1/remove", s.RemoveRequest, s.MachineAnswer,
+    "Gives the machine back: after its jobs, or at once with `force`. The pool's target stays as it is.",
+    refusals=(Unknown, Refused),
+)  # fmt: skip
+RELOAD: Write[s.ReloadRequest, s.ReloadView] = Write(
+    "reload", "POST", "/v1/reload", s.ReloadRequest, s.ReloadView,
+    "Reads the settings again. If they are wrong, nothing changes and the answer lists the faults.",
+)  # fmt: skip
+
+PRICES: Read[None, s.PricesView] = Read(
+    "prices", "GET", "/v1/prices", None, s.PricesView,
+    "Which prices are in use, how old they are and where they come from.",
+)  # fmt: skip
+REFRESH_PRICES: Write[s.PricesRefresh, s.PricesRefreshed] = Write(
+    "refresh_prices", "POST", "/v1/prices/refresh", s.PricesRefresh, s.PricesRefreshed,
+    "Fetches prices from the clouds, all at once, within `prices.refresh_timeout_s`. A cloud that fails is a row of "
+    "its own.",
+    refusals=(Unknown,), extra_s=600.0,
+)  # fmt: skip
+
+AUTH_KEY_ROTATION: Read[None, s.RotationView] = Read(
+    "rotation", "GET", "/v1/rotation", None, s.RotationView,
+    "The active rotation of the auth key, or the last one.",
+)  # fmt: skip
+ROTATE_AUTH_KEY: Write[s.RotateKeyRequest, s.RotationView] = Write(
+    "rotate-key", "POST", "/v1/rotate-key", s.RotateKeyRequest, s.RotationView,
+    "Begins a rotation of the auth key. Answers once it is in the journal, before the work.",
+    refusals=(Refused,),
+)  # fmt: skip
+ABORT_AUTH_KEY_ROTATION: Write[s.AbortRotationRequest, s.RotationView] = Write(
+    "abort-rotation", "POST", "/v1/rotation/abort", s.AbortRotationRequest, s.RotationView,
+    "Takes the active rotation of the auth key back, as long as the old key is not revoked.",
+    refusals=(Refused,),
+)  # fmt: skip
+WAIVE_AUTH_KEY_NODE: Write[s.WaiveRequest, s.RotationView] = Write(
+    "waive", "POST", "/v1/rotation/waive", s.WaiveRequest, s.RotationView,
+    "The rotation of the auth key no longer waits for that node.",
+    refusals=(Unknown, Refused),
+)  # fmt: skip
+
+MUNGE_KEY_ROTATION: Read[None, s.MungeRotationView] = Read(
+    "munge_rotation", "GET", "/v1/munge-rotation", None, s.MungeRotationView,
+    "The active rotation of the munge key, or the last one.",
+)  # fmt: skip
+ROTATE_MUNGE_KEY: Write[s.MungeRotationRequest, s.MungeRotationView] = Write(
+    "rotate-munge-key", "POST", "/v1/munge-rotation", s.MungeRotationRequest, s.MungeRotationView,
+    "Begins a rotation of the munge key, aborts it, or waives machines. Answers once it is in the journal.",
+    refusals=(Unknown, Refused),
+)  # fmt: skip
+
+NODE_TOKEN_RENEWAL: Read[None, s.TokenRenewalView] = Read(
+    "token_renewal", "GET", "/v1/token-renewal", None, s.TokenRenewalView, "The last renewal of node tokens."
+)  # fmt: skip
+RENEW_NODE_TOKENS: Write[s.TokenRenewalRequest, s.TokenRenewalView] = Write(
+    "renew-tokens", "POST", "/v1/token-renewal", s.TokenRenewalRequest, s.TokenRenewalView,
+    "Begins a renewal of node tokens. Answers once it is in the journal.",
+    refusals=(Unknown, Refused),
+)  # fmt: skip
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, DOCTOR, VERSION, CALLER,
+    SCALE, DRAIN, UNDRAIN, REMOVE, RELOAD,
+    PRICES, REFRESH_PRICES,
+    AUTH_KEY_ROTATION, ROTATE_AUTH_KEY, ABORT_AUTH_KEY_ROTATION, WAIVE_AUTH_KEY_NODE,
+    MUNGE_KEY_ROTATION, ROTATE_MUNGE_KEY,
+    NODE_TOKEN_RENEWAL, RENEW_NODE_TOKENS,
+)  # fmt: skip

@@ -1,0 +1,50 @@
+"""Which function answers which endpoint. The types of an endpoint and of its handler must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, overload
+
+from meshd.api.auth import Actor
+from meshd.api.endpoints import CALLER, ENDPOINTS, A, Endpoint, R, Read, Write
+from meshd.api.schema import Document, Request
+
+
+class Handlers:
+    """One handler for each endpoint of the table but CALLER, which the server answers itself."""
+
+    def __init__(self) -> None:
+        self._reads: dict[Endpoint[Any, Any], Callable[..., Awaitable[Document]]] = {}
+        self._writes: dict[Endpoint[Any, Any], Callable[[Any, Actor], Awaitable[Document]]] = {}
+
+    @overload
+    def read(self, endpoint: Read[None, A], handler: Callable[[], Awaitable[A]]) -> None: ...
+
+    @overload
+    def read(self, endpoint: Read[R, A], handler: Callable[[R], Awaitable[A]]) -> None: ...
+
+    def read(self, endpoint: Read[Any, A], handler: Callable[..., Awaitable[A]]) -> None:
+        """Set the handler of an endpoint that everybody may ask."""
+        self._reads[endpoint] = handler
+
+    def write(self, endpoint: Write[R, A], handler: Callable[[R, Actor], Awaitable[A]]) -> None:
+        """Set the handler of an endpoint that changes something.
+
+        It is called only for actors that may write, or with a request that only looks.
+        """
+        self._writes[endpoint] = handler
+
+    def check(self) -> None:
+        """Raise ValueError for endpoints of the table that have no handler."""
+        missing = [e.name for e in ENDPOINTS if e is not CALLER and e not in self._reads and e not in self._writes]
+        if missing:
+            raise ValueError(f"no handler for {', '.join(missing)}")
+
+    async def answer_read(self, endpoint: Endpoint[Any, Any], request: Request | None) -> Document:
+        """Call the handler of a Read."""
+        handler = self._reads[endpoint]
+        return await (handler() if request is None else handler(request))
+
+    async def answer_write(self, endpoint: Endpoint[Any, Any], request: Request, actor: Actor) -> Document:
+        """Call the handler of a Write."""
+        return await self._writes[endpoint](request, actor)
