@@ -1,7 +1,7 @@
-"""One rotation at a time: of the auth key, or of the munge key. No I/O.
+"""One rotation at a time: of the auth key, or of the munge key.
 
-Both give every node something and wait for it to be proved, and both have a way back: what fails in one must not be
-looked for in the other. The journal's records decide, so that it holds across restarts too.
+Both give every node a key, wait until the node proves it, and have a way back. When both ran at once, nobody could tell
+which of them caused a failure. The journal's records decide, so the rule also holds across a restart.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from meshd.api.faults import Refused
-from meshd.munge import rotation as munge
-from meshd.tailnet import rotation as auth
+from meshd.store.auth_rotations import AuthRotations
+from meshd.store.munge_rotations import MungeRotations
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class ActiveRotation:
     """A rotation that has not ended.
 
     Attributes:
-        key: which key, for people.
-        command: what shows it with --status, and takes it back with --abort.
-        stage: where it stands.
-        since: when it began.
-        held_up_by: what keeps it from going on just now; "" while all is well.
+        key: the name of the key, for people.
+        command: shows the rotation with --status and takes it back with --abort.
+        stage: the stage that it is in.
+        since: when it began, UTC.
+        held_up_by: what it waits for; "" when it makes progress.
     """
 
     key: str
@@ -34,12 +34,12 @@ class ActiveRotation:
 
     @property
     def text(self) -> str:
-        """What is under way, since when, and what holds it up."""
+        """Names the key, the time of the beginning, the stage and what holds the rotation up."""
         more = f" ({self.held_up_by})" if self.held_up_by else ""
         return f"the {self.key} is being rotated since {self.since:%Y-%m-%d %H:%M:%S} UTC: {self.stage}{more}"
 
     def refusal(self) -> Refused:
-        """The answer to who asks for another one."""
+        """The answer to a request for another rotation."""
         return Refused(
             f"one rotation at a time: {self.text}",
             f"wait for its end: `{self.command} --status` shows what is waited for, --waive NODE goes on without one, "
@@ -47,19 +47,25 @@ class ActiveRotation:
         )
 
 
-def active_rotation(auth_key: auth.Rotation | None, munge_key: munge.Rotation | None) -> ActiveRotation | None:
-    """The rotation that has not ended, if there is one.
+class ActiveRotations:
+    """Looks into the journal for the rotation that has not ended.
 
     Args:
-        auth_key: the newest rotation of the auth key.
-        munge_key: the newest rotation of the munge key.
+        auth_key: rotations of the auth key.
+        munge_key: rotations of the munge key.
     """
-    if munge_key is not None and not munge_key.ended:
-        return ActiveRotation(
-            "munge key", "meshctl rotate-key --munge", munge_key.stage.value, munge_key.started_at, munge_key.failure
-        )
-    if auth_key is not None and not auth_key.ended:
-        return ActiveRotation(
-            "auth key", "meshctl rotate-key", auth_key.stage.value, auth_key.started_at, auth_key.failure
-        )
-    return None
+
+    def __init__(self, auth_key: AuthRotations, munge_key: MungeRotations) -> None:
+        self._auth_key = auth_key
+        self._munge_key = munge_key
+
+    def current(self) -> ActiveRotation | None:
+        """The rotation that has not ended; None when there is none."""
+        munge, auth = self._munge_key.last(), self._auth_key.last()
+        if munge is not None and not munge.ended:
+            return ActiveRotation(
+                "munge key", "meshctl rotate-key --munge", munge.stage.value, munge.started_at, munge.failure
+            )
+        if auth is not None and not auth.ended:
+            return ActiveRotation("auth key", "meshctl rotate-key", auth.stage.value, auth.started_at, auth.failure)
+        return None

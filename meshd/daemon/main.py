@@ -16,7 +16,7 @@ from meshd.api.auth import Gate
 from meshd.api.schema import ProblemView, ReloadView
 from meshd.api.server import HeadApiServer
 from meshd.config import Settings
-from meshd.daemon.active_rotation import ActiveRotation, active_rotation
+from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.current_key import current_key
 from meshd.daemon.auth_key.wiring import Sights
@@ -83,6 +83,7 @@ from meshd.runtime.collector import calm
 from meshd.runtime.run import run
 from meshd.runtime.tasks import keep_running
 from meshd.slurm.client import SlurmClient
+from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
 from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet.admin import AuthKey
@@ -137,13 +138,15 @@ class Daemon:
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         head_names = HeadNames(settings.cluster.socket.parent, lambda: self.settings.slurm.head_hosts, clock)
         self._roster = Roster(self._journal, self._agents, head_names, lambda: self._watcher.own_ipv4)
+        auth_rotations, munge_rotations = AuthRotations(self._journal), MungeRotations(self._journal)
+        active = ActiveRotations(auth_rotations, munge_rotations)
         self._auth = auth_key_parts(
             settings, clock, machine_store, self._agents, Canary(run, clock, settings.tailnet.login_server),
             Sights(
                 lambda: self._watcher.current, lambda: self._sources.slurm.current, lambda: self._sources.key_record(),
                 self._watcher.look, self._local.greet,
             ),
-            self._active_rotation,
+            auth_rotations, active,
             {name: provider.capabilities.user_data_private for name, provider in self._providers.items()},
         )  # fmt: skip
 
@@ -162,20 +165,20 @@ class Daemon:
         )  # fmt: skip
 
         # What keeps Slurm's files and the munge key.
-        quiesce = Quiesce(lambda: self._rotator.rotation, clock)
+        quiesce = Quiesce(munge_rotations, clock)
         self._publishing = Publishing(
             settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
             slurm=self._sources.slurm_view, wake=self._wake, wait_until_quiet=quiesce.wait_until_quiet,
             write=RootFiles(settings.cluster.socket.parent, clock),
         )  # fmt: skip
         self._rotator = MungeKeyController(
-            log_of=MungeRotations(self._journal), store=MungeKeyStore(state), credential=head_key, agents=self._agents,
+            log_of=munge_rotations, store=MungeKeyStore(state), credential=head_key, agents=self._agents,
             clock=clock,
             head=HeadMunge(settings.cluster.socket.parent, self._munge, self._slurm, clock),
             nodes=MungeNodes(self._journal, self._sources.slurm_view, clock, settings.node_api.poll_hold_s),
             look_at_slurm=self._sources.slurm.read_once,
         )  # fmt: skip
-        self._munge_desk = MungeKeyService(self._rotator, self._slurm.auth_type, self._active_rotation, clock)
+        self._munge_desk = MungeKeyService(self._rotator, self._slurm.auth_type, active, clock)
 
         # What carries steps out.
         stage1 = UserDataMaker(
@@ -272,9 +275,6 @@ class Daemon:
             blocks=self._journal.blocks(now),
             cooled=self._journal.cooled(now),
         )
-
-    def _active_rotation(self) -> ActiveRotation | None:
-        return active_rotation(self._auth.engine.last, self._rotator.rotation)
 
     async def _key_record(self) -> AuthKey | None:
         if self._auth.api is None or not self._auth.modes.shared_key_wanted:

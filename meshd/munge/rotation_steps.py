@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from meshd.errors import IllegalMove
-from meshd.munge.rotation import Rotation, Stage
-from meshd.munge.rotation_world import HeadView, World, not_confirmed, waits_for
+from meshd.munge.rotation import HeadView, MungeFleet, MungeRotation, MungeStage, not_confirmed, waits_for
 
 TRIES_MAX = 3
 """So many moments are agreed on before a head that does not change is given up. Only the way back is tried for ever."""
@@ -93,44 +92,44 @@ class RestartSlurmd:
     machine: str
 
 
-Step = MakeKeys | StageHead | StageNode | SwitchHead | SwitchNode | PutNode | RestartSlurmd
+MungeStep = MakeKeys | StageHead | StageNode | SwitchHead | SwitchNode | PutNode | RestartSlurmd
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The record as it shall be written down, and what to do after that. A step may come again while it is at work."""
 
-    rotation: Rotation
-    steps: tuple[Step, ...] = ()
+    rotation: MungeRotation
+    steps: tuple[MungeStep, ...] = ()
 
 
-def decide(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings) -> Decision:
+def decide(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings) -> Decision:
     """What the record becomes now, and what is to be done.
 
     Args:
         rotation: as the journal has it.
-        world: as it was seen last. What is not known in it never counts as done.
+        fleet: as it was seen last. What is not known in it never counts as done.
         now: the time of day.
         timings: deadlines.
     """
     match rotation.stage:
-        case Stage.GENERATE:
-            if rotation.new and {rotation.old, rotation.new} <= world.keys:
-                return Decision(rotation.moved(Stage.STAGE, now))
+        case MungeStage.GENERATE:
+            if rotation.new and {rotation.old, rotation.new} <= fleet.keys:
+                return Decision(rotation.moved(MungeStage.STAGE, now))
             return Decision(rotation, (MakeKeys(),))
-        case Stage.STAGE:
-            return _stage(rotation, world, now, timings)
-        case Stage.SWITCH | Stage.RETURN:
-            return _switch(rotation, world, now, timings)
-        case Stage.VERIFY | Stage.CHECK:
-            return _verify(rotation, world, now, timings)
+        case MungeStage.STAGE:
+            return _stage(rotation, fleet, now, timings)
+        case MungeStage.SWITCH | MungeStage.RETURN:
+            return _switch(rotation, fleet, now, timings)
+        case MungeStage.VERIFY | MungeStage.CHECK:
+            return _verify(rotation, fleet, now, timings)
     # Who was away comes back with the key that is no longer in force.
     gone = {rotation.old, rotation.new} - {rotation.target, ""}
-    late = (name for name, node in world.nodes.items() if node.reachable and node.key in gone)
+    late = (name for name, node in fleet.nodes.items() if node.reachable and node.key in gone)
     return Decision(rotation, tuple(PutNode(name, rotation.target) for name in late))
 
 
-def abort(rotation: Rotation, now: datetime, timings: SwitchTimings, by: str) -> Rotation:
+def abort(rotation: MungeRotation, now: datetime, timings: SwitchTimings, by: str) -> MungeRotation:
     """The record after somebody asked for the way back.
 
     Raises:
@@ -144,93 +143,99 @@ def abort(rotation: Rotation, now: datetime, timings: SwitchTimings, by: str) ->
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _stage(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings) -> Decision:
-    head = world.head
-    if rotation.new not in world.keys:
-        return Decision(rotation.moved(Stage.ABORTED, now, taken_back="the new key's file is gone"))
+def _stage(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings) -> Decision:
+    head = fleet.head
+    if rotation.new not in fleet.keys:
+        return Decision(rotation.moved(MungeStage.ABORTED, now, taken_back="the new key's file is gone"))
     if head.failure and head.moment is None and not head.busy:
-        return Decision(rotation.moved(Stage.ABORTED, now, taken_back=f"the head cannot take the key: {head.failure}"))
+        return Decision(
+            rotation.moved(MungeStage.ABORTED, now, taken_back=f"the head cannot take the key: {head.failure}")
+        )
     if head.key not in {"", rotation.old}:
         text = "the head has another munge key than meshd was started with: systemctl restart munge meshd"
-        return Decision(rotation.moved(Stage.ABORTED, now, taken_back=text))
-    steps: list[Step] = []
+        return Decision(rotation.moved(MungeStage.ABORTED, now, taken_back=text))
+    steps: list[MungeStep] = []
     if head.staged != rotation.new and not head.busy:
         steps.append(StageHead(rotation.new))
     steps += [
         StageNode(node.machine, rotation.new)
-        for node in world.nodes.values()
+        for node in fleet.nodes.values()
         if node.reachable and node.staged != rotation.new
     ]
-    waiting = waits_for(rotation, world)
+    waiting = waits_for(rotation, fleet)
     if waiting or head.staged != rotation.new:
         return Decision(replace(rotation, failure=_told(waiting)), tuple(steps))
-    return Decision(_agree(rotation.moved(Stage.SWITCH, now), world, now, timings))
+    return Decision(_agree(rotation.moved(MungeStage.SWITCH, now), fleet, now, timings))
 
 
-def _switch(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings) -> Decision:
-    head, target, at = world.head, rotation.target, rotation.switch_at
+def _switch(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings) -> Decision:
+    head, target, at = fleet.head, rotation.target, rotation.switch_at
     if at is None:
-        return Decision(_agree(rotation, world, now, timings))
+        return Decision(_agree(rotation, fleet, now, timings))
     if head.busy and head.moment != at:
         # An earlier order is still under way. Nobody is told of this moment before the head can be.
-        return Decision(rotation if now < at else _agree(rotation, world, now, timings))
+        return Decision(rotation if now < at else _agree(rotation, fleet, now, timings))
     if head.busy and now < at + timedelta(seconds=timings.head_timeout_s):
-        return Decision(rotation, _switch_nodes(rotation, world, at))
+        return Decision(rotation, _switch_nodes(rotation, fleet, at))
     if now >= at and head.key == target and not head.busy:
-        return Decision(rotation.moved(Stage.VERIFY if rotation.stage is Stage.SWITCH else Stage.CHECK, now))
+        return Decision(
+            rotation.moved(MungeStage.VERIFY if rotation.stage is MungeStage.SWITCH else MungeStage.CHECK, now)
+        )
     if head.busy:
-        return _once_more(rotation, world, now, timings, "the unit that changes the head's key has not answered")
+        return _once_more(rotation, fleet, now, timings, "the unit that changes the head's key has not answered")
     if head.failure and head.moment == at:
-        return _once_more(rotation, world, now, timings, head.failure)
+        return _once_more(rotation, fleet, now, timings, head.failure)
     if now < at:
-        return Decision(rotation, (SwitchHead(target, at), *_switch_nodes(rotation, world, at)))
+        return Decision(rotation, (SwitchHead(target, at), *_switch_nodes(rotation, fleet, at)))
     if not head.key:
         # Agreed on before meshd was started anew: what came of it is not known, so the unit is asked.
         return Decision(rotation, (StageHead(target),))
-    return _once_more(rotation, world, now, timings, "the moment passed before the head was told")
+    return _once_more(rotation, fleet, now, timings, "the moment passed before the head was told")
 
 
-def _once_more(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings, why: str) -> Decision:
+def _once_more(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings, why: str) -> Decision:
     """The head has not changed: agree on another moment, or give up."""
-    refused = bool(world.head.failure) and world.head.moment == rotation.switch_at
-    if rotation.stage is Stage.SWITCH and (refused or rotation.tries >= TRIES_MAX):
-        return Decision(_back(rotation, now, timings, f"the head could not change: {why}", world))
+    refused = bool(fleet.head.failure) and fleet.head.moment == rotation.switch_at
+    if rotation.stage is MungeStage.SWITCH and (refused or rotation.tries >= TRIES_MAX):
+        return Decision(_back(rotation, now, timings, f"the head could not change: {why}", fleet))
     again = replace(rotation, failure=why)
-    wait_s = timings.again_s if rotation.stage is Stage.RETURN else 0.0
+    wait_s = timings.again_s if rotation.stage is MungeStage.RETURN else 0.0
     if rotation.switch_at is not None and now < rotation.switch_at + timedelta(seconds=wait_s):
         return Decision(again)
-    return Decision(_agree(again, world, now, timings))
+    return Decision(_agree(again, fleet, now, timings))
 
 
-def _switch_nodes(rotation: Rotation, world: World, at: datetime) -> tuple[Step, ...]:
+def _switch_nodes(rotation: MungeRotation, fleet: MungeFleet, at: datetime) -> tuple[MungeStep, ...]:
     return tuple(
         SwitchNode(node.machine, rotation.target, at)
-        for node in world.nodes.values()
+        for node in fleet.nodes.values()
         if node.reachable and node.key not in {"", rotation.target}
     )
 
 
-def _verify(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings) -> Decision:
+def _verify(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings) -> Decision:
     target = rotation.target
     proved = [
         name
-        for name, node in world.nodes.items()
+        for name, node in fleet.nodes.items()
         if name not in rotation.confirmed and node.reachable and not not_confirmed(node, target)
     ]
     rotation = replace(rotation, confirmed=tuple(sorted({*rotation.confirmed, *proved})))
-    waiting = waits_for(rotation, world)
-    if not waiting and world.head.works:
-        return Decision(rotation.moved(Stage.DONE if rotation.stage is Stage.VERIFY else Stage.ABORTED, now))
-    problem = _told(waiting) if world.head.works else "munge or slurmctld on the head does not answer"
+    waiting = waits_for(rotation, fleet)
+    if not waiting and fleet.head.works:
+        return Decision(
+            rotation.moved(MungeStage.DONE if rotation.stage is MungeStage.VERIFY else MungeStage.ABORTED, now)
+        )
+    problem = _told(waiting) if fleet.head.works else "munge or slurmctld on the head does not answer"
     overdue = now >= rotation.stage_since + timedelta(seconds=timings.verify_s)
-    if rotation.stage is Stage.VERIFY and overdue:
-        still_there = [name for name in rotation.taking_part if name in world.nodes and name not in rotation.waived]
+    if rotation.stage is MungeStage.VERIFY and overdue:
+        still_there = [name for name in rotation.taking_part if name in fleet.nodes and name not in rotation.waived]
         followed = sum(name in rotation.confirmed for name in still_there)
-        if not world.head.works or 2 * followed < len(still_there):
+        if not fleet.head.works or 2 * followed < len(still_there):
             text = f"after {timings.verify_s:g} s {followed} of {len(still_there)} nodes have proved it; {problem}"
-            return Decision(_back(rotation, now, timings, text, world))
-    steps: list[Step] = []
-    for name, node in world.nodes.items():
+            return Decision(_back(rotation, now, timings, text, fleet))
+    steps: list[MungeStep] = []
+    for name, node in fleet.nodes.items():
         if node.reachable and node.key not in {"", target} and not node.busy:
             steps.append(PutNode(name, target))
         elif node.reachable and node.key == target and node.proved and not node.slurmd and name in waiting:
@@ -238,9 +243,9 @@ def _verify(rotation: Rotation, world: World, now: datetime, timings: SwitchTimi
     return Decision(replace(rotation, failure=problem), tuple(steps))
 
 
-def _agree(rotation: Rotation, world: World, now: datetime, timings: SwitchTimings) -> Rotation:
+def _agree(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings) -> MungeRotation:
     """Agree on a moment with all who can be reached."""
-    part = {name for name, node in world.nodes.items() if node.reachable} | set(rotation.taking_part)
+    part = {name for name, node in fleet.nodes.items() if node.reachable} | set(rotation.taking_part)
     lead_s = min(timings.lead_s + timings.lead_per_node_s * len(part), timings.lead_max_s)
     return replace(
         rotation, switch_at=now + timedelta(seconds=lead_s), tries=rotation.tries + 1, confirmed=(),
@@ -248,12 +253,14 @@ def _agree(rotation: Rotation, world: World, now: datetime, timings: SwitchTimin
     )  # fmt: skip
 
 
-def _back(rotation: Rotation, now: datetime, timings: SwitchTimings, why: str, world: World | None = None) -> Rotation:
-    if rotation.stage in {Stage.GENERATE, Stage.STAGE}:
-        return rotation.moved(Stage.ABORTED, now, taken_back=why)
-    if rotation.stage in {Stage.RETURN, Stage.CHECK}:
+def _back(
+    rotation: MungeRotation, now: datetime, timings: SwitchTimings, why: str, fleet: MungeFleet | None = None
+) -> MungeRotation:
+    if rotation.stage in {MungeStage.GENERATE, MungeStage.STAGE}:
+        return rotation.moved(MungeStage.ABORTED, now, taken_back=why)
+    if rotation.stage in {MungeStage.RETURN, MungeStage.CHECK}:
         return rotation
-    return _agree(rotation.moved(Stage.RETURN, now, taken_back=why), world or World(HeadView()), now, timings)
+    return _agree(rotation.moved(MungeStage.RETURN, now, taken_back=why), fleet or MungeFleet(HeadView()), now, timings)
 
 
 def _told(waiting: Mapping[str, str]) -> str:

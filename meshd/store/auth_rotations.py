@@ -1,4 +1,4 @@
-"""Rotations of the auth key in the journal: one row for each, one for each node of it. No secret is in either."""
+"""Rotations of the auth key in the journal: one row for each rotation and for each of its nodes, without secrets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 from meshd.obs.log import redact
 from meshd.store.events import NewEvent
 from meshd.store.journal import Journal
-from meshd.tailnet.rotation import AT_NODES, Rotation, RotationNode, Stage
+from meshd.tailnet.rotation import AT_NODES, AuthKeyRotation, AuthKeyStage, RotationNode
 
-_ROTATION: Final = TypeAdapter(Rotation)
+_ROTATION: Final = TypeAdapter(AuthKeyRotation)
 _NODE: Final = TypeAdapter(RotationNode)
 
 
@@ -25,19 +25,19 @@ class AuthRotations:
         self._journal = journal
         self._last = self._read_last()
 
-    def last(self) -> Rotation | None:
-        """The newest rotation: the one under way, if any is."""
+    def last(self) -> AuthKeyRotation | None:
+        """The newest rotation: the active one, if there is one. None: there never was one."""
         return self._last
 
-    def put(self, rotation: Rotation, at: datetime) -> Rotation:
-        """Write what changed of the newest rotation, or a new one; a change of its stage is an event."""
+    def put(self, rotation: AuthKeyRotation, at: datetime) -> AuthKeyRotation:
+        """Write a new rotation, or what changed in the newest one. A change of its stage is an event."""
         before = self._last if self._last is not None and self._last.id == rotation.id else None
         nodes = _changed(before.nodes if before else {}, rotation.nodes)
-        news = None
-        if before is None or _is_news(before, rotation):
+        event = None
+        if before is None or _is_event(before, rotation):
             fields = {"stage": rotation.stage.value, "rotation": rotation.id}
-            news = NewEvent(at, "rotation", _told(rotation), fields=fields)
-        with self._journal.writing(news) as db:
+            event = NewEvent(at, "rotation", _event_text(rotation), fields=fields)
+        with self._journal.writing(event) as db:
             db.execute(
                 "INSERT INTO auth_rotations (id, record) VALUES (?,?) "
                 "ON CONFLICT (id) DO UPDATE SET record=excluded.record",
@@ -51,8 +51,8 @@ class AuthRotations:
         self._last = rotation
         return rotation
 
-    def _read_last(self) -> Rotation | None:
-        """The newest that can be read. Of one that cannot, its nodes' rows go with it."""
+    def _read_last(self) -> AuthKeyRotation | None:
+        """The newest rotation that can be read. The rows of its nodes are dropped with one that cannot."""
         sift = self._journal.unreadable.sift
         while rows := self._journal.rows("SELECT rowid, id, record FROM auth_rotations ORDER BY rowid DESC LIMIT 1"):
             nodes = self._journal.rows(
@@ -76,13 +76,13 @@ def _changed(before: Mapping[str, RotationNode], after: Mapping[str, RotationNod
     return {machine: node for machine, node in after.items() if before.get(machine) is not node}
 
 
-def _is_news(before: Rotation, after: Rotation) -> bool:
-    """Nodes that return one by one lead to and fro between the stages at the nodes."""
-    back = before.stage in AT_NODES and after.stage in {Stage.DISTRIBUTE, Stage.CONFIRM}
+def _is_event(before: AuthKeyRotation, after: AuthKeyRotation) -> bool:
+    """Not when a node that returns takes the rotation back to a stage that it had been in."""
+    back = before.stage in AT_NODES and after.stage in {AuthKeyStage.DISTRIBUTE, AuthKeyStage.CONFIRM}
     return before.stage is not after.stage and not back
 
 
-def _told(rotation: Rotation) -> str:
+def _event_text(rotation: AuthKeyRotation) -> str:
     words = f"rotation {rotation.id} of the auth key: {rotation.stage.value}"
     if rotation.taken_back:
         return f"{words}: {rotation.taken_back}"

@@ -18,7 +18,7 @@ from enum import StrEnum
 from meshd.errors import IllegalMove
 
 
-class Stage(StrEnum):
+class AuthKeyStage(StrEnum):
     """Where a rotation stands."""
 
     REVOKE_FIRST = "revoke_first"
@@ -45,21 +45,23 @@ class Stage(StrEnum):
     ABORTED = "aborted"
 
 
-AT_NODES = frozenset({Stage.DISTRIBUTE, Stage.REAUTH, Stage.CONFIRM, Stage.HOLD})
+AT_NODES = frozenset({AuthKeyStage.DISTRIBUTE, AuthKeyStage.REAUTH, AuthKeyStage.CONFIRM, AuthKeyStage.HOLD})
 """In these stages nodes are worked on; which of them it is follows from the nodes alone."""
-ENDED = frozenset({Stage.DONE, Stage.ABORTED})
+ENDED = frozenset({AuthKeyStage.DONE, AuthKeyStage.ABORTED})
 
-MOVES: dict[Stage, frozenset[Stage]] = {
-    Stage.REVOKE_FIRST: frozenset({Stage.MINT, Stage.PROVE, Stage.DISTRIBUTE, Stage.DISCARD}),
-    Stage.MINT: frozenset({Stage.PROVE, Stage.DISCARD}),
-    Stage.PROVE: frozenset({Stage.SWITCH, Stage.DISCARD}),
-    Stage.SWITCH: frozenset({Stage.DISTRIBUTE, Stage.ROLLBACK}),
-    **dict.fromkeys(AT_NODES, AT_NODES | {Stage.REVOKE, Stage.ROLLBACK}),
-    Stage.REVOKE: AT_NODES | {Stage.DONE, Stage.ROLLBACK},
-    Stage.ROLLBACK: frozenset({Stage.DISCARD}),
-    Stage.DISCARD: frozenset({Stage.ABORTED}),
-    Stage.DONE: frozenset(),
-    Stage.ABORTED: frozenset(),
+MOVES: dict[AuthKeyStage, frozenset[AuthKeyStage]] = {
+    AuthKeyStage.REVOKE_FIRST: frozenset(
+        {AuthKeyStage.MINT, AuthKeyStage.PROVE, AuthKeyStage.DISTRIBUTE, AuthKeyStage.DISCARD}
+    ),
+    AuthKeyStage.MINT: frozenset({AuthKeyStage.PROVE, AuthKeyStage.DISCARD}),
+    AuthKeyStage.PROVE: frozenset({AuthKeyStage.SWITCH, AuthKeyStage.DISCARD}),
+    AuthKeyStage.SWITCH: frozenset({AuthKeyStage.DISTRIBUTE, AuthKeyStage.ROLLBACK}),
+    **dict.fromkeys(AT_NODES, AT_NODES | {AuthKeyStage.REVOKE, AuthKeyStage.ROLLBACK}),
+    AuthKeyStage.REVOKE: AT_NODES | {AuthKeyStage.DONE, AuthKeyStage.ROLLBACK},
+    AuthKeyStage.ROLLBACK: frozenset({AuthKeyStage.DISCARD}),
+    AuthKeyStage.DISCARD: frozenset({AuthKeyStage.ABORTED}),
+    AuthKeyStage.DONE: frozenset(),
+    AuthKeyStage.ABORTED: frozenset(),
 }
 
 
@@ -86,7 +88,7 @@ SETTLED = frozenset({NodeStage.CONFIRMED, NodeStage.WAIVED, NodeStage.GONE})
 LOGGING_IN = frozenset({NodeStage.REAUTHENTICATING, NodeStage.REAUTHENTICATED})
 
 
-class Source(StrEnum):
+class KeyOrigin(StrEnum):
     """Where the new key comes from."""
 
     MINTED = "minted"
@@ -95,7 +97,11 @@ class Source(StrEnum):
     """There is none: no machine shares a key. Nodes get new spares, and may log in, each with a key of its own."""
 
 
-FIRST_STAGE = {Source.MINTED: Stage.MINT, Source.FILE: Stage.PROVE, Source.NONE: Stage.DISTRIBUTE}
+FIRST_STAGE = {
+    KeyOrigin.MINTED: AuthKeyStage.MINT,
+    KeyOrigin.FILE: AuthKeyStage.PROVE,
+    KeyOrigin.NONE: AuthKeyStage.DISTRIBUTE,
+}
 """Where a rotation begins that does not revoke first."""
 
 
@@ -160,7 +166,7 @@ class Newcomer:
 
 
 @dataclass(frozen=True, slots=True)
-class Rotation:
+class AuthKeyRotation:
     """One rotation, as the journal keeps it. Times are UTC.
 
     Attributes:
@@ -179,8 +185,8 @@ class Rotation:
     """
 
     id: str
-    source: Source
-    stage: Stage
+    source: KeyOrigin
+    stage: AuthKeyStage
     stage_since: datetime
     started_at: datetime
     by: str
@@ -210,7 +216,7 @@ class Rotation:
     @property
     def switched(self) -> bool:
         """Launches may have the new key."""
-        return self.stage not in {Stage.REVOKE_FIRST, Stage.MINT, Stage.PROVE}
+        return self.stage not in {AuthKeyStage.REVOKE_FIRST, AuthKeyStage.MINT, AuthKeyStage.PROVE}
 
     @property
     def target(self) -> KeyRef | None:
@@ -225,10 +231,10 @@ class Rotation:
     @property
     def may_be_revoked(self) -> bool:
         """The old key may be revoked already, so there is no way back."""
-        first = self.compromised and (self.stage is not Stage.REVOKE_FIRST or self.asked_at is not None)
-        return first or (self.stage is Stage.REVOKE and self.asked_at is not None)
+        first = self.compromised and (self.stage is not AuthKeyStage.REVOKE_FIRST or self.asked_at is not None)
+        return first or (self.stage is AuthKeyStage.REVOKE and self.asked_at is not None)
 
-    def moved(self, to: Stage, now: datetime, **changes: object) -> Rotation:
+    def moved(self, to: AuthKeyStage, now: datetime, **changes: object) -> AuthKeyRotation:
         """In another stage.
 
         Raises:
@@ -245,12 +251,12 @@ class Rotation:
         """The name of a node's present try to log in anew."""
         return f"{self.id}-{self.nodes[machine].attempts}"
 
-    def with_node(self, machine: str, node: RotationNode) -> Rotation:
+    def with_node(self, machine: str, node: RotationNode) -> AuthKeyRotation:
         """With another record of one node."""
         return replace(self, nodes={**self.nodes, machine: node})
 
 
-def logs_in(rotation: Rotation | None, machine: str, attempt: str) -> bool:
+def logs_in(rotation: AuthKeyRotation | None, machine: str, attempt: str) -> bool:
     """Whether a node is told to log in anew, by this name of its try, just now."""
     if rotation is None or rotation.ended or machine not in rotation.nodes:
         return False
@@ -259,7 +265,7 @@ def logs_in(rotation: Rotation | None, machine: str, attempt: str) -> bool:
 
 def begin(
     rotation_id: str,
-    source: Source,
+    source: KeyOrigin,
     now: datetime,
     *,
     by: str,
@@ -269,32 +275,32 @@ def begin(
     reauth: bool = False,
     compromised: bool = False,
     leaked_at: datetime | None = None,
-) -> Rotation:
+) -> AuthKeyRotation:
     """A rotation before its first step. `new` is there already when it comes from a file."""
-    first = Stage.REVOKE_FIRST if compromised else FIRST_STAGE[source]
-    return Rotation(
+    first = AuthKeyStage.REVOKE_FIRST if compromised else FIRST_STAGE[source]
+    return AuthKeyRotation(
         rotation_id, source, first, now, now, by, reason, old, new, reauth=reauth or compromised,
         compromised=compromised, leaked_at=leaked_at,
     )  # fmt: skip
 
 
-def why_not_abort(rotation: Rotation) -> str:
+def why_not_abort(rotation: AuthKeyRotation) -> str:
     """Why it cannot be taken back any more; "" when it can."""
     if rotation.ended:
         return f"it has ended: {rotation.stage}"
     if rotation.may_be_revoked:
         return "the old key is revoked already, or about to be: there is nothing to go back to"
-    if rotation.switched and rotation.old is None and rotation.source is not Source.NONE:
+    if rotation.switched and rotation.old is None and rotation.source is not KeyOrigin.NONE:
         return "there was no key before it: there is nothing to go back to"
     return ""
 
 
-def abort(rotation: Rotation, by: str) -> Rotation:
+def abort(rotation: AuthKeyRotation, by: str) -> AuthKeyRotation:
     """Ask for the way back; `settle` takes it when nothing is under way. See `why_not_abort`."""
     return replace(rotation, aborted_by=by)
 
 
-def waive(rotation: Rotation, machine: str, by: str, now: datetime) -> Rotation:
+def waive(rotation: AuthKeyRotation, machine: str, by: str, now: datetime) -> AuthKeyRotation:
     """Do not wait for a node any more. It gets the key all the same when it returns."""
     node = replace(rotation.nodes[machine], stage=NodeStage.WAIVED, since=now, failure=f"waived by {by}", retry_at=None)
     return rotation.with_node(machine, node)

@@ -14,14 +14,14 @@ from meshd.tailnet.rotation import (
     AT_NODES,
     LOGGING_IN,
     SETTLED,
+    AuthKeyRotation,
+    AuthKeyStage,
     NodeStage,
-    Rotation,
     RotationNode,
-    Stage,
     why_not_abort,
 )
+from meshd.tailnet.rotation_fleet import AuthKeyFleet, SeenNode
 from meshd.tailnet.rotation_steps import SILENT_S, RotationStep, at_work, switch_back_due
-from meshd.tailnet.rotation_world import SeenNode, World
 
 CANARY_TRIES: Final = 3
 """So many failures of the first node that logs in anew, and the rotation is taken back."""
@@ -30,25 +30,27 @@ NODE_TRIES: Final = 5
 CONFIRM_S: Final = 60.0
 
 
-def settle(rotation: Rotation, world: World, now: datetime, busy: Collection[RotationStep] = ()) -> Rotation:
+def settle(
+    rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime, busy: Collection[RotationStep] = ()
+) -> AuthKeyRotation:
     """The record after what was seen, and in the stage that this leads to. Has no effect of its own."""
     if rotation.ended:
         return rotation
     if rotation.aborted_by and not rotation.taken_back and not at_work(busy):
-        rotation = _turn_back(rotation, world, now)
-    if rotation.stage in AT_NODES | {Stage.REVOKE, Stage.ROLLBACK}:
-        rotation = _watch_nodes(rotation, world, now)
-        rotation = _next_stage(rotation, world, now)
+        rotation = _turn_back(rotation, fleet, now)
+    if rotation.stage in AT_NODES | {AuthKeyStage.REVOKE, AuthKeyStage.ROLLBACK}:
+        rotation = _watch_nodes(rotation, fleet, now)
+        rotation = _next_stage(rotation, fleet, now)
     return rotation
 
 
-def holds_up(rotation: Rotation, world: World) -> dict[str, str]:
+def holds_up(rotation: AuthKeyRotation, fleet: AuthKeyFleet) -> dict[str, str]:
     """What each node is waited for, by machine, for people."""
     found = {}
     for machine, node in rotation.nodes.items():
         if node.stage in SETTLED:
             continue
-        seen = world.nodes.get(machine)
+        seen = fleet.nodes.get(machine)
         if seen is None or not seen.reachable:
             found[machine] = "its agent cannot be reached" if seen and seen.address else "it has not joined yet"
         elif seen.reauth_problem and node.stage is NodeStage.STORED:
@@ -73,14 +75,14 @@ def _dead_key(node: RotationNode, seen: SeenNode | None) -> str:
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _turn_back(rotation: Rotation, world: World, now: datetime) -> Rotation:
+def _turn_back(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) -> AuthKeyRotation:
     why = rotation.taken_back or f"asked for by {rotation.aborted_by}"
     if why_not_abort(rotation):
         return replace(rotation, aborted_by="", taken_back="")
     if not rotation.switched:
-        return rotation.moved(Stage.DISCARD, now, taken_back=why)
+        return rotation.moved(AuthKeyStage.DISCARD, now, taken_back=why)
     nodes = {m: _reset(node, now) for m, node in rotation.nodes.items()}
-    return _remember(rotation.moved(Stage.ROLLBACK, now, taken_back=why, nodes=nodes), world, now)
+    return _remember(rotation.moved(AuthKeyStage.ROLLBACK, now, taken_back=why, nodes=nodes), fleet, now)
 
 
 def _reset(node: RotationNode, now: datetime) -> RotationNode:
@@ -90,17 +92,17 @@ def _reset(node: RotationNode, now: datetime) -> RotationNode:
     return replace(node, stage=NodeStage.WAITING, since=now, attempts=0, failure="", retry_at=None)
 
 
-def _remember(rotation: Rotation, world: World, now: datetime) -> Rotation:
+def _remember(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) -> AuthKeyRotation:
     """Every machine with another key than the one that all shall hold is waited for, also one that boots."""
     new = {
         machine: RotationNode(seen.slot, NodeStage.WAITING, now, address=seen.address)
-        for machine, seen in world.nodes.items()
+        for machine, seen in fleet.nodes.items()
         if machine not in rotation.nodes and _concerned(rotation, seen)
     }
     return replace(rotation, nodes={**rotation.nodes, **new}) if new else rotation
 
 
-def _concerned(rotation: Rotation, seen: SeenNode) -> bool:
+def _concerned(rotation: AuthKeyRotation, seen: SeenNode) -> bool:
     """One that had a key of its own takes part when it shall log in anew, unless it was born after that was said."""
     if not _holds(rotation, seen):
         return True
@@ -110,7 +112,7 @@ def _concerned(rotation: Rotation, seen: SeenNode) -> bool:
     return rotation.reauth and not rotation.taken_back and born_before
 
 
-def _holds(rotation: Rotation, seen: SeenNode) -> bool:
+def _holds(rotation: AuthKeyRotation, seen: SeenNode) -> bool:
     """It has what it shall keep: the key for all where there is one, or a spare that is no older than the rotation.
 
     On the way back a spare is as good as any other. One that has none is given one by and by, rotation or not.
@@ -121,18 +123,18 @@ def _holds(rotation: Rotation, seen: SeenNode) -> bool:
     return target is None or seen.sha256 == target.sha256
 
 
-def _watch_nodes(rotation: Rotation, world: World, now: datetime) -> Rotation:
-    rotation = _remember(rotation, world, now)
+def _watch_nodes(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) -> AuthKeyRotation:
+    rotation = _remember(rotation, fleet, now)
     changed = {}
     for machine, node in rotation.nodes.items():
-        after = _watched(rotation, node, world.nodes.get(machine), world, now)
+        after = _watched(rotation, node, fleet.nodes.get(machine), fleet, now)
         if after is not node:
             changed[machine] = after
     return replace(rotation, nodes={**rotation.nodes, **changed}) if changed else rotation
 
 
 def _watched(
-    rotation: Rotation, node: RotationNode, seen: SeenNode | None, world: World, now: datetime
+    rotation: AuthKeyRotation, node: RotationNode, seen: SeenNode | None, fleet: AuthKeyFleet, now: datetime
 ) -> RotationNode:
     """A node after what is seen of it."""
     if node.stage in {NodeStage.WAIVED, NodeStage.GONE}:
@@ -147,12 +149,12 @@ def _watched(
         )
     if node.stage is NodeStage.WAITING:
         node = replace(node, stage=NodeStage.STORED, since=now, attempts=0, failure="", retry_at=None)
-    if node.stage is NodeStage.STORED and (not rotation.reauth or rotation.stage is Stage.ROLLBACK):
+    if node.stage is NodeStage.STORED and (not rotation.reauth or rotation.stage is AuthKeyStage.ROLLBACK):
         return replace(node, stage=NodeStage.CONFIRMED, since=now)
     if node.stage is NodeStage.STORED and node.node_key:  # it had logged in before it lost the key file
         return replace(node, stage=NodeStage.REAUTHENTICATED, since=now)
     if node.stage is NodeStage.REAUTHENTICATED:
-        return _confirmed(node, seen, world, now)
+        return _confirmed(node, seen, fleet, now)
     return node
 
 
@@ -163,8 +165,8 @@ def _silent(node: RotationNode, seen: SeenNode, now: datetime) -> RotationNode:
     return replace(node, stage=NodeStage.STORED, since=now, failure=text)
 
 
-def _confirmed(node: RotationNode, seen: SeenNode, world: World, now: datetime) -> RotationNode:
-    if not world.peers_known:
+def _confirmed(node: RotationNode, seen: SeenNode, fleet: AuthKeyFleet, now: datetime) -> RotationNode:
+    if not fleet.peers_known:
         return node
     if seen.node_key == node.node_key and seen.online and seen.reachable:
         if seen.address == node.address:
@@ -177,29 +179,29 @@ def _confirmed(node: RotationNode, seen: SeenNode, world: World, now: datetime) 
     return node if node.failure == text else replace(node, failure=text)
 
 
-def _next_stage(rotation: Rotation, world: World, now: datetime) -> Rotation:
-    if rotation.stage is Stage.REVOKE and rotation.asked_at is not None:
+def _next_stage(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) -> AuthKeyRotation:
+    if rotation.stage is AuthKeyStage.REVOKE and rotation.asked_at is not None:
         return rotation
     open_nodes = {m: n for m, n in rotation.nodes.items() if n.stage not in SETTLED}
-    active = [n for m, n in open_nodes.items() if _active(n, world.nodes[m])]
-    if rotation.stage is Stage.ROLLBACK:
+    active = [n for m, n in open_nodes.items() if _active(n, fleet.nodes[m])]
+    if rotation.stage is AuthKeyStage.ROLLBACK:
         # A key that is not revoked in the end need not be waited for: who returns later is given the right one then.
         left = open_nodes if rotation.new and rotation.new.minted else active
-        return rotation if left or switch_back_due(rotation, world) else rotation.moved(Stage.DISCARD, now)
+        return rotation if left or switch_back_due(rotation, fleet) else rotation.moved(AuthKeyStage.DISCARD, now)
     failure = _canary_failure(rotation)
     if failure and not why_not_abort(rotation):
-        return _turn_back(replace(rotation, aborted_by="meshd", taken_back=failure), world, now)
+        return _turn_back(replace(rotation, aborted_by="meshd", taken_back=failure), fleet, now)
     expired = rotation.old is not None and rotation.old.expires is not None and rotation.old.expires <= now
     if any(n.stage is NodeStage.WAITING for n in active):
-        to = Stage.DISTRIBUTE
+        to = AuthKeyStage.DISTRIBUTE
     elif any(n.stage in {NodeStage.STORED, NodeStage.REAUTHENTICATING} for n in active):
-        to = Stage.REAUTH
+        to = AuthKeyStage.REAUTH
     elif any(n.stage is NodeStage.REAUTHENTICATED for n in active):
-        to = Stage.CONFIRM
+        to = AuthKeyStage.CONFIRM
     elif open_nodes and not expired:
-        to = Stage.HOLD
+        to = AuthKeyStage.HOLD
     else:
-        to = Stage.REVOKE
+        to = AuthKeyStage.REVOKE
     return rotation if to is rotation.stage else rotation.moved(to, now)
 
 
@@ -212,7 +214,7 @@ def _active(node: RotationNode, seen: SeenNode) -> bool:
     return not (node.stage is NodeStage.STORED and seen.reauth_problem)
 
 
-def _canary_failure(rotation: Rotation) -> str:
+def _canary_failure(rotation: AuthKeyRotation) -> str:
     """Why the first nodes that logged in anew prove that the others should not; "" while they do not."""
     if not rotation.reauth or rotation.canary_lives:
         return ""

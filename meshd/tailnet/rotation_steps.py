@@ -14,8 +14,17 @@ from enum import StrEnum
 from typing import Final
 
 from meshd.runtime.pauses import growing_pause_s
-from meshd.tailnet.rotation import FIRST_STAGE, LOGGING_IN, KeyRef, Newcomer, NodeStage, Rotation, RotationNode, Stage
-from meshd.tailnet.rotation_world import SeenNode, World
+from meshd.tailnet.rotation import (
+    FIRST_STAGE,
+    LOGGING_IN,
+    AuthKeyRotation,
+    AuthKeyStage,
+    KeyRef,
+    Newcomer,
+    NodeStage,
+    RotationNode,
+)
+from meshd.tailnet.rotation_fleet import AuthKeyFleet, SeenNode
 
 STORE_PARALLEL: Final = 16
 REAUTH_PARALLEL: Final = 4
@@ -27,7 +36,7 @@ SILENT_S: Final = 180.0
 """A node that logs in anew is done with it long before, one way or the other."""
 
 
-class Action(StrEnum):
+class RotationAction(StrEnum):
     """What is to be done."""
 
     MINT = "mint"
@@ -44,11 +53,11 @@ class Action(StrEnum):
 class RotationStep:
     """One thing to do; `machine` for those that concern one node."""
 
-    action: Action
+    action: RotationAction
     machine: str = ""
 
 
-class Verdict(StrEnum):
+class StepVerdict(StrEnum):
     """How a step ended."""
 
     DONE = "done"
@@ -59,7 +68,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """How a step ended, and what came of it.
 
     Attributes:
@@ -70,7 +79,7 @@ class Outcome:
         gap_s: REAUTH: how long the login took.
     """
 
-    verdict: Verdict
+    verdict: StepVerdict
     reason: str = ""
     key: KeyRef | None = None
     warnings: tuple[str, ...] = ()
@@ -80,36 +89,36 @@ class Outcome:
 
 
 def next_steps(
-    rotation: Rotation, world: World, now: datetime, busy: Collection[RotationStep] = ()
+    rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime, busy: Collection[RotationStep] = ()
 ) -> list[RotationStep]:
     """What to do now, in this order; nothing of what is under way already."""
     if rotation.ended or at_work(busy):
         return []
     single = {
-        Stage.REVOKE_FIRST: Action.REVOKE_OLD,
-        Stage.MINT: Action.MINT,
-        Stage.PROVE: Action.PROVE,
-        Stage.SWITCH: Action.SWITCH,
-        Stage.REVOKE: Action.REVOKE_OLD,
-        Stage.DISCARD: Action.DISCARD_NEW,
+        AuthKeyStage.REVOKE_FIRST: RotationAction.REVOKE_OLD,
+        AuthKeyStage.MINT: RotationAction.MINT,
+        AuthKeyStage.PROVE: RotationAction.PROVE,
+        AuthKeyStage.SWITCH: RotationAction.SWITCH,
+        AuthKeyStage.REVOKE: RotationAction.REVOKE_OLD,
+        AuthKeyStage.DISCARD: RotationAction.DISCARD_NEW,
     }.get(rotation.stage)
-    if rotation.stage is Stage.ROLLBACK and switch_back_due(rotation, world):
-        single = Action.SWITCH_BACK
+    if rotation.stage is AuthKeyStage.ROLLBACK and switch_back_due(rotation, fleet):
+        single = RotationAction.SWITCH_BACK
     if single is not None:
         return [] if rotation.retry_at and now < rotation.retry_at else [RotationStep(single)]
-    steps = _stores(rotation, world, now, busy)
-    if rotation.reauth and rotation.stage in {Stage.REAUTH, Stage.CONFIRM, Stage.HOLD}:
-        steps = _reauths(rotation, world, now, busy)
+    steps = _stores(rotation, fleet, now, busy)
+    if rotation.reauth and rotation.stage in {AuthKeyStage.REAUTH, AuthKeyStage.CONFIRM, AuthKeyStage.HOLD}:
+        steps = _reauths(rotation, fleet, now, busy)
     return steps
 
 
-def begun(rotation: Rotation, step: RotationStep, world: World, now: datetime) -> Rotation:
+def begun(rotation: AuthKeyRotation, step: RotationStep, fleet: AuthKeyFleet, now: datetime) -> AuthKeyRotation:
     """The record to be journaled before the step is carried out."""
     if not step.machine:
         return replace(rotation, asked_at=now, attempts=rotation.attempts + 1)
     node = rotation.nodes[step.machine]
-    if step.action is Action.REAUTH:
-        seen = world.nodes[step.machine]
+    if step.action is RotationAction.REAUTH:
+        seen = fleet.nodes[step.machine]
         again = node.stage is NodeStage.REAUTHENTICATING
         node = replace(
             node, stage=NodeStage.REAUTHENTICATING, since=now, jobs=seen.jobs, retry_at=None,
@@ -119,7 +128,7 @@ def begun(rotation: Rotation, step: RotationStep, world: World, now: datetime) -
     return rotation.with_node(step.machine, replace(node, attempts=node.attempts + 1, retry_at=None))
 
 
-def finished(rotation: Rotation, step: RotationStep, outcome: Outcome, now: datetime) -> Rotation:
+def finished(rotation: AuthKeyRotation, step: RotationStep, outcome: StepOutcome, now: datetime) -> AuthKeyRotation:
     """The record after a step. One whose rotation went another way meanwhile changes nothing but what is known."""
     if outcome.warnings:
         rotation = replace(rotation, warnings=tuple(dict.fromkeys((*rotation.warnings, *outcome.warnings))))
@@ -129,11 +138,15 @@ def finished(rotation: Rotation, step: RotationStep, outcome: Outcome, now: date
         rotation = replace(rotation, new=outcome.key)
     if outcome.newcomers:
         rotation = replace(rotation, newcomers=outcome.newcomers)
-    if outcome.verdict is Verdict.DONE:
+    if outcome.verdict is StepVerdict.DONE:
         return _onward(rotation, step, now)
-    give_up = outcome.verdict is Verdict.REFUSED and rotation.stage in {Stage.REVOKE_FIRST, Stage.MINT, Stage.PROVE}
-    if give_up and (step.action is not Action.PROVE or rotation.attempts >= PROVE_TRIES):
-        return rotation.moved(Stage.DISCARD, now, taken_back=outcome.reason)
+    give_up = outcome.verdict is StepVerdict.REFUSED and rotation.stage in {
+        AuthKeyStage.REVOKE_FIRST,
+        AuthKeyStage.MINT,
+        AuthKeyStage.PROVE,
+    }
+    if give_up and (step.action is not RotationAction.PROVE or rotation.attempts >= PROVE_TRIES):
+        return rotation.moved(AuthKeyStage.DISCARD, now, taken_back=outcome.reason)
     return replace(rotation, failure=outcome.reason, retry_at=_retry_at(rotation.attempts, now))
 
 
@@ -142,42 +155,46 @@ def at_work(busy: Collection[RotationStep]) -> bool:
     return any(not step.machine for step in busy)
 
 
-def switch_back_due(rotation: Rotation, world: World) -> bool:
+def switch_back_due(rotation: AuthKeyRotation, fleet: AuthKeyFleet) -> bool:
     """Launches do not have the old key yet, which they are to have again."""
-    return rotation.old is not None and world.in_use != rotation.old.sha256
+    return rotation.old is not None and fleet.in_use != rotation.old.sha256
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _stores(rotation: Rotation, world: World, now: datetime, busy: Collection[RotationStep]) -> list[RotationStep]:
-    room = STORE_PARALLEL - sum(step.action is Action.STORE for step in busy)
+def _stores(
+    rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime, busy: Collection[RotationStep]
+) -> list[RotationStep]:
+    room = STORE_PARALLEL - sum(step.action is RotationAction.STORE for step in busy)
     steps = [
-        RotationStep(Action.STORE, machine)
+        RotationStep(RotationAction.STORE, machine)
         for machine, node in rotation.nodes.items()
-        if node.stage is NodeStage.WAITING and _due(node, world.nodes.get(machine), now)
+        if node.stage is NodeStage.WAITING and _due(node, fleet.nodes.get(machine), now)
     ]
     return [step for step in steps if step not in busy][: max(room, 0)]
 
 
-def _reauths(rotation: Rotation, world: World, now: datetime, busy: Collection[RotationStep]) -> list[RotationStep]:
+def _reauths(
+    rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime, busy: Collection[RotationStep]
+) -> list[RotationStep]:
     """Who logs in anew now: one alone until the head has seen it, then a few, never two nodes of one job."""
-    if not world.jobs_known:
+    if not fleet.jobs_known:
         return []
     at_it = {m: n for m, n in rotation.nodes.items() if n.stage in LOGGING_IN}
     room = (REAUTH_PARALLEL if rotation.canary_lives else 1) - len(at_it)
-    due = {m: n for m, n in rotation.nodes.items() if _due(n, world.nodes.get(m), now)}
+    due = {m: n for m, n in rotation.nodes.items() if _due(n, fleet.nodes.get(m), now)}
     unclear = [m for m, n in due.items() if n.stage is NodeStage.REAUTHENTICATING]
     stored = [
         m for m, n in due.items()
-        if n.stage is NodeStage.STORED and world.nodes[m].online and not world.nodes[m].reauth_problem
+        if n.stage is NodeStage.STORED and fleet.nodes[m].online and not fleet.nodes[m].reauth_problem
     ]  # fmt: skip
-    stored.sort(key=lambda m: (len(world.nodes[m].jobs), rotation.nodes[m].attempts))
+    stored.sort(key=lambda m: (len(fleet.nodes[m].jobs), rotation.nodes[m].attempts))
     steps: list[RotationStep] = []
     for machine in (*unclear, *stored):
-        step = RotationStep(Action.REAUTH, machine)
+        step = RotationStep(RotationAction.REAUTH, machine)
         new = machine not in at_it
-        if step in busy or (new and room <= 0) or _shares_job(machine, rotation, world, now, steps):
+        if step in busy or (new and room <= 0) or _shares_job(machine, rotation, fleet, now, steps):
             continue
         steps.append(step)
         room -= new
@@ -185,16 +202,16 @@ def _reauths(rotation: Rotation, world: World, now: datetime, busy: Collection[R
 
 
 def _shares_job(
-    machine: str, rotation: Rotation, world: World, now: datetime, begun_now: Collection[RotationStep]
+    machine: str, rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime, begun_now: Collection[RotationStep]
 ) -> bool:
     """A node of one of its jobs logs in anew now, or may still be at it."""
-    jobs = set(world.nodes[machine].jobs)
+    jobs = set(fleet.nodes[machine].jobs)
     for other, node in rotation.nodes.items():
-        asked_now = RotationStep(Action.REAUTH, other) in begun_now
+        asked_now = RotationStep(RotationAction.REAUTH, other) in begun_now
         at_it = node.stage in LOGGING_IN and (now - node.since).total_seconds() < SILENT_S
         if other == machine or not (asked_now or at_it):
             continue
-        seen = world.nodes.get(other)
+        seen = fleet.nodes.get(other)
         if jobs & {*node.jobs, *(seen.jobs if seen else ())}:
             return True
     return False
@@ -204,36 +221,38 @@ def _due(node: RotationNode, seen: SeenNode | None, now: datetime) -> bool:
     return seen is not None and seen.reachable and not (node.retry_at and now < node.retry_at)
 
 
-def _onward(rotation: Rotation, step: RotationStep, now: datetime) -> Rotation:
+def _onward(rotation: AuthKeyRotation, step: RotationStep, now: datetime) -> AuthKeyRotation:
     """The stage after one whose step is done."""
     match rotation.stage, step.action:
-        case Stage.REVOKE_FIRST, Action.REVOKE_OLD:
+        case AuthKeyStage.REVOKE_FIRST, RotationAction.REVOKE_OLD:
             return rotation.moved(FIRST_STAGE[rotation.source], now)
-        case Stage.MINT, Action.MINT:
-            return rotation.moved(Stage.PROVE, now)
-        case Stage.PROVE, Action.PROVE:
-            return rotation.moved(Stage.SWITCH, now)
-        case Stage.SWITCH, Action.SWITCH:
-            return rotation.moved(Stage.DISTRIBUTE, now)
-        case Stage.REVOKE, Action.REVOKE_OLD:
-            return rotation.moved(Stage.DONE, now)
-        case Stage.DISCARD, Action.DISCARD_NEW:
-            return rotation.moved(Stage.ABORTED, now)
+        case AuthKeyStage.MINT, RotationAction.MINT:
+            return rotation.moved(AuthKeyStage.PROVE, now)
+        case AuthKeyStage.PROVE, RotationAction.PROVE:
+            return rotation.moved(AuthKeyStage.SWITCH, now)
+        case AuthKeyStage.SWITCH, RotationAction.SWITCH:
+            return rotation.moved(AuthKeyStage.DISTRIBUTE, now)
+        case AuthKeyStage.REVOKE, RotationAction.REVOKE_OLD:
+            return rotation.moved(AuthKeyStage.DONE, now)
+        case AuthKeyStage.DISCARD, RotationAction.DISCARD_NEW:
+            return rotation.moved(AuthKeyStage.ABORTED, now)
         case _:
             return replace(rotation, asked_at=None, attempts=0)
 
 
-def _node_finished(rotation: Rotation, step: RotationStep, outcome: Outcome, now: datetime) -> Rotation:
+def _node_finished(
+    rotation: AuthKeyRotation, step: RotationStep, outcome: StepOutcome, now: datetime
+) -> AuthKeyRotation:
     node = rotation.nodes.get(step.machine)
     if node is None or node.stage in {NodeStage.WAIVED, NodeStage.GONE}:
         return rotation
-    if outcome.verdict is Verdict.DONE:
-        if step.action is Action.STORE:
+    if outcome.verdict is StepVerdict.DONE:
+        if step.action is RotationAction.STORE:
             return rotation.with_node(step.machine, replace(node, failure="", retry_at=None))  # `settle` looks itself
         node = replace(node, stage=NodeStage.REAUTHENTICATED if node.stage in LOGGING_IN else node.stage)
         node = replace(node, since=now, failure="", node_key=outcome.node_key, gap_s=outcome.gap_s)
         return rotation.with_node(step.machine, node)
-    refused = outcome.verdict is Verdict.REFUSED and node.stage is NodeStage.REAUTHENTICATING
+    refused = outcome.verdict is StepVerdict.REFUSED and node.stage is NodeStage.REAUTHENTICATING
     stage = NodeStage.STORED if refused else node.stage
     retry_at = _retry_at(node.attempts, now)
     since = now if refused else node.since

@@ -33,7 +33,7 @@ from meshd.munge import headkey
 from meshd.munge.client import MungeClient
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
-from meshd.munge.rotation import Stage
+from meshd.munge.rotation import MungeStage
 from meshd.runtime.clock import SystemClock
 from meshd.runtime.run import Result, run
 from meshd.slurm.client import SlurmClient
@@ -189,7 +189,7 @@ async def _rotate(rotator: MungeKeyController, programs: Programs) -> dict[str, 
                 now_s = meter.read()["seconds"]
                 stages[f"{stage.value}_s"], stage, since_s = now_s - since_s, rotator.current.stage, now_s
     done = rotator.current
-    assert done.stage is Stage.DONE, done.taken_back
+    assert done.stage is MungeStage.DONE, done.taken_back
     return {
         **meter.read(), **stages, "spread_s": done.spread_ms / 1000, "longest_away_s": done.longest_away_ms / 1000,
         "programs": programs.calls - calls,

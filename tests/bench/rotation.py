@@ -21,7 +21,6 @@ from pydantic import SecretStr
 
 from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.handshakes import HandshakePrimer
-from meshd.daemon.auth_key.rotation_view import world_of
 from meshd.daemon.auth_key.steps import StepContext
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import AgentQueues
@@ -33,8 +32,8 @@ from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.canary import Proof
 from meshd.tailnet.keys import Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
-from meshd.tailnet.rotation import Source, Stage
-from meshd.tailnet.rotation_world import World
+from meshd.tailnet.rotation import AuthKeyStage, KeyOrigin
+from meshd.tailnet.rotation_fleet import AuthKeyFleet, fleet_of
 from tests.bench import fleet, hollow
 from tests.bench.report import Row, report
 
@@ -113,10 +112,10 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
         machine_store, queues = MachineStore(journal, clock, lambda: None), AgentQueues()
         new_keys: dict[str, str] = {}
 
-        def world() -> World:
+        def seen_now() -> AuthKeyFleet:
             peers = {p.id: replace(p, node_key=new_keys.get(p.id, "nodekey:old")) for p in control.peers.values()}
             now, key = clock.now(), store.in_use()
-            return world_of(
+            return fleet_of(
                 journal.machines(), Fresh(TailnetView("100.64.0.1", "head", True, (), peers), now),
                 Fresh(SlurmView("24.11.5", {}, ()), now), in_use=key.sha256 if key else "", now=now, silent_s=60.0,
                 spare_at=lambda _: None,
@@ -138,18 +137,20 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
             "lab", store, api, minter, control, queues, machine_store, (), lambda: TAGS, nothing, nothing
         )
         engine = AuthKeyController(
-            AuthRotations(journal), means, world, clock, occasion=lambda: None, look=look,
+            AuthRotations(journal), means, seen_now, clock, occasion=lambda: None, look=look,
             greetings=HandshakePrimer(greet, queues, clock),
         )  # fmt: skip
         head = hollow.Head(machine_store, queues, directory, rotator=Quiet(), munge=None, heard=engine.heard)
         async with hollow.serving(head, count, KeyNode):
             loop, meter = asyncio.create_task(engine.run()), hollow.Meter()
-            engine.start(Source.MINTED, by="bench", reason="measured", reauth=reauth)
+            engine.start(KeyOrigin.MINTED, by="bench", reason="measured", reauth=reauth)
             async with asyncio.timeout(600):
                 while engine.active is not None:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             seen = meter.read()
-            assert engine.last is not None and engine.last.stage is Stage.DONE and len(engine.last.nodes) == count
+            assert (
+                engine.last is not None and engine.last.stage is AuthKeyStage.DONE and len(engine.last.nodes) == count
+            )
             loop.cancel()
             await asyncio.gather(loop, return_exceptions=True)
         journal.close()

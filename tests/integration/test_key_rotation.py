@@ -30,7 +30,7 @@ from meshd.tailnet.admin import TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken
 from meshd.tailnet.canary import Canary
 from meshd.tailnet.localapi import LocalApi
-from meshd.tailnet.rotation_world import SeenNode, World
+from meshd.tailnet.rotation_fleet import AuthKeyFleet, SeenNode
 from tests.integration import tailnet_lab
 from tests.waiting import until
 
@@ -226,7 +226,7 @@ async def test_peers_that_learn_of_a_new_login_late_make_the_session(
     assert await key_seen() == old, "the head is late enough"
     new = await until(key_seen, lambda key: key != old, "the head knows the new key")
     one = SeenNode("h100-1", address=address, jobs=("7",), reachable=True, node_key=new)
-    greetings.look(World({"gpu-a": one, "gpu-b": SeenNode("h100-2", jobs=("7",), reachable=True)}))
+    greetings.look(AuthKeyFleet({"gpu-a": one, "gpu-b": SeenNode("h100-2", jobs=("7",), reachable=True)}))
     assert (await login)["node_key"] == new
 
     async def handshakes() -> dict[str, float]:

@@ -16,11 +16,10 @@ from typing import Any
 from pydantic import SecretStr
 
 from meshd.api.node_schema import ResultIn
-from meshd.daemon.active_rotation import ActiveRotation, active_rotation
+from meshd.daemon.active_rotation import ActiveRotation, ActiveRotations
 from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.handshakes import HandshakePrimer
 from meshd.daemon.auth_key.machine_keys import MachineKeys
-from meshd.daemon.auth_key.rotation_view import reachable, world_of
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import StepContext
@@ -37,7 +36,8 @@ from meshd.tailnet.admin import AuthKey, Device
 from meshd.tailnet.canary import Proof
 from meshd.tailnet.keys import KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore, key_id_of
-from meshd.tailnet.rotation import NodeStage, Source, Stage, logs_in, why_not_abort
+from meshd.tailnet.rotation import AuthKeyStage, KeyOrigin, NodeStage, logs_in, why_not_abort
+from meshd.tailnet.rotation_fleet import fleet_of, reachable
 from tests.clocks import SimClock
 from tests.unit.worlds import NOW, machine
 
@@ -242,7 +242,7 @@ class SimTailnet:
             node.logging_in = 0
             node.node_key = f"nodekey:{node.logins}"
 
-    # -- the world goes on ----------------------------------------------------------------------------------------
+    # -- the fleet goes on ----------------------------------------------------------------------------------------
 
     def add(self, index: int, key: str, *, joined: bool = True, own: bool = False) -> SimNode:
         name = machine(Phase.READY, index=index).name
@@ -278,6 +278,8 @@ class Life:
         self.machine_store = MachineStore(self.journal, net.clock, lambda: None)
         self.store = KeyStore(directory)
         self.file = KeyFile(directory / "file")
+        rotations, self.munge_rotations = AuthRotations(self.journal), MungeRotations(self.journal)
+        self.active = ActiveRotations(rotations, self.munge_rotations)
         minter = Minter(net, tags=TAGS, cluster="lab", clock=net.clock)
 
         async def tags() -> tuple[str, ...]:
@@ -296,27 +298,27 @@ class Life:
         )  # fmt: skip
         self.occasion = RotationTriggers(
             self.store, self.file, minter, mints=False, ahead=timedelta(days=14), expires=lambda: None,
-            engine=lambda: self.engine, active_rotation=self.active_rotation, clock=net.clock,
+            engine=lambda: self.engine, active=self.active, clock=net.clock,
         )  # fmt: skip
         self.engine = AuthKeyController(
-            AuthRotations(self.journal), means, self.world, net.clock, occasion=self.occasion, look=self.look,
+            rotations, means, self.fleet, net.clock, occasion=self.occasion, look=self.look,
             greetings=HandshakePrimer(net.greet, net, net.clock),
         )  # fmt: skip
         self.desk = AuthKeyService(
             self.engine, self.occasion, self.store, self.file, mints=False, can_mint=True,
-            shared_key_wanted=shared_key_wanted, world=self.world,
-            active_rotation=self.active_rotation, clock=net.clock,
+            shared_key_wanted=shared_key_wanted, fleet=self.fleet,
+            active=self.active, clock=net.clock,
         )  # fmt: skip
         self.agents_speak()
 
     def rotated_at(self) -> datetime | None:
         """As the daemon's wiring has it."""
         last = self.engine.last
-        return last.started_at if last is not None and last.stage is Stage.DONE else None
+        return last.started_at if last is not None and last.stage is AuthKeyStage.DONE else None
 
     def active_rotation(self) -> ActiveRotation | None:
         """The rotation of either key that has not ended, by the journal."""
-        return active_rotation(self.engine.last, MungeRotations(self.journal).last())
+        return self.active.current()
 
     async def look(self) -> None:
         """The tailnet is read anew with each look of the engine here."""
@@ -325,7 +327,7 @@ class Life:
         """As the daemon's wiring has it."""
         return logs_in(self.engine.active, machine, attempt)
 
-    def world(self) -> Any:
+    def fleet(self) -> Any:
         net, now = self.net, self.net.clock.now()
         peers = {
             f"n-{n.name}": TailnetPeer(f"n-{n.name}", n.name, n.address, n.here, node_key=n.node_key)
@@ -340,7 +342,7 @@ class Life:
         if net.chance(0.1):
             tailnet = Unavailable("fault", now)
         in_use = self.store.in_use()
-        return world_of(
+        return fleet_of(
             self.journal.machines(), tailnet, slurm, in_use=in_use.sha256 if in_use else "", now=now,
             silent_s=SILENT_S, spare_at=self.spares.held_since,
         )  # fmt: skip
@@ -453,7 +455,7 @@ def _check_end(seed: int, net: SimTailnet, life: Life, directory: Path, rotation
     details = (seed, last.stage, last.taken_back, last.failure, {m: n.stage for m, n in last.nodes.items()})
     if not (net.no_logins and net.compromised and last.reauth):  # no way on, no way back: it waits for somebody
         assert last.ended, details
-    if last.stage is Stage.DONE:
+    if last.stage is AuthKeyStage.DONE:
         assert last.new is not None and in_use.sha256 == last.new.sha256 and not net.keys["k1"].valid, details
     elif last.ended:
         assert in_use.id == "k1", details
@@ -462,7 +464,7 @@ def _check_end(seed: int, net: SimTailnet, life: Life, directory: Path, rotation
         living = {key.id for key in net.keys.values() if key.valid}
         assert spares <= living, f"a node holds no good spare: {details}"
         assert living <= {in_use.id, *spares}, f"keys nobody uses live on: {living}, {details}"
-        if last.stage is Stage.DONE:
+        if last.stage is AuthKeyStage.DONE:
             born = [created for key_id in spares if (created := net.keys[key_id].created) is not None]
             assert len(born) == len(spares) and all(at >= last.started_at for at in born), f"an old spare: {details}"
         held = {sha(node.key) for node in net.nodes.values() if node.joined and not node.own}
@@ -479,7 +481,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 40) -> SimTailn
     net.no_logins = rng.random() < 0.1
     life = Life(net, directory)
     aborts = rng.random() < 0.3
-    life.engine.start(Source.MINTED, by="root", reason="asked for", reauth=reauth, compromised=net.compromised)
+    life.engine.start(KeyOrigin.MINTED, by="root", reason="asked for", reauth=reauth, compromised=net.compromised)
     first = life.engine.last
     assert first is not None
     for round_ in range(rounds + 400):

@@ -1,4 +1,4 @@
-"""The rotation of the munge key in a world that fails: meshd is killed at any point, nodes vanish, the head says no."""
+"""The rotation of the munge key in a fleet that fails: meshd is killed at any point, nodes vanish, the head says no."""
 
 from __future__ import annotations
 
@@ -8,21 +8,30 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshd.munge.rotation import AT_ONE_MOMENT, Rotation, Stage, begin, key_in_force
+from meshd.munge.rotation import (
+    AT_ONE_MOMENT,
+    HeadView,
+    MungeFleet,
+    MungeRotation,
+    MungeStage,
+    NodeView,
+    begin,
+    key_in_force,
+    waits_for,
+)
 from meshd.munge.rotation_steps import (
     MakeKeys,
+    MungeStep,
     PutNode,
     RestartSlurmd,
     StageHead,
     StageNode,
-    Step,
     SwitchHead,
     SwitchNode,
     SwitchTimings,
     abort,
     decide,
 )
-from meshd.munge.rotation_world import HeadView, NodeView, World, waits_for
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TIMINGS = SwitchTimings()
@@ -61,7 +70,7 @@ class Node(Box):
 class Sim:
     """Everything outside meshd, and what meshd keeps on disk: `rotation` and `files`."""
 
-    rotation: Rotation
+    rotation: MungeRotation
     head: Box = field(default_factory=Box)
     asked: list[tuple[int, str, datetime | None]] = field(default_factory=list)
     """What the head's unit is still to do, one after the other: by which life of meshd, the key, and when to switch
@@ -76,7 +85,7 @@ class Sim:
 
     # -- meshd ----------------------------------------------------------------------------------------------------
 
-    def world(self) -> World:
+    def fleet(self) -> MungeFleet:
         mine = [moment for life, _, moment in self.asked if life == self.life]
         moment = mine[0] if mine else self.told.moment
         head = replace(self.told, busy=bool(mine), moment=moment, works=True)
@@ -87,14 +96,14 @@ class Sim:
             )
             for name, node in self.nodes.items()
         }  # fmt: skip
-        return World(head, views, frozenset(self.files))
+        return MungeFleet(head, views, frozenset(self.files))
 
     def think(self, crash_after: int | None = None) -> None:
         """One round of the daemon; killed after so many effects when told so."""
         effects = 0
         for _ in range(20):
             was = self.rotation
-            decision = decide(was, self.world(), self.now, TIMINGS)
+            decision = decide(was, self.fleet(), self.now, TIMINGS)
             self.judge_move(was, decision.rotation)
             if crash_after == 0:
                 self.crash()
@@ -113,7 +122,7 @@ class Sim:
     def crash(self) -> None:
         self.life, self.told = self.life + 1, HeadView()
 
-    def do(self, step: Step) -> None:
+    def do(self, step: MungeStep) -> None:
         match step:
             case MakeKeys():
                 self.files |= {OLD, NEW}
@@ -157,7 +166,7 @@ class Sim:
         self.head_refuses = max(self.head_refuses - 1, 0)
         return self.head_refuses > 0
 
-    # -- the world ------------------------------------------------------------------------------------------------
+    # -- the fleet ------------------------------------------------------------------------------------------------
 
     def pass_time(self) -> None:
         self.now += timedelta(seconds=TICK_S)
@@ -199,12 +208,12 @@ class Sim:
 
     # -- what must hold -------------------------------------------------------------------------------------------
 
-    def judge_move(self, was: Rotation, now: Rotation) -> None:
-        if was.stage is Stage.STAGE and now.stage is Stage.SWITCH:
+    def judge_move(self, was: MungeRotation, now: MungeRotation) -> None:
+        if was.stage is MungeStage.STAGE and now.stage is MungeStage.SWITCH:
             for name, node in self.nodes.items():
                 assert name in was.waived or node.staged == NEW or (not node.online and node.down)
             assert self.head.staged == NEW
-        if now.stage is Stage.DONE and was.stage is not Stage.DONE:
+        if now.stage is MungeStage.DONE and was.stage is not MungeStage.DONE:
             for name in now.taking_part:
                 node = self.nodes.get(name)
                 assert node is None or name in {*now.confirmed, *now.waived} or not node.online
@@ -257,8 +266,8 @@ def test_whatever_happens_all_share_a_key_in_the_end(count: int, story: list[tup
         if sim.rotation.ended:
             sim.think()
             break
-    assert sim.rotation.ended, f"a dead end: {sim.rotation}, waits for {waits_for(sim.rotation, sim.world())}"
-    assert sim.head.key == (NEW if sim.rotation.stage is Stage.DONE else OLD)
+    assert sim.rotation.ended, f"a dead end: {sim.rotation}, waits for {waits_for(sim.rotation, sim.fleet())}"
+    assert sim.head.key == (NEW if sim.rotation.stage is MungeStage.DONE else OLD)
     left_behind = {
         name for name, node in sim.nodes.items()
         if node.online and node.key != sim.head.key and name not in sim.rotation.waived

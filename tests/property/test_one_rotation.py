@@ -24,11 +24,9 @@ from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
-from meshd.munge.rotation import Stage as MungeStage
-from meshd.munge.rotation_world import HeadView
-from meshd.store.munge_rotations import MungeRotations
+from meshd.munge.rotation import HeadView, MungeStage
 from meshd.tailnet.admin import AuthKey
-from meshd.tailnet.rotation import Stage, why_not_abort
+from meshd.tailnet.rotation import AuthKeyStage, why_not_abort
 from tests.property.rotation_sim import TAGS, Life, SimTailnet, begin_tailnet, sha
 from tests.unit.daemon.test_munge_rotator import OLD, Head
 from tests.unit.worlds import slurm
@@ -74,11 +72,11 @@ class Both:
             return None
 
         self.munge = MungeKeyController(
-            log_of=MungeRotations(journal), store=MungeKeyStore(self.directory), credential=lambda: at_start,
+            log_of=self.life.munge_rotations, store=MungeKeyStore(self.directory), credential=lambda: at_start,
             head=self.head, agents=AgentQueues(), nodes=MungeNodes(journal, slurm, clock, 25.0),
             look_at_slurm=look, clock=clock,
         )  # fmt: skip
-        self.munge_desk = MungeKeyService(self.munge, auth_type, self.life.active_rotation, clock)
+        self.munge_desk = MungeKeyService(self.munge, auth_type, self.life.active, clock)
 
     async def restart(self) -> None:
         self.munge._steps.cancel()
@@ -126,7 +124,7 @@ class Both:
         if not self.munge.active:
             return
         if action == "waive":
-            names = tuple(self.munge.world().nodes)
+            names = tuple(self.munge.fleet().nodes)
             await self.munge_desk.ask(MungeRotationRequest(action="waive", machines=names), "root")
         else:
             await self.munge_desk.ask(MungeRotationRequest(action="abort"), "root")
@@ -173,7 +171,7 @@ async def live_through(both: Both, story: list[str]) -> None:
     await both.rounds(40)
     assert both.life.active_rotation() is None
     last = both.life.engine.last
-    aborted = last is not None and last.stage is Stage.ABORTED
+    aborted = last is not None and last.stage is AuthKeyStage.ABORTED
     in_use = both.life.store.in_use()
     assert in_use is not None
     if "file" in story and not aborted:
@@ -215,7 +213,7 @@ async def test_a_key_in_the_file_waits_for_the_munge_key(tmp_path: Path) -> None
     await both.end_munge("waive")
     await both.rounds(20)
     assert both.munge.current.stage is MungeStage.DONE
-    assert both.life.engine.last is not None and both.life.engine.last.stage is Stage.DONE
+    assert both.life.engine.last is not None and both.life.engine.last.stage is AuthKeyStage.DONE
     in_use = both.life.store.in_use()
     assert in_use is not None and in_use.sha256 == sha(both.in_file)
     assert not list(both.life.occasion.problems())

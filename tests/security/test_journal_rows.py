@@ -15,7 +15,7 @@ from meshd.daemon.head_api import problems
 from meshd.model.desired import Cooldown, Desired, Policy, Pool, Target
 from meshd.model.machine import UNREADABLE, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
-from meshd.munge.rotation import Stage as MungeStage
+from meshd.munge.rotation import MungeStage
 from meshd.munge.rotation import begin as begin_munge
 from meshd.plan.planner import plan
 from meshd.provider_api import Instance, InstanceId, InstanceState
@@ -25,8 +25,7 @@ from meshd.store.machine_keys import OpenKeys
 from meshd.store.migrations import MIGRATIONS
 from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet import machine_keys
-from meshd.tailnet.rotation import NodeStage, Rotation, RotationNode, Source
-from meshd.tailnet.rotation import Stage as AuthStage
+from meshd.tailnet.rotation import AuthKeyRotation, AuthKeyStage, KeyOrigin, NodeStage, RotationNode
 from tests.unit.worlds import AWS, FACTS, NOW, machine, slurm, snapshot
 
 FIELDS = {
@@ -232,13 +231,13 @@ def test_an_auth_rotation_that_cannot_be_read_gives_way_to_the_one_before(tmp_pa
     path = tmp_path / "j.db"
     journal = Journal(path)
     store = AuthRotations(journal)
-    first = Rotation(
+    first = AuthKeyRotation(
         id="aa",
-        stage=AuthStage.DONE,
+        stage=AuthKeyStage.DONE,
         stage_since=NOW,
         started_at=NOW,
         reason="said",
-        source=Source.FILE,
+        source=KeyOrigin.FILE,
         by="root",
         old=None,
     )

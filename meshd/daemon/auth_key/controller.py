@@ -19,19 +19,19 @@ from meshd.errors import StoreError, TailnetError
 from meshd.runtime.clock import Clock, sleep_until
 from meshd.store.auth_rotations import AuthRotations
 from meshd.tailnet.keystore import KeptKey
-from meshd.tailnet.rotation import SETTLED, NodeStage, Rotation, Source, abort, begin, waive
+from meshd.tailnet.rotation import SETTLED, AuthKeyRotation, KeyOrigin, NodeStage, abort, begin, waive
+from meshd.tailnet.rotation_fleet import AuthKeyFleet
 from meshd.tailnet.rotation_settle import settle
 from meshd.tailnet.rotation_steps import (
     STORE_PARALLEL,
-    Action,
-    Outcome,
+    RotationAction,
     RotationStep,
-    Verdict,
+    StepOutcome,
+    StepVerdict,
     begun,
     finished,
     next_steps,
 )
-from meshd.tailnet.rotation_world import World
 
 ACTIVE_S = 1.0
 IDLE_S = 5.0
@@ -47,7 +47,7 @@ class AuthKeyController:
     Args:
         log_of: the journal's part.
         means: what steps work with.
-        world: what is known now.
+        fleet: what is known now.
         clock: time.
         occasion: called when no rotation is under way: may begin one.
         look: reads the tailnet anew: a node's new key is waited for.
@@ -58,7 +58,7 @@ class AuthKeyController:
         self,
         log_of: AuthRotations,
         means: StepContext,
-        world: Callable[[], World],
+        fleet: Callable[[], AuthKeyFleet],
         clock: Clock,
         *,
         occasion: Callable[[], None],
@@ -67,7 +67,7 @@ class AuthKeyController:
     ) -> None:
         self._log = log_of
         self._means = means
-        self._world = world
+        self._fleet = fleet
         self._clock = clock
         self._occasion = occasion
         self._look = look
@@ -82,12 +82,12 @@ class AuthKeyController:
         self.problem = ""
 
     @property
-    def last(self) -> Rotation | None:
+    def last(self) -> AuthKeyRotation | None:
         """The rotation under way, else the last one."""
         return self._log.last()
 
     @property
-    def active(self) -> Rotation | None:
+    def active(self) -> AuthKeyRotation | None:
         """The rotation under way."""
         return self.last if self.last is not None and not self.last.ended else None
 
@@ -109,7 +109,7 @@ class AuthKeyController:
 
     def start(
         self,
-        source: Source,
+        source: KeyOrigin,
         *,
         by: str,
         reason: str,
@@ -117,7 +117,7 @@ class AuthKeyController:
         reauth: bool = False,
         compromised: bool = False,
         leaked_at: datetime | None = None,
-    ) -> Rotation:
+    ) -> AuthKeyRotation:
         """Begin a rotation; the caller has seen that none is under way.
 
         Args:
@@ -147,14 +147,14 @@ class AuthKeyController:
         self.wake()
         return rotation
 
-    def abort(self, by: str) -> Rotation:
+    def abort(self, by: str) -> AuthKeyRotation:
         """Ask for the way back; the caller has seen that there is one."""
         assert self.active is not None
         rotation = self._put(abort(self.active, by), self._clock.now())
         self.wake()
         return rotation
 
-    def waive(self, machine: str, by: str) -> Rotation:
+    def waive(self, machine: str, by: str) -> AuthKeyRotation:
         """Do not wait for a node any more; the caller has seen that it is waited for."""
         assert self.active is not None
         now = self._clock.now()
@@ -207,14 +207,14 @@ class AuthKeyController:
         self._tidied, self._waited_for = self.last.id, frozenset()
         log.info("rotation_ended", rotation=self.last.id, stage=self.last.stage.value, why=self.last.taken_back)
 
-    def _go_on(self, rotation: Rotation) -> None:
-        world, now = self._world(), self._clock.now()
-        self._greetings.look(world)
-        rotation = self._put(settle(rotation, world, now, self._busy), now)
-        for step in next_steps(rotation, world, now, self._busy):
-            rotation = self._put(begun(rotation, step, world, now), now)
-            if step.action is Action.REAUTH:
-                self._greetings.expect(step.machine, world.nodes[step.machine].node_key)
+    def _go_on(self, rotation: AuthKeyRotation) -> None:
+        fleet, now = self._fleet(), self._clock.now()
+        self._greetings.look(fleet)
+        rotation = self._put(settle(rotation, fleet, now, self._busy), now)
+        for step in next_steps(rotation, fleet, now, self._busy):
+            rotation = self._put(begun(rotation, step, fleet, now), now)
+            if step.action is RotationAction.REAUTH:
+                self._greetings.expect(step.machine, fleet.nodes[step.machine].node_key)
             self._busy[step] = asyncio.create_task(self._carry_out(step), name=f"rotation {step.action}")
         if any(node.stage is NodeStage.REAUTHENTICATED for node in rotation.nodes.values()) and not self._looking:
             self._looking = asyncio.create_task(self._look_again(), name="rotation look")
@@ -232,7 +232,7 @@ class AuthKeyController:
             outcome = await self._safely(self.active, step)
             if self.active is not None:
                 now = self._clock.now()
-                if outcome.verdict is not Verdict.DONE:
+                if outcome.verdict is not StepVerdict.DONE:
                     log.warning(
                         "rotation_step_failed", step=step.action.value, machine=step.machine, reason=outcome.reason
                     )
@@ -244,14 +244,14 @@ class AuthKeyController:
             del self._busy[step]
             self.wake()
 
-    async def _safely(self, rotation: Rotation, step: RotationStep) -> Outcome:
+    async def _safely(self, rotation: AuthKeyRotation, step: RotationStep) -> StepOutcome:
         try:
             return await carry_out(self._means, rotation, step)
         except Exception as error:  # a fault of our own in one step must not end the others
             log.exception("rotation_step_broke", step=step.action.value)
-            return Outcome(Verdict.AGAIN, f"a fault inside meshd: {type(error).__name__}")
+            return StepOutcome(StepVerdict.AGAIN, f"a fault inside meshd: {type(error).__name__}")
 
-    def _put(self, rotation: Rotation, now: datetime) -> Rotation:
+    def _put(self, rotation: AuthKeyRotation, now: datetime) -> AuthKeyRotation:
         return rotation if rotation is self._log.last() else self._log.put(rotation, now)
 
     # -- between rotations ----------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class AuthKeyController:
         key = self._means.store.in_use()
         if key is None:
             return
-        now_s, nodes = self._clock.monotonic_s(), self._world().nodes
+        now_s, nodes = self._clock.monotonic_s(), self._fleet().nodes
         self._asked_s = {machine: asked_s for machine, asked_s in self._asked_s.items() if machine in nodes}
         for machine, seen in nodes.items():
             asked_s = self._asked_s.get(machine)
@@ -276,7 +276,7 @@ class AuthKeyController:
     async def _keep(self, machine: str, key: KeptKey) -> None:
         try:
             outcome = await store_on(self._means, machine, key)
-            if outcome.verdict is not Verdict.DONE:
+            if outcome.verdict is not StepVerdict.DONE:
                 log.warning("auth_key_not_kept", machine=machine, reason=outcome.reason)
         except StoreError as error:
             log.warning("auth_key_not_kept", machine=machine, reason=str(error))

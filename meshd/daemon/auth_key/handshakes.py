@@ -17,7 +17,7 @@ import structlog
 from meshd.daemon.nodes.agents import Asks
 from meshd.errors import TailnetError
 from meshd.runtime.clock import Clock
-from meshd.tailnet.rotation_world import World
+from meshd.tailnet.rotation_fleet import AuthKeyFleet
 
 GREET_AFTER_S: Final = 0.25
 """The node may still be about to put its new node key to use: a packet that comes too early is lost."""
@@ -58,20 +58,20 @@ class HandshakePrimer:
         """No login is under way any more."""
         self._keys_before.clear()
 
-    def look(self, world: World) -> None:
+    def look(self, fleet: AuthKeyFleet) -> None:
         """Greet those whose new key the head's tailscaled knows now, and have the nodes of their jobs do the same.
 
         Other nodes do not talk with it, or make a session when they begin to.
         """
         for machine, before in list(self._keys_before.items()):
-            seen = world.nodes.get(machine)
+            seen = fleet.nodes.get(machine)
             if seen is not None and seen.node_key in ("", before):
                 continue
             del self._keys_before[machine]
             if seen is None or not seen.address:
                 continue
             self._begin(self._from_head(machine, seen.address))
-            for other, peer in world.nodes.items():
+            for other, peer in fleet.nodes.items():
                 if other != machine and peer.reachable and not set(peer.jobs).isdisjoint(seen.jobs):
                     self._begin(self._from_node(other, machine, seen.address, seen.node_key))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
-from meshd.daemon.active_rotation import ActiveRotation
+from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.triggers import RotationTriggers
 from meshd.model.ids import slot_order
@@ -15,9 +15,9 @@ from meshd.model.words import counted
 from meshd.runtime.clock import Clock
 from meshd.tailnet.keys import KeyFile
 from meshd.tailnet.keystore import KeptKey, KeyStore
-from meshd.tailnet.rotation import SETTLED, KeyRef, NodeStage, Rotation, RotationNode, Source, why_not_abort
+from meshd.tailnet.rotation import SETTLED, AuthKeyRotation, KeyOrigin, KeyRef, NodeStage, RotationNode, why_not_abort
+from meshd.tailnet.rotation_fleet import AuthKeyFleet, SeenNode
 from meshd.tailnet.rotation_settle import holds_up
-from meshd.tailnet.rotation_world import SeenNode, World
 
 
 class AuthKeyService:
@@ -31,8 +31,8 @@ class AuthKeyService:
         mints: the settings say that meshd mints the keys.
         can_mint: there is an API credential.
         shared_key_wanted: some machines join with a reusable key.
-        world: what is known now.
-        under_way: the rotation, of either key, that has not ended.
+        fleet: what is known now.
+        active: tells whether a rotation, of either key, is active.
         clock: time.
     """
 
@@ -46,8 +46,8 @@ class AuthKeyService:
         mints: bool,
         can_mint: bool,
         shared_key_wanted: bool,
-        world: Callable[[], World],
-        active_rotation: Callable[[], ActiveRotation | None],
+        fleet: Callable[[], AuthKeyFleet],
+        active: ActiveRotations,
         clock: Clock,
     ) -> None:
         self._engine = engine
@@ -57,8 +57,8 @@ class AuthKeyService:
         self._mints = mints
         self._can_mint = can_mint
         self._shared_key_wanted = shared_key_wanted
-        self._world = world
-        self._active_rotation = active_rotation
+        self._fleet = fleet
+        self._active = active
         self._clock = clock
 
     async def rotation(self) -> s.RotationView:
@@ -67,7 +67,7 @@ class AuthKeyService:
 
     async def rotate_key(self, request: s.RotateKeyRequest, actor: Actor) -> s.RotationView:
         """Begin one, unless `dry_run`."""
-        if (other := self._active_rotation()) is not None:
+        if (other := self._active.current()) is not None:
             raise other.refusal()
         in_use = self._store.in_use()
         shared = in_use is not None or self._shared_key_wanted
@@ -90,7 +90,7 @@ class AuthKeyService:
 
     async def abort_rotation(self, request: s.AbortRotationRequest, actor: Actor) -> s.RotationView:
         """Take it back. Asking twice is no error."""
-        active = self._active()
+        active = self._active_rotation()
         if active.aborted_by or active.taken_back:
             return self._view(active)
         if why := why_not_abort(active):
@@ -101,7 +101,7 @@ class AuthKeyService:
 
     async def waive(self, request: s.WaiveRequest, actor: Actor) -> s.RotationView:
         """Do not wait for a node. Waiving twice is no error."""
-        active = self._active()
+        active = self._active_rotation()
         name = next((m for m, n in active.nodes.items() if request.machine in {m, n.slot} and _open(n)), "")
         if not name:
             name = next((m for m, n in active.nodes.items() if request.machine in {m, n.slot}), "")
@@ -111,12 +111,12 @@ class AuthKeyService:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _active(self) -> Rotation:
+    def _active_rotation(self) -> AuthKeyRotation:
         if self._engine.active is None:
             raise Refused("no rotation is under way", "`meshctl rotate-key` begins one")
         return self._engine.active
 
-    def _nothing_shared(self, request: s.RotateKeyRequest) -> Source:
+    def _nothing_shared(self, request: s.RotateKeyRequest) -> KeyOrigin:
         """No key is shared: spares can be exchanged, and logins made anew."""
         if not self._can_mint:
             raise Refused(
@@ -124,40 +124,40 @@ class AuthKeyService:
                 "credential to mint others",
                 "give it one (docs/tailnet.md, Let meshd mint keys)",
             )
-        spares = any(node.spare_at is not None for node in self._world().nodes.values())
+        spares = any(node.spare_at is not None for node in self._fleet().nodes.values())
         if request.reauth or request.compromised or spares:
-            return Source.NONE
+            return KeyOrigin.NONE
         raise Refused(
             "there is no key to rotate: each machine joined with a key of its own, for one use, and no node holds a "
             "spare one now",
             "`meshctl rotate-key --reauth` has every node log in anew, each with a new key of its own",
         )
 
-    def _source(self, in_use: KeptKey | None) -> tuple[Source, KeptKey | None]:
+    def _source(self, in_use: KeptKey | None) -> tuple[KeyOrigin, KeptKey | None]:
         """Where the new key comes from: a file with another key than the one in use, else the API."""
         found = None if self._mints else self._occasion.in_file()
         if found is not None and in_use is not None and found.sha256 != in_use.sha256:
             stale = found.sha256 == in_use.file_sha256 and self._can_mint
             if not stale:
-                return Source.FILE, found
+                return KeyOrigin.FILE, found
         if self._can_mint:
-            return Source.MINTED, None
+            return KeyOrigin.MINTED, None
         restart = "" if self._file.watched else ", then `systemctl restart meshd`"
         raise Refused(
             f"there is no new auth key: {self._file.name} has the one in use, and meshd has no credential to mint one",
             f"put a new reusable key there{restart}: meshd gives it to all nodes by itself (docs/tailnet.md, Rotation)",
         )
 
-    def _steps(self, request: s.RotateKeyRequest, source: Source, in_use: KeptKey | None) -> list[str]:
-        world, old = self._world(), (in_use.id or in_use.sha256[:12]) if in_use else "none"
-        nodes = sorted(world.nodes.values(), key=lambda node: slot_order(node.slot))
+    def _steps(self, request: s.RotateKeyRequest, source: KeyOrigin, in_use: KeptKey | None) -> list[str]:
+        fleet, old = self._fleet(), (in_use.id or in_use.sha256[:12]) if in_use else "none"
+        nodes = sorted(fleet.nodes.values(), key=lambda node: slot_order(node.slot))
         own = [node.slot for node in nodes if node.own_key]
         spare = [node.slot for node in nodes if node.own_key and node.spare_at is not None]
         lines = []
         if request.compromised:
             keys = " and ".join([f"the key in use, {old}"] * (in_use is not None) + ["all spare keys"] * bool(spare))
             lines.append(f"revoke {keys}, and list the devices born since" if keys else "list the newest devices")
-        if source is not Source.NONE:
+        if source is not KeyOrigin.NONE:
             lines += self._steps_of_shared(source, old, [node for node in nodes if not node.own_key])
         if spare:
             lines.append(
@@ -169,15 +169,15 @@ class AuthKeyService:
             lines.append(anew + each * bool(own))
         elif own and not spare:
             lines.append(f"nothing on {', '.join(own)}: they joined with keys of their own and hold no spare one yet")
-        if source is not Source.NONE and not request.compromised:
+        if source is not KeyOrigin.NONE and not request.compromised:
             lines.append(f"revoke {old} when every node is confirmed or waived")
         return lines
 
-    def _steps_of_shared(self, source: Source, old: str, keep: list[SeenNode]) -> list[str]:
+    def _steps_of_shared(self, source: KeyOrigin, old: str, keep: list[SeenNode]) -> list[str]:
         away = [node.slot for node in keep if not node.reachable]
         pending = f"; pending: {', '.join(away)}" if away else ""
         lines = [
-            f"mint a key like {old}" if source is Source.MINTED else f"take the new key from {self._file.name}",
+            f"mint a key like {old}" if source is KeyOrigin.MINTED else f"take the new key from {self._file.name}",
             "prove it: a throw-away device joins with it",
             "give it to machines that are launched from now on",
         ]
@@ -185,16 +185,16 @@ class AuthKeyService:
             lines.append(f"give it to {counted(len(keep), 'node')}, verified by its sha256{pending}")
         return lines
 
-    def _view(self, rotation: Rotation | None) -> s.RotationView:
+    def _view(self, rotation: AuthKeyRotation | None) -> s.RotationView:
         in_use = self._store.in_use()
-        world = self._world()
+        fleet = self._fleet()
         base = s.RotationView(
             at=self._clock.now(), in_use=_key(in_use.ref()) if in_use else None,
-            own_key_nodes=sorted((node.slot for node in world.nodes.values() if node.own_key), key=slot_order),
+            own_key_nodes=sorted((node.slot for node in fleet.nodes.values() if node.own_key), key=slot_order),
         )  # fmt: skip
         if rotation is None:
             return base
-        held = {} if rotation.ended else holds_up(rotation, world)
+        held = {} if rotation.ended else holds_up(rotation, fleet)
         return base.model_copy(
             update={
                 "id": rotation.id, "stage": rotation.stage.value, "stage_since": rotation.stage_since,
@@ -211,7 +211,7 @@ class AuthKeyService:
                     for n in rotation.newcomers
                 ],
                 "nodes": [
-                    _node(machine, node, world, held.get(machine, ""))
+                    _node(machine, node, fleet, held.get(machine, ""))
                     for machine, node in sorted(rotation.nodes.items(), key=lambda pair: slot_order(pair[1].slot))
                 ],
             }
@@ -230,8 +230,8 @@ def _key(ref: KeyRef | None) -> s.KeyRow | None:
     )  # fmt: skip
 
 
-def _node(machine: str, node: RotationNode, world: World, held: str) -> s.RotationNodeRow:
-    seen = world.nodes.get(machine)
+def _node(machine: str, node: RotationNode, fleet: AuthKeyFleet, held: str) -> s.RotationNodeRow:
+    seen = fleet.nodes.get(machine)
     state = node.stage.value
     if _open(node) and (seen is None or not seen.reachable):
         state = "pending"

@@ -1,4 +1,4 @@
-"""Carries out the steps of a rotation. Each may be carried out twice, and each ends in an Outcome, not in an error."""
+"""Carries out the steps of a rotation. A step may be carried out twice, and ends in a StepOutcome, not in an error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from meshd.tailnet.admin import AuthKey, Device, KeyApi
 from meshd.tailnet.canary import Proof
 from meshd.tailnet.keys import Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
-from meshd.tailnet.rotation import KeyRef, Newcomer, Rotation, Source, Stage
-from meshd.tailnet.rotation_steps import Action, Outcome, RotationStep, Verdict
+from meshd.tailnet.rotation import AuthKeyRotation, AuthKeyStage, KeyOrigin, KeyRef, Newcomer
+from meshd.tailnet.rotation_steps import RotationAction, RotationStep, StepOutcome, StepVerdict
 
 STORE_TIMEOUT_S = 30.0
 REAUTH_TIMEOUT_S = 150.0
@@ -83,7 +83,7 @@ class StepContext:
     head_address: Callable[[], str] = lambda: ""
 
 
-async def carry_out(means: StepContext, rotation: Rotation, step: RotationStep) -> Outcome:
+async def carry_out(means: StepContext, rotation: AuthKeyRotation, step: RotationStep) -> StepOutcome:
     """Do it.
 
     Args:
@@ -92,26 +92,26 @@ async def carry_out(means: StepContext, rotation: Rotation, step: RotationStep) 
         step: one that `next_steps` asked for.
     """
     work = {
-        Action.MINT: _mint,
-        Action.PROVE: _prove,
-        Action.SWITCH: _switch,
-        Action.SWITCH_BACK: _switch_back,
-        Action.REVOKE_OLD: _revoke_old,
-        Action.DISCARD_NEW: _discard_new,
+        RotationAction.MINT: _mint,
+        RotationAction.PROVE: _prove,
+        RotationAction.SWITCH: _switch,
+        RotationAction.SWITCH_BACK: _switch_back,
+        RotationAction.REVOKE_OLD: _revoke_old,
+        RotationAction.DISCARD_NEW: _discard_new,
     }
     try:
-        if step.action is Action.STORE:
+        if step.action is RotationAction.STORE:
             return await _store(means, rotation, step.machine)
-        if step.action is Action.REAUTH:
+        if step.action is RotationAction.REAUTH:
             return await _reauth(means, rotation, step.machine)
         return await work[step.action](means, rotation)
     except TailnetRefused as error:
-        return Outcome(Verdict.REFUSED, str(error))
+        return StepOutcome(StepVerdict.REFUSED, str(error))
     except (TailnetError, StoreError) as error:
-        return Outcome(Verdict.AGAIN, str(error))
+        return StepOutcome(StepVerdict.AGAIN, str(error))
 
 
-async def _mint(means: StepContext, rotation: Rotation) -> Outcome:
+async def _mint(means: StepContext, rotation: AuthKeyRotation) -> StepOutcome:
     kept = means.store.kept(rotation.id, "new")
     if kept is None:
         if means.minter is None:
@@ -120,10 +120,10 @@ async def _mint(means: StepContext, rotation: Rotation) -> Outcome:
         tags = means.chosen_tags or (old.tags if old else ()) or (rotation.old.tags if rotation.old else ())
         kept = await means.minter.next(rotation.id, old, tags or means.fleet_tags() or means.minter.tags)
         means.store.keep(rotation.id, "new", kept)
-    return Outcome(Verdict.DONE, key=kept.ref())
+    return StepOutcome(StepVerdict.DONE, key=kept.ref())
 
 
-async def _prove(means: StepContext, rotation: Rotation) -> Outcome:
+async def _prove(means: StepContext, rotation: AuthKeyRotation) -> StepOutcome:
     kept = _kept_new(means, rotation)
     record = await _record(means, kept.ref())
     if record is not None:
@@ -144,7 +144,7 @@ async def _prove(means: StepContext, rotation: Rotation) -> Outcome:
         tags=proof.tags,
     )  # fmt: skip
     means.store.keep(rotation.id, "new", kept)
-    return Outcome(Verdict.DONE, key=kept.ref(), warnings=warnings)
+    return StepOutcome(StepVerdict.DONE, key=kept.ref(), warnings=warnings)
 
 
 def _check_record(record: AuthKey) -> None:
@@ -158,7 +158,7 @@ def _check_record(record: AuthKey) -> None:
         )
 
 
-def _check_tags(means: StepContext, rotation: Rotation, proof: Proof, record: AuthKey | None) -> tuple[str, ...]:
+def _check_tags(means: StepContext, rotation: AuthKeyRotation, proof: Proof, record: AuthKey | None) -> tuple[str, ...]:
     """Other tags are another owner: a node that logged in anew with them would be another device.
 
     Returns:
@@ -181,81 +181,83 @@ def _check_tags(means: StepContext, rotation: Rotation, proof: Proof, record: Au
     return ()
 
 
-async def _switch(means: StepContext, rotation: Rotation) -> Outcome:
+async def _switch(means: StepContext, rotation: AuthKeyRotation) -> StepOutcome:
     new, in_use = _kept_new(means, rotation), means.store.in_use()
     if in_use is None or in_use.sha256 != new.sha256:
         if in_use is not None:
             means.store.keep(rotation.id, "old", in_use)
         seen = new.sha256
-        if rotation.source is Source.MINTED:  # what the file has, if there is one, is no news
+        if rotation.source is KeyOrigin.MINTED:  # what the file has, if there is one, is no news
             seen = (in_use.file_sha256 or in_use.sha256) if in_use else ""
         means.store.use(replace(new, file_sha256=seen))
-    return Outcome(Verdict.DONE)
+    return StepOutcome(StepVerdict.DONE)
 
 
-async def _switch_back(means: StepContext, rotation: Rotation) -> Outcome:
+async def _switch_back(means: StepContext, rotation: AuthKeyRotation) -> StepOutcome:
     old, new = means.store.kept(rotation.id, "old"), means.store.kept(rotation.id, "new")
     if old is None:
         raise TailnetError("the old key is not kept in meshd's state directory any more")
-    seen = new.sha256 if new and rotation.source is Source.FILE else old.file_sha256
+    seen = new.sha256 if new and rotation.source is KeyOrigin.FILE else old.file_sha256
     means.store.use(replace(old, file_sha256=seen))
-    return Outcome(Verdict.DONE)
+    return StepOutcome(StepVerdict.DONE)
 
 
-async def _store(means: StepContext, rotation: Rotation, machine: str) -> Outcome:
+async def _store(means: StepContext, rotation: AuthKeyRotation, machine: str) -> StepOutcome:
     if means.machine_store.get(machine).own_key:
         why = await means.spares.provide(machine, rotation.started_at)
-        return Outcome(Verdict.AGAIN, why) if why else Outcome(Verdict.DONE)
+        return StepOutcome(StepVerdict.AGAIN, why) if why else StepOutcome(StepVerdict.DONE)
     kept = means.store.kept(rotation.id, "old" if rotation.taken_back else "new")
     if kept is None:
         raise TailnetError("the key is not kept in meshd's state directory any more")
     return await store_on(means, machine, kept)
 
 
-async def store_on(means: StepContext, machine: str, key: KeptKey) -> Outcome:
+async def store_on(means: StepContext, machine: str, key: KeptKey) -> StepOutcome:
     """Give a node an auth key to keep; its agent reads it back and tells its sha256."""
     result = await means.agents.ask(machine, "auth_key", {"key": key.secret}, STORE_TIMEOUT_S, first=True)
     if result is None:
-        return Outcome(Verdict.AGAIN, f"its agent did not answer within {STORE_TIMEOUT_S:g} s")
+        return StepOutcome(StepVerdict.AGAIN, f"its agent did not answer within {STORE_TIMEOUT_S:g} s")
     if not result.ok:
-        return Outcome(Verdict.AGAIN, result.detail or "its agent did not say why")
+        return StepOutcome(StepVerdict.AGAIN, result.detail or "its agent did not say why")
     if result.data.get("sha256") != key.sha256:
-        return Outcome(Verdict.AGAIN, "its agent stored another key than it was given")
+        return StepOutcome(StepVerdict.AGAIN, "its agent stored another key than it was given")
     if means.machine_store.get(machine).auth_key != key.sha256:
         means.machine_store.change(
             machine, "auth_key", f"keeps the auth key {key.id or key.sha256[:12]}", auth_key=key.sha256
         )
-    return Outcome(Verdict.DONE)
+    return StepOutcome(StepVerdict.DONE)
 
 
-async def _reauth(means: StepContext, rotation: Rotation, machine: str) -> Outcome:
+async def _reauth(means: StepContext, rotation: AuthKeyRotation, machine: str) -> StepOutcome:
     args: dict[str, Any] = {"attempt": rotation.attempt(machine)}
     if means.machine_store.get(machine).own_key:
         args["key"] = (await means.own_keys.for_login(machine, args["attempt"])).secret
     result = await means.agents.ask(machine, "reauth", args, REAUTH_TIMEOUT_S)
     if result is None:
-        return Outcome(Verdict.AGAIN, f"its agent did not answer within {REAUTH_TIMEOUT_S:g} s")
+        return StepOutcome(StepVerdict.AGAIN, f"its agent did not answer within {REAUTH_TIMEOUT_S:g} s")
     if not result.ok:
-        return Outcome(Verdict.REFUSED, result.detail or "its agent did not say why")
+        return StepOutcome(StepVerdict.REFUSED, result.detail or "its agent did not say why")
     gap = result.data.get("gap_s")
-    return Outcome(
-        Verdict.DONE, node_key=str(result.data.get("node_key", "")),
+    return StepOutcome(
+        StepVerdict.DONE, node_key=str(result.data.get("node_key", "")),
         gap_s=float(gap) if isinstance(gap, int | float) else 0.0,
     )  # fmt: skip
 
 
-async def _revoke_old(means: StepContext, rotation: Rotation) -> Outcome:
+async def _revoke_old(means: StepContext, rotation: AuthKeyRotation) -> StepOutcome:
     old = rotation.old
-    first = rotation.stage is Stage.REVOKE_FIRST
+    first = rotation.stage is AuthKeyStage.REVOKE_FIRST
     spares_since = await means.spares.revoke(rotation.started_at) if first else None
     if old is None and first and means.api is None:
-        return Outcome(Verdict.REFUSED, "there is no credential for the tailnet's API any more: nothing can be revoked")
+        return StepOutcome(
+            StepVerdict.REFUSED, "there is no credential for the tailnet's API any more: nothing can be revoked"
+        )
     if old is None:
         born = rotation.leaked_at or spares_since or rotation.started_at
-        return Outcome(Verdict.DONE, newcomers=await _newcomers(means, born) if first else ())
+        return StepOutcome(StepVerdict.DONE, newcomers=await _newcomers(means, born) if first else ())
     by_hand = f"meshd cannot revoke the old key {old.id or 'of the file'}: do it in the control server's admin console"
     if means.api is None or not old.id:
-        return Outcome(Verdict.REFUSED if first else Verdict.DONE, by_hand, warnings=(by_hand,))
+        return StepOutcome(StepVerdict.REFUSED if first else StepVerdict.DONE, by_hand, warnings=(by_hand,))
     try:
         record = await means.api.get_key(old.id)
         await means.api.revoke_key(old.id)
@@ -263,16 +265,18 @@ async def _revoke_old(means: StepContext, rotation: Rotation) -> Outcome:
     except TailnetRefused as error:
         if first:
             raise
-        return Outcome(Verdict.DONE, warnings=(f"{by_hand} ({error})",))
+        return StepOutcome(StepVerdict.DONE, warnings=(f"{by_hand} ({error})",))
     if record is None and not first:
-        return Outcome(Verdict.DONE, warnings=(f"the tailnet's API does not know the old key {old.id} (any more)",))
+        return StepOutcome(
+            StepVerdict.DONE, warnings=(f"the tailnet's API does not know the old key {old.id} (any more)",)
+        )
     if record is None:
         raise TailnetRefused(f"the tailnet's API does not know the old key {old.id}: {by_hand}")
     if after is not None and after.valid:
-        return Outcome(Verdict.AGAIN, f"the old key {old.id} is still valid after it was revoked")
+        return StepOutcome(StepVerdict.AGAIN, f"the old key {old.id} is still valid after it was revoked")
     log.info("auth_key_revoked", key_id=old.id, rotation=rotation.id)
     since = rotation.leaked_at or (record.created if record else None)
-    return Outcome(Verdict.DONE, newcomers=await _newcomers(means, since) if first else ())
+    return StepOutcome(StepVerdict.DONE, newcomers=await _newcomers(means, since) if first else ())
 
 
 async def _newcomers(means: StepContext, since: datetime | None) -> tuple[Newcomer, ...]:
@@ -295,20 +299,20 @@ async def _newcomers(means: StepContext, since: datetime | None) -> tuple[Newcom
     return tuple(sorted(found, key=lambda one: (bool(one.machine), one.hostname)))
 
 
-async def _discard_new(means: StepContext, rotation: Rotation) -> Outcome:
-    if rotation.source is Source.FILE or means.minter is None or means.api is None:
-        return Outcome(Verdict.DONE)
+async def _discard_new(means: StepContext, rotation: AuthKeyRotation) -> StepOutcome:
+    if rotation.source is KeyOrigin.FILE or means.minter is None or means.api is None:
+        return StepOutcome(StepVerdict.DONE)
     try:
         await means.minter.revoke_lost(rotation.id)
         if rotation.new is not None and rotation.new.id:
             await means.api.revoke_key(rotation.new.id)
     except TailnetRefused as error:
         key = rotation.new.id if rotation.new else "that was minted"
-        return Outcome(Verdict.DONE, warnings=(f"revoke the key {key} in the admin console: {error}",))
-    return Outcome(Verdict.DONE)
+        return StepOutcome(StepVerdict.DONE, warnings=(f"revoke the key {key} in the admin console: {error}",))
+    return StepOutcome(StepVerdict.DONE)
 
 
-def _kept_new(means: StepContext, rotation: Rotation) -> KeptKey:
+def _kept_new(means: StepContext, rotation: AuthKeyRotation) -> KeptKey:
     kept = means.store.kept(rotation.id, "new")
     if kept is None:
         raise TailnetRefused("the new key is not kept in meshd's state directory any more")

@@ -10,14 +10,14 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.active_rotation import ActiveRotation
+from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.errors import TailnetError
 from meshd.model.words import ending
 from meshd.runtime.clock import Clock
 from meshd.tailnet.keys import KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
-from meshd.tailnet.rotation import Rotation, Source, Stage
+from meshd.tailnet.rotation import AuthKeyRotation, AuthKeyStage, KeyOrigin
 
 URGENT: Final = timedelta(days=3)
 AGAIN_AFTER: Final = timedelta(hours=1)
@@ -37,7 +37,7 @@ class Due:
         new: the key of the file.
     """
 
-    source: Source
+    source: KeyOrigin
     reason: str
     new: KeptKey | None = None
 
@@ -53,7 +53,7 @@ class RotationTriggers:
         ahead: how long before its end a key is replaced.
         expires: the end of the key in use as the API tells it, when the store does not know it.
         engine: begins rotations.
-        under_way: the rotation, of either key, that has not ended: the next one waits for its end.
+        active: tells whether a rotation, of either key, is active: the next one waits for its end.
         clock: time.
     """
 
@@ -67,7 +67,7 @@ class RotationTriggers:
         ahead: timedelta,
         expires: Callable[[], datetime | None],
         engine: Callable[[], AuthKeyController],
-        active_rotation: Callable[[], ActiveRotation | None],
+        active: ActiveRotations,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -77,14 +77,14 @@ class RotationTriggers:
         self._ahead = ahead
         self._expires = expires
         self._engine = engine
-        self._active_rotation = active_rotation
+        self._active = active
         self._clock = clock
         self._file_problem = ""
         self._put_off = ""
 
     def __call__(self) -> None:
         """Begin a rotation when one is due and none is under way. Raises TailnetError or StoreError."""
-        due, other = self._due(), self._active_rotation()
+        due, other = self._due(), self._active.current()
         put_off = due.reason if due is not None and other is not None else ""
         if put_off and put_off != self._put_off:
             log.info("rotation_put_off", reason=put_off, active_rotation=other.text if other else "")
@@ -98,12 +98,12 @@ class RotationTriggers:
             return None
         found = None if self._mints else self.new_in_file(last)
         if found is not None:
-            return Due(Source.FILE, f"a new key was put into {self._file.name}", found)
-        aborted_at = last.ended_at if last is not None and last.stage is Stage.ABORTED else None
+            return Due(KeyOrigin.FILE, f"a new key was put into {self._file.name}", found)
+        aborted_at = last.ended_at if last is not None and last.stage is AuthKeyStage.ABORTED else None
         if aborted_at is not None and self._clock.now() < aborted_at + AGAIN_AFTER:
             return None
         reason = self._why_mint(in_use)
-        return Due(Source.MINTED, reason) if reason else None
+        return Due(KeyOrigin.MINTED, reason) if reason else None
 
     def in_file(self) -> KeptKey | None:
         """The key of the file; None when there is none or it cannot be read, which `problems` tells."""
@@ -117,7 +117,7 @@ class RotationTriggers:
         self._file_problem = ""
         return found
 
-    def new_in_file(self, last: Rotation | None) -> KeptKey | None:
+    def new_in_file(self, last: AuthKeyRotation | None) -> KeptKey | None:
         """A key in the file that was not looked at yet."""
         in_use, found = self._store.in_use(), self.in_file()
         if found is None or in_use is None or found.sha256 in {in_use.sha256, in_use.file_sha256}:
@@ -147,7 +147,7 @@ class RotationTriggers:
         last = engine.last
         if last is not None:
             yield from _of_rotation(last, now, in_use)
-        if self._put_off and (other := self._active_rotation()) is not None:
+        if self._put_off and (other := self._active.current()) is not None:
             text = f"the auth key shall be rotated ({self._put_off}), and waits: {other.text}"
             yield _problem("info", text, f"it begins by itself after that; `{other.command} --status` tells more")
         end = (in_use.expires or self._expires()) if in_use else None
@@ -165,14 +165,14 @@ class RotationTriggers:
         return _problem("error" if end - URGENT <= now else "warning", text, cure)
 
 
-def _of_rotation(rotation: Rotation, now: datetime, in_use: KeptKey | None) -> Iterable[ProblemView]:
+def _of_rotation(rotation: AuthKeyRotation, now: datetime, in_use: KeptKey | None) -> Iterable[ProblemView]:
     name = "the rotation of the auth key"
-    refused = rotation.stage is Stage.ABORTED and rotation.taken_back and not rotation.aborted_by
-    if refused and rotation.source is Source.FILE:
+    refused = rotation.stage is AuthKeyStage.ABORTED and rotation.taken_back and not rotation.aborted_by
+    if refused and rotation.source is KeyOrigin.FILE:
         text = f"the new auth key of the file is not used: {rotation.taken_back}"
         cure = "put another one there, or `meshctl rotate-key` to try it again; the old key stays in use while it works"
         yield _problem("error", text, cure, rotation.ended_at)
-    elif refused or (rotation.stage is Stage.ABORTED and rotation.aborted_by == "meshd"):
+    elif refused or (rotation.stage is AuthKeyStage.ABORTED and rotation.aborted_by == "meshd"):
         text = f"{name} was taken back: {rotation.taken_back}"
         yield _problem("error", text, "`meshctl rotate-key` tries again", rotation.ended_at)
     if rotation.ended:
@@ -181,7 +181,7 @@ def _of_rotation(rotation: Rotation, now: datetime, in_use: KeptKey | None) -> I
     if rotation.failure:
         cure = "meshd tries again; `meshctl rotate-key --abort` takes it back"
         yield _problem("warning", f"{name} ({rotation.stage.value}): {rotation.failure}", cure)
-    if rotation.stage is Stage.HOLD and held_s > HOLD_LONG_S:
+    if rotation.stage is AuthKeyStage.HOLD and held_s > HOLD_LONG_S:
         text = f"{name} waits for nodes for {held_s / 3600:.0f} h, and the old key is valid until then"
         yield _problem("error", text, "`meshctl rotate-key --status` shows them; `--waive NODE` or `--abort`")
     elif in_use is not None:

@@ -10,11 +10,10 @@ import structlog
 
 from meshd import config
 from meshd.config import Settings, TailnetSettings
-from meshd.daemon.active_rotation import ActiveRotation
+from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.handshakes import HandshakePrimer
 from meshd.daemon.auth_key.machine_keys import MachineKeys
-from meshd.daemon.auth_key.rotation_view import reachable, world_of
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import Prover, StepContext
@@ -34,8 +33,8 @@ from meshd.tailnet.keys import AuthKeys, KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore
 from meshd.tailnet.machine_keys import EXPOSED_CURE, KeyMode, KeyModes, modes_of
 from meshd.tailnet.off_api import OffApi
-from meshd.tailnet.rotation import Stage, logs_in
-from meshd.tailnet.rotation_world import World
+from meshd.tailnet.rotation import AuthKeyStage, logs_in
+from meshd.tailnet.rotation_fleet import AuthKeyFleet, fleet_of, reachable
 
 SILENT_POLLS = 2.5
 """An agent that has not spoken for so many polls' length cannot be reached."""
@@ -45,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sights:
-    """What is seen of the world, asked anew each time, and how to make oneself seen.
+    """What is seen of the fleet, asked anew each time, and how to make oneself seen.
 
     Attributes:
         key_record: what the API tells of the key in use; None when it does not.
@@ -91,7 +90,8 @@ def build(
     agents: AgentQueues,
     prover: Prover,
     sights: Sights,
-    active_rotation: Callable[[], ActiveRotation | None],
+    rotations: AuthRotations,
+    active: ActiveRotations,
     user_data_private: Mapping[str, bool],
 ) -> AuthKeyParts:
     """Make the parts.
@@ -103,7 +103,8 @@ def build(
         agents: asks nodes.
         prover: proves a key.
         sights: what is seen.
-        active_rotation: tells the rotation, of either key, that has not ended.
+        rotations: of the auth key.
+        active: tells whether a rotation, of either key, is active.
         user_data_private: of each enabled provider.
 
     Raises:
@@ -122,9 +123,9 @@ def build(
 
     silent_s = SILENT_POLLS * settings.node_api.poll_hold_s
 
-    def world() -> World:
+    def fleet() -> AuthKeyFleet:
         in_use = store.in_use()
-        return world_of(
+        return fleet_of(
             machine_store.journal.machines(), sights.tailnet(), sights.slurm(), in_use=in_use.sha256 if in_use else "",
             now=clock.now(), silent_s=silent_s, spare_at=lambda machine: spares.held_since(machine),
         )  # fmt: skip
@@ -167,7 +168,7 @@ def build(
     def rotated_at() -> datetime | None:
         """A rotation that was taken back, or is under way and paces itself, exchanges nothing by the way."""
         last = engine.last
-        return last.started_at if last is not None and last.stage is Stage.DONE else None
+        return last.started_at if last is not None and last.stage is AuthKeyStage.DONE else None
 
     spares = SpareKeys(
         own_keys, agents, machine_store, clock, reachable=lambda machine: reachable(machine, clock.now(), silent_s),
@@ -185,15 +186,15 @@ def build(
     )  # fmt: skip
     occasion = RotationTriggers(
         store, file, minter, mints=mints, ahead=timedelta(days=tailnet.rotate_before_expiry_d), expires=expires,
-        engine=lambda: engine, active_rotation=active_rotation, clock=clock,
+        engine=lambda: engine, active=active, clock=clock,
     )  # fmt: skip
     engine = AuthKeyController(
-        AuthRotations(machine_store.journal), means, world, clock, occasion=occasion, look=sights.look,
+        rotations, means, fleet, clock, occasion=occasion, look=sights.look,
         greetings=HandshakePrimer(sights.greet, agents, clock),
     )  # fmt: skip
     desk = AuthKeyService(
         engine, occasion, store, file, mints=mints, can_mint=minter is not None,
-        shared_key_wanted=modes.shared_key_wanted, world=world, active_rotation=active_rotation, clock=clock,
+        shared_key_wanted=modes.shared_key_wanted, fleet=fleet, active=active, clock=clock,
     )  # fmt: skip
     keys = AuthKeys(store, file, minter if mints else None, clock)
     return AuthKeyParts(keys, file, own_keys, spares, modes, api, engine, occasion, desk)

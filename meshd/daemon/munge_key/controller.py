@@ -17,9 +17,8 @@ from meshd.daemon.nodes.agents import AgentQueues
 from meshd.errors import MungeError
 from meshd.munge.key import fingerprint, make_key
 from meshd.munge.keystore import MungeKeyStore
-from meshd.munge.rotation import AT_ONE_MOMENT, Rotation, Stage, begin, key_in_force
+from meshd.munge.rotation import AT_ONE_MOMENT, MungeFleet, MungeRotation, MungeStage, begin, key_in_force
 from meshd.munge.rotation_steps import MakeKeys, SwitchTimings, abort, decide
-from meshd.munge.rotation_world import World
 from meshd.runtime.clock import Clock
 from meshd.store.munge_rotations import MungeRotations
 
@@ -66,7 +65,6 @@ class MungeKeyController:
         self._steps = MungeSteps(head, agents, self._key, self.timings.away_s, clock, self._awake.set)
         self._settled = asyncio.Event()
         self.problem = ""
-        self.rotation = log_of.last()
         self._note_settled()
         self._loaded: dict[str, SecretBytes] = {}
         self._rules = True
@@ -84,6 +82,11 @@ class MungeKeyController:
         if rotation is None or not self._rules:
             return self._credential()
         return self._key(key_in_force(rotation, self.head.view.key, self._clock.now()))
+
+    @property
+    def rotation(self) -> MungeRotation | None:
+        """The newest one; None when there never was one."""
+        return self._log.last()
 
     @property
     def active(self) -> bool:
@@ -114,7 +117,7 @@ class MungeKeyController:
         elif self._rules and self.rotation is not None and heard.key not in {"", self.rotation.target}:
             self.turn()
 
-    def begin(self, by: str, waived: tuple[str, ...]) -> Rotation:
+    def begin(self, by: str, waived: tuple[str, ...]) -> MungeRotation:
         """Begin a rotation; the caller has seen that none is under way.
 
         Raises:
@@ -130,14 +133,14 @@ class MungeKeyController:
         self._awake.set()
         return self.current
 
-    def abort(self, by: str) -> Rotation:
+    def abort(self, by: str) -> MungeRotation:
         """Take the way back. Raises IllegalMove when none is under way, StoreError."""
         self._write(abort(self.current, self._clock.now(), self.timings, by), f"everybody keeps the old key, said {by}")
         self._steps.cancel()
         self._awake.set()
         return self.current
 
-    def waive(self, machines: tuple[str, ...], by: str) -> Rotation:
+    def waive(self, machines: tuple[str, ...], by: str) -> MungeRotation:
         """Do not wait for these machines. Raises StoreError."""
         waived = tuple(sorted({*self.current.waived, *machines}))
         self._write(replace(self.current, waived=waived), f"not waited for, said {by}: {', '.join(machines)}")
@@ -145,16 +148,16 @@ class MungeKeyController:
         return self.current
 
     @property
-    def current(self) -> Rotation:
+    def current(self) -> MungeRotation:
         """The newest rotation. Raises MungeError when there never was one."""
         if self.rotation is None:
             raise MungeError("the munge key was never rotated")
         return self.rotation
 
-    def world(self) -> World:
+    def fleet(self) -> MungeFleet:
         """As it is known just now."""
         nodes = self._nodes.views(self._steps.failures, self._steps.switching)
-        return World(self.head.view, nodes, self._store.fingerprints())
+        return MungeFleet(self.head.view, nodes, self._store.fingerprints())
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -163,7 +166,7 @@ class MungeKeyController:
         try:
             while True:
                 if self.active:
-                    if self.current.stage in {Stage.VERIFY, Stage.CHECK}:
+                    if self.current.stage in {MungeStage.VERIFY, MungeStage.CHECK}:
                         await asyncio.gather(self.head.look(), self._look_at_slurm())
                     self.turn()
                 try:
@@ -184,7 +187,7 @@ class MungeKeyController:
         for _ in range(TURNS_MAX):
             before = self.current
             try:
-                decision = decide(before, self.world(), self._clock.now(), self.timings)
+                decision = decide(before, self.fleet(), self._clock.now(), self.timings)
                 if decision.rotation != before:
                     self._write(decision.rotation, _told(before, decision.rotation))
                 for step in decision.steps:
@@ -203,17 +206,17 @@ class MungeKeyController:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _write(self, rotation: Rotation, text: str) -> None:
+    def _write(self, rotation: MungeRotation, text: str) -> None:
         before = self.rotation
         if rotation.ended:
             rotation = self._with_figures(rotation)
-        self.rotation = self._log.put(rotation, text, self._clock.now())
+        self._log.put(rotation, text, self._clock.now())
         self._note_settled()
         if text:
             log.info("munge_rotation", stage=rotation.stage.value, text=text)
         if before is not None and before.stage is not rotation.stage:
             self._steps.rest_no_more()
-            if rotation.stage is Stage.RETURN:
+            if rotation.stage is MungeStage.RETURN:
                 self._steps.cancel()
             elif rotation.ended:
                 self._end(rotation)
@@ -224,7 +227,7 @@ class MungeKeyController:
         else:
             self._settled.set()
 
-    def _end(self, rotation: Rotation) -> None:
+    def _end(self, rotation: MungeRotation) -> None:
         self._steps.cancel()
         self._loaded = {rotation.target: self._key(rotation.target)}
         self._store.erase_but(rotation.target)
@@ -262,10 +265,10 @@ class MungeKeyController:
         if earliest <= stopped <= started <= latest:
             self._away[machine] = (float(stopped), float(started))
 
-    def _with_figures(self, rotation: Rotation) -> Rotation:
+    def _with_figures(self, rotation: MungeRotation) -> MungeRotation:
         away = [*self._away.values(), self.head.away] if self.head.away else list(self._away.values())
         known = [one for one in away if one]
-        if rotation.stage is not Stage.DONE or not known:
+        if rotation.stage is not MungeStage.DONE or not known:
             return rotation
         spread_s = max(started for _, started in known) - min(stopped for stopped, _ in known)
         longest_s = max(started - stopped for stopped, started in known)
@@ -279,17 +282,17 @@ def _is(credential: Callable[[], SecretBytes], name: str) -> bool:
         return False
 
 
-def _told(before: Rotation, now: Rotation) -> str:
+def _told(before: MungeRotation, now: MungeRotation) -> str:
     """The event's text; "" for a change that is not worth one."""
     if before.stage is now.stage:
         return "" if not now.failure or before.failure == now.failure else now.failure
     texts = {
-        Stage.STAGE: f"the munge key {now.new} was made and is being laid beside {now.old}",
-        Stage.SWITCH: "the munge key is staged everywhere: head and nodes switch at one moment",
-        Stage.VERIFY: "the head has the new munge key: each node proves that it has it too",
-        Stage.RETURN: f"everybody goes back to the old munge key: {now.taken_back}",
-        Stage.CHECK: "the head has the old munge key again: each node proves it",
-        Stage.DONE: f"the munge key is {now.new} everywhere",
-        Stage.ABORTED: f"the munge key stays {now.old}: {now.taken_back}",
+        MungeStage.STAGE: f"the munge key {now.new} was made and is being laid beside {now.old}",
+        MungeStage.SWITCH: "the munge key is staged everywhere: head and nodes switch at one moment",
+        MungeStage.VERIFY: "the head has the new munge key: each node proves that it has it too",
+        MungeStage.RETURN: f"everybody goes back to the old munge key: {now.taken_back}",
+        MungeStage.CHECK: "the head has the old munge key again: each node proves it",
+        MungeStage.DONE: f"the munge key is {now.new} everywhere",
+        MungeStage.ABORTED: f"the munge key stays {now.old}: {now.taken_back}",
     }
     return texts.get(now.stage, "")

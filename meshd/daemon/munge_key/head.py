@@ -17,7 +17,7 @@ from meshd.errors import MungeError, SlurmError
 from meshd.munge.client import MungeClient
 from meshd.munge.headkey import ANSWER, REQUEST
 from meshd.munge.key import fingerprint
-from meshd.munge.rotation_world import HeadView
+from meshd.munge.rotation import HeadView
 from meshd.runtime.clock import Clock
 from meshd.slurm.client import SlurmClient
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from meshd.api.node_schema import PollIn
 from meshd.model.machine import IN_SLURM, Machine
 from meshd.model.observed import SlurmView
-from meshd.munge.rotation_world import NodeView
+from meshd.munge.rotation import NodeView
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 

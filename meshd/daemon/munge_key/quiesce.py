@@ -1,17 +1,16 @@
-"""Holds back what asks much of Slurm while head and nodes change the munge key: some seconds, and never for long."""
+"""Makes others wait while head and nodes switch to another munge key: a few seconds, and HOLD_MAX_S at most."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import structlog
 
-from meshd.munge.rotation import Rotation, unsettles_slurm
+from meshd.munge.rotation import unsettles_slurm
 from meshd.runtime.clock import Clock
+from meshd.store.munge_rotations import MungeRotations
 
 LOOK_S = 0.1
 HOLD_MAX_S = 60.0
-"""Nobody waits for longer, also when the clock was set back."""
+"""Also when the clock was set back."""
 
 log = structlog.get_logger(__name__)
 
@@ -20,22 +19,22 @@ class Quiesce:
     """See the module.
 
     Args:
-        rotation: the newest rotation of the munge key.
+        rotations: of the munge key.
         clock: time.
     """
 
-    def __init__(self, rotation: Callable[[], Rotation | None], clock: Clock) -> None:
-        self._rotation = rotation
+    def __init__(self, rotations: MungeRotations, clock: Clock) -> None:
+        self._rotations = rotations
         self._clock = clock
 
     @property
     def on(self) -> bool:
-        """What need not happen now had better wait."""
-        rotation = self._rotation()
+        """Slurm's daemons may refuse each other now, so work that can wait should wait."""
+        rotation = self._rotations.last()
         return rotation is not None and unsettles_slurm(rotation, self._clock.now())
 
     async def wait_until_quiet(self) -> None:
-        """Return when Slurm's daemons understand each other: at once, but in the middle of a change of the key."""
+        """Return when Slurm's daemons accept each other's credentials: at once, except during a switch of the key."""
         if not self.on:
             return
         began_s = self._clock.monotonic_s()

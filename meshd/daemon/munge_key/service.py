@@ -6,15 +6,14 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.daemon.active_rotation import ActiveRotation
+from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.head_api.check_rows import fail, ok, warn
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.errors import MungeError, SlurmError
 from meshd.model.ids import slot_order
 from meshd.model.words import counted
 from meshd.munge.key import fingerprint
-from meshd.munge.rotation import Rotation, Stage, begin
-from meshd.munge.rotation_world import standing, waits_for
+from meshd.munge.rotation import MungeRotation, MungeStage, begin, standing, waits_for
 from meshd.runtime.clock import Clock
 
 SLURM_USES_MUNGE = "auth/munge"
@@ -27,7 +26,7 @@ class MungeKeyService:
     Args:
         rotator: does the work.
         auth_type: Slurm's AuthType; raises SlurmError.
-        under_way: the rotation, of either key, that has not ended.
+        active: tells whether a rotation, of either key, is active.
         clock: time.
     """
 
@@ -35,12 +34,12 @@ class MungeKeyService:
         self,
         rotator: MungeKeyController,
         auth_type: Callable[[], Awaitable[str]],
-        active_rotation: Callable[[], ActiveRotation | None],
+        active: ActiveRotations,
         clock: Clock,
     ) -> None:
         self._rotator = rotator
         self._auth_type = auth_type
-        self._active_rotation = active_rotation
+        self._active = active
         self._clock = clock
 
     def view(self) -> s.MungeRotationView:
@@ -63,7 +62,7 @@ class MungeKeyService:
 
     async def _begin(self, request: s.MungeRotationRequest, by: str) -> s.MungeRotationView:
         await self._check_slurm()
-        if (other := self._active_rotation()) is not None:
+        if (other := self._active.current()) is not None:
             raise other.refusal()
         waived = self._names(request.machines)
         if request.dry_run:
@@ -101,7 +100,7 @@ class MungeKeyService:
         made_at, now = await self._rotator.head.made_at(), self._clock.now()
         days = (now - made_at).days
         age = f"of {made_at:%Y-%m-%d}, {days} day{'' if days == 1 else 's'} old"
-        nodes = self._rotator.world().nodes.values()
+        nodes = self._rotator.fleet().nodes.values()
         others = sorted(node.slot for node in nodes if node.key not in {"", self._key()})
         if others:
             text = f"another one than the head's is on {counted(len(others), 'node')}: {', '.join(others[:10])}"
@@ -119,7 +118,7 @@ class MungeKeyService:
                                 cure=cure)  # fmt: skip
         if rotation is None or rotation.ended or not rotation.failure:
             return
-        severity = "error" if rotation.stage in {Stage.RETURN, Stage.CHECK} else "warning"
+        severity = "error" if rotation.stage in {MungeStage.RETURN, MungeStage.CHECK} else "warning"
         yield s.ProblemView(
             severity=severity, text=f"the munge key's rotation ({rotation.stage.value}): {rotation.failure}",
             cure=f"{cure}; --waive MACHINE goes on without one, --abort takes it back", since=rotation.stage_since,
@@ -127,9 +126,9 @@ class MungeKeyService:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _view(self, rotation: Rotation) -> s.MungeRotationView:
-        world = self._rotator.world()
-        waiting = waits_for(rotation, world)
+    def _view(self, rotation: MungeRotation) -> s.MungeRotationView:
+        fleet = self._rotator.fleet()
+        waiting = waits_for(rotation, fleet)
         return s.MungeRotationView(
             at=self._clock.now(), key=self._key(), id=rotation.id, stage=rotation.stage.value,
             stage_since=rotation.stage_since, active=not rotation.ended, started_at=rotation.started_at,
@@ -141,23 +140,23 @@ class MungeKeyService:
                     machine=name, slot=node.slot, key=node.key, state=standing(rotation, node),
                     reason=waiting.get(name, "") or node.problem,
                 )
-                for name, node in sorted(world.nodes.items(), key=lambda item: slot_order(item[1].slot))
+                for name, node in sorted(fleet.nodes.items(), key=lambda item: slot_order(item[1].slot))
             ],
         )  # fmt: skip
 
     def _preview(self, waived: tuple[str, ...]) -> s.MungeRotationView:
         """As it would begin; nothing is written down."""
         now = self._clock.now()
-        would = begin("", self._key(), now, "", waived).moved(Stage.STAGE, now, new="?")
-        world, timings = self._rotator.world(), self._rotator.timings
+        would = begin("", self._key(), now, "", waived).moved(MungeStage.STAGE, now, new="?")
+        fleet, timings = self._rotator.fleet(), self._rotator.timings
         nodes = [
             s.MungeNodeRow(
                 machine=name, slot=node.slot, key=node.key, state=standing(would, node),
-                reason="" if node.reachable else waits_for(would, world).get(name, "it gets the key when it is back"),
+                reason="" if node.reachable else waits_for(would, fleet).get(name, "it gets the key when it is back"),
             )
-            for name, node in sorted(world.nodes.items(), key=lambda item: slot_order(item[1].slot))
+            for name, node in sorted(fleet.nodes.items(), key=lambda item: slot_order(item[1].slot))
         ]  # fmt: skip
-        reached = sum(node.reachable for node in world.nodes.values())
+        reached = sum(node.reachable for node in fleet.nodes.values())
         return s.MungeRotationView(
             at=now, key=self._key(), old=self._key(), nodes=nodes,
             steps=[
@@ -177,7 +176,7 @@ class MungeKeyService:
 
     def _names(self, asked: Iterable[str]) -> tuple[str, ...]:
         """Machines, by their own names or their slots'."""
-        nodes = self._rotator.world().nodes
+        nodes = self._rotator.fleet().nodes
         by_any = {**{node.slot: name for name, node in nodes.items()}, **{name: name for name in nodes}}
         unknown = [one for one in asked if one not in by_any]
         if unknown:

@@ -12,8 +12,8 @@ from pydantic import SecretBytes, SecretStr
 
 from meshd.api.node_schema import Verb, key_b64
 from meshd.daemon.nodes.agents import AgentQueues
+from meshd.munge.rotation import HeadView
 from meshd.munge.rotation_steps import PutNode, RestartSlurmd, StageHead, StageNode, SwitchHead, SwitchNode
-from meshd.munge.rotation_world import HeadView
 from meshd.runtime.clock import Clock
 
 AGAIN_S = 2.0

@@ -14,8 +14,8 @@ from meshd.api.node_schema import ResultIn
 from meshd.api.schema import RotateKeyRequest
 from meshd.daemon.auth_key.handshakes import GREET_AFTER_S, GREETINGS, HandshakePrimer
 from meshd.errors import TailnetError
-from meshd.tailnet.rotation import Stage
-from meshd.tailnet.rotation_world import SeenNode, World
+from meshd.tailnet.rotation import AuthKeyStage
+from meshd.tailnet.rotation_fleet import AuthKeyFleet, SeenNode
 from tests.clocks import HandClock
 from tests.property.rotation_sim import Life, begin_tailnet
 
@@ -44,25 +44,25 @@ class Town:
         self.asked.append((machine, verb, args))
         return None
 
-    async def look(self, world: World) -> None:
-        self.greetings.look(world)
+    async def look(self, fleet: AuthKeyFleet) -> None:
+        self.greetings.look(fleet)
         for _ in range(4 * GREETINGS):
             await asyncio.sleep(0)
 
 
-def world(node_key: str, **others: SeenNode) -> World:
+def fleet(node_key: str, **others: SeenNode) -> AuthKeyFleet:
     one = SeenNode("h100-1", reachable=True, address="100.64.0.2", jobs=("7", "9"), node_key=node_key)
-    return World({"one": one, **others})
+    return AuthKeyFleet({"one": one, **others})
 
 
 async def test_once_the_head_sees_the_new_key_and_not_before() -> None:
     town = Town()
     town.greetings.expect("one", OLD)
     for key in (OLD, ""):  # "": the head's tailscaled cannot be asked
-        await town.look(world(key))
+        await town.look(fleet(key))
     assert town.pinged == [] and town.greetings.expected
-    await town.look(world(NEW))
-    await town.look(world(NEW))
+    await town.look(fleet(NEW))
+    await town.look(fleet(NEW))
     assert town.pinged == ["100.64.0.2"] and not town.greetings.expected
     assert town.clock.slept == [GREET_AFTER_S], "the node may be about to put its key to use"
 
@@ -76,7 +76,7 @@ async def test_the_nodes_of_its_jobs_greet_it_too() -> None:
         "idle": SeenNode("h100-4", reachable=True),
         "away": SeenNode("h100-5", jobs=("7",)),
     }
-    await town.look(world(NEW, **others))
+    await town.look(fleet(NEW, **others))
     assert town.asked == [("of_its_job", "greet", {"address": "100.64.0.2", "node_key": NEW})]
 
 
@@ -84,18 +84,18 @@ async def test_the_nodes_of_its_jobs_greet_it_too() -> None:
 async def test_a_node_that_does_not_answer_is_tried_a_few_times(deaf: int, pings: int) -> None:
     town = Town(deaf=deaf)
     town.greetings.expect("one", OLD)
-    await town.look(world(NEW))
+    await town.look(fleet(NEW))
     assert len(town.pinged) == pings
 
 
 async def test_who_is_gone_or_whose_login_is_over_is_not_waited_for() -> None:
     town = Town()
     town.greetings.expect("one", OLD)
-    await town.look(World({}))
+    await town.look(AuthKeyFleet({}))
     assert not town.greetings.expected
     town.greetings.expect("one", OLD)
     town.greetings.forget()
-    await town.look(world(NEW))
+    await town.look(fleet(NEW))
     assert town.pinged == []
 
 
@@ -117,7 +117,7 @@ async def test_a_rotation_greets_every_node_and_hears_the_tailnet_only_then(tmp_
         life.engine.tailnet_changed()
         heard += life.engine._awake.is_set()
         await life.tick()
-    assert life.engine.last is not None and life.engine.last.stage is Stage.DONE
+    assert life.engine.last is not None and life.engine.last.stage is AuthKeyStage.DONE
     addresses = {node.name: node.address for node in net.nodes.values()}
     assert sorted(address for by, address in net.greeted if by == "head") == sorted(addresses.values())
     pairs = {(by, address) for by in addresses for at, address in addresses.items() if by != at}

@@ -17,7 +17,7 @@ from pydantic import SecretBytes
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn
-from meshd.daemon.active_rotation import active_rotation
+from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.service import MungeKeyService
@@ -25,9 +25,8 @@ from meshd.daemon.nodes.agents import AgentQueues
 from meshd.model.machine import Phase
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
-from meshd.munge.rotation import Rotation, Stage
+from meshd.munge.rotation import HeadView, MungeRotation, MungeStage
 from meshd.munge.rotation_steps import SwitchTimings
-from meshd.munge.rotation_world import HeadView
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
 from meshd.store.munge_rotations import MungeRotations
@@ -156,16 +155,15 @@ class Lab:
             return self.auth
 
         clock = LoopClock()
+        rotations = MungeRotations(self.journal)
         nodes = MungeNodes(self.journal, lambda: self.seen, clock, -14.5)
         self.rotator = MungeKeyController(
-            log_of=MungeRotations(self.journal), store=MungeKeyStore(self.directory),
+            log_of=rotations, store=MungeKeyStore(self.directory),
             credential=lambda: self.credential, head=self.head, agents=self.agents, nodes=nodes,
             look_at_slurm=look, clock=clock, timings=TIMINGS,
         )  # fmt: skip
-        self.auth_rotations = AuthRotations(self.journal)
-        self.desk = MungeKeyService(
-            self.rotator, auth, lambda: active_rotation(self.auth_rotations.last(), self.rotator.rotation), clock
-        )
+        active = ActiveRotations(AuthRotations(self.journal), rotations)
+        self.desk = MungeKeyService(self.rotator, auth, active, clock)
 
     def node(self, number: int) -> Agent:
         one = machine(Phase.READY, index=number)
@@ -187,7 +185,7 @@ class Lab:
         self._make()
         self.start()
 
-    async def until(self, stage: Stage, timeout_s: float = 10.0) -> Rotation:
+    async def until(self, stage: MungeStage, timeout_s: float = 10.0) -> MungeRotation:
         for _ in range(round(timeout_s / 0.01)):
             if self.task is not None and self.task.done():
                 self.task.result()
@@ -219,7 +217,7 @@ async def with_nodes(lab: Lab, count: int) -> list[Agent]:
     agents = [lab.node(number) for number in range(1, count + 1)]
     for agent in agents:
         agent.start()
-    await eventually(lambda: all(node.reachable for node in lab.rotator.world().nodes.values()))
+    await eventually(lambda: all(node.reachable for node in lab.rotator.fleet().nodes.values()))
     lab.start()
     return agents
 
@@ -234,7 +232,7 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path:
     assert (begun.active, begun.old, begun.stage) == (True, OLD_NAME, "generate")
     with pytest.raises(Refused, match="one rotation at a time: the munge key"):
         await lab.ask()
-    done = await lab.until(Stage.DONE)
+    done = await lab.until(MungeStage.DONE)
     assert {agent.name_of("key") for agent in agents} == {lab.head.key, done.new} == {done.new}
     assert sorted(done.confirmed) == sorted(agent.name for agent in agents)
     assert done.longest_away_ms == pytest.approx(100, abs=1)
@@ -252,24 +250,24 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path:
     assert fingerprint(lab.rotator.key_for_joining()) == done.new
     # And once more.
     await lab.ask()
-    second = await lab.until(Stage.DONE)
+    second = await lab.until(MungeStage.DONE)
     assert second.old == done.new != second.new
     assert lab.desk.view().key == second.new
 
 
-@pytest.mark.parametrize("stage", [Stage.GENERATE, Stage.STAGE, Stage.SWITCH, Stage.VERIFY])
+@pytest.mark.parametrize("stage", [MungeStage.GENERATE, MungeStage.STAGE, MungeStage.SWITCH, MungeStage.VERIFY])
 @in_loop_time
-async def test_killed_in_a_stage_it_goes_on(lab: Lab, stage: Stage) -> None:
+async def test_killed_in_a_stage_it_goes_on(lab: Lab, stage: MungeStage) -> None:
     agents = await with_nodes(lab, 2)
-    if stage is Stage.STAGE:
+    if stage is MungeStage.STAGE:
         agents[1].deaf = ("stage",)
-    if stage is Stage.VERIFY:
+    if stage is MungeStage.VERIFY:
         agents[1].deaf = ("switch", "put")
     await lab.ask()
     await lab.until(stage)
     await lab.restart()
     agents[1].deaf = ()
-    done = await lab.until(Stage.DONE)
+    done = await lab.until(MungeStage.DONE)
     assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {done.new}
 
 
@@ -278,12 +276,12 @@ async def test_a_head_that_cannot_change_takes_all_back(lab: Lab) -> None:
     agents = await with_nodes(lab, 2)
     agents[0].deaf = ("stage",)
     await lab.ask()
-    await lab.until(Stage.STAGE)
+    await lab.until(MungeStage.STAGE)
     await eventually(lambda: bool(lab.head.staged))
     lab.head.refuses, agents[0].deaf = "systemd says no", ()
-    await lab.until(Stage.RETURN)
+    await lab.until(MungeStage.RETURN)
     lab.head.refuses = ""
-    ended = await lab.until(Stage.ABORTED)
+    ended = await lab.until(MungeStage.ABORTED)
     assert "systemd says no" in ended.taken_back
     assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
     assert fingerprint(lab.rotator.key_for_joining()) == OLD_NAME
@@ -294,11 +292,11 @@ async def test_after_the_cause_is_mended_it_can_be_begun_again(lab: Lab) -> None
     await with_nodes(lab, 1)
     lab.head.refuses = "nobody serves"
     await lab.ask()
-    ended = await lab.until(Stage.ABORTED)
+    ended = await lab.until(MungeStage.ABORTED)
     assert "nobody serves" in ended.taken_back
     lab.head.refuses = ""
     await lab.ask()
-    await lab.until(Stage.DONE)
+    await lab.until(MungeStage.DONE)
 
 
 @in_loop_time
@@ -310,7 +308,7 @@ async def test_doctor_tells_the_age_and_who_has_another_key(lab: Lab) -> None:
     lab.head.days = 400
     assert (await lab.desk.check()).status == "warn"
     agent.keys["key"] = b"x" * 1024
-    await eventually(lambda: {node.key for node in lab.rotator.world().nodes.values()} == {agent.name_of("key")})
+    await eventually(lambda: {node.key for node in lab.rotator.fleet().nodes.values()} == {agent.name_of("key")})
     row = await lab.desk.check()
     assert row.status == "fail"
     assert "h100-1" in row.text
@@ -322,8 +320,8 @@ async def test_when_most_nodes_do_not_follow_all_go_back(lab: Lab) -> None:
     for agent in agents[:2]:
         agent.deaf = ("switch", "put")
     await lab.ask()
-    await lab.until(Stage.RETURN)
-    ended = await lab.until(Stage.ABORTED)
+    await lab.until(MungeStage.RETURN)
+    ended = await lab.until(MungeStage.ABORTED)
     assert "1 of 3 nodes" in ended.taken_back
     assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
 
@@ -333,9 +331,9 @@ async def test_one_that_does_not_follow_is_shown_and_can_be_waived(lab: Lab) -> 
     agents = await with_nodes(lab, 3)
     agents[0].deaf = ("switch", "put")
     await lab.ask()
-    await lab.until(Stage.VERIFY)
+    await lab.until(MungeStage.VERIFY)
     await asyncio.sleep(TIMINGS.verify_s + 0.2)
-    assert lab.rotator.current.stage is Stage.VERIFY
+    assert lab.rotator.current.stage is MungeStage.VERIFY
     (problem,) = lab.desk.problem()
     assert agents[0].name in problem.text
     row = next(row for row in lab.desk.view().nodes if row.machine == agents[0].name)
@@ -345,7 +343,7 @@ async def test_one_that_does_not_follow_is_shown_and_can_be_waived(lab: Lab) -> 
     with pytest.raises(BadRequest):
         await lab.ask("waive")
     await lab.ask("waive", "h100-1")
-    await lab.until(Stage.DONE)
+    await lab.until(MungeStage.DONE)
 
 
 @in_loop_time
@@ -355,14 +353,14 @@ async def test_a_silent_node_with_a_job_is_waited_for_and_one_that_is_down_is_no
     lab.seen = slurm(*lab.seen.nodes.values(), jobs={"7": "h100-2"})
     await asyncio.sleep(0.6)
     view = await lab.ask()
-    await lab.until(Stage.STAGE)
+    await lab.until(MungeStage.STAGE)
     await asyncio.sleep(0.3)
-    assert lab.rotator.current.stage is Stage.STAGE
+    assert lab.rotator.current.stage is MungeStage.STAGE
     assert "jobs are on it" in lab.rotator.current.failure
     # Slurm gives its job to another node: nothing is lost any more.
     down = replace(lab.seen.nodes["h100-2"], states=frozenset({"DOWN", "NOT_RESPONDING"}))
     lab.seen = slurm(lab.seen.nodes["h100-1"], down)
-    done = await lab.until(Stage.DONE)
+    done = await lab.until(MungeStage.DONE)
     states = {row.machine: row.state for row in lab.desk.view().nodes}
     assert states == {agents[0].name: "confirmed", agents[1].name: "offline"}
     # It comes back, with the old key: it gets the new one before anything else.
@@ -382,7 +380,7 @@ async def test_one_that_is_slow_to_tell_is_not_changed_twice(lab: Lab) -> None:
     for agent in agents:
         agent.pause_s = 0.2  # the head is done, and sees them with the old key
     await lab.ask()
-    await lab.until(Stage.DONE)
+    await lab.until(MungeStage.DONE)
     assert {agent.verbs.count("switch") for agent in agents} == {1}
     assert "put" not in {verb for agent in agents for verb in agent.verbs}
 
@@ -392,11 +390,11 @@ async def test_who_asks_in_the_middle_of_the_change_waits_for_its_end(lab: Lab) 
     await with_nodes(lab, 1)
     assert await lab.rotator.switched(0.0)
     await lab.ask()
-    await lab.until(Stage.SWITCH)
+    await lab.until(MungeStage.SWITCH)
     assert not await lab.rotator.switched(0.01)
     assert await lab.rotator.switched(5.0)
     assert lab.head.key == lab.rotator.current.new
-    await lab.until(Stage.DONE)
+    await lab.until(MungeStage.DONE)
 
 
 @in_loop_time
@@ -406,15 +404,15 @@ async def test_abort(lab: Lab) -> None:
         await lab.ask("abort")
     agents[0].deaf = ("stage",)
     await lab.ask()
-    await lab.until(Stage.STAGE)
+    await lab.until(MungeStage.STAGE)
     view = await lab.ask("abort")
     assert (view.stage, view.taken_back) == ("aborted", "aborted by root")
     assert lab.head.key == OLD_NAME
     agents[0].deaf, agents[1].deaf = (), ("switch", "put")
     await lab.ask()
-    await lab.until(Stage.VERIFY)
+    await lab.until(MungeStage.VERIFY)
     assert (await lab.ask("abort")).stage == "return"
-    await lab.until(Stage.ABORTED)
+    await lab.until(MungeStage.ABORTED)
     assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
 
 
@@ -423,7 +421,7 @@ async def test_the_head_s_key_was_changed_by_hand(lab: Lab) -> None:
     lab.head.key = "f" * 16
     lab.start()
     await lab.ask()
-    ended = await lab.until(Stage.ABORTED)
+    ended = await lab.until(MungeStage.ABORTED)
     assert "systemctl restart munge meshd" in ended.taken_back
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -16,7 +17,8 @@ from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.munge_key.quiesce import HOLD_MAX_S, Quiesce
 from meshd.model.machine import Phase
 from meshd.model.plan import MarkReady, StartSlurmd
-from meshd.munge.rotation import UNSETTLED_MAX_S, Rotation, Stage, begin
+from meshd.munge.rotation import UNSETTLED_MAX_S, MungeRotation, MungeStage, begin
+from meshd.store.munge_rotations import MungeRotations
 from tests.unit.daemon.small import Small
 from tests.unit.test_slurm_publish import JumpingClock, World, wanted
 from tests.unit.worlds import NOW, machine, node
@@ -28,15 +30,18 @@ class Change:
     def __init__(self, clock: JumpingClock, ends_after_s: float) -> None:
         self.clock = clock
         self.ends_at_s = clock.time_s + ends_after_s
-        staged = replace(begin("r", "old", clock.now(), "root"), new="new").moved(Stage.STAGE, clock.now())
-        self.at: Rotation = staged.moved(Stage.SWITCH, clock.now())
-        self.quiesce = Quiesce(lambda: self.at, clock)
+        staged = replace(begin("r", "old", clock.now(), "root"), new="new").moved(MungeStage.STAGE, clock.now())
+        self.at: MungeRotation = staged.moved(MungeStage.SWITCH, clock.now())
+        self.quiesce = Quiesce(cast("MungeRotations", self), clock)
         clock.on_sleep = self.look
+
+    def last(self) -> MungeRotation:
+        return self.at
 
     def look(self) -> None:
         if self.clock.time_s >= self.ends_at_s and not self.at.ended:
             now = self.clock.now()
-            self.at = self.at.moved(Stage.VERIFY, now).moved(Stage.DONE, now)
+            self.at = self.at.moved(MungeStage.VERIFY, now).moved(MungeStage.DONE, now)
 
 
 async def published(world: World, change: Change, wants: Callable[[], None]) -> list[str]:
@@ -87,7 +92,7 @@ async def test_what_is_asked_for_meanwhile_is_one_reconfigure_after_it(world: Wo
 async def test_a_change_that_is_stuck_does_not_hold_it_back_for_long(world: World) -> None:
     change = Change(world.clock, 1e9)
     await published(world, change, lambda: world.publisher.request(wanted("a-1")))
-    assert change.at.stage is Stage.SWITCH
+    assert change.at.stage is MungeStage.SWITCH
     assert set(world.publisher.published) == {"a-1"}
     assert UNSETTLED_MAX_S <= world.clock.time_s < UNSETTLED_MAX_S + 3
 
@@ -114,7 +119,7 @@ async def test_a_restart_that_waited_for_jobs_looks_once_more(tmp_path: Path) ->
         def later() -> None:
             if world.clock.time_s >= 2.5 and change.at.id == "r":
                 again = replace(begin("r2", "new", world.clock.now(), "root"), new="newer")
-                change.at = again.moved(Stage.STAGE, world.clock.now()).moved(Stage.SWITCH, world.clock.now())
+                change.at = again.moved(MungeStage.STAGE, world.clock.now()).moved(MungeStage.SWITCH, world.clock.now())
                 change.ends_at_s = world.clock.time_s + 9.0
             change.look()
             assert world.restarts == 0 or change.at.ended

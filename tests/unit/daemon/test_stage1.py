@@ -11,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from meshd.config import ClusterSettings, Settings
+from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.wiring import AuthKeyParts, Sights, build
 from meshd.daemon.head_api import problems
 from meshd.daemon.machines.cloud_steps import CloudSteps
@@ -22,7 +23,9 @@ from meshd.errors import Transient, Uncertain
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Unavailable
 from meshd.model.plan import AdoptOrphan, Launch
+from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
+from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.off_api import OffApi
 from tests.unit.daemon.small import Cloud, HandClock
@@ -87,9 +90,12 @@ class Birth:
             raise AssertionError("nobody logs in anew here")
 
         nothing: Any = SimpleNamespace()
+        rotations = AuthRotations(self.journal)
         self.auth: AuthKeyParts = build(
             settings, self.clock, self.machine_store, AgentQueues(), nothing,
-            Sights(lambda: dark, lambda: dark, lambda: None, look, greet), lambda: None, {"aws": False, "closed": True},
+            Sights(lambda: dark, lambda: dark, lambda: None, look, greet), rotations,
+            ActiveRotations(rotations, MungeRotations(self.journal)),
+            {"aws": False, "closed": True},
         )  # fmt: skip
         providers: Any = {"aws": self.cloud}
         self.stage1 = UserDataMaker(

@@ -1,20 +1,66 @@
-"""What a rotation is told of the machines. No I/O."""
+"""PURE: what is known of the machines that may hold an auth key."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
-from meshd.tailnet.rotation_world import SeenNode, World
 
 MAY_HOLD_A_KEY = IN_SLURM | {Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING}
 REAUTH_MIN_VERSION = (1, 90)
 """Older tailscales drop the link when they log in anew."""
 
 
-def world_of(
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    """A machine that may hold an auth key, as it is known now.
+
+    Attributes:
+        sha256: of the key that it was born with or that it last told to hold; "" when not known.
+        reachable: its agent speaks with the head.
+        jobs: those that hold it.
+        node_key: its public key as the head's tailscaled sees it.
+        online: the head's tailscaled sees it online.
+        reauth_problem: why it cannot log in anew; "" when it can.
+        own_key: it was born with a key of its own and keeps none but a spare: it is given one when it logs in anew.
+        spare_at: when the spare that it holds was asked for; None when it holds none.
+        born_at: when its create call was made; None when not known.
+    """
+
+    slot: str
+    sha256: str = ""
+    reachable: bool = False
+    address: str = ""
+    jobs: tuple[str, ...] = ()
+    node_key: str = ""
+    online: bool = False
+    reauth_problem: str = ""
+    own_key: bool = False
+    spare_at: datetime | None = None
+    born_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuthKeyFleet:
+    """What is known now.
+
+    Attributes:
+        nodes: every machine that was launched and is not on its way out, by name.
+        jobs_known: Slurm can be read: else nobody knows which nodes work.
+        peers_known: the head's tailscaled can be read and believed.
+        in_use: sha256 of the key that launches have.
+    """
+
+    nodes: Mapping[str, SeenNode]
+    jobs_known: bool = True
+    peers_known: bool = True
+    in_use: str = ""
+
+
+def fleet_of(
     machines: Iterable[Machine],
     tailnet: Observation[TailnetView],
     slurm: Observation[SlurmView],
@@ -23,8 +69,8 @@ def world_of(
     now: datetime,
     silent_s: float,
     spare_at: Callable[[Machine], datetime | None],
-) -> World:
-    """The world as a rotation sees it.
+) -> AuthKeyFleet:
+    """The fleet as a rotation sees it now.
 
     Args:
         machines: all that are not GONE.
@@ -55,7 +101,7 @@ def world_of(
             spare_at=spare_at(machine) if machine.own_key else None,
             born_at=machine.launch_called_at,
         )
-    return World(nodes, jobs_known=view is not None, peers_known=peers_known, in_use=in_use)
+    return AuthKeyFleet(nodes, jobs_known=view is not None, peers_known=peers_known, in_use=in_use)
 
 
 def reachable(machine: Machine, now: datetime, silent_s: float) -> bool:
