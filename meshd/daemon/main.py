@@ -272,8 +272,8 @@ class Daemon:
                 providers=self._providers,
                 poll_hold_s=self.settings.node_api.poll_hold_s,
             ),
-            blocks=self._journal.blocks(now),
-            cooled=self._journal.cooled(now),
+            cooldowns=self._journal.cooldowns(now),
+            expired_cooldowns=self._journal.expired_cooldowns(now),
         )
 
     async def _key_record(self) -> AuthKey | None:

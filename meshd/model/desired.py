@@ -134,7 +134,7 @@ class Policy:
     """A price that is older than this is stale: under a budget it is told, or not used at all."""
 
 
-class Cause(StrEnum):
+class CooldownCause(StrEnum):
     """Why something is left alone."""
 
     PAUSE = "pause"
@@ -149,7 +149,7 @@ class Cause(StrEnum):
     """Its machines were rented and ended by their cloud, which said why: no capacity, no quota, a broken image."""
 
 
-TRIED_ALONE = frozenset({Cause.BOOTS, Cause.ENDED})
+TRIED_ALONE = frozenset({CooldownCause.BOOTS, CooldownCause.ENDED})
 """After such a cool-down one machine is tried alone, and its being READY proves it."""
 
 
@@ -167,7 +167,7 @@ class Cooldown:
     until: datetime
     reason: str
     strikes: int = 1
-    cause: Cause = Cause.REFUSED
+    cause: CooldownCause = CooldownCause.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +176,16 @@ class Desired:
 
     Attributes:
         targets: by pool, those that somebody has set.
-        blocks: what is left alone now.
-        cooled: what was left alone not long ago, remembered for its strikes.
+        cooldowns: what is left alone now.
+        expired_cooldowns: what was left alone not long ago, remembered for its strikes.
     """
 
     cluster: str
     pools: Mapping[str, Pool]
     targets: Mapping[str, Target]
     policy: Policy = field(default_factory=Policy)
-    blocks: Mapping[str, Cooldown] = field(default_factory=dict)
-    cooled: Mapping[str, Cooldown] = field(default_factory=dict)
+    cooldowns: Mapping[str, Cooldown] = field(default_factory=dict)
+    expired_cooldowns: Mapping[str, Cooldown] = field(default_factory=dict)
 
     def target(self, pool: Pool) -> Target | None:
         """What a pool shall have: what was said, or else its own least; None: it is held as it is."""

@@ -16,7 +16,7 @@ from meshd import gpus
 from meshd.model.desired import Cooldown, Pool, Target
 from meshd.plan.cover import Cost, Cover, Need, cheapest, units
 from meshd.plan.gang import Group, group_of, place
-from meshd.plan.placement import Miss, blocked_by, misses, ranked
+from meshd.plan.placement import Miss, cooldown_of, misses, ranked
 from meshd.provider_api import Offer
 
 
@@ -150,7 +150,7 @@ def considered(
     offers: Iterable[Offer],
     pool: Pool,
     target: Target,
-    blocks: Mapping[str, Cooldown],
+    cooldowns: Mapping[str, Cooldown],
     chosen: Collection[str],
     now: datetime,
     selection: Selection | None = None,
@@ -161,7 +161,7 @@ def considered(
         offers: of all providers.
         pool: whose machines they would be.
         target: of that pool.
-        blocks: what is left alone for a while.
+        cooldowns: what is left alone for a while.
         chosen: keys of the offers that are taken; all of them are among the result.
         now: UTC.
         selection: what was chosen from; None when nothing is to be rented.
@@ -171,7 +171,7 @@ def considered(
         merely dearer, and for one whose turn it is not.
     """
     offers = list(offers)
-    good = ranked(offers, pool, target, blocks, now)
+    good = ranked(offers, pool, target, cooldowns, now)
     taken = [offer for offer in good if offer.key in chosen]
     beside = [offer for offer in good if offer.key not in chosen][:GOOD_MAX]
     for offer in [one for one in good if one in taken or one in beside]:
@@ -192,7 +192,7 @@ def considered(
         if against:
             yield offer, OfferRule.MISFIT, "; ".join(miss.text for miss in against)
         else:
-            yield offer, OfferRule.COOLING, _cooling(offer, blocks, now, pool)
+            yield offer, OfferRule.COOLING, _cooling(offer, cooldowns, now, pool)
 
 
 def _why_not_taken(offer: Offer, chosen: bool, selection: Selection | None) -> tuple[OfferRule, str]:
@@ -201,6 +201,6 @@ def _why_not_taken(offer: Offer, chosen: bool, selection: Selection | None) -> t
     return deciding_rule(offer, selection) if selection is not None else (OfferRule.NEXT, "")
 
 
-def _cooling(offer: Offer, blocks: Mapping[str, Cooldown], now: datetime, pool: Pool) -> str:
-    block = blocked_by(offer, blocks, now, pool.name)
-    return f"cooling down until {block.until:%H:%M:%S} UTC: {block.reason}" if block else ""
+def _cooling(offer: Offer, cooldowns: Mapping[str, Cooldown], now: datetime, pool: Pool) -> str:
+    cooldown = cooldown_of(offer, cooldowns, now, pool.name)
+    return f"cooling down until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}" if cooldown else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from meshd.model.desired import Cause, Cooldown
+from meshd.model.desired import Cooldown, CooldownCause
 from meshd.model.machine import FailureCause, Machine
 from meshd.plan.failure_rules import counts_in_a_row
 from meshd.runtime.pauses import growing_pause_s
@@ -24,9 +24,9 @@ DOUBLINGS_MOST = 4
 """A pool's breaker: its cool-down doubles so often at most."""
 
 
-def remembered(block: Cooldown, now: datetime) -> bool:
-    """Whether a block, in force or over, still counts."""
-    return now < block.until + timedelta(seconds=FORGET_AFTER_S)
+def remembered(cooldown: Cooldown, now: datetime) -> bool:
+    """Whether a cooldown, in force or over, still counts."""
+    return now < cooldown.until + timedelta(seconds=FORGET_AFTER_S)
 
 
 def refused(
@@ -37,11 +37,11 @@ def refused(
     base_s: float,
     most_s: float,
     reason: str,
-    cause: Cause = Cause.REFUSED,
+    cause: CooldownCause = CooldownCause.REFUSED,
 ) -> Cooldown:
-    """The block that follows from a refusal.
+    """The cooldown that follows from a refusal.
 
-    Several refusals of one burst are one strike: while the last block of the same cause is in force, it stays.
+    Several refusals of one burst are one strike: while the last cooldown of the same cause is in force, it stays.
 
     Args:
         previous: the last one of this key, whatever became of it.
@@ -64,7 +64,7 @@ def refused(
 
 
 def paused(previous: Cooldown | None, key: str, now: datetime, *, wait_s: float, reason: str, fault: bool) -> Cooldown:
-    """The block of a provider that is asked again in a moment.
+    """The cooldown of a provider that is asked again in a moment.
 
     Args:
         previous: the last one of this key.
@@ -75,16 +75,16 @@ def paused(previous: Cooldown | None, key: str, now: datetime, *, wait_s: float,
         fault: it stumbled: after FAULTS_MOST in a row it is a refusal, longer each time. A rate limit is no fault.
     """
     until = now + timedelta(seconds=wait_s)
-    known = previous is not None and previous.cause is not Cause.BOOTS and remembered(previous, now)
+    known = previous is not None and previous.cause is not CooldownCause.BOOTS and remembered(previous, now)
     if previous is None or not known:
-        return Cooldown(key, until, reason, int(fault), Cause.PAUSE)
+        return Cooldown(key, until, reason, int(fault), CooldownCause.PAUSE)
     if previous.until > now:
         return replace(previous, until=max(until, previous.until))
     strikes = previous.strikes + fault
     if not fault or strikes <= FAULTS_MOST:
-        return Cooldown(key, until, reason, strikes, Cause.PAUSE)
+        return Cooldown(key, until, reason, strikes, CooldownCause.PAUSE)
     wait_s = growing_pause_s(strikes - FAULTS_MOST + 1, wait_s, FAULT_MOST_S)
-    return Cooldown(key, now + timedelta(seconds=wait_s), reason, strikes, Cause.REFUSED)
+    return Cooldown(key, now + timedelta(seconds=wait_s), reason, strikes, CooldownCause.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def tripped(
     policy: BootPolicy,
     part: Callable[[Machine], str] | None = None,
 ) -> Cooldown | None:
-    """The breaker of an offer, a place or a pool: the block to set now, None when there is nothing to set.
+    """The breaker of an offer, a place or a pool: the cooldown to set now, None when there is nothing to set.
 
     After a cool-down one failure is enough, and the next one is twice as long.
 
@@ -134,14 +134,14 @@ def tripped(
         key: as in Block.
         rented: the machines that were rented for or from it, newest first.
         since: what failed before counts no more.
-        previous: the last block of this key.
+        previous: the last cooldown of this key.
         now: UTC.
         policy: the limits.
-        part: which part of what is blocked a machine belongs to: failures of one part alone do not trip the whole.
+        part: which part of it a machine belongs to: failures of one part alone do not trip the whole.
     """
     if previous is not None and previous.until > now:
         return None
-    half_open = previous is not None and previous.cause is Cause.BOOTS and remembered(previous, now)
+    half_open = previous is not None and previous.cause is CooldownCause.BOOTS and remembered(previous, now)
     limit = policy.failures
     if previous is not None and half_open:
         since, limit = max(since, previous.until), 1
@@ -155,4 +155,6 @@ def tripped(
     reason = f"a machine failed: {failed[0].failure}"
     if len(failed) > 1:
         reason = f"{len(failed)} machines failed one after another, the last: {failed[0].failure}"
-    return refused(previous, key, now, base_s=policy.cooldown_s, most_s=most_s, reason=reason, cause=Cause.BOOTS)
+    return refused(
+        previous, key, now, base_s=policy.cooldown_s, most_s=most_s, reason=reason, cause=CooldownCause.BOOTS
+    )

@@ -71,13 +71,13 @@ class Context:
 
     Attributes:
         slurm: None when Slurm cannot be read.
-        provider_block: the machine's provider is left alone for now; None when it is not.
+        provider_cooldown: the machine's provider is left alone for now; None when it is not.
         unfit: why the node is not fit; None when it is, as far as is known.
     """
 
     policy: Policy
     slurm: SlurmView | None
-    provider_block: Cooldown | None = None
+    provider_cooldown: Cooldown | None = None
     unfit: Unfit | None = None
 
 
@@ -94,9 +94,9 @@ def _until(machine: Machine, timeout_s: float) -> str:
 
 
 def _requested(m: Machine, context: Context) -> str:
-    if context.provider_block is not None:
-        block = context.provider_block
-        return f"{m.provider} is asked for {m.offer.key} at {block.until:%H:%M:%S} UTC: {block.reason}"
+    if context.provider_cooldown is not None:
+        cooldown = context.provider_cooldown
+        return f"{m.provider} is asked for {m.offer.key} at {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}"
     return f"{m.provider} is about to be asked for {m.offer.key}: {m.reason}"
 
 

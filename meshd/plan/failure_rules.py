@@ -1,7 +1,7 @@
 """Why a machine failed decides what is left alone: one table, and how the cause is read from a cloud's words. PURE.
 
-Failures that a cloud explains itself (no capacity, quota, a broken image) block at once what they are about. All others
-block the offer after several in a row, and something wider only when they span what is narrower: two offers of a
+Failures that a cloud explains itself (no capacity, quota, a broken image) start a cooldown at once. All others
+cool the offer down after several in a row, and something wider only when they span what is narrower: two offers of a
 region, two regions of a provider, two providers. The last is the pool: there it stops.
 """
 
@@ -42,7 +42,7 @@ class FailureRule:
     """What follows from one cause.
 
     Attributes:
-        left_alone: what is blocked.
+        left_alone: what gets a cooldown.
         at_once: after one failure; else after `timing.breaker_failures` in a row, and wider when they span offers.
         wait: how long the first time.
     """
@@ -106,9 +106,9 @@ def is_of_pool(key: str, pool: str) -> bool:
     return key.partition("@")[0] == f"pool:{pool}"
 
 
-def place_words(block: Cooldown) -> str:
-    """What a block is about, for people: "aws/us-east-1a/p5.48xlarge", "aws us-east-1"."""
-    name = block.key.partition(":")[2]
+def place_words(cooldown: Cooldown) -> str:
+    """What a cooldown is about, for people: "aws/us-east-1a/p5.48xlarge", "aws us-east-1"."""
+    name = cooldown.key.partition(":")[2]
     _, at, place = name.partition("@")
     return place.replace("/", " ") if at else name
 

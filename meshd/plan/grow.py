@@ -131,7 +131,7 @@ class Growth:
     def selection(self, free: Room | None = None) -> Selection:
         """What there is to choose from, and the best of it: for the whole need, or as much of it as can be had."""
         free = free or room(self._pool, self._target, self._machines, self._have, self._world)
-        fit = usable(self._offers, self._pool, self._target, self._desired.blocks, self._world.now)
+        fit = usable(self._offers, self._pool, self._target, self._desired.cooldowns, self._world.now)
         mine, need = self._in_place(fit), self._need(self._missing, free)
         cover = self._best(self._calmest(mine), need) or self._best(mine, need)
         if cover is None:
@@ -167,16 +167,16 @@ class Growth:
             return Warn(self._pool.name, f"no new machines: {self._world.dead_key}", DEAD_KEY_CURE)
         if self._world.no_ipv4:
             return Warn(self._pool.name, f"no new machines: {self._world.no_ipv4}", NO_IPV4_CURE)
-        block = self._desired.blocks.get(f"pool:{self._pool.name}")
-        if block is not None and block.until > self._world.now:
+        cooldown = self._desired.cooldowns.get(f"pool:{self._pool.name}")
+        if cooldown is not None and cooldown.until > self._world.now:
             return Warn(
                 self._pool.name,
-                f"no new machines until {block.until:%H:%M:%S} UTC: {block.reason}",
+                f"no new machines until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}",
                 f"mend the cause (see `meshctl events`); `meshctl scale --pool {self._pool.name}` lifts this at once",
             )
-        block = self._probing(f"pool:{self._pool.name}")
-        tried = self._tried(block, self._have) if block is not None else ""
-        return self._alone(tried, block) if block is not None and tried else None
+        cooldown = self._probing(f"pool:{self._pool.name}")
+        tried = self._tried(cooldown, self._have) if cooldown is not None else ""
+        return self._alone(tried, cooldown) if cooldown is not None and tried else None
 
     def _one_of_each_probed(self, offers: Sequence[Offer]) -> tuple[list[Offer], list[Warn]]:
         """Those to rent now, and what waits: an offer whose breaker has cooled down has one machine to prove it."""
@@ -184,20 +184,20 @@ class Growth:
         held: dict[str, Warn] = {}
         for offer in offers:
             keys = set(scopes(self._pool.name, offer)[:-1])
-            found = [(key, block) for key in sorted(keys) if (block := self._probing(key)) is not None]
-            ahead = [(self._ahead_in(key, block, wanted), block) for key, block in found]
-            tried, block = next(((slot, block) for slot, block in ahead if slot), ("", None))
-            if block is None:
+            found = [(key, cooldown) for key in sorted(keys) if (cooldown := self._probing(key)) is not None]
+            ahead = [(self._ahead_in(key, cooldown, wanted), cooldown) for key, cooldown in found]
+            tried, cooldown = next(((slot, cooldown) for slot, cooldown in ahead if slot), ("", None))
+            if cooldown is None:
                 wanted.append(offer)
             else:
-                held.setdefault(block.key, self._alone(tried, block))
+                held.setdefault(cooldown.key, self._alone(tried, cooldown))
         return wanted, list(held.values())
 
-    def _ahead_in(self, key: str, block: Cooldown, wanted: Sequence[Offer]) -> str:
+    def _ahead_in(self, key: str, cooldown: Cooldown, wanted: Sequence[Offer]) -> str:
         """What is tried there already, or is about to be; "" for nothing."""
         there = [m for m in self._have if key in scopes(m.pool, m.offer)]
         about_to = (f"one machine of {o.key}" for o in wanted if key in scopes(self._pool.name, o))
-        return self._tried(block, there) or next(about_to, "")
+        return self._tried(cooldown, there) or next(about_to, "")
 
     def _calmest(self, offers: Sequence[Offer]) -> Sequence[Offer]:
         """Where one machine is to prove a place or the pool, it is of an offer that failed least, or longest ago."""
@@ -212,30 +212,30 @@ class Growth:
 
     def _failed(self, offer: Offer) -> tuple[int, float]:
         """How often in a row the offer's machines failed, and when that was over."""
-        block = self._probing(f"offer:{offer.key}")
-        return (block.strikes, block.until.timestamp()) if block is not None else (0, 0.0)
+        cooldown = self._probing(f"offer:{offer.key}")
+        return (cooldown.strikes, cooldown.until.timestamp()) if cooldown is not None else (0, 0.0)
 
     def _probing(self, key: str) -> Cooldown | None:
         """The breaker that has cooled down, and no machine has been READY since: one machine proves it.
 
         A machine of another pool that proves an offer takes its breaker out of the journal.
         """
-        block = self._desired.cooled.get(key)
-        if block is None or block.cause not in TRIED_ALONE:
+        cooldown = self._desired.expired_cooldowns.get(key)
+        if cooldown is None or cooldown.cause not in TRIED_ALONE:
             return None
         of_key = [m for m in self._machines if key in scopes(m.pool, m.offer)]
-        proved = any(m.ready_at is not None and m.ready_at >= block.until for m in of_key)
-        return None if proved else block
+        proved = any(m.ready_at is not None and m.ready_at >= cooldown.until for m in of_key)
+        return None if proved else cooldown
 
-    def _tried(self, block: Cooldown, machines: Sequence[Machine]) -> str:
+    def _tried(self, cooldown: Cooldown, machines: Sequence[Machine]) -> str:
         """The slot of the machine that is to prove it; "" when there is none."""
-        since = (m.slot for m in machines if m.created_at >= block.until and m.phase is not Phase.READY)
+        since = (m.slot for m in machines if m.created_at >= cooldown.until and m.phase is not Phase.READY)
         return next(since, "")
 
-    def _alone(self, what: str, block: Cooldown) -> Warn:
+    def _alone(self, what: str, cooldown: Cooldown) -> Warn:
         return Warn(
             self._pool.name,
-            f"{what} is tried alone; the others follow once it is READY: {block.reason}",
+            f"{what} is tried alone; the others follow once it is READY: {cooldown.reason}",
             f"`meshctl scale --pool {self._pool.name}` lifts this at once",
         )
 
@@ -284,7 +284,7 @@ class Growth:
         have = self._target.gpus - self._missing + cover.units
         wanted = f"{amount(target.gpus, pool)} wanted, {have} can be had"
         if not fit:
-            why = why_none(self._offers, pool, target, self._desired.blocks, self._world.now)
+            why = why_none(self._offers, pool, target, self._desired.cooldowns, self._world.now)
             return Warn(pool.name, f"{wanted}: no offer will do: {why}")
         if not mine:
             return self._stuck(self._here[0])
@@ -334,7 +334,7 @@ class Growth:
     def _stuck(self, group: Group) -> Warn:
         """The gang's place has not enough, and it cannot move."""
         there = [offer for offer in self._offers if group_of(offer) == group]
-        why = why_none(there, self._pool, self._target, self._desired.blocks, self._world.now)
+        why = why_none(there, self._pool, self._target, self._desired.cooldowns, self._world.now)
         ready = sum(m.phase is Phase.READY for m in self._have)
         unsettled = [m.slot for m in self._have if m.phase is Phase.LAUNCHING]
         state = "no other place has all of it"

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from meshd import gpus
 from meshd.model.desired import Cooldown
-from meshd.plan.placement import blocked_by
+from meshd.plan.placement import cooldown_of
 from meshd.provider_api import Offer
 
 NO_CAPACITY = "no free capacity"
@@ -81,7 +81,7 @@ class Found:
 def find(
     offers: Iterable[Offer],
     wanted: OfferFilter,
-    blocks: Mapping[str, Cooldown],
+    cooldowns: Mapping[str, Cooldown],
     now: datetime,
     *,
     limit: int,
@@ -95,7 +95,7 @@ def find(
     Args:
         offers: of all providers.
         wanted: the filter.
-        blocks: what is left alone for a while.
+        cooldowns: what is left alone for a while.
         now: UTC.
         limit: the most rows to show.
         everything: show those too that cannot be rented now.
@@ -108,14 +108,14 @@ def find(
     for offer in offers:
         misses = wanted.misses(offer)
         if not misses:
-            matching.append((_hindrance(offer, blocks, now, without_tun), offer))
+            matching.append((_hindrance(offer, cooldowns, now, without_tun), offer))
         elif len(misses) == 1:
             missed.setdefault(misses[0], []).append(offer)
     shown = sorted(
         ((why, offer) for why, offer in matching if everything or not why),
         key=lambda pair: (by_provider and pair[1].provider, bool(pair[0]), *_price_first(pair[1])),
     )
-    rows = _folded(shown, blocks, now) if fold else [(offer,) for _, offer in shown]
+    rows = _folded(shown, cooldowns, now) if fold else [(offer,) for _, offer in shown]
     left_out = [why for why, _ in matching if why and not everything]
     near = {} if matching else {name: Near(len(o), min(o, key=_price_first)) for name, o in missed.items()}
     return Found(
@@ -127,22 +127,22 @@ def find(
 
 
 def _folded(
-    shown: Iterable[tuple[str, Offer]], blocks: Mapping[str, Cooldown], now: datetime
+    shown: Iterable[tuple[str, Offer]], cooldowns: Mapping[str, Cooldown], now: datetime
 ) -> list[tuple[Offer, ...]]:
     """Those that differ in their zone alone together, where the first of them stands; not what cools down by itself."""
     rows: dict[tuple[object, ...], list[Offer]] = {}
     for why, offer in shown:
-        block = blocked_by(offer, blocks, now)
-        rows.setdefault((why, block and block.key, replace(offer, zone="")), []).append(offer)
+        cooldown = cooldown_of(offer, cooldowns, now)
+        rows.setdefault((why, cooldown and cooldown.key, replace(offer, zone="")), []).append(offer)
     return [tuple(row) for row in rows.values()]
 
 
-def _hindrance(offer: Offer, blocks: Mapping[str, Cooldown], now: datetime, without_tun: Collection[str]) -> str:
+def _hindrance(offer: Offer, cooldowns: Mapping[str, Cooldown], now: datetime, without_tun: Collection[str]) -> str:
     if offer.provider in without_tun:
         return NO_TUN
     if offer.available is False:
         return NO_CAPACITY
-    return COOLING if blocked_by(offer, blocks, now) else ""
+    return COOLING if cooldown_of(offer, cooldowns, now) else ""
 
 
 def _price_first(offer: Offer) -> tuple[bool, float, float, str]:

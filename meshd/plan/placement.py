@@ -8,7 +8,7 @@ from datetime import datetime
 from difflib import get_close_matches
 
 from meshd import gpus
-from meshd.model.desired import Cause, Cooldown, Pool, Target
+from meshd.model.desired import Cooldown, CooldownCause, Pool, Target
 from meshd.plan.capabilities import NO_TUN, no_tun_cure
 from meshd.plan.failure_rules import place_words, scopes
 from meshd.plan.prices import refresh_words, too_old
@@ -127,46 +127,48 @@ def overshoot_most(pool: Pool, target: Target) -> int | None:
     return pool.overshoot_max_gpus if target.overshoot_max_gpus is None else target.overshoot_max_gpus
 
 
-def blocked_by(offer: Offer, blocks: Mapping[str, Cooldown], now: datetime, pool: str = "") -> Cooldown | None:
+def cooldown_of(offer: Offer, cooldowns: Mapping[str, Cooldown], now: datetime, pool: str = "") -> Cooldown | None:
     """What has the offer left alone now. A provider that only asked to come again later is still ordered from.
 
     Args:
         offer: which.
-        blocks: all that are in force.
+        cooldowns: all that are in force.
         now: UTC.
         pool: for whose machines: what failed in a place is held against it for the pool alone; "" for any pool.
     """
-    if not blocks:
+    if not cooldowns:
         return None
     keys = scopes(pool, offer)[:-1] if pool else scopes("", offer)[:1]
-    found = (blocks.get(key) for key in (*keys, f"provider:{offer.provider}"))
-    return next((b for b in found if b is not None and b.until > now and b.cause is not Cause.PAUSE), None)
+    found = (cooldowns.get(key) for key in (*keys, f"provider:{offer.provider}"))
+    return next((b for b in found if b is not None and b.until > now and b.cause is not CooldownCause.PAUSE), None)
 
 
 def usable(
-    offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Cooldown], now: datetime
+    offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[str, Cooldown], now: datetime
 ) -> list[Offer]:
     """The offers that will do now, in no order."""
     return [
         offer
         for offer in offers
-        if next(misses(offer, pool, target), None) is None and blocked_by(offer, blocks, now, pool.name) is None
+        if next(misses(offer, pool, target), None) is None and cooldown_of(offer, cooldowns, now, pool.name) is None
     ]
 
 
 def ranked(
-    offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Cooldown], now: datetime
+    offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[str, Cooldown], now: datetime
 ) -> list[Offer]:
     """The offers that will do now, best first: spot first if preferred, then the price of a GPU, preference, name."""
     preference = {name: index for index, name in enumerate(pool.providers)}
     prefer_spot = spot_policy(pool, target) == "prefer"
     return sorted(
-        usable(offers, pool, target, blocks, now),
+        usable(offers, pool, target, cooldowns, now),
         key=lambda o: (prefer_spot and not o.spot, o.usd_per_gpu_hour, preference[o.provider], o.key),
     )
 
 
-def why_none(offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mapping[str, Cooldown], now: datetime) -> str:
+def why_none(
+    offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[str, Cooldown], now: datetime
+) -> str:
     """In one line, why no offer will do: the closest misses first, each with what would allow it."""
     offers = list(offers)
     if not offers:
@@ -177,16 +179,16 @@ def why_none(offers: Iterable[Offer], pool: Pool, target: Target, blocks: Mappin
     if target.regions and not any(within(offer, target.regions) for offer in offers):
         return f"nobody offers anything in {', '.join(target.regions)} now{_near(target.regions[0], offers)}"
     found = [(tuple(misses(offer, pool, target)), offer) for offer in offers]
-    blocked = sorted(
+    cooling = sorted(
         {
-            f"{place_words(block)} is left alone until {block.until:%H:%M:%S} UTC: {block.reason}"
+            f"{place_words(cooldown)} is left alone until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}"
             for against, offer in found
-            if not against and (block := blocked_by(offer, blocks, now, pool.name)) is not None
+            if not against and (cooldown := cooldown_of(offer, cooldowns, now, pool.name)) is not None
         }
     )
-    if blocked:
-        more = f"; and {len(blocked) - 3} more" if len(blocked) > 3 else ""
-        return "; ".join(blocked[:3]) + more
+    if cooling:
+        more = f"; and {len(cooling) - 3} more" if len(cooling) > 3 else ""
+        return "; ".join(cooling[:3]) + more
     same_gpu = [(against, offer) for against, offer in found if gpus.matches(target.gpu or pool.gpu, offer.gpu)]
     if not same_gpu:
         if pool.cpu_only:

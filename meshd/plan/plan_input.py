@@ -113,11 +113,11 @@ class PlanInput:
     published: Mapping[str, str]
     dead_key: str
     no_ipv4: str
-    blocks: Mapping[str, Cooldown]
+    cooldowns: Mapping[str, Cooldown]
     view: ClusterView
 
     @staticmethod
-    def of(snapshot: Snapshot, policy: Policy, now: datetime, blocks: Mapping[str, Cooldown]) -> PlanInput:
+    def of(snapshot: Snapshot, policy: Policy, now: datetime, cooldowns: Mapping[str, Cooldown]) -> PlanInput:
         """Index a snapshot."""
         by_id: dict[tuple[str, str], Instance] = {}
         by_token: dict[tuple[str, str], tuple[Instance, ...]] = {}
@@ -152,7 +152,7 @@ class PlanInput:
             published=snapshot.published,
             dead_key=snapshot.dead_key,
             no_ipv4=head_without_ipv4(snapshot.tailnet.value) if isinstance(snapshot.tailnet, Fresh) else "",
-            blocks=blocks,
+            cooldowns=cooldowns,
             view=ClusterView.of(snapshot, policy, now),
         )
 

@@ -46,7 +46,7 @@ def plan(
         first_seen: when each unknown instance was first seen.
     """
     busy = {*busy, *(machine.name for machine in machines if machine.held)}
-    given = PlanInput.of(snapshot, desired.policy, now, desired.blocks)
+    given = PlanInput.of(snapshot, desired.policy, now, desired.cooldowns)
     by_pool: dict[str, list[Machine]] = {}
     for machine in machines:
         if machine.phase is not Phase.GONE:

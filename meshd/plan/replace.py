@@ -29,8 +29,8 @@ PROOF_S = 3600.0
 """A node that has been fit for so long proves that replacing does good."""
 
 
-def block_key(pool: str) -> str:
-    """The block under which a pool's replacements wait."""
+def cooldown_key(pool: str) -> str:
+    """The cooldown under which a pool's replacements wait."""
     return f"replace:{pool}"
 
 
@@ -56,10 +56,10 @@ def why_not(desired: Desired, pool: Pool, machines: Sequence[Machine], now: date
     target = desired.target(pool)
     if target is None:
         return "the pool has no target, so it is held as it is"
-    for key in (f"pool:{pool.name}", block_key(pool.name)):
-        block = desired.blocks.get(key)
-        if block is not None and block.until > now:
-            return f"{block.reason}; the next one at {block.until:%H:%M:%S} UTC"
+    for key in (f"pool:{pool.name}", cooldown_key(pool.name)):
+        cooldown = desired.cooldowns.get(key)
+        if cooldown is not None and cooldown.until > now:
+            return f"{cooldown.reason}; the next one at {cooldown.until:%H:%M:%S} UTC"
     if any(m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY for m in machines):
         return "another node is on its way in"
     if supply_gpus(machines) < target.gpus:
@@ -80,13 +80,13 @@ def cooldown_most_s(first_s: float) -> float:
     return first_s * 2.0**DOUBLINGS_MOST
 
 
-def proved(block: Cooldown, machines: Sequence[Machine], view: ClusterView) -> bool:
+def proved(cooldown: Cooldown, machines: Sequence[Machine], view: ClusterView) -> bool:
     """A node of the pool that was rented after the last replacement has been READY and fit for PROOF_S."""
     if view.slurm is None:
         return False
     first_s = view.policy.replace_cooldown_s
-    waited_s = growing_pause_s(block.strikes, first_s, cooldown_most_s(first_s))
-    since = block.until - timedelta(seconds=waited_s)
+    waited_s = growing_pause_s(cooldown.strikes, first_s, cooldown_most_s(first_s))
+    since = cooldown.until - timedelta(seconds=waited_s)
     return any(
         m.created_at >= since
         and m.ready_at is not None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from meshd.model.desired import Cause, Policy
+from meshd.model.desired import CooldownCause, Policy
 from meshd.model.machine import REACHED, FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, Launch, Move, Step
-from meshd.plan.placement import blocked_by
+from meshd.plan.placement import cooldown_of
 from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import Instance
 from meshd.runtime.pauses import growing_pause_s
@@ -90,9 +90,9 @@ def _may_be_repeated(machine: Machine, given: PlanInput) -> bool:
         return False
     if machine.launch_attempts >= given.policy.launch_attempts_max:
         return False
-    pause = given.blocks.get(f"provider:{machine.provider}")
-    paused = pause is not None and pause.until > given.now and pause.cause is Cause.PAUSE
-    if paused or blocked_by(machine.offer, given.blocks, given.now, machine.pool) is not None:
+    pause = given.cooldowns.get(f"provider:{machine.provider}")
+    paused = pause is not None and pause.until > given.now and pause.cause is CooldownCause.PAUSE
+    if paused or cooldown_of(machine.offer, given.cooldowns, given.now, machine.pool) is not None:
         return False
     asked = max(at for at in (machine.marks.get("asked"), machine.launch_called_at, machine.created_at) if at)
     pause_s = growing_pause_s(machine.launch_attempts, REPEAT_AFTER_S, REPEAT_AFTER_MAX_S)

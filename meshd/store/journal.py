@@ -19,7 +19,7 @@ from typing import Any, LiteralString
 from pydantic import TypeAdapter
 
 from meshd.errors import StoreError
-from meshd.model.desired import Cause, Cooldown, Target
+from meshd.model.desired import Cooldown, CooldownCause, Target
 from meshd.model.machine import Machine, Phase
 from meshd.plaintext import plain, plain_json
 from meshd.plan.backoff import remembered
@@ -103,8 +103,8 @@ class Journal:
         self._gone: dict[str, Machine] = {m.name: m for m in reversed(list(self._read_machines(gone, GONE_KEPT)))}
         targets = self.rows("SELECT rowid, pool, record FROM targets")
         self._targets = dict(self._unreadable.sift("targets", targets, _TARGET.validate_json))
-        blocks = self.rows("SELECT rowid, key, json_array(key, until, reason, strikes, cause) FROM blocks")
-        self._blocks = dict(self._unreadable.sift("blocks", blocks, _block_of))
+        cooldowns = self.rows("SELECT rowid, key, json_array(key, until, reason, strikes, cause) FROM blocks")
+        self._cooldowns = dict(self._unreadable.sift("blocks", cooldowns, _cooldown_of))
 
     # -- machines -------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Journal:
             machine = self._live[machine.name] = _bounded(machine)
         return machine
 
-    # -- targets and blocks ---------------------------------------------------------------------------------------
+    # -- targets and cooldowns ---------------------------------------------------------------------------------------
 
     def targets(self) -> Mapping[str, Target]:
         """By pool."""
@@ -192,38 +192,42 @@ class Journal:
         self._targets = {**self._targets, target.pool: target}
         return target
 
-    def blocks(self, now: datetime) -> Mapping[str, Cooldown]:
+    def cooldowns(self, now: datetime) -> Mapping[str, Cooldown]:
         """What is left alone now, by key."""
-        return {key: block for key, block in self._blocks.items() if block.until > now}
+        return {key: cooldown for key, cooldown in self._cooldowns.items() if cooldown.until > now}
 
-    def cooled(self, now: datetime) -> Mapping[str, Cooldown]:
+    def expired_cooldowns(self, now: datetime) -> Mapping[str, Cooldown]:
         """What was left alone until not long ago, by key."""
-        return {k: block for k, block in self._blocks.items() if block.until <= now and remembered(block, now)}
+        return {
+            k: cooldown
+            for k, cooldown in self._cooldowns.items()
+            if cooldown.until <= now and remembered(cooldown, now)
+        }
 
-    def last_block(self, key: str) -> Cooldown | None:
-        """The last block of a key, in force or long over."""
-        return self._blocks.get(key)
+    def last_cooldown(self, key: str) -> Cooldown | None:
+        """The last cooldown of a key, in force or long over."""
+        return self._cooldowns.get(key)
 
-    def block(self, block: Cooldown, at: datetime) -> None:
+    def set_cooldown(self, cooldown: Cooldown, at: datetime) -> None:
         """Leave something alone until a time."""
-        block = replace(block, reason=plain(redact(block.reason)))
-        until = block.until.isoformat()
-        fields = {"until": until, "strikes": block.strikes, "cause": block.cause.value}
-        with self.writing(NewEvent(at, "block", f"{block.key}: {block.reason}", fields=fields)) as db:
+        cooldown = replace(cooldown, reason=plain(redact(cooldown.reason)))
+        until = cooldown.until.isoformat()
+        fields = {"until": until, "strikes": cooldown.strikes, "cause": cooldown.cause.value}
+        with self.writing(NewEvent(at, "block", f"{cooldown.key}: {cooldown.reason}", fields=fields)) as db:
             db.execute(
                 "INSERT INTO blocks (key, until, reason, strikes, cause) VALUES (?,?,?,?,?) "
                 "ON CONFLICT (key) DO UPDATE SET until=excluded.until, reason=excluded.reason, "
                 "strikes=excluded.strikes, cause=excluded.cause",
-                (block.key, until, block.reason, block.strikes, block.cause.value),
+                (cooldown.key, until, cooldown.reason, cooldown.strikes, cooldown.cause.value),
             )
-        self._blocks[block.key] = block
+        self._cooldowns[cooldown.key] = cooldown
 
-    def unblock(self, keys: Iterable[str]) -> None:
-        """Forget these blocks; unknown keys are no error."""
-        doomed = self._blocks.keys() & set(keys)
+    def lift_cooldowns(self, keys: Iterable[str]) -> None:
+        """Forget these cooldowns; unknown keys are no error."""
+        doomed = self._cooldowns.keys() & set(keys)
         with self.writing() as db:
             db.executemany("DELETE FROM blocks WHERE key = ?", [(key,) for key in doomed])
-        self._blocks = {key: block for key, block in self._blocks.items() if key not in doomed}
+        self._cooldowns = {key: cooldown for key, cooldown in self._cooldowns.items() if key not in doomed}
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -410,6 +414,6 @@ def _bounded(machine: Machine) -> Machine:
     return replace(machine, **changes) if changes else machine
 
 
-def _block_of(record: str) -> Cooldown:
+def _cooldown_of(record: str) -> Cooldown:
     key, until, reason, strikes, cause = json.loads(record)
-    return Cooldown(key, moment(until), reason, int(strikes), Cause(cause))
+    return Cooldown(key, moment(until), reason, int(strikes), CooldownCause(cause))

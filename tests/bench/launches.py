@@ -98,8 +98,8 @@ class Head:
         now = self.clock.now()
         pool = Pool("h100", "h100", 8, self.machines, ("aws",))
         policy = Policy(idempotent_launch=frozenset({"aws"}))
-        blocks, cooled = self.journal.blocks(now), self.journal.cooled(now)
-        return Desired("lab", {"h100": pool}, self.journal.targets(), policy, blocks, cooled)
+        cooldowns, expired_cooldowns = self.journal.cooldowns(now), self.journal.expired_cooldowns(now)
+        return Desired("lab", {"h100": pool}, self.journal.targets(), policy, cooldowns, expired_cooldowns)
 
     def _snapshot(self) -> Snapshot:
         now = self.clock.now()

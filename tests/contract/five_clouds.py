@@ -331,7 +331,14 @@ class Engine:
         # The settings' deadline is in real seconds here, and the clock moves by rounds.
         policy = replace(policy, configure_timeout_s=300.0, launch_settle_s=LAG_S + 15, listing_lag_s=LAG_S + 15)
         pools = wanted.pools(settings, self.providers, now, shapes_fixed=False, able=self.providers)
-        return Desired("lab", pools, self.journal.targets(), policy, self.journal.blocks(now), self.journal.cooled(now))
+        return Desired(
+            "lab",
+            pools,
+            self.journal.targets(),
+            policy,
+            self.journal.cooldowns(now),
+            self.journal.expired_cooldowns(now),
+        )
 
     def _tailnet(self) -> Fresh[TailnetView]:
         return Fresh(self.clouds.tailnet(), self.clouds.clock.now(), self._began)

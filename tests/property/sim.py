@@ -442,8 +442,8 @@ class Daemon:
     def desired(self) -> Desired:
         now = self.world.clock.now()
         return Desired(
-            "lab", {self.pool.name: self.pool}, self.journal.targets(), self.policy, self.journal.blocks(now),
-            self.journal.cooled(now),
+            "lab", {self.pool.name: self.pool}, self.journal.targets(), self.policy, self.journal.cooldowns(now),
+            self.journal.expired_cooldowns(now),
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:

@@ -85,7 +85,7 @@ class Story:
     rented: Counter[str]
     order: list[str]
     wasted_usd: float
-    blocks: set[str]
+    cooldowns: set[str]
 
 
 async def live(
@@ -108,10 +108,10 @@ async def live(
     made = list(world.machines.values())
     failed = [m for m in made if bad.which(m.offer)]
     cost = sum(m.offer.usd_per_hour * ((m.ended_s or world.clock.t_s) - m.born_s) / 3600 for m in failed)
-    blocks = set(day.journal.blocks(world.clock.now()))
+    cooldowns = set(day.journal.cooldowns(world.clock.now()))
     await day.kill()
     order = [m.offer.zone for m in made]
-    return Story(ready_s, Counter(order), order, cost, blocks)
+    return Story(ready_s, Counter(order), order, cost, cooldowns)
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -122,15 +122,15 @@ async def test_the_cheapest_takes_orders_and_ends_them(tmp_path: Path, gpus: int
     assert story.ready_after_s < 300
     assert story.rented == {"r1a": gpus, "r1b": gpus}
     assert story.wasted_usd < 0.1 * gpus
-    assert f"offer:{CHEAP.key}" in story.blocks
-    assert "pool:h100" not in story.blocks
+    assert f"offer:{CHEAP.key}" in story.cooldowns
+    assert "pool:h100" not in story.cooldowns
 
 
 async def test_the_cheapest_never_joins(tmp_path: Path) -> None:
     story = await live(tmp_path, Bad(lambda o: o == CHEAP))
     assert story.ready_after_s is not None
     assert story.ready_after_s < 3 * Policy().boot_timeout_s + 300, "three deadlines, then the next offer at once"
-    assert story.blocks == {f"offer:{CHEAP.key}"}
+    assert story.cooldowns == {f"offer:{CHEAP.key}"}
     assert story.rented == {"r1a": 3, "r1b": 1}
     assert story.wasted_usd < 2.0
 
@@ -153,7 +153,7 @@ async def test_a_region_that_is_broken_is_left_after_its_second_offer(tmp_path: 
     story = await live(tmp_path, Bad(lambda o: o.region == "r1"), offers=(*broken, place("r2", "r2a", 5.0)))
     assert story.order == ["r1a", "r1a", "r1a", "r1b", "r2a"]
     assert story.ready_after_s is not None
-    assert "pool:h100@cloud/r1" in story.blocks
+    assert "pool:h100@cloud/r1" in story.cooldowns
 
 
 async def test_when_all_fail_the_pool_stops_and_tries_one_that_failed_least(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshd.model import plan as p
-from meshd.model.desired import Cause, Cooldown, Desired, Pool, Target
+from meshd.model.desired import Cooldown, CooldownCause, Desired, Pool, Target
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
 from meshd.model.observed import AgentReport, Fresh
 from meshd.plan.fitness import Unfit, Why, marks_with
@@ -57,7 +57,7 @@ class Ideal:
     ) -> None:  # fmt: skip
         self.machines = dict(machines)
         self.offers, self.sold_out = offers, sold_out
-        self.blocks: dict[str, Cooldown] = {}
+        self.cooldowns: dict[str, Cooldown] = {}
         self.jobs = dict(jobs)
         self.drained: set[str] = {m.slot for m in machines.values() if m.phase is Phase.DRAINING}
         self.ills: dict[str, str] = dict(ills or {})
@@ -89,8 +89,8 @@ class Ideal:
             published={slot: m.tailnet_ip for slot, m in line.items()},
             reports={m.name: AgentReport(at=self.now) for m in line.values()},
         )
-        blocks = {key: block for key, block in self.blocks.items() if block.until > self.now}
-        return plan(replace(self.desired, blocks=blocks), list(self.machines.values()), seen, self.now)
+        cooldowns = {key: cooldown for key, cooldown in self.cooldowns.items() if cooldown.until > self.now}
+        return plan(replace(self.desired, cooldowns=cooldowns), list(self.machines.values()), seen, self.now)
 
     def do(self, step: p.Step) -> None:
         if isinstance(step, p.RequestMachine):
@@ -103,7 +103,7 @@ class Ideal:
             m = m.moved(Phase.LAUNCHING, self.now, "asked")
             if m.offer in self.sold_out:
                 key = f"offer:{m.offer.key}"
-                self.blocks[key] = Cooldown(key, self.now + timedelta(days=1), "sold out")
+                self.cooldowns[key] = Cooldown(key, self.now + timedelta(days=1), "sold out")
                 self.machines[m.name] = m.moved(Phase.GONE, self.now, "sold out")
                 return
         if isinstance(step, p.Leave):
@@ -112,7 +112,7 @@ class Ideal:
             assert m.slot not in self.jobs, f"{m.name} was given up under job {self.jobs[m.slot]}"
             assert self.ills.get(m.name) not in {None, "person"}, f"{m.name} is not one to be replaced"
             key = f"replace:{step.pool}"
-            self.blocks[key] = Cooldown(key, self.now + timedelta(seconds=600), "one was", 1, Cause.UNFIT)
+            self.cooldowns[key] = Cooldown(key, self.now + timedelta(seconds=600), "one was", 1, CooldownCause.UNFIT)
         if isinstance(step, p.RestartSlurmd) and ILLS[self.ills[m.name]][2]:
             del self.ills[m.name]
         if not isinstance(step, p.RecordFitness | p.RestartSlurmd | p.Replace):

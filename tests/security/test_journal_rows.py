@@ -194,7 +194,7 @@ def test_targets_and_blocks(tmp_path: Path) -> None:
     for pool in ("h100", "a100"):
         journal.set_target(Target(pool, 2), "two", NOW)
     for key in ("pool:h100", "pool:a100"):
-        journal.block(Cooldown(key, NOW + timedelta(hours=1), "why"), NOW)
+        journal.set_cooldown(Cooldown(key, NOW + timedelta(hours=1), "why"), NOW)
     journal.close()
     damaged(path, "targets", '{"pool": "h100", "gpus": null}', "pool = 'h100'")
     with sqlite3.connect(path) as db:
@@ -202,7 +202,7 @@ def test_targets_and_blocks(tmp_path: Path) -> None:
     db.close()
     journal = Journal(path)
     assert set(journal.targets()) == {"a100"}
-    assert set(journal.blocks(NOW)) == {"pool:a100"}
+    assert set(journal.cooldowns(NOW)) == {"pool:a100"}
     assert [(table, key) for table, key, _ in kept_aside(path)] == [("targets", "h100"), ("blocks", "pool:h100")]
     shown = list(problems.of_journal(journal.unreadable.lately(NOW), [], journal.targets(), NOW))
     assert {p.severity for p in shown} == {"warning"} and len(shown) == 2

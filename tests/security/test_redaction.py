@@ -155,8 +155,8 @@ def test_the_journal_and_what_is_read_from_it_carry_none(tmp_path: Path) -> None
     for form in FORMS.values():
         one = machine(Phase.READY, failure=form, problem=form, vendor_words=form, reason=form)
         kept = journal.put(one, "failure", f"said {form}", NOW, words=form, deep={"a": [form]})
-        journal.block(Cooldown("offer:x", NOW, form), NOW)
-        assert leaks(f"{kept} {journal.machines()} {journal.blocks(NOW.replace(year=2000))}") == []
+        journal.set_cooldown(Cooldown("offer:x", NOW, form), NOW)
+        assert leaks(f"{kept} {journal.machines()} {journal.cooldowns(NOW.replace(year=2000))}") == []
     assert leaks(str(journal.events(limit=100))) == []
     journal.close()
     for file in tmp_path.iterdir():

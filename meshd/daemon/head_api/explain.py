@@ -42,8 +42,8 @@ class _Now:
 
     def doing(self, machine: Machine) -> str:
         """What a machine is doing."""
-        block = self.desired.blocks.get(f"provider:{machine.provider}")
-        held = block if block is not None and block.until > self.at else None
+        cooldown = self.desired.cooldowns.get(f"provider:{machine.provider}")
+        held = cooldown if cooldown is not None and cooldown.until > self.at else None
         context = explanation.Context(
             self.desired.policy, views.slurm_of(self.tick.snapshot), held, unfit(machine, self._cluster_view)
         )

@@ -11,7 +11,7 @@ from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.plan.capabilities import NO_TUN
 from meshd.plan.offers import OfferFilter, find
-from meshd.plan.placement import blocked_by
+from meshd.plan.placement import cooldown_of
 from meshd.plan.prices import is_stale, price_age_s
 from meshd.provider_api import Offer
 
@@ -27,7 +27,7 @@ def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now:
     found = find(
         offers,
         wanted,
-        desired.blocks,
+        desired.cooldowns,
         now,
         limit=query.limit,
         everything=query.all,
@@ -63,7 +63,7 @@ def _row(offers: Sequence[Offer], desired: Desired, now: datetime) -> s.OfferRow
 
 def offer_row(offer: Offer, desired: Desired, now: datetime) -> s.OfferRow:
     """One offer."""
-    block = blocked_by(offer, desired.blocks, now)
+    cooldown = cooldown_of(offer, desired.cooldowns, now)
     return s.OfferRow(
         offer=offer.key, provider=offer.provider, region=offer.region, zone=offer.zone,
         instance_type=offer.instance_type, gpu=offer.gpu, gpus=offer.gpus, gpu_memory_gib=offer.gpu_memory_gib,
@@ -73,5 +73,5 @@ def offer_row(offer: Offer, desired: Desired, now: datetime) -> s.OfferRow:
         price_age_s=price_age_s(offer, now), price_stale=is_stale(offer, now, desired.policy.price_stale_after_s),
         price_source=offer.price_source.value,
         refused=NO_TUN if offer.provider in desired.policy.without_tun else "",
-        blocked_until=block.until if block else None, blocked_reason=block.reason if block else "",
+        blocked_until=cooldown.until if cooldown else None, blocked_reason=cooldown.reason if cooldown else "",
     )  # fmt: skip

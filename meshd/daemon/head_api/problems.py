@@ -286,11 +286,11 @@ def of_plan(
             blocking=bool(pool) and offers_known and not coming,
         )
     for pool in desired.pools.values():
-        block = desired.blocks.get(f"pool:{pool.name}")
+        cooldown = desired.cooldowns.get(f"pool:{pool.name}")
         target = desired.target(pool)
         short = target is not None and supply_gpus([m for m in machines if m.pool == pool.name]) < target.gpus
-        if block is not None and not short:
-            yield _problem("warning", block.reason, "see `meshctl events`", pool=pool.name)
+        if cooldown is not None and not short:
+            yield _problem("warning", cooldown.reason, "see `meshctl events`", pool=pool.name)
 
 
 def _cure_of(reason: str) -> str:

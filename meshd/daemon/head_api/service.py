@@ -40,7 +40,7 @@ from meshd.model.machine import COSTS_MONEY, IN_SLURM, Machine, Phase
 from meshd.plan.failure_rules import is_of_pool
 from meshd.plan.fitness import unfit
 from meshd.plan.grow import amount, unit_of
-from meshd.plan.replace import block_key
+from meshd.plan.replace import cooldown_key
 from meshd.plan.scale import supply_gpus
 from meshd.plan.target_options import options_of
 from meshd.runtime.clock import Clock
@@ -320,16 +320,19 @@ class HeadService:
         # A breaker or a cool-down must not silence an explicit wish: the plan is made as if they were lifted.
         lifted = replace(
             self._with_target(desired, target),
-            blocks=_of_other_pools(desired.blocks, pool),
-            cooled=_of_other_pools(desired.cooled, pool),
+            cooldowns=_of_other_pools(desired.cooldowns, pool),
+            expired_cooldowns=_of_other_pools(desired.expired_cooldowns, pool),
         )
         view = self._plan_view(lifted)
         machines = [m for m in self._journal.machines() if m.pool == pool.name]
         last_event_id = self._journal.last_event_id()
         target_id = None
         if not request.dry_run:
-            held, kept = {**desired.blocks, **desired.cooled}, {**lifted.blocks, **lifted.cooled}
-            self._journal.unblock(held.keys() - kept.keys())
+            held, kept = (
+                {**desired.cooldowns, **desired.expired_cooldowns},
+                {**lifted.cooldowns, **lifted.expired_cooldowns},
+            )
+            self._journal.lift_cooldowns(held.keys() - kept.keys())
             target_id = self._journal.set_target(
                 target, f"{pool.name} shall have {amount(request.gpus, pool)}, said {actor.user}", now
             ).id
@@ -420,10 +423,10 @@ class HeadService:
         return replace(desired, targets={**desired.targets, target.pool: target})
 
 
-def _of_other_pools(blocks: Mapping[str, Cooldown], pool: Pool) -> dict[str, Cooldown]:
-    of_pools = ("pool:", block_key(""))
+def _of_other_pools(cooldowns: Mapping[str, Cooldown], pool: Pool) -> dict[str, Cooldown]:
+    of_pools = ("pool:", cooldown_key(""))
     return {
-        key: block
-        for key, block in blocks.items()
-        if key.startswith(of_pools) and not is_of_pool(key, pool.name) and key != block_key(pool.name)
+        key: cooldown
+        for key, cooldown in cooldowns.items()
+        if key.startswith(of_pools) and not is_of_pool(key, pool.name) and key != cooldown_key(pool.name)
     }

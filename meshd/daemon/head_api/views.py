@@ -173,7 +173,7 @@ def alternatives(
 
     `machines` are those that the choice was made beside.
     """
-    given = PlanInput.of(snapshot, desired.policy, now, desired.blocks)
+    given = PlanInput.of(snapshot, desired.policy, now, desired.cooldowns)
     offers = snapshot.known_offers
     taken = set(chosen)
     found = [
@@ -183,7 +183,7 @@ def alternatives(
         _alternative(offer, taken, rule, note, stale=is_stale(offer, now, desired.policy.price_stale_after_s))
         for pool, target in found
         for offer, rule, note in considered(
-            offers, pool, target, desired.blocks, taken, now, _choice(desired, pool, machines, snapshot, given)
+            offers, pool, target, desired.cooldowns, taken, now, _choice(desired, pool, machines, snapshot, given)
         )
     ]
 

@@ -1,6 +1,6 @@
 """Stops the renting from an offer, a place or for a pool whose machines fail one after another.
 
-What is narrow is blocked first: the offer. A region, a provider and the pool follow only when the failures span two
+The offer cools down first. A region, a provider and the pool follow only when the failures span two
 offers, regions or providers; the pool also when failures have left it no offer at all.
 """
 
@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 
 from meshd.config import TimingSettings
 from meshd.daemon.machines.store import MachineStore
-from meshd.model.desired import TRIED_ALONE, Cause, Cooldown, Desired, Target
+from meshd.model.desired import TRIED_ALONE, Cooldown, CooldownCause, Desired, Target
 from meshd.model.machine import Machine
 from meshd.model.observed import Snapshot
 from meshd.plan.backoff import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
 from meshd.plan.failure_rules import counts_in_a_row, scopes
-from meshd.plan.placement import blocked_by, usable
+from meshd.plan.placement import cooldown_of, usable
 from meshd.plan.plan_input import LONG_AGO
 
 
@@ -24,9 +24,9 @@ class BootBreaker:
     """Looks at what failed before each plan: a machine that just failed may be the one too many to be replaced.
 
     Args:
-        records: where blocks are written.
+        records: where cooldowns are written.
         timing: how many failures, and for how long.
-        desired: pools, targets and blocks of now.
+        desired: pools, targets and cooldowns of now.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class BootBreaker:
         self._rented: dict[str, list[Machine]] = {}
 
     def look(self, snapshot: Snapshot, now: datetime) -> None:
-        """Journal the blocks that follow from what failed. Raises StoreError."""
+        """Journal the cooldowns that follow from what failed. Raises StoreError."""
         journal = self._machine_store.journal
         if self._revision != journal.revision:  # a tick in which nothing was written reads no disk
             pools = {m.pool for m in journal.machines() if m.failure and counts_in_a_row(m.failure_cause)}
@@ -62,21 +62,21 @@ class BootBreaker:
             part = _part(level) if level else None
             if key == f"pool:{pool}" and self._nothing_left(pool, snapshot, now):
                 part = None
-            block = tripped(key, machines, since, journal.last_block(key), now, policy, part)
-            if block is not None:
-                self._machine_store.block(block)
-                self._remember(failures_in_row(machines, since), block)
+            cooldown = tripped(key, machines, since, journal.last_cooldown(key), now, policy, part)
+            if cooldown is not None:
+                self._machine_store.set_cooldown(cooldown)
+                self._remember(failures_in_row(machines, since), cooldown)
 
-    def _remember(self, failed: list[Machine], block: Cooldown) -> None:
+    def _remember(self, failed: list[Machine], cooldown: Cooldown) -> None:
         """Hold a place's failures against the offers too: what is tried first after it is one that did not fail."""
         timing, journal = self._timing(), self._machine_store.journal
         for machine in failed:
             key = f"offer:{machine.offer.key}"
-            last = journal.last_block(key)
+            last = journal.last_cooldown(key)
             known = last is not None and last.cause in TRIED_ALONE and machine.created_at < last.until
-            if key != block.key and not known:
+            if key != cooldown.key and not known:
                 wait_s, most_s = timing.breaker_cooldown_s, timing.no_capacity_cooldown_max_s
-                self._machine_store.refused(key, wait_s, most_s, block.reason, cause=Cause.BOOTS)
+                self._machine_store.refused(key, wait_s, most_s, cooldown.reason, cause=CooldownCause.BOOTS)
 
     def _nothing_left(self, pool: str, snapshot: Snapshot, now: datetime) -> bool:
         """Whether failures, and nothing else, have left the pool no offer."""
@@ -86,8 +86,8 @@ class BootBreaker:
         wanted = desired.pools[pool]
         target = desired.target(wanted) or Target(pool, 0)
         fit = usable(snapshot.known_offers, wanted, target, {}, now)
-        blocks = [blocked_by(offer, desired.blocks, now, pool) for offer in fit]
-        return bool(fit) and all(block is not None and block.cause in TRIED_ALONE for block in blocks)
+        cooldowns = [cooldown_of(offer, desired.cooldowns, now, pool) for offer in fit]
+        return bool(fit) and all(cooldown is not None and cooldown.cause in TRIED_ALONE for cooldown in cooldowns)
 
 
 def _part(level: int) -> Callable[[Machine], str]:

@@ -26,12 +26,12 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
-from meshd.model.desired import Cause
+from meshd.model.desired import CooldownCause
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
 from meshd.plan import capabilities
-from meshd.plan.placement import blocked_by
+from meshd.plan.placement import cooldown_of
 from meshd.plan.prices import price_words
 from meshd.provider_api import Instance, LaunchRequest, Provider
 from meshd.store.join_tokens import JoinTokens
@@ -106,9 +106,9 @@ class CloudSteps:
     def paused_s(self, name: str) -> float:
         """Seconds until a provider wants to be asked again."""
         now = self._machine_store.now()
-        block = self._machine_store.journal.last_block(f"provider:{name}")
-        paused = block is not None and block.cause is Cause.PAUSE
-        return max(0.0, (block.until - now).total_seconds()) if block is not None and paused else 0.0
+        cooldown = self._machine_store.journal.last_cooldown(f"provider:{name}")
+        paused = cooldown is not None and cooldown.cause is CooldownCause.PAUSE
+        return max(0.0, (cooldown.until - now).total_seconds()) if cooldown is not None and paused else 0.0
 
     async def request(self, step: RequestMachine) -> None:
         """Write a new machine down."""
@@ -208,7 +208,7 @@ class CloudSteps:
             public_ip=instance.public_ip, launched_at=instance.launched_at or machine.launch_called_at, refusal="",
         )  # fmt: skip
         offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
-        self._machine_store.proved(offer, provider, causes={Cause.REFUSED, Cause.PAUSE})
+        self._machine_store.proved(offer, provider, causes={CooldownCause.REFUSED, CooldownCause.PAUSE})
 
     def _launch_failed(self, machine: Machine, error: ProviderError) -> None:
         """One way out for each kind of refusal."""
@@ -219,9 +219,9 @@ class CloudSteps:
         if isinstance(error, RateLimited) and not error.retry_after_s:
             self._keeps_its_place(machine, f"asked again at the pace that {machine.provider} takes: {words}")
             return
-        block = self._left_alone.refused(machine, error)
-        if block.cause is Cause.PAUSE:
-            wait_s = (block.until - self._machine_store.now()).total_seconds()
+        cooldown = self._left_alone.refused(machine, error)
+        if cooldown.cause is CooldownCause.PAUSE:
+            wait_s = (cooldown.until - self._machine_store.now()).total_seconds()
             self._keeps_its_place(machine, f"asked again in {wait_s:.0f} s: {words}")
             return
         self._machine_store.move(
@@ -240,8 +240,8 @@ class CloudSteps:
         if isinstance(error, Uncertain):
             self._unclear(before, words)
             return
-        block = self._left_alone.refused(before, error)
-        refusal = "" if block.cause is Cause.PAUSE else error.kind
+        cooldown = self._left_alone.refused(before, error)
+        refusal = "" if cooldown.cause is CooldownCause.PAUSE else error.kind
         self._machine_store.change(
             before.name, "refused", f"refused, and whether the call before made it is unclear: {words}",
             launch_attempts=before.launch_attempts, launch_called_at=before.launch_called_at, refusal=refusal,
@@ -351,5 +351,5 @@ class CloudSteps:
         if not self._providers[machine.provider].capabilities.tun:
             return capabilities.NO_TUN
         now = self._machine_store.now()
-        block = blocked_by(machine.offer, self._machine_store.journal.blocks(now), now, machine.pool)
-        return f"{block.key.partition(':')[2]} is left alone: {block.reason}" if block else ""
+        cooldown = cooldown_of(machine.offer, self._machine_store.journal.cooldowns(now), now, machine.pool)
+        return f"{cooldown.key.partition(':')[2]} is left alone: {cooldown.reason}" if cooldown else ""

@@ -43,7 +43,7 @@ class MachineController:
     """See the module.
 
     Args:
-        desired: made anew for each tick: targets and blocks change.
+        desired: made anew for each tick: targets and cooldowns change.
         snapshot: the newest word of every source.
         before_plan: called in each tick with what was observed: what follows from the past alone is journaled there,
             e.g. that a pool's machines fail one after another, and the plan heeds it already.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from meshd.config import TimingSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import AuthFailed, NoCapacity, NotFound, ProviderError, QuotaExceeded, RateLimited, Transient
-from meshd.model.desired import Cause, Cooldown
+from meshd.model.desired import Cooldown, CooldownCause
 from meshd.model.machine import FailureCause, Machine
 from meshd.plan.failure_rules import QUOTA_S, Scope, Wait, region_key, rule_of
 
@@ -16,7 +16,7 @@ BLOCK_AUTH_S = 120.0
 
 
 class Cooldowns:
-    """Writes blocks into the journal. Every method raises StoreError when it cannot be written."""
+    """Writes cooldowns into the journal. Every method raises StoreError when it cannot be written."""
 
     def __init__(self, machine_store: MachineStore, timing: Callable[[], TimingSettings]) -> None:
         self._machine_store = machine_store
@@ -64,4 +64,4 @@ class Cooldowns:
         whole_region = rule.left_alone is Scope.REGION
         key = region_key(machine.pool, machine.offer) if whole_region else f"offer:{machine.offer.key}"
         most_s = timing.no_capacity_cooldown_max_s
-        self._machine_store.refused(key, waits_s[rule.wait], most_s, words, cause=Cause.ENDED)
+        self._machine_store.refused(key, waits_s[rule.wait], most_s, words, cause=CooldownCause.ENDED)

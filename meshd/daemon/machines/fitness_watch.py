@@ -8,12 +8,12 @@ from datetime import datetime
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.reports import NodeReports
-from meshd.model.desired import Cause, Desired
+from meshd.model.desired import CooldownCause, Desired
 from meshd.model.machine import Machine
 from meshd.model.observed import Snapshot
 from meshd.plan.fitness import marked
 from meshd.plan.plan_input import ClusterView
-from meshd.plan.replace import block_key, proved
+from meshd.plan.replace import cooldown_key, proved
 
 
 class FitnessWatch:
@@ -56,9 +56,9 @@ class FitnessWatch:
     def _prove(self, machines: list[Machine], snapshot: Snapshot, now: datetime) -> None:
         desired = self._desired()
         for pool in desired.pools:
-            key = block_key(pool)
-            block = desired.blocks.get(key) or desired.cooled.get(key)
-            if block is not None and block.cause is Cause.UNFIT:
+            key = cooldown_key(pool)
+            cooldown = desired.cooldowns.get(key) or desired.expired_cooldowns.get(key)
+            if cooldown is not None and cooldown.cause is CooldownCause.UNFIT:
                 cluster_view = ClusterView.of(snapshot, desired.policy, now)
-                if proved(block, [m for m in machines if m.pool == pool], cluster_view):
-                    self._machine_store.journal.unblock({key})
+                if proved(cooldown, [m for m in machines if m.pool == pool], cluster_view):
+                    self._machine_store.journal.lift_cooldowns({key})

@@ -11,7 +11,7 @@ import structlog
 
 from meshd.daemon.machines.event_budget import EventBudget
 from meshd.errors import StoreError
-from meshd.model.desired import TRIED_ALONE, Cause, Cooldown
+from meshd.model.desired import TRIED_ALONE, Cooldown, CooldownCause
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.plan import backoff
 from meshd.runtime.clock import Clock
@@ -121,35 +121,41 @@ class MachineStore:
 
     # -- what is left alone for a while ---------------------------------------------------------------------------
 
-    def refused(self, key: str, base_s: float, most_s: float, reason: str, *, cause: Cause = Cause.REFUSED) -> Cooldown:
+    def refused(
+        self, key: str, base_s: float, most_s: float, reason: str, *, cause: CooldownCause = CooldownCause.REFUSED
+    ) -> Cooldown:
         """Leave something alone that said no: longer each time in a row."""
-        last = self.journal.last_block(key)
-        return self.block(
+        last = self.journal.last_cooldown(key)
+        return self.set_cooldown(
             backoff.refused(last, key, self.now(), base_s=base_s, most_s=most_s, reason=reason, cause=cause)
         )
 
     def paused(self, key: str, wait_s: float, reason: str, *, fault: bool) -> Cooldown:
         """Ask something again only in a while; `fault` says that it stumbled."""
-        last = self.journal.last_block(key)
-        return self.block(backoff.paused(last, key, self.now(), wait_s=wait_s, reason=reason, fault=fault))
+        last = self.journal.last_cooldown(key)
+        return self.set_cooldown(backoff.paused(last, key, self.now(), wait_s=wait_s, reason=reason, fault=fault))
 
-    def block(self, block: Cooldown) -> Cooldown:
+    def set_cooldown(self, cooldown: Cooldown) -> Cooldown:
         """Leave something alone for a while. One that is in force already is not written again."""
         now = self.now()
-        if block != self.journal.last_block(block.key):
-            for_s = round((block.until - now).total_seconds())
-            log.warning("blocked", key=block.key, for_s=for_s, strikes=block.strikes, reason=block.reason)
-            self.journal.block(block, now)
+        if cooldown != self.journal.last_cooldown(cooldown.key):
+            for_s = round((cooldown.until - now).total_seconds())
+            log.warning("cooldown_set", key=cooldown.key, for_s=for_s, strikes=cooldown.strikes, reason=cooldown.reason)
+            self.journal.set_cooldown(cooldown, now)
             self._changed()
-        return block
+        return cooldown
 
-    def proved(self, *keys: str, causes: Collection[Cause]) -> None:
+    def proved(self, *keys: str, causes: Collection[CooldownCause]) -> None:
         """These did well just now: what was held against them for these causes is forgotten.
 
         A refusal or pause that is in force stays: it is newer than the order that went well.
         """
         now = self.now()
-        held = [block for key in keys if (block := self.journal.last_block(key)) is not None and block.cause in causes]
-        over = {block.key for block in held if block.until <= now or block.cause in TRIED_ALONE}
+        held = [
+            cooldown
+            for key in keys
+            if (cooldown := self.journal.last_cooldown(key)) is not None and cooldown.cause in causes
+        ]
+        over = {cooldown.key for cooldown in held if cooldown.until <= now or cooldown.cause in TRIED_ALONE}
         if over:
-            self.journal.unblock(over)
+            self.journal.lift_cooldowns(over)

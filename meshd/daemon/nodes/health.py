@@ -12,7 +12,7 @@ from meshd.model.desired import Desired
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.plan.fitness import Unfit, Why, marked, silent, unfit
 from meshd.plan.plan_input import ClusterView
-from meshd.plan.replace import STRIKES_TOLD, block_key
+from meshd.plan.replace import STRIKES_TOLD, cooldown_key
 from meshd.plan.unfit_advice import cure, next_step
 
 AT_ONCE = frozenset({Why.SILENT})
@@ -33,12 +33,12 @@ def problems(machines: Sequence[Machine], desired: Desired, cluster_view: Cluste
         if found is not None and (leaves or not (machine.removal or machine.failure)) and _lasts(found, cluster_view):
             yield _problem(machine, found, by_pool[machine.pool], desired, cluster_view)
     for name in desired.pools:
-        block = desired.blocks.get(block_key(name)) or desired.cooled.get(block_key(name))
-        if block is not None and block.strikes >= STRIKES_TOLD:
+        cooldown = desired.cooldowns.get(cooldown_key(name)) or desired.expired_cooldowns.get(cooldown_key(name))
+        if cooldown is not None and cooldown.strikes >= STRIKES_TOLD:
             yield s.ProblemView(
                 severity="error",
-                text=f"{block.strikes} nodes were replaced one after another, and what came in their place did not "
-                f"stay fit: it has one cause outside of the machines. The last: {block.reason}",
+                text=f"{cooldown.strikes} nodes were replaced one after another, and what came in their place did not "
+                f"stay fit: it has one cause outside of the machines. The last: {cooldown.reason}",
                 cure="look at slurm.conf, prologs and the image; `meshctl explain SLOT` shows slurmd's log",
                 pool=name,
             )

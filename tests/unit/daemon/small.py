@@ -166,8 +166,8 @@ class Small:
     def desired(self) -> Desired:
         now = self.clock.now()
         return Desired(
-            "lab", {"h100": self.pool}, self.journal.targets(), Policy(), self.journal.blocks(now),
-            self.journal.cooled(now),
+            "lab", {"h100": self.pool}, self.journal.targets(), Policy(), self.journal.cooldowns(now),
+            self.journal.expired_cooldowns(now),
         )  # fmt: skip
 
     def before_plan(self, snapshot: Snapshot, now: datetime) -> None:

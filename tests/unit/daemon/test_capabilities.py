@@ -134,7 +134,7 @@ async def test_user_data_that_is_too_long_is_refused_before_anything_is_sent(
     found = await launch(small, machine(Phase.REQUESTED))
     assert (found.phase, found.refusal, small.cloud.launched) == (Phase.GONE, "invalid_request", [])
     assert "102 bytes" in found.failure and "100" in found.failure
-    assert set(small.journal.blocks(small.clock.now())) == {"provider:aws"}, "the ladder goes on with another cloud"
+    assert set(small.journal.cooldowns(small.clock.now())) == {"provider:aws"}, "the ladder goes on with another cloud"
 
 
 async def test_an_order_that_was_written_down_before_is_not_sent_without_tun(small: Small) -> None:

@@ -117,14 +117,14 @@ async def test_scale_knows_of_a_key_that_has_just_died(world: World) -> None:
 
 async def test_scale_journals_the_target_and_lifts_what_held_the_pool_back(world: World) -> None:
     for key in ("pool:h100", "pool:h100@aws/r1", "pool:h100x", "pool:h100x@aws", "provider:aws"):
-        world.journal.block(Cooldown(key, NOW + timedelta(hours=1), "why"), NOW)
+        world.journal.set_cooldown(Cooldown(key, NOW + timedelta(hours=1), "why"), NOW)
     answer = await world.desk.scale(s.ScaleRequest(gpus=2), ROOT)
     assert answer.target_id is not None
     assert [row.action for row in answer.plan.steps] == ["request_machine"] * 2
     assert world.journal.targets()["h100"].gpus == 2
     assert not world.journal.targets()["h100"].spread
-    assert not {"pool:h100", "pool:h100@aws/r1"} & set(world.journal.blocks(NOW))
-    assert {"pool:h100x", "pool:h100x@aws"} <= set(world.journal.blocks(NOW)), "another pool's breaker stays"
+    assert not {"pool:h100", "pool:h100@aws/r1"} & set(world.journal.cooldowns(NOW))
+    assert {"pool:h100x", "pool:h100x@aws"} <= set(world.journal.cooldowns(NOW)), "another pool's breaker stays"
     await world.desk.scale(s.ScaleRequest(gpus=2, spread=True), ROOT)
     assert world.journal.targets()["h100"].spread
 
@@ -286,7 +286,7 @@ CHEAP = replace(OFFER, zone="r1b", usd_per_hour=1.5, price_as_of=ago(60), capaci
 
 
 async def test_offers_with_their_age_cool_down_and_the_source_that_fails(world: World) -> None:
-    world.journal.block(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(minutes=5), "sold out"), NOW)
+    world.journal.set_cooldown(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(minutes=5), "sold out"), NOW)
     world.seen = snapshot(offers={"aws": Fresh((OFFER, CHEAP), ago(30)), "gce": GONE_DARK})
     world.reconciler.tick()
     view = await world.desk.offers(s.OffersQuery(gpu="H100"))
@@ -392,10 +392,10 @@ async def test_why_nothing_is_rented(world: World) -> None:
     world.journal.put(machine(Phase.READY), "phase", "given", NOW)
     assert "no machine is wanted" in await why("h100-2")
     world.journal.set_target(Target("h100", 3), "said", NOW)
-    world.journal.block(Cooldown("pool:h100", NOW + timedelta(minutes=5), "3 machines failed"), NOW)
+    world.journal.set_cooldown(Cooldown("pool:h100", NOW + timedelta(minutes=5), "3 machines failed"), NOW)
     assert "2 GPUs of the pool missing, and nothing is rented for it: no new machines" in await why("h100-2")
     assert "3 machines failed" in await why("h100")
-    world.journal.unblock(["pool:h100"])
+    world.journal.lift_cooldowns(["pool:h100"])
     assert await why("h100-2") == f"a machine is about to be rented for it: {OFFER.key}"
     await world.settle()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cause, Target
+from meshd.model.desired import CooldownCause, Target
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.provider_api import Instance, InstanceState, Offer
@@ -54,8 +54,8 @@ async def test_a_listing_that_tells_the_end_blocks_the_offer_at_once(small: Smal
     small.journal.set_target(Target("h100", 1), "", NOW)
     first = await rented(small)
     await tick(small, instance(first, InstanceState.GONE, reason=CAPACITY), pause_s=20)
-    block = small.journal.blocks(small.clock.now())[f"offer:{OFFER.key}"]
-    assert (block.cause, block.reason) == (Cause.ENDED, CAPACITY)
+    cooldown = small.journal.cooldowns(small.clock.now())[f"offer:{OFFER.key}"]
+    assert (cooldown.cause, cooldown.reason) == (CooldownCause.ENDED, CAPACITY)
     assert (small.get(first.name).failure_cause, small.get(first.name).vendor_words) == (
         FailureCause.NO_CAPACITY, CAPACITY,
     )  # fmt: skip
@@ -71,7 +71,7 @@ async def test_a_cloud_that_only_tells_when_asked(small: Small) -> None:
     await tick(small, pause_s=20)
     assert small.cloud.asked == [first.instance_id]
     assert small.get(first.name).failure_cause is FailureCause.QUOTA
-    assert small.journal.blocks(small.clock.now())[f"offer:{OFFER.key}"].reason == "QUOTA_EXCEEDED: 0 of H100"
+    assert small.journal.cooldowns(small.clock.now())[f"offer:{OFFER.key}"].reason == "QUOTA_EXCEEDED: 0 of H100"
 
 
 async def test_an_answer_that_settles_nothing_ends_nothing(small: Small) -> None:
@@ -91,8 +91,8 @@ async def test_an_order_that_was_taken_again_is_not_forgiven_before_it_is_ready(
     for _ in range(3):
         m = await rented(small)
         await tick(small, instance(m, InstanceState.GONE, reason=CAPACITY), pause_s=20, offers=(OFFER,))
-        block = small.journal.blocks(small.clock.now())[f"offer:{OFFER.key}"]
-        waits.append(round((block.until - small.clock.now()).total_seconds()))
+        cooldown = small.journal.cooldowns(small.clock.now())[f"offer:{OFFER.key}"]
+        waits.append(round((cooldown.until - small.clock.now()).total_seconds()))
         small.machine_store.move(m.name, Phase.GONE, "gone")
         small.clock.t_s += waits[-1]
     assert waits == [300, 600, 1200]
@@ -104,7 +104,7 @@ async def test_a_broken_image_blocks_its_region_for_the_pool(small: Small) -> No
     first = await rented(small)
     gone = instance(first, InstanceState.GONE, reason="Client.InvalidSnapshot.NotFound")
     await tick(small, gone, pause_s=20)
-    assert set(small.journal.blocks(small.clock.now())) == {"pool:h100@aws/r1"}
+    assert set(small.journal.cooldowns(small.clock.now())) == {"pool:h100@aws/r1"}
     for _ in range(2):
         await tick(small, gone, offers=(OFFER, OTHER, far))
     assert small.cloud.launched[-1].offer == far
@@ -115,6 +115,6 @@ async def test_what_was_learned_is_in_the_journal_before_the_failure_is(small: S
     small.journal.set_target(Target("h100", 1), "", NOW)
     m = await rented(small)
     small.cloud_steps.failed(m, FailureCause.NO_CAPACITY, CAPACITY)
-    block = small.journal.last_block(f"offer:{OFFER.key}")
+    cooldown = small.journal.last_cooldown(f"offer:{OFFER.key}")
     small.executor.begin(p.Move(m.name, "ended", Phase.TERMINATING, "ended", FailureCause.NO_CAPACITY, CAPACITY))
-    assert small.journal.last_block(f"offer:{OFFER.key}") == block, "one strike"
+    assert small.journal.last_cooldown(f"offer:{OFFER.key}") == cooldown, "one strike"

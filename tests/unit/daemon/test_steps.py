@@ -21,7 +21,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.model import plan as p
-from meshd.model.desired import Cause, Cooldown, Target
+from meshd.model.desired import Cooldown, CooldownCause, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.plan.liveness import ASKED
@@ -206,7 +206,7 @@ async def test_removed_by_a_person_meanwhile_it_is_not_kept(small: Small) -> Non
 
 
 @pytest.mark.parametrize(
-    ("error", "phase", "block"),
+    ("error", "phase", "cooldown"),
     [
         (NoCapacity("sold out"), Phase.GONE, f"offer:{OFFER.key}"),
         (QuotaExceeded("quota"), Phase.GONE, f"offer:{OFFER.key}"),
@@ -217,12 +217,12 @@ async def test_removed_by_a_person_meanwhile_it_is_not_kept(small: Small) -> Non
         (Uncertain("cut"), Phase.LAUNCHING, ""),
     ],
 )
-async def test_each_refusal_has_one_way_out(small: Small, error: ProviderError, phase: Phase, block: str) -> None:
+async def test_each_refusal_has_one_way_out(small: Small, error: ProviderError, phase: Phase, cooldown: str) -> None:
     m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
     small.cloud.errors.append(error)
     await do(small, p.Launch(m.name, "wanted"))
     assert small.get(m.name).phase is phase
-    assert set(small.journal.blocks(NOW)) == ({block} if block else set())
+    assert set(small.journal.cooldowns(NOW)) == ({cooldown} if cooldown else set())
     last = small.journal.events(-1, 1, m.name)[0]
     if phase is Phase.GONE:
         assert (small.get(m.name).refusal, small.get(m.name).vendor_words) == (error.kind, error.vendor_text)
@@ -260,7 +260,7 @@ async def test_a_clear_no_to_a_repeated_call_leaves_the_earlier_one_in_doubt(
     assert (found.phase, found.refusal, found.failure) == (Phase.LAUNCHING, refusal, "")
     assert (found.launch_attempts, found.launch_called_at) == (1, m.launch_called_at)
     assert found.marks["unclear"] == m.marks["unclear"], "its doubt does not grow with each no"
-    assert small.journal.blocks(NOW)
+    assert small.journal.cooldowns(NOW)
 
 
 async def test_an_unclear_answer_to_a_repeated_call_is_one_more_in_doubt(small: Small) -> None:
@@ -273,7 +273,7 @@ async def test_an_unclear_answer_to_a_repeated_call_is_one_more_in_doubt(small: 
 
 async def test_what_keeps_a_call_from_being_repeated_gives_nothing_up(small: Small) -> None:
     m = small.journal.put(IN_DOUBT, "phase", "given", NOW)
-    small.journal.block(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
+    small.journal.set_cooldown(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
     await do(small, p.Launch(m.name, "again"))
     assert small.get(m.name) == m
     assert small.cloud.launched == []
@@ -297,7 +297,7 @@ async def test_what_was_learned_while_an_order_waited_holds(small: Small) -> Non
     await do(small, p.Launch(names[0], "wanted"))
     small.providers["aws"] = small.cloud
     await do(small, p.Launch(names[1], "wanted"))
-    small.journal.block(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
+    small.journal.set_cooldown(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
     await do(small, p.Launch(names[2], "wanted"))
     assert small.cloud.launched == []
     assert all(small.get(name).phase is Phase.GONE for name in names)
@@ -370,7 +370,7 @@ async def test_one_refusal_sends_all_that_wait_with_the_same_offer_to_the_next(s
     await climb(small, *offers)
     assert [request.offer.zone for request in small.cloud.launched] == ["r1a"] + ["r1b"] * 8
     assert sorted(m.slot for m in small.journal.machines()) == [f"h100-{i}" for i in range(1, 9)]
-    assert small.journal.blocks(NOW)[f"offer:{offers[0].key}"].strikes == 1
+    assert small.journal.cooldowns(NOW)[f"offer:{offers[0].key}"].strikes == 1
 
 
 async def test_a_refused_key_sends_all_orders_of_that_cloud_elsewhere(small: Small) -> None:
@@ -393,24 +393,24 @@ async def test_only_the_machine_whose_call_was_unclear_waits(small: Small) -> No
 
 async def test_success_forgets_what_was_held_against_an_offer(small: Small) -> None:
     key = f"offer:{OFFER.key}"
-    for block in (Cooldown(key, NOW, "sold out", 3), Cooldown("provider:aws", NOW, "busy", 2, Cause.PAUSE)):
-        small.journal.block(block, NOW)
+    for cooldown in (Cooldown(key, NOW, "sold out", 3), Cooldown("provider:aws", NOW, "busy", 2, CooldownCause.PAUSE)):
+        small.journal.set_cooldown(cooldown, NOW)
     m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
     await do(small, p.Launch(m.name, "wanted"))
-    assert (small.journal.last_block(key), small.journal.last_block("provider:aws")) == (None, None)
+    assert (small.journal.last_cooldown(key), small.journal.last_cooldown("provider:aws")) == (None, None)
 
 
 async def test_but_not_a_refusal_that_came_meanwhile_nor_machines_that_do_not_boot(small: Small) -> None:
     key = f"offer:{OFFER.key}"
-    boots = Cooldown(key, NOW, "no boot", 1, Cause.BOOTS)
+    boots = Cooldown(key, NOW, "no boot", 1, CooldownCause.BOOTS)
     m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
-    small.journal.block(boots, NOW)
+    small.journal.set_cooldown(boots, NOW)
     await do(small, p.Launch(m.name, "wanted"))
-    assert small.journal.last_block(key) == boots
+    assert small.journal.last_cooldown(key) == boots
     refusal = Cooldown(key, NOW + timedelta(seconds=60), "sold out")
-    small.journal.block(refusal, NOW)
-    small.machine_store.proved(key, causes={Cause.REFUSED})
-    assert small.journal.last_block(key) == refusal
+    small.journal.set_cooldown(refusal, NOW)
+    small.machine_store.proved(key, causes={CooldownCause.REFUSED})
+    assert small.journal.last_cooldown(key) == refusal
 
 
 async def test_a_cloud_that_stumbles_for_long_is_gone_around(small: Small) -> None:

@@ -25,10 +25,10 @@ def offer(zone: str, usd: float, **changes: object) -> Offer:
     return replace(OFFER, zone=zone, region=zone[:-1], usd_per_hour=usd, **changes)  # type: ignore[arg-type]
 
 
-def looked(offers: list[Offer], *chosen: Offer, target: Target = TARGET, blocks: dict[str, Cooldown] | None = None,
+def looked(offers: list[Offer], *chosen: Offer, target: Target = TARGET, cooldowns: dict[str, Cooldown] | None = None,
            pool: Pool = POOL) -> dict[str, str]:  # fmt: skip
     keys = {one.key for one in chosen}
-    return {o.zone: note for o, _, note in considered(offers, pool, target, blocks or {}, keys, NOW)}
+    return {o.zone: note for o, _, note in considered(offers, pool, target, cooldowns or {}, keys, NOW)}
 
 
 def test_best_first_then_the_nearest_that_would_not_do() -> None:
@@ -43,8 +43,8 @@ def test_best_first_then_the_nearest_that_would_not_do() -> None:
 
 def test_what_cools_down_says_until_when() -> None:
     cold = offer("r1a", 2)
-    block = Cooldown(f"offer:{cold.key}", NOW + timedelta(minutes=5), "sold out")
-    assert looked([cold], blocks={block.key: block}) == {"r1a": "cooling down until 12:05:00 UTC: sold out"}
+    cooldown = Cooldown(f"offer:{cold.key}", NOW + timedelta(minutes=5), "sold out")
+    assert looked([cold], cooldowns={cooldown.key: cooldown}) == {"r1a": "cooling down until 12:05:00 UTC: sold out"}
 
 
 def test_machines_without_gpus_are_compared_with_their_like() -> None:
@@ -68,7 +68,7 @@ def test_one_that_will_not_do_is_shown_for_one_zone_only() -> None:
     assert list(looked([*dear, other])) == ["r1d", "r1a"]
     cold = {f"offer:{o.key}": Cooldown(f"offer:{o.key}", NOW + timedelta(minutes=5), "sold out") for o in dear}
     fit = replace(POOL, max_usd_per_gpu_hour=None)
-    assert list(looked(dear, blocks=cold, pool=fit)) == ["r1a", "r1b", "r1c"], "each cools down for itself"
+    assert list(looked(dear, cooldowns=cold, pool=fit)) == ["r1a", "r1b", "r1c"], "each cools down for itself"
 
 
 # -- the rule that decided --------------------------------------------------------------------------------------------

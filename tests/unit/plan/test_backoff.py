@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshd.model.desired import Cause, Cooldown
+from meshd.model.desired import Cooldown, CooldownCause
 from meshd.model.machine import Machine, Phase
 from meshd.plan.backoff import FAULTS_MOST, FORGET_AFTER_S, BootPolicy, failures_in_row, paused, refused, tripped
 from tests.unit.worlds import NOW, ago, machine
@@ -25,12 +25,12 @@ def again(previous: Cooldown | None, at: datetime) -> Cooldown:
 
 
 def test_each_refusal_in_a_row_doubles_it_up_to_the_bound() -> None:
-    block, waits = None, []
+    cooldown, waits = None, []
     at = NOW
     for _ in range(7):
-        block = again(block, at)
-        waits.append((block.until - at).total_seconds())
-        at = block.until
+        cooldown = again(cooldown, at)
+        waits.append((cooldown.until - at).total_seconds())
+        at = cooldown.until
     assert waits == [300, 600, 1200, 2400, 3600, 3600, 3600]
 
 
@@ -46,7 +46,9 @@ def test_it_is_forgotten() -> None:
 
 
 def test_another_cause_begins_anew() -> None:
-    boots = refused(again(None, NOW), KEY, later(10), base_s=600, most_s=3600, reason="no boot", cause=Cause.BOOTS)
+    boots = refused(
+        again(None, NOW), KEY, later(10), base_s=600, most_s=3600, reason="no boot", cause=CooldownCause.BOOTS
+    )
     assert (boots.strikes, boots.until) == (1, later(610))
 
 
@@ -59,13 +61,13 @@ def test_a_base_over_the_bound_is_kept() -> None:
 def test_it_never_is_longer_than_the_bound_nor_shorter_than_the_first(
     story: list[tuple[float, float, float]],
 ) -> None:
-    block, at = None, NOW
+    cooldown, at = None, NOW
     for pause_s, base_s, most_s in story:
         at += timedelta(seconds=pause_s)
-        old = block
-        block = refused(old, KEY, at, base_s=base_s, most_s=most_s, reason="no")
+        old = cooldown
+        cooldown = refused(old, KEY, at, base_s=base_s, most_s=most_s, reason="no")
         if old is None or old.until <= at:
-            wait_s = (block.until - at).total_seconds()
+            wait_s = (cooldown.until - at).total_seconds()
             assert base_s - 1e-3 <= wait_s <= max(base_s, most_s) + 1e-3
 
 
@@ -74,21 +76,21 @@ def pause(previous: Cooldown | None, at: datetime, *, fault: bool) -> Cooldown:
 
 
 def test_who_stumbles_again_and_again_counts_as_one_that_says_no() -> None:
-    block, causes = None, []
+    cooldown, causes = None, []
     for step in range(FAULTS_MOST + 1):
-        block = pause(block, later(10 * step), fault=True)
-        assert pause(block, later(10 * step + 1), fault=True).strikes == block.strikes, "a burst is one"
-        causes.append(block.cause)
-    assert causes == [Cause.PAUSE] * FAULTS_MOST + [Cause.REFUSED]
-    assert block is not None
-    assert pause(block, block.until, fault=True).until == block.until + timedelta(seconds=40)
+        cooldown = pause(cooldown, later(10 * step), fault=True)
+        assert pause(cooldown, later(10 * step + 1), fault=True).strikes == cooldown.strikes, "a burst is one"
+        causes.append(cooldown.cause)
+    assert causes == [CooldownCause.PAUSE] * FAULTS_MOST + [CooldownCause.REFUSED]
+    assert cooldown is not None
+    assert pause(cooldown, cooldown.until, fault=True).until == cooldown.until + timedelta(seconds=40)
 
 
 def test_a_rate_limit_is_no_fault() -> None:
-    block = None
+    cooldown = None
     for step in range(30):
-        block = pause(block, later(10 * step), fault=False)
-        assert block.cause is Cause.PAUSE
+        cooldown = pause(cooldown, later(10 * step), fault=False)
+        assert cooldown.cause is CooldownCause.PAUSE
 
 
 # -- machines that fail -----------------------------------------------------------------------------------------------
@@ -111,15 +113,15 @@ def test_a_row_ends_at_the_last_that_was_ready() -> None:
 
 def test_so_many_in_a_row_trip_it() -> None:
     assert tripped("pool:h100", ROW[1:], ago(1000), None, NOW, POLICY) is None
-    block = tripped("pool:h100", ROW, ago(1000), None, NOW, POLICY)
-    assert block == Cooldown(
-        "pool:h100", later(600), "3 machines failed one after another, the last: no boot 3", 1, Cause.BOOTS
+    cooldown = tripped("pool:h100", ROW, ago(1000), None, NOW, POLICY)
+    assert cooldown == Cooldown(
+        "pool:h100", later(600), "3 machines failed one after another, the last: no boot 3", 1, CooldownCause.BOOTS
     )
-    assert tripped("pool:h100", ROW, ago(1000), block, later(1), POLICY) is None, "it is open already"
+    assert tripped("pool:h100", ROW, ago(1000), cooldown, later(1), POLICY) is None, "it is open already"
 
 
 def test_after_the_cool_down_one_failure_is_enough_and_doubles_it() -> None:
-    first = Cooldown("pool:h100", ago(50), "3 failed", 1, Cause.BOOTS)
+    first = Cooldown("pool:h100", ago(50), "3 failed", 1, CooldownCause.BOOTS)
     assert tripped("pool:h100", ROW, ago(1000), first, NOW, POLICY) is None, "those were counted"
     probe = failed(4, 20)
     second = tripped("pool:h100", [probe, *ROW], ago(1000), first, NOW, POLICY)
@@ -130,12 +132,12 @@ def test_after_the_cool_down_one_failure_is_enough_and_doubles_it() -> None:
 
 def test_bounds_of_pool_and_offer() -> None:
     for key, most_s in (("pool:h100", 9600), (KEY, 3600)):
-        old = Cooldown(key, ago(50), "failed", 40, Cause.BOOTS)
-        block = tripped(key, [failed(4, 20)], ago(1000), old, NOW, POLICY)
-        assert block is not None
-        assert block.until == later(most_s)
+        old = Cooldown(key, ago(50), "failed", 40, CooldownCause.BOOTS)
+        cooldown = tripped(key, [failed(4, 20)], ago(1000), old, NOW, POLICY)
+        assert cooldown is not None
+        assert cooldown.until == later(most_s)
 
 
 def test_long_after_it_counts_from_nothing() -> None:
-    old = Cooldown("pool:h100", ago(FORGET_AFTER_S + 10), "failed", 4, Cause.BOOTS)
+    old = Cooldown("pool:h100", ago(FORGET_AFTER_S + 10), "failed", 4, CooldownCause.BOOTS)
     assert tripped("pool:h100", [failed(4, 20)], ago(1000), old, NOW, POLICY) is None

@@ -75,11 +75,11 @@ def test_what_it_is_doing(made: Machine, words: list[str]) -> None:
 
 
 def test_every_phase_has_a_sentence_also_while_slurm_is_dark() -> None:
-    block = Cooldown("provider:aws", NOW, "slow down")
+    cooldown = Cooldown("provider:aws", NOW, "slow down")
     for phase in Phase:
-        assert explanation.doing(machine(phase), explanation.Context(Policy(), None, block))
+        assert explanation.doing(machine(phase), explanation.Context(Policy(), None, cooldown))
     assert "asked for aws/r1a/g.1 at 12:00:00 UTC: slow down" in explanation.doing(
-        machine(Phase.REQUESTED), explanation.Context(Policy(), None, block)
+        machine(Phase.REQUESTED), explanation.Context(Policy(), None, cooldown)
     )
     assert "Slurm cannot be read" in explanation.doing(machine(Phase.READY), explanation.Context(Policy(), None))
 

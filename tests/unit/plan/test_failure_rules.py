@@ -16,7 +16,7 @@ from meshd.plan.backoff import failures_in_row
 from meshd.plan.failure_rules import RULES, Scope, cause_of_end, cause_of_words, is_of_pool, scopes
 from meshd.plan.leaving import AGAIN_AFTER_S, MISSING_AFTER_S
 from meshd.plan.lifecycle import next_step
-from meshd.plan.placement import blocked_by
+from meshd.plan.placement import cooldown_of
 from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import InstanceState
 from tests.unit.worlds import NOW, OFFER, ago, around, instance, machine, peer, snapshot, tailnet
@@ -86,10 +86,10 @@ def test_a_place_is_blocked_for_one_pool_alone() -> None:
     _, region, provider, pool = scopes("h100", OFFER)
     assert (region, provider, pool) == ("pool:h100@aws/r1", "pool:h100@aws", "pool:h100")
     for key in (region, provider):
-        blocks = {key: Cooldown(key, NOW + timedelta(seconds=9), "no boot")}
-        assert blocked_by(OFFER, blocks, NOW, "h100") is not None
-        assert blocked_by(OFFER, blocks, NOW, "a100") is None
-        assert blocked_by(OFFER, blocks, NOW) is None
+        cooldowns = {key: Cooldown(key, NOW + timedelta(seconds=9), "no boot")}
+        assert cooldown_of(OFFER, cooldowns, NOW, "h100") is not None
+        assert cooldown_of(OFFER, cooldowns, NOW, "a100") is None
+        assert cooldown_of(OFFER, cooldowns, NOW) is None
     assert is_of_pool(region, "h100")
     assert not is_of_pool(region, "h1")
     assert not is_of_pool(f"offer:{OFFER.key}", "h100")

@@ -33,8 +33,8 @@ def decided(
         slurm=Fresh(slurm(*(node(m) for m in machines if m.tailnet_ip), jobs=jobs), NOW),
     )  # fmt: skip
     until = NOW + timedelta(seconds=60)
-    blocks = {f"offer:{o.key}": Cooldown(f"offer:{o.key}", until, "sold out, said the cloud") for o in blocked}
-    wanted = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)}, blocks=blocks)
+    cooldowns = {f"offer:{o.key}": Cooldown(f"offer:{o.key}", until, "sold out, said the cloud") for o in blocked}
+    wanted = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)}, cooldowns=cooldowns)
     return plan(wanted, machines, seen, NOW)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cause, Cooldown, Desired, Pool, Target
+from meshd.model.desired import Cooldown, CooldownCause, Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.plan.placement import misses, why_none
@@ -27,7 +27,7 @@ ALL = (ONE, FOUR, EIGHT)
 
 def decided(
     gpus: int | None, *machines: Machine, offers: Sequence[Offer] = ALL, pool: Pool = POOL, dark: bool = False,
-    cooled: Cooldown | None = None, **target: Any,
+    expired: Cooldown | None = None, **target: Any,
 ) -> p.Plan:  # fmt: skip
     seen = snapshot(
         instances={"aws": Fresh(tuple(instance(m) for m in machines if m.instance_id), NOW)},
@@ -35,8 +35,8 @@ def decided(
         slurm=GONE_DARK if dark else Fresh(slurm(*(node(m) for m in machines if m.tailnet_ip)), NOW),
     )
     targets = {} if gpus is None else {"h100": Target("h100", gpus, **target)}
-    remembered = {cooled.key: cooled} if cooled else {}
-    return plan(Desired("lab", {"h100": pool}, targets, cooled=remembered), machines, seen, NOW)
+    remembered = {expired.key: expired} if expired else {}
+    return plan(Desired("lab", {"h100": pool}, targets, expired_cooldowns=remembered), machines, seen, NOW)
 
 
 def rents(found: p.Plan) -> list[tuple[str, int]]:
@@ -134,38 +134,38 @@ def test_a_pools_least_is_its_target_until_somebody_says_another() -> None:
 
 # -- the breaker, half open -------------------------------------------------------------------------------------------
 
-COOLED = Cooldown("pool:h100", ago(30), "3 machines failed one after another", cause=Cause.BOOTS)
+EXPIRED = Cooldown("pool:h100", ago(30), "3 machines failed one after another", cause=CooldownCause.BOOTS)
 
 
 def test_after_the_breaker_one_machine_is_tried_alone() -> None:
-    found = decided(13, cooled=COOLED)
+    found = decided(13, expired=EXPIRED)
     assert rents(found) == [("h100-1", 8)]
     assert "tried alone" in found.steps[0].reason
 
 
 @pytest.mark.parametrize("phase", [Phase.REQUESTED, Phase.BOOTING, Phase.TESTING])
 def test_the_others_wait_for_it(phase: Phase) -> None:
-    found = decided(13, machine(phase, offer=EIGHT, created_at=ago(20)), cooled=COOLED)
+    found = decided(13, machine(phase, offer=EIGHT, created_at=ago(20)), expired=EXPIRED)
     assert rents(found) == []
     assert "h100-1 is tried alone" in found.warnings[0].reason
 
 
 def test_they_follow_once_it_is_ready() -> None:
     ready = machine(Phase.READY, offer=EIGHT, created_at=ago(20), ready_at=ago(5))
-    assert rents(decided(13, ready, cooled=COOLED)) == [("h100-2", 4), ("h100-3", 1)]
+    assert rents(decided(13, ready, expired=EXPIRED)) == [("h100-2", 4), ("h100-3", 1)]
 
 
 def test_one_from_before_proves_nothing() -> None:
     before = machine(Phase.READY, offer=ONE, ready_at=ago(3000))
-    assert len(rents(decided(13, before, cooled=COOLED))) == 1
+    assert len(rents(decided(13, before, expired=EXPIRED))) == 1
 
 
-OFFER_COOLED = Cooldown(f"offer:{ONE.key}", ago(30), "2 machines failed one after another", cause=Cause.BOOTS)
+OFFER_EXPIRED = Cooldown(f"offer:{ONE.key}", ago(30), "2 machines failed one after another", cause=CooldownCause.BOOTS)
 ONES = (ONE, replace(EIGHT, usd_per_hour=99.0))
 
 
 def test_after_an_offers_breaker_one_machine_of_it_is_tried_alone() -> None:
-    found = decided(3, offers=ONES, cooled=OFFER_COOLED)
+    found = decided(3, offers=ONES, expired=OFFER_EXPIRED)
     assert rents(found) == [("h100-1", 1)]
     assert "tried alone" in found.steps[0].reason
     assert f"one machine of {ONE.key} is tried alone" in found.warnings[0].reason
@@ -173,21 +173,25 @@ def test_after_an_offers_breaker_one_machine_of_it_is_tried_alone() -> None:
 
 def test_other_offers_of_the_cover_do_not_wait_for_it() -> None:
     pool = replace(POOL, overshoot_max_gpus=0)
-    assert rents(decided(14, pool=pool, cooled=OFFER_COOLED)) == [("h100-1", 8), ("h100-2", 4), ("h100-3", 1)]
+    assert rents(decided(14, pool=pool, expired=OFFER_EXPIRED)) == [
+        ("h100-1", 8),
+        ("h100-2", 4),
+        ("h100-3", 1),
+    ]
 
 
 @pytest.mark.parametrize("phase", [Phase.REQUESTED, Phase.BOOTING, Phase.TESTING])
 def test_more_of_an_offer_wait_for_the_one_that_is_tried(phase: Phase) -> None:
-    found = decided(3, machine(phase, created_at=ago(20)), offers=ONES, cooled=OFFER_COOLED)
+    found = decided(3, machine(phase, created_at=ago(20)), offers=ONES, expired=OFFER_EXPIRED)
     assert rents(found) == []
     assert "h100-1 is tried alone" in found.warnings[0].reason
 
 
 def test_they_follow_once_one_of_the_same_offer_is_ready() -> None:
     ready = machine(Phase.READY, created_at=ago(20), ready_at=ago(5))
-    assert rents(decided(3, ready, offers=ONES, cooled=OFFER_COOLED)) == [("h100-2", 1), ("h100-3", 1)]
+    assert rents(decided(3, ready, offers=ONES, expired=OFFER_EXPIRED)) == [("h100-2", 1), ("h100-3", 1)]
     other = replace(ready, offer=FOUR)
-    assert rents(decided(7, other, offers=ONES, cooled=OFFER_COOLED)) == [("h100-2", 1)]
+    assert rents(decided(7, other, offers=ONES, expired=OFFER_EXPIRED)) == [("h100-2", 1)]
 
 
 # -- why not ----------------------------------------------------------------------------------------------------------
@@ -223,9 +227,9 @@ def test_the_closest_miss_comes_first() -> None:
 def test_what_is_left_alone_for_a_moment_keeps_its_rank() -> None:
     """A cloud that said when to come again is still ordered from: the order waits, and goes nowhere dearer."""
     until = NOW + timedelta(seconds=10)
-    pause = Cooldown("provider:aws", until, "slow down", 0, Cause.PAUSE)
-    no = replace(pause, strikes=1, cause=Cause.REFUSED)
+    pause = Cooldown("provider:aws", until, "slow down", 0, CooldownCause.PAUSE)
+    no = replace(pause, strikes=1, cause=CooldownCause.REFUSED)
     seen = snapshot(offers={"aws": Fresh(ALL, NOW)})
-    for block, count in ((pause, 1), (no, 0)):
-        wanted = Desired("lab", {"h100": POOL}, {"h100": Target("h100", 8)}, blocks={block.key: block})
+    for cooldown, count in ((pause, 1), (no, 0)):
+        wanted = Desired("lab", {"h100": POOL}, {"h100": Target("h100", 8)}, cooldowns={cooldown.key: cooldown})
         assert len(rents(plan(wanted, [], seen, NOW))) == count

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cause, Cooldown, Policy
+from meshd.model.desired import Cooldown, CooldownCause, Policy
 from meshd.model.machine import DEVICE_GONE, MOVES, REACHED, REBOOTING, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.plan.lifecycle import contradiction_warning, next_step
@@ -26,8 +26,8 @@ LONG = 100_000.0
 
 def step(m: Machine, seen: Snapshot, **policy: Any) -> p.Step | None:
     """The next step. That a node is not fit is written down besides: see test_fitness.py and test_repair.py."""
-    blocks: dict[str, Cooldown] = policy.pop("blocks", {})
-    found = next_step(m, PlanInput.of(seen, replace(POLICY, **policy), NOW, blocks))
+    cooldowns: dict[str, Cooldown] = policy.pop("cooldowns", {})
+    found = next_step(m, PlanInput.of(seen, replace(POLICY, **policy), NOW, cooldowns))
     return None if isinstance(found, p.RecordFitness) else found
 
 
@@ -331,10 +331,12 @@ def test_requested() -> None:
     assert isinstance(step(m, snapshot()), p.Launch)
     assert to(step(replace(m, removal="surplus"), snapshot())) is Phase.GONE
     refused = {"provider:aws": Cooldown("provider:aws", ago(-60), "key refused")}
-    assert isinstance(step(m, snapshot(), blocks=refused), p.Launch), "the last look before the call stops it for good"
-    block = {"provider:aws": Cooldown("provider:aws", ago(-60), "slow down", cause=Cause.PAUSE)}
-    assert step(m, snapshot(), blocks=block) is None
-    assert to(step(replace(m, created_at=ago(LONG)), snapshot(), blocks=block)) is Phase.GONE
+    assert isinstance(step(m, snapshot(), cooldowns=refused), p.Launch), (
+        "the last look before the call stops it for good"
+    )
+    cooldown = {"provider:aws": Cooldown("provider:aws", ago(-60), "slow down", cause=CooldownCause.PAUSE)}
+    assert step(m, snapshot(), cooldowns=cooldown) is None
+    assert to(step(replace(m, created_at=ago(LONG)), snapshot(), cooldowns=cooldown)) is Phase.GONE
 
 
 def test_launching_has_a_way_out_when_its_cloud_never_answers() -> None:

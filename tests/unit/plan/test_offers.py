@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshd.model.desired import Cooldown
 from meshd.plan.offers import COOLING, NO_CAPACITY, OfferFilter, find
-from meshd.plan.placement import blocked_by
+from meshd.plan.placement import cooldown_of
 from meshd.provider_api import Offer, ProviderName
 from tests.unit.worlds import NOW, OFFER
 
@@ -52,11 +52,11 @@ def test_cheapest_gpu_first_and_what_cannot_be_rented_last_or_not_at_all() -> No
 def test_zones_that_differ_in_nothing_else_are_one_row() -> None:
     zones = [offer("one", 2.5, zone=zone) for zone in ("r1a", "r1b", "r1c")]
     others = [offer("one", 2.6, zone="r1d"), offer("one", 2.5, region="r2", zone="r2a"), offer("one", 1.0, spot=True)]
-    blocks = {"offer:aws/r1c/one": Cooldown("offer:aws/r1c/one", LATER, "sold out")}
-    found = find([*others, *zones], OfferFilter(), blocks, NOW, limit=3, everything=True, fold=True)
+    cooldowns = {"offer:aws/r1c/one": Cooldown("offer:aws/r1c/one", LATER, "sold out")}
+    found = find([*others, *zones], OfferFilter(), cooldowns, NOW, limit=3, everything=True, fold=True)
     assert [[o.zone for o in row] for row in found.shown] == [[OFFER.zone], ["r1a", "r1b"], ["r2a"]]
     assert found.matching == 6
-    rest = find([*others, *zones], OfferFilter(), blocks, NOW, limit=9, everything=True, fold=True).shown[3:]
+    rest = find([*others, *zones], OfferFilter(), cooldowns, NOW, limit=9, everything=True, fold=True).shown[3:]
     assert [[o.zone for o in row] for row in rest] == [["r1d"], ["r1c"]]
     assert len(find(zones, OfferFilter(), {}, NOW, limit=9).shown) == 3
 
@@ -86,9 +86,9 @@ def test_when_nothing_matches_the_nearest_are_told() -> None:
 
 
 def test_a_cool_down_that_is_over_is_none() -> None:
-    assert blocked_by(OFFERS[4], BLOCKS, NOW) is not None
-    assert blocked_by(OFFERS[4], BLOCKS, LATER) is None
-    assert blocked_by(OFFERS[2], {"provider:aws": Cooldown("provider:aws", LATER, "slow down")}, NOW) is not None
+    assert cooldown_of(OFFERS[4], BLOCKS, NOW) is not None
+    assert cooldown_of(OFFERS[4], BLOCKS, LATER) is None
+    assert cooldown_of(OFFERS[2], {"provider:aws": Cooldown("provider:aws", LATER, "slow down")}, NOW) is not None
 
 
 offers = st.builds(

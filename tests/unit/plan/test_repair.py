@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cause, Cooldown, Desired, Pool, Target
+from meshd.model.desired import Cooldown, CooldownCause, Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import AgentReport, Fresh, Snapshot
 from meshd.plan.fitness import MARK, Why
@@ -17,7 +17,7 @@ from meshd.plan.lifecycle import next_step
 from meshd.plan.plan_input import ClusterView, PlanInput
 from meshd.plan.planner import plan
 from meshd.plan.repair import RESTARTED
-from meshd.plan.replace import PROOF_S, block_key, proved
+from meshd.plan.replace import PROOF_S, cooldown_key, proved
 from tests.unit.worlds import NOW, ago, instance, machine, node, peer, slurm, snapshot, tailnet
 
 POOL = Pool("h100", "h100", 1, 8, ("aws",))
@@ -52,10 +52,10 @@ def step(m: Machine, states: list[str], parts: dict[str, Any] | None = None, **m
 
 
 def planned(*nodes: tuple[Machine, list[str], dict[str, Any]], pool: Pool = POOL, gpus: int | None = -1,
-            blocks: dict[str, Cooldown] | None = None, **more: Any) -> list[p.Step]:  # fmt: skip
+            cooldowns: dict[str, Cooldown] | None = None, **more: Any) -> list[p.Step]:  # fmt: skip
     gpus = len(nodes) if gpus == -1 else gpus
     targets = {} if gpus is None else {"h100": Target("h100", gpus)}
-    desired = Desired("lab", {"h100": pool}, targets, blocks=blocks or {})
+    desired = Desired("lab", {"h100": pool}, targets, cooldowns=cooldowns or {})
     return list(plan(desired, [m for m, _, _ in nodes], seen(*nodes, **more), NOW).steps)
 
 
@@ -182,8 +182,14 @@ def test_never_a_persons_node_and_never_one_that_is_only_silent() -> None:
         ({"pool": replace(POOL, replace_unfit=False)}, "the pool says no"),
         ({"gpus": None}, "a pool without a target is held as it is"),
         ({"gpus": 3}, "it lacks one already"),
-        ({"blocks": {"replace:h100": Cooldown("replace:h100", ago(-60), "x", 1, Cause.UNFIT)}}, "one was, just now"),
-        ({"blocks": {"pool:h100": Cooldown("pool:h100", ago(-60), "x", 1, Cause.BOOTS)}}, "nothing is rented for it"),
+        (
+            {"cooldowns": {"replace:h100": Cooldown("replace:h100", ago(-60), "x", 1, CooldownCause.UNFIT)}},
+            "one was, just now",
+        ),
+        (
+            {"cooldowns": {"pool:h100": Cooldown("pool:h100", ago(-60), "x", 1, CooldownCause.BOOTS)}},
+            "nothing is rented for it",
+        ),
     ],
 )
 def test_not_now(changes: dict[str, Any], but: str) -> None:
@@ -214,12 +220,12 @@ def test_an_unfit_node_goes_first_when_the_pool_shrinks() -> None:
 
 
 def test_what_proves_that_replacing_does_good() -> None:
-    block = Cooldown(block_key("h100"), NOW - timedelta(seconds=PROOF_S), "x", 1, Cause.UNFIT)
-    begun = block.until - timedelta(seconds=600)
+    cooldown = Cooldown(cooldown_key("h100"), NOW - timedelta(seconds=PROOF_S), "x", 1, CooldownCause.UNFIT)
+    begun = cooldown.until - timedelta(seconds=600)
     new = ready(created_at=begun + timedelta(seconds=60), ready_at=ago(PROOF_S))
 
     def proves(m: Machine, states: list[str], parts: dict[str, Any] | None = None) -> bool:
-        return proved(block, [m], ClusterView.of(seen((m, states, parts or {})), Desired("lab", {}, {}).policy, NOW))
+        return proved(cooldown, [m], ClusterView.of(seen((m, states, parts or {})), Desired("lab", {}, {}).policy, NOW))
 
     assert proves(new, ["IDLE"])
     assert not proves(new, ["IDLE", "DRAIN"], KILL)

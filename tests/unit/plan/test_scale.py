@@ -61,10 +61,10 @@ def test_machines_that_do_not_die_hold_no_slot_and_are_no_supply() -> None:
 
 
 def test_a_breaker_stops_the_pool() -> None:
-    block = Cooldown("pool:h100", NOW + timedelta(seconds=60), "3 failed")
-    assert steps(1, kind=p.RequestMachine, blocks={"pool:h100": block}) == []
-    over = replace(block, until=NOW)
-    assert len(steps(1, kind=p.RequestMachine, blocks={"pool:h100": over})) == 1
+    cooldown = Cooldown("pool:h100", NOW + timedelta(seconds=60), "3 failed")
+    assert steps(1, kind=p.RequestMachine, cooldowns={"pool:h100": cooldown}) == []
+    over = replace(cooldown, until=NOW)
+    assert len(steps(1, kind=p.RequestMachine, cooldowns={"pool:h100": over})) == 1
 
 
 def test_offers_that_cannot_be_read_are_told() -> None:
@@ -177,12 +177,12 @@ def test_best_first() -> None:
 
 
 def test_what_is_left_alone_is_not_taken_and_why_is_told() -> None:
-    block = Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out")
-    blocks = {block.key: block}
-    assert ranked([OFFER], POOL, TARGET, blocks, NOW) == []
-    assert "sold out" in why_none([OFFER], POOL, TARGET, blocks, NOW)
-    assert ranked([OFFER], POOL, TARGET, blocks, block.until) == [OFFER]
-    whole = {"provider:aws": Cooldown("provider:aws", block.until, "key refused")}
+    cooldown = Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out")
+    cooldowns = {cooldown.key: cooldown}
+    assert ranked([OFFER], POOL, TARGET, cooldowns, NOW) == []
+    assert "sold out" in why_none([OFFER], POOL, TARGET, cooldowns, NOW)
+    assert ranked([OFFER], POOL, TARGET, cooldowns, cooldown.until) == [OFFER]
+    whole = {"provider:aws": Cooldown("provider:aws", cooldown.until, "key refused")}
     assert "key refused" in why_none([OFFER], POOL, TARGET, whole, NOW)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cause, Cooldown, Policy
+from meshd.model.desired import Cooldown, CooldownCause, Policy
 from meshd.model.machine import REACHED, FailureCause, Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.plan.lifecycle import next_step
@@ -32,11 +32,11 @@ def step(
     *listed: Instance,
     policy: Policy = POLICY,
     read_s: float | None = 0,
-    blocks: dict[str, Cooldown] | None = None,
+    cooldowns: dict[str, Cooldown] | None = None,
 ) -> p.Step | None:
     """The next step, with a listing that was read so long ago; None: it cannot be read."""
     seen = GONE_DARK if read_s is None else Fresh(listed, ago(read_s))
-    return next_step(m, PlanInput.of(snapshot(instances={"aws": seen}), policy, NOW, blocks or {}))
+    return next_step(m, PlanInput.of(snapshot(instances={"aws": seen}), policy, NOW, cooldowns or {}))
 
 
 def to(found: p.Step | None) -> Phase | None:
@@ -106,11 +106,13 @@ def test_what_is_not_wanted_was_refused_or_is_left_alone_is_not_asked_for_again(
     assert step(in_doubt(50, 50, removal="surplus"), policy=REPEATS) is None
     assert step(in_doubt(50, 50, refusal="no_capacity"), policy=REPEATS) is None
     for key, cause in (
-        ("provider:aws", Cause.PAUSE),
-        ("provider:aws", Cause.REFUSED),
-        (f"offer:{OFFER.key}", Cause.REFUSED),
+        ("provider:aws", CooldownCause.PAUSE),
+        ("provider:aws", CooldownCause.REFUSED),
+        (f"offer:{OFFER.key}", CooldownCause.REFUSED),
     ):
-        assert step(in_doubt(50, 50), policy=REPEATS, blocks={key: Cooldown(key, ago(-60), "no", cause=cause)}) is None
+        assert (
+            step(in_doubt(50, 50), policy=REPEATS, cooldowns={key: Cooldown(key, ago(-60), "no", cause=cause)}) is None
+        )
 
 
 def test_a_cloud_that_never_tells_is_given_up_only_when_nothing_new_can_come() -> None:
