@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.aiohttp import make_aiohttp_handler
 from pydantic import BaseModel
 
+from meshd.api import openapi
 from meshd.api.auth import UNKNOWN_ACTOR, Actor, Gate, peer_of
 from meshd.api.endpoints import CALLER, ENDPOINTS, Endpoint, Write
 from meshd.api.faults import Denied, NotReady, TooMany
@@ -41,6 +42,7 @@ class Routes:
     def add_to(self, app: web.Application) -> None:
         """Register every page."""
         app.router.add_get(METRICS, make_aiohttp_handler(self._metrics))
+        app.router.add_get(openapi.PAGE, _openapi)
         for endpoint in ENDPOINTS:
             add = app.router.add_get if endpoint.method == "GET" else app.router.add_post
             for path in (endpoint.path, *endpoint.formerly):
@@ -132,6 +134,10 @@ class Routes:
             return answer
         finally:
             line.info("api_write", outcome=outcome)
+
+
+async def _openapi(_request: web.Request) -> web.Response:
+    return web.json_response(openapi.document())
 
 
 def _socket(request: web.Request) -> Any:

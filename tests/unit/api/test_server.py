@@ -21,6 +21,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from meshd import errors
+from meshd.api import openapi
 from meshd.api.listen import SocketError, clear_stale
 from meshd.api.schema import ErrorView, EventsView, OffersQuery, ScaleAnswer, StatusView
 from tests.unit.api.memory_desk import MemoryDesk
@@ -66,6 +67,12 @@ async def test_status_is_a_versioned_document(desk: MemoryDesk, path: Path, http
             body = await answer.text()
     assert json.loads(body)["schema_version"] == 1
     assert StatusView.model_validate_json(body).cluster == "lab"
+
+
+async def test_the_api_describes_itself(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
+    with serve(desk, path):
+        async with http.get("/v1/openapi.json") as answer:
+            assert await answer.json() == json.loads(json.dumps(openapi.document()))
 
 
 @pytest.mark.parametrize(
