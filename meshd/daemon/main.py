@@ -58,7 +58,6 @@ from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe.loop_lag import LoopLag
-from meshd.daemon.observe.poll_intervals import Pace
 from meshd.daemon.observe.source import Refresh, sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.prices.files import PriceFiles
@@ -111,14 +110,14 @@ class Daemon:
         # What is known, and remembered.
         state = settings.cluster.state_dir
         self._journal = Journal(state / "journal.db")
-        self._in_force = LiveSettings(settings, settings_path, self._journal.machines)
+        self._in_force = live = LiveSettings(settings, settings_path, self._journal.machines)
         self._machine_store = machine_store = MachineStore(self._journal, clock, self._wake)
         self._tokens = MachineTokens.at(state / "machines.key")
         self._ticket_watch = JoinTokenWatch(self._journal)
 
         # Clouds, tailnet, agents and Slurm, as they are reached.
         self._metrics = Metrics()
-        self._guards = Guards(lambda: self.settings, self._metrics, clock)
+        self._guards = Guards(live, self._metrics, clock)
         price_files = PriceFiles(state / "prices")
         self._providers = {
             name: provider if isinstance(provider, OffProvider) else self._guards.around(provider)
@@ -130,13 +129,11 @@ class Daemon:
         )
         self._munge = MungeClient(run)
         self._agents = AgentQueues()
-        self._renewer = NodeTokenController(
-            machine_store, self._tokens, self._agents, clock, lambda: self.settings.node_api.poll_hold_s
-        )
+        self._renewer = NodeTokenController(machine_store, self._tokens, self._agents, clock, live)
         self._token_desk = NodeTokenService(self._renewer, clock)
         self._reports = NodeReports(machine_store.node_event)
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
-        head_names = HeadNames(settings.cluster.socket.parent, lambda: self.settings.slurm.head_hosts, clock)
+        head_names = HeadNames(settings.cluster.socket.parent, live, clock)
         self._roster = Roster(self._journal, self._agents, head_names, lambda: self._watcher.own_ipv4)
         auth_rotations, munge_rotations = AuthRotations(self._journal), MungeRotations(self._journal)
         active = ActiveRotations(auth_rotations, munge_rotations)
@@ -151,15 +148,14 @@ class Daemon:
         )  # fmt: skip
 
         # What is observed.
-        self._pace = Pace(self._journal, lambda: self.settings)
         self._sources = Sources(
-            providers=self._providers, slurm=self._slurm.view, key_record=self._key_record, pace=self._pace,
-            settings=lambda: self.settings, clock=clock, changed=self._wake,
+            providers=self._providers, slurm=self._slurm.view, key_record=self._key_record, journal=self._journal,
+            live=live, clock=clock, changed=self._wake,
         )  # fmt: skip
         self._journal.on_event(self._sources.reconsider)
         self._prices = Prices(
             {name: provider for name, provider in self._providers.items() if isinstance(provider, PriceBook)},
-            price_files, clock, settings=lambda: self.settings.prices,
+            price_files, clock, live=live,
             read_offers=lambda name: self._sources.offers[name].read_once(),
             tell=lambda text: self._journal.event(clock.now(), "prices", text),
         )  # fmt: skip
@@ -167,7 +163,7 @@ class Daemon:
         # What keeps Slurm's files and the munge key.
         quiesce = Quiesce(munge_rotations, clock)
         self._publishing = Publishing(
-            settings=lambda: self.settings, journal=self._journal, client=self._slurm, clock=clock,
+            live=live, journal=self._journal, client=self._slurm, clock=clock,
             slurm=self._sources.slurm_view, wake=self._wake, wait_until_quiet=quiesce.wait_until_quiet,
             write=RootFiles(settings.cluster.socket.parent, clock),
         )  # fmt: skip
@@ -182,16 +178,15 @@ class Daemon:
 
         # What carries steps out.
         stage1 = UserDataMaker(
-            lambda: self.settings, self._auth.keys, self._auth.own_keys, self._auth.modes, self._tokens,
+            live, self._auth.keys, self._auth.own_keys, self._auth.modes, self._tokens,
             lambda: self._watcher.current, self._providers,
         )  # fmt: skip
-        timing = lambda: self.settings.timing  # noqa: E731
         self._nodes = NodeSteps(
-            machine_store, self._slurm, self._agents, self._auth.api, timing, quiesce.wait_until_quiet
+            machine_store, self._slurm, self._agents, self._auth.api, live, quiesce.wait_until_quiet
         )
         self._machine_devices = MachineDevices(machine_store, lambda: self._watcher.current, self._auth.api)
         cloud = CloudSteps(
-            settings.cluster.name, machine_store, self._providers, stage1, timing,
+            settings.cluster.name, machine_store, self._providers, stage1, live,
             lambda name: self._sources.listings[name].hurry(), self._nodes.at_work,
         )  # fmt: skip
         self._executor = Executor(
@@ -201,7 +196,7 @@ class Daemon:
         )  # fmt: skip
 
         # What decides.
-        self._boots = BootBreaker(machine_store, timing, self.desired)
+        self._boots = BootBreaker(machine_store, live, self.desired)
         self._idle = IdleWatch(machine_store, self.desired, lambda: self._executor.busy)
         self._logs = NodeLogs(self._agents, clock)
         self._fitness = FitnessWatch(machine_store, self.desired, self._reports, self._logs)
@@ -412,12 +407,11 @@ class Daemon:
         return NodeService(
             machine_store=self._machine_store, tokens=self._tokens, agents=self._agents, devices=self._machine_devices,
             whois=self._local, munge=self._munge, rotator=self._rotator, head=head_facts(self.settings, head_ip),
-            timing=lambda: self.settings.timing, nodes=self._nodes,
+            live=self._in_force, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
             heard=self._auth.engine.heard, watch=self._ticket_watch,
             renewer=self._renewer, reports=self._reports,
-            memory_fraction=lambda: self.settings.slurm.memory_fraction,
         )  # fmt: skip
 
     def reload(self) -> ReloadView:

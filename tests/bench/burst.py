@@ -133,7 +133,7 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
             devices=daemon._machine_devices,
             whois=whois, munge=daemon._munge, rotator=daemon._rotator,
             head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
-            timing=lambda: daemon.settings.timing, nodes=daemon._nodes, slurm_version=lambda: "24.11.5",
+            live=daemon._in_force, nodes=daemon._nodes, slurm_version=lambda: "24.11.5",
             ends_itself=lambda name: True,
         )  # fmt: skip
         api = NodeApi(desk, poll_hold_s=25.0, clock=SystemClock())

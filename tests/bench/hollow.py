@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 import aiohttp
 
 from meshd.api.node_api import NodeApi
-from meshd.config import NodeApiSettings, TimingSettings
+from meshd.config import NodeApiSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.service import HeadFacts, NodeService
@@ -26,6 +26,7 @@ from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.model.observed import TailnetPeer
 from meshd.runtime.clock import SystemClock
 from tests.bench import fleet
+from tests.live import live_settings
 
 Post = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """Sends a body to a path of the node API; None when the head refuses."""
@@ -89,7 +90,7 @@ async def serving(head: Head, count: int, make: Callable[[int], Node]) -> AsyncI
     desk = NodeService(
         machine_store=head.machine_store, tokens=tokens, agents=head.queues, devices=cast("Any", None), whois=head,
         munge=head.munge, rotator=head.rotator,
-        head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), api.poll_hold_s), timing=TimingSettings,
+        head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), api.poll_hold_s), live=live_settings(),
         slurm_version=lambda: "24.11.5", nodes=cast("Any", None), ends_itself=lambda _: True, heard=head.heard,
     )  # fmt: skip
     server = NodeApi(desk, poll_hold_s=api.poll_hold_s, clock=SystemClock())

@@ -28,7 +28,6 @@ from meshd.daemon.machines.controller import MachineController
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.observe.poll_intervals import Pace
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.providers.guards import Guards
@@ -41,6 +40,7 @@ from meshd.provider_api import Offer, ProviderName
 from meshd.runtime.clock import SystemClock
 from meshd.store.journal import Journal
 from tests.bench.report import Row, report
+from tests.live import live_settings
 from tests.unit.daemon.small import Agents, Slurm
 from tests.unit.worlds import tailnet
 
@@ -63,20 +63,20 @@ class Head:
             "images": {"us-east-1/x86_64": "ami-1"},
         }  # fmt: skip
         settings = Settings(providers={"aws": table})  # type: ignore[arg-type]
+        live = live_settings(settings)
         self.journal = Journal(directory / "journal.db")
         machine_store = MachineStore(self.journal, self.clock, self._wake)
-        guards = Guards(lambda: settings, Metrics(), self.clock)
+        guards = Guards(live, Metrics(), self.clock)
         loaded = load_providers(settings, self.clock.now, lambda _: None)
         self.providers = {name: guards.around(provider) for name, provider in loaded.items()}
         slurm, agents = Slurm(), Agents()
         self.sources = Sources(
             providers=self.providers, slurm=slurm.view, key_record=_no_key,
-            pace=Pace(self.journal, lambda: settings), settings=lambda: settings, clock=self.clock, changed=self._wake,
+            journal=self.journal, live=live, clock=self.clock, changed=self._wake,
         )  # fmt: skip
-        timing = lambda: settings.timing  # noqa: E731
-        nodes = NodeSteps(machine_store, slurm, agents, None, timing)
+        nodes = NodeSteps(machine_store, slurm, agents, None, live)
         cloud = CloudSteps(
-            "lab", machine_store, self.providers, agents, timing, lambda name: self.sources.listings[name].hurry(),
+            "lab", machine_store, self.providers, agents, live, lambda name: self.sources.listings[name].hurry(),
             nodes.at_work,
         )  # fmt: skip
         self.executor = Executor(

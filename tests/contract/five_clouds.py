@@ -39,7 +39,6 @@ from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
-from meshd.daemon.observe.poll_intervals import Pace
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.providers.guards import Guards
@@ -53,6 +52,7 @@ from meshd.model.observed import Fresh, SlurmNode, Snapshot, TailnetPeer, Tailne
 from meshd.obs.metrics import Metrics
 from meshd.store.journal import Journal
 from tests.contract.rigs import RIGS, SECRET, ManualClock
+from tests.live import live_settings
 from tests.unit.daemon.small import Slurm
 
 CLOUDS = tuple(sorted(RIGS))
@@ -280,27 +280,27 @@ class Engine:
 
     def __init__(self, clouds: FiveClouds, directory: Path) -> None:
         self.clouds, clock, settings = clouds, clouds.clock, clouds.settings()
+        self._live = live = live_settings(settings)
         self.journal = Journal(directory / "journal.db")
         self.machine_store = MachineStore(self.journal, clock, lambda: None)
         self._tokens = MachineTokens.at(directory / "machines.key")
-        guards = Guards(lambda: settings, Metrics(), clock)
+        guards = Guards(live, Metrics(), clock)
         loaded = load_providers(settings, clock.now, lambda _: None)
         self.providers = {name: guards.around(provider) for name, provider in loaded.items()}
         self.sources = Sources(
             providers=self.providers, slurm=clouds.slurm.view, key_record=_no_key, clock=clock,
-            pace=Pace(self.journal, lambda: settings), settings=lambda: settings, changed=lambda: None,
+            journal=self.journal, live=live, changed=lambda: None,
         )  # fmt: skip
         self._queues = AgentQueues()
-        timing = lambda: settings.timing  # noqa: E731
-        self._nodes = NodeSteps(self.machine_store, clouds.slurm, self._queues, None, timing)
+        self._nodes = NodeSteps(self.machine_store, clouds.slurm, self._queues, None, live)
         cloud = CloudSteps(
-            "lab", self.machine_store, self.providers, _Stage1(self._tokens), timing,
+            "lab", self.machine_store, self.providers, _Stage1(self._tokens), live,
             lambda name: self.sources.listings[name].hurry(), self._nodes.at_work,
         )  # fmt: skip
         self.executor = Executor(
             self.machine_store, cloud, self._nodes, clock, lambda: None, max_concurrent=lambda _: 8
         )
-        self._boots = BootBreaker(self.machine_store, timing, self.desired)
+        self._boots = BootBreaker(self.machine_store, live, self.desired)
         self._settings = settings
         self._published: dict[str, str] = {}
         self._began = clock.now()
@@ -316,7 +316,7 @@ class Engine:
             machine_store=self.machine_store, tokens=self._tokens, agents=self._queues,
             whois=self.clouds, munge=cast("Any", None),
             devices=MachineDevices(self.machine_store, self._tailnet, None), rotator=cast("Any", _Rotator()), head=head,
-            timing=lambda: self._settings.timing, nodes=self._nodes,
+            live=self._live, nodes=self._nodes,
             slurm_version=lambda: "24.11.5", ends_itself=lambda name: self.providers[name].capabilities.ends_itself,
         )  # fmt: skip
         self._api = NodeApi(desk, poll_hold_s=0.0, clock=self.clouds.clock)

@@ -12,7 +12,6 @@ from deploy.sandbox.clouds.gce_key import private_key, service_account
 from deploy.sandbox.clouds.ledger import Ledger, Life, Machine
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
-from meshd.config import Settings
 from meshd.contract.faults import FaultKind
 from meshd.contract.rig import CloudMachine, Rig, not_covered
 from meshd.daemon.providers.guards import Guards
@@ -25,6 +24,7 @@ from providers.gce.provider import create as create_gce
 from providers.lambda_cloud.provider import create as create_lambda
 from providers.paperspace.provider import create as create_paperspace
 from providers.runpod.provider import create as create_runpod
+from tests.live import live_settings
 
 FetchedPrices = Callable[[], PriceList | None]
 SECRET = "s3cr3t-key-that-must-never-show"
@@ -255,7 +255,7 @@ class GuardedRig(LambdaRig):
     label = "lambda, guarded"
 
     def build(self, cluster: str, **settings: Any) -> Provider:
-        return Guards(Settings, Metrics(), SystemClock()).around(super().build(cluster, **settings))
+        return Guards(live_settings(), Metrics(), SystemClock()).around(super().build(cluster, **settings))
 
 
 RIGS: dict[str, type[SandboxRig]] = {rig.name: rig for rig in (AwsRig, LambdaRig, PaperspaceRig, RunpodRig, GceRig)}

@@ -39,6 +39,7 @@ from meshd.provider_api import (
 )
 from meshd.store.journal import Journal
 from tests.clocks import SimClock
+from tests.live import live_settings
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -418,16 +419,17 @@ class Daemon:
             no_capacity_cooldown_s=30, no_capacity_cooldown_max_s=120, breaker_cooldown_s=20, breaker_failures=2,
             launch_timeout_s=LAUNCH_TIMEOUT_S,
         )  # fmt: skip
+        live = live_settings(timing=timing)
         repeatable = frozenset({"cloud"} if world.capabilities.idempotent_launch else ())
         policy = replace(policy, launch_timeout_s=LAUNCH_TIMEOUT_S, idempotent_launch=repeatable)
-        nodes = NodeSteps(self.machine_store, world, world, world, lambda: timing)
+        nodes = NodeSteps(self.machine_store, world, world, world, live)
         clouds = {"cloud": world}
-        cloud = CloudSteps("lab", self.machine_store, clouds, world, lambda: timing, lambda _: None, nodes.at_work)  # type: ignore[arg-type]
+        cloud = CloudSteps("lab", self.machine_store, clouds, world, live, lambda _: None, nodes.at_work)  # type: ignore[arg-type]
         self.executor = Executor(
             self.machine_store, cloud, nodes, world.clock, lambda: None, max_concurrent=lambda _: 8
         )
         self.pool, self.policy = pool, policy
-        boots = BootBreaker(self.machine_store, lambda: timing, self.desired)
+        boots = BootBreaker(self.machine_store, live, self.desired)
         fitness = FitnessWatch(self.machine_store, self.desired, self.reports)
 
         def before_plan(seen: Snapshot, now: datetime) -> None:

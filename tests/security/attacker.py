@@ -19,7 +19,6 @@ import aiohttp
 from pydantic import SecretBytes
 
 from meshd.api.node_api import NodeApi
-from meshd.config import TimingSettings
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.nodes import MungeNodes
@@ -39,6 +38,7 @@ from meshd.munge.keystore import MungeKeyStore
 from meshd.runtime.run import Result
 from meshd.slurm.client import SlurmClient
 from meshd.store.munge_rotations import MungeRotations
+from tests.live import live_settings
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import FACTS, NOW, machine, tailnet
 
@@ -121,7 +121,7 @@ class Head(Small):
         self.directory = directory
         self.peers: dict[str, TailnetPeer] = {}
         self.munged_key = KEY
-        self.timing = TimingSettings()
+        self.live = live_settings()
         self.queues = AgentQueues()
         self.tokens = MachineTokens.at(directory / "machines.key")
         self.devices = MachineDevices(self.machine_store, lambda: Fresh(self._tailnet(), self.clock.now()), None)
@@ -134,12 +134,12 @@ class Head(Small):
             clock=self.clock,
         )  # fmt: skip
         self.watch = JoinTokenWatch(self.journal)
-        self.renewer = NodeTokenController(self.machine_store, self.tokens, self.queues, self.clock, lambda: 25.0)
+        self.renewer = NodeTokenController(self.machine_store, self.tokens, self.queues, self.clock, live_settings())
         self.token_desk = NodeTokenService(self.renewer, self.clock)
         self.desk = NodeService(
             machine_store=self.machine_store, tokens=self.tokens, agents=self.queues, devices=self.devices, whois=self,
             munge=munge, rotator=self.rotator, head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
-            timing=lambda: self.timing, slurm_version=lambda: "24.11.5", nodes=self.node_steps,
+            live=self.live, slurm_version=lambda: "24.11.5", nodes=self.node_steps,
             ends_itself=lambda _: True, watch=self.watch, renewer=self.renewer,
         )  # fmt: skip
         self.api = NodeApi(self.desk, poll_hold_s=25.0, clock=self.clock)

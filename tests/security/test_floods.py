@@ -11,7 +11,6 @@ import pytest
 
 import meshd.store.journal as journal_module
 from meshd.api.node_schema import PollIn, ResultIn
-from meshd.config import TimingSettings
 from meshd.daemon.machines.event_budget import BURST, SUMMED_EVERY_S
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import COPIES_MAX, MachineDevices
@@ -23,6 +22,7 @@ from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, TailnetPeer
 from meshd.store.events import Origin
 from meshd.store.journal import Journal
+from tests.live import live_settings
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import FACTS, NOW, machine, tailnet
 
@@ -51,7 +51,7 @@ class House:
         rotator: Any = self.rotator
         self.desk = NodeService(
             machine_store=self.small.machine_store, tokens=MachineTokens.at(root / "machines.key"), agents=self.queues,
-            devices=unused, whois=unused, munge=unused, rotator=rotator, head=HEAD, timing=TimingSettings,
+            devices=unused, whois=unused, munge=unused, rotator=rotator, head=HEAD, live=live_settings(),
             slurm_version=lambda: "24.11.5", nodes=unused, ends_itself=lambda _: True,
         )  # fmt: skip
 

@@ -55,7 +55,7 @@ async def test_an_expired_token_opens_nothing_for_the_device_that_joined_with_it
     one = head.put(Phase.JOINING)
     agent = head.at(1)
     assert (await agent.join(head.join_token(one))).status == 200
-    head.later(head.timing.join_token_ttl_s + 1)
+    head.later(head.live.settings.timing.join_token_ttl_s + 1)
     answer = await agent.join(head.join_token(one))
     assert (answer.status, answer.code) == (403, "ticket_expired")
     assert not secrets_in(answer.body)

@@ -56,7 +56,7 @@ async def test_a_closed_or_expired_join_token_reports_nothing(head: Head) -> Non
     one, _ = await head.ready()
     assert await told(head.at(1), head.join_token(one)) == 403
     late = head.put(Phase.JOINING, 2)
-    head.later(head.timing.join_token_ttl_s + 1)
+    head.later(head.live.settings.timing.join_token_ttl_s + 1)
     assert await told(head.at(2), head.join_token(late)) == 403
     assert head.get(one.name).problem == head.get(late.name).problem == ""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from meshd.config import TimingSettings
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.model.desired import TRIED_ALONE, Cooldown, CooldownCause, Desired, Target
 from meshd.model.machine import Machine
@@ -29,11 +29,9 @@ class BootBreaker:
         desired: pools, targets and cooldowns of now.
     """
 
-    def __init__(
-        self, machine_store: MachineStore, timing: Callable[[], TimingSettings], desired: Callable[[], Desired]
-    ) -> None:
+    def __init__(self, machine_store: MachineStore, live: LiveSettings, desired: Callable[[], Desired]) -> None:
         self._machine_store = machine_store
-        self._timing = timing
+        self._live = live
         self._desired = desired
         self._revision = -1
         self._rented: dict[str, list[Machine]] = {}
@@ -49,7 +47,7 @@ class BootBreaker:
             self._look_at(pool, rented, snapshot, now)
 
     def _look_at(self, pool: str, rented: list[Machine], snapshot: Snapshot, now: datetime) -> None:
-        journal, timing = self._machine_store.journal, self._timing()
+        journal, timing = self._machine_store.journal, self._live.settings.timing
         policy = BootPolicy(timing.breaker_failures, timing.breaker_cooldown_s, timing.no_capacity_cooldown_max_s)
         target = journal.targets().get(pool)
         said = target.at if target is not None and target.at is not None else LONG_AGO
@@ -69,7 +67,7 @@ class BootBreaker:
 
     def _remember(self, failed: list[Machine], cooldown: Cooldown) -> None:
         """Hold a place's failures against the offers too: what is tried first after it is one that did not fail."""
-        timing, journal = self._timing(), self._machine_store.journal
+        timing, journal = self._live.settings.timing, self._machine_store.journal
         for machine in failed:
             key = f"offer:{machine.offer.key}"
             last = journal.last_cooldown(key)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from meshd.config import TimingSettings
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.call_rate import CallRate
 from meshd.daemon.machines.cooldowns import RETRY_TRANSIENT_S, Cooldowns
 from meshd.daemon.machines.launch_queue import CallRates
@@ -84,7 +84,7 @@ class CloudSteps:
         machine_store: MachineStore,
         providers: Mapping[str, Provider],
         stage1: Stage1Source,
-        timing: Callable[[], TimingSettings],
+        live: LiveSettings,
         list_again: Callable[[str], None],
         at_work: Callable[[Machine], Awaitable[str]],
     ) -> None:
@@ -92,10 +92,10 @@ class CloudSteps:
         self._machine_store = machine_store
         self._providers = providers
         self._stage1 = stage1
-        self._timing = timing
+        self._live = live
         self._list_again = list_again
         self._at_work = at_work
-        self._left_alone = Cooldowns(machine_store, timing)
+        self._left_alone = Cooldowns(machine_store, live)
         self._question = MachineLookup(machine_store, self._left_alone, self._known)
         self.rates = CallRates(self._spacing_s)
 

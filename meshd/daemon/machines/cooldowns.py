@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from meshd.config import TimingSettings
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import AuthFailed, NoCapacity, NotFound, ProviderError, QuotaExceeded, RateLimited, Transient
 from meshd.model.desired import Cooldown, CooldownCause
@@ -18,13 +16,13 @@ BLOCK_AUTH_S = 120.0
 class Cooldowns:
     """Writes cooldowns into the journal. Every method raises StoreError when it cannot be written."""
 
-    def __init__(self, machine_store: MachineStore, timing: Callable[[], TimingSettings]) -> None:
+    def __init__(self, machine_store: MachineStore, live: LiveSettings) -> None:
         self._machine_store = machine_store
-        self._timing = timing
+        self._live = live
 
     def refused(self, machine: Machine, error: ProviderError) -> Cooldown:
         """After a create call that was refused: what is not asked again for a while."""
-        machine_store, timing, words = self._machine_store, self._timing(), error.vendor_text
+        machine_store, timing, words = self._machine_store, self._live.settings.timing, error.vendor_text
         offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
         most_s = timing.no_capacity_cooldown_max_s
         match error:
@@ -41,7 +39,7 @@ class Cooldowns:
 
     def unsendable(self, machine: Machine, why: str) -> Cooldown:
         """After an order that no offer of its provider takes: the whole provider."""
-        wait_s = self._timing().breaker_cooldown_s
+        wait_s = self._live.settings.timing.breaker_cooldown_s
         return self._machine_store.refused(f"provider:{machine.provider}", wait_s, wait_s, why)
 
     def failed(self, machine: Machine, cause: FailureCause, words: str) -> None:
@@ -55,7 +53,7 @@ class Cooldowns:
         rule = rule_of(cause)
         if not rule.at_once or rule.left_alone is Scope.NOTHING:
             return
-        timing = self._timing()
+        timing = self._live.settings.timing
         waits_s = {
             Wait.NO_CAPACITY: timing.no_capacity_cooldown_s,
             Wait.QUOTA: QUOTA_S,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import structlog
 
 from meshd.api.node_schema import Verb
-from meshd.config import TimingSettings
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.repair_steps import NodeRepairs
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import MeshdError, TailnetError
@@ -87,16 +87,16 @@ class NodeSteps:
         slurm: SlurmControl,
         agents: Agents,
         devices: Devices | None,
-        timing: Callable[[], TimingSettings],
+        live: LiveSettings,
         wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._machine_store = machine_store
         self._slurm = slurm
         self._agents = agents
         self._devices = devices
-        self._timing = timing
+        self._live = live
         self._wait_until_quiet = wait_until_quiet
-        self.repairs = NodeRepairs(machine_store, slurm, agents, timing)
+        self.repairs = NodeRepairs(machine_store, slurm, agents, live)
 
     async def start_slurmd(self, step: StartSlurmd) -> None:
         """Have slurmd started; the machine is then tested."""
@@ -106,7 +106,8 @@ class NodeSteps:
             return
         # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
         self._machine_store.mark(step.subject, "start_slurmd", "its agent is told to start slurmd")
-        why = await self._agents.command(step.subject, "start_slurmd", {}, self._timing().configure_timeout_s)
+        timeout_s = self._live.settings.timing.configure_timeout_s
+        why = await self._agents.command(step.subject, "start_slurmd", {}, timeout_s)
         if why:
             text = f"its agent could not start slurmd: {why}"
             self._machine_store.move(step.subject, Phase.DRAINING, text, failure=text)
@@ -186,7 +187,7 @@ class NodeSteps:
             )
         slurmd_runs = machine.slurmd_started and not step.dead
         if not step.dead and not step.silent and machine.facts is not None:
-            why = await self._agents.command(machine.name, "leave", {}, self._timing().leave_timeout_s)
+            why = await self._agents.command(machine.name, "leave", {}, self._live.settings.timing.leave_timeout_s)
             if why:
                 log.warning("agent_did_not_leave", machine=machine.name, reason=why)
             slurmd_runs = bool(why)
@@ -233,7 +234,7 @@ class NodeSteps:
         if machine.facts is None or machine.left_slurm or machine.terminate_calls or not fresh:
             return
         why = await self._agents.command(
-            machine.name, "leave", {}, min(ERASE_TIMEOUT_S, self._timing().leave_timeout_s)
+            machine.name, "leave", {}, min(ERASE_TIMEOUT_S, self._live.settings.timing.leave_timeout_s)
         )
         if why:
             log.warning("secrets_not_erased", machine=machine.name, reason=why)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import structlog
 
 from meshd.api.node_schema import Verb
-from meshd.config import TimingSettings
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.model.desired import CooldownCause
 from meshd.model.machine import FailureCause, Phase
@@ -46,13 +46,11 @@ class Agents(Protocol):
 class NodeRepairs:
     """Carries out the steps. Each looks once more before it acts: what was seen may be over."""
 
-    def __init__(
-        self, machine_store: MachineStore, slurm: Slurm, agents: Agents, timing: Callable[[], TimingSettings]
-    ) -> None:
+    def __init__(self, machine_store: MachineStore, slurm: Slurm, agents: Agents, live: LiveSettings) -> None:
         self._machine_store = machine_store
         self._slurm = slurm
         self._agents = agents
-        self._timing = timing
+        self._live = live
 
     def note(self, step: RecordFitness) -> None:
         """Journal the verdict."""
@@ -92,7 +90,7 @@ class NodeRepairs:
         held = any(mark.startswith(MARK) for mark in machine.marks)
         if machine.phase is not Phase.READY or machine.removal or busy or not held:
             return
-        first_s = self._timing().breaker_cooldown_s
+        first_s = self._live.settings.timing.breaker_cooldown_s
         self._machine_store.refused(
             cooldown_key(step.pool), first_s, cooldown_most_s(first_s), f"{step.slot} was replaced: {step.reason}",
             cause=CooldownCause.UNFIT,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from meshd.bootstrap.assets import agent_sha256, stage1_template
 from meshd.bootstrap.stage1 import Stage1, render
-from meshd.config import Settings
 from meshd.daemon.auth_key.machine_keys import MachineKeys
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
@@ -23,7 +23,7 @@ class UserDataMaker:
     """The Stage1Source of the daemon.
 
     Args:
-        settings: those in force.
+        live: the settings.
         keys: the reusable key.
         own_keys: keys for one machine each.
         modes: which of them a provider's machines get.
@@ -34,7 +34,7 @@ class UserDataMaker:
 
     def __init__(
         self,
-        settings: Callable[[], Settings],
+        live: LiveSettings,
         keys: AuthKeySource,
         own_keys: MachineKeys,
         modes: KeyModes,
@@ -42,7 +42,7 @@ class UserDataMaker:
         tailnet: Callable[[], Observation[TailnetView]],
         providers: Mapping[str, Provider],
     ) -> None:
-        self._settings = settings
+        self._live = live
         self._keys = keys
         self._own_keys = own_keys
         self._modes = modes
@@ -52,7 +52,7 @@ class UserDataMaker:
 
     async def user_data(self, machine: Machine) -> UserData:
         """Stage 1 for this machine."""
-        settings, seen = self._settings(), self._tailnet()
+        settings, seen = self._live.settings, self._tailnet()
         if not isinstance(seen, Fresh) or not seen.value.self_ipv4:
             raise TailnetError("the head is not on the tailnet itself: run `tailscale up` on it")
         # A create call that is repeated says the same again, whatever the settings say by now.

@@ -18,6 +18,7 @@ import structlog
 
 from meshd.api.schema import CheckRow
 from meshd.daemon.head_api.check_rows import ok, warn
+from meshd.daemon.live_settings import LiveSettings
 from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
 from meshd.runtime.hostsfile import read_block, with_block
@@ -45,17 +46,17 @@ class HeadNames:
 
     Args:
         directory: meshd's runtime directory, where requests are laid.
-        wanted: whether the file is to be kept; else meshd's block is taken out of it.
+        live: the settings: with `slurm.head_hosts` off meshd's block is taken out of the file.
         clock: for asking again.
         hosts: the file.
         look_up: for the check.
     """
 
     def __init__(
-        self, directory: Path, wanted: Callable[[], bool], clock: Clock, hosts: Path = HOSTS, look_up: Lookup = look_up
+        self, directory: Path, live: LiveSettings, clock: Clock, hosts: Path = HOSTS, look_up: Lookup = look_up
     ) -> None:
         self._request = directory / REQUEST
-        self._wanted, self._clock, self._hosts, self._look_up = wanted, clock, hosts, look_up
+        self._live, self._clock, self._hosts, self._look_up = live, clock, hosts, look_up
         self._given: tuple[Mapping[str, str], bool] = ({}, False)
         self._names: dict[str, str] = {}
         self._agreed: tuple[object, ...] | None = None
@@ -69,7 +70,7 @@ class HeadNames:
         Args:
             slots: name to address; the same mapping as long as nothing changes.
         """
-        wanted = self._wanted()
+        wanted = self._live.settings.slurm.head_hosts
         if self._given[0] is not slots or self._given[1] != wanted:
             self._given = slots, wanted
             self._names = {name: to for name, to in slots.items() if fits(name, to)} if wanted else {}
@@ -115,7 +116,7 @@ class HeadNames:
         for address in (own_address, *sorted(self._names.values())[:1]):
             if address and (slow := await self._slow(address)):
                 return slow
-        if not self._wanted():
+        if not self._live.settings.slurm.head_hosts:
             return ok(NAME, f"slurm.head_hosts is off: {self._hosts} is left alone")
         kept = await asyncio.to_thread(self._hosts.read_text, "utf-8", "surrogateescape")
         return ok(NAME, f"{len(read_block(kept))} in {self._hosts}")

@@ -13,11 +13,11 @@ from pydantic import SecretStr
 from meshd.api.node_commands import Command
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
 from meshd.bootstrap.tokens import TICKET_CLOSED, JoinTicket, NodeCaller
-from meshd.config import TimingSettings
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.munge_key.controller import MungeKeyController
-from meshd.daemon.nodes.admission import MEMORY_FRACTION, accept_join, check_join
+from meshd.daemon.nodes.admission import accept_join, check_join
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
@@ -84,35 +84,31 @@ class NodeService:
         munge: MungeClient,
         rotator: MungeKeyController,
         head: HeadFacts,
-        timing: Callable[[], TimingSettings],
+        live: LiveSettings,
         slurm_version: Callable[[], str],
         nodes: NodeSteps,
         ends_itself: Callable[[str], bool],
         heard: Callable[[str], None] = lambda _: None,
         watch: JoinTokenWatch | None = None,
         renewer: NodeTokenController | None = None,
-        memory_fraction: Callable[[], float] = lambda: MEMORY_FRACTION,
         reports: NodeReports | None = None,
     ) -> None:
         self._machine_store = machine_store
         self._tickets = JoinTokens(machine_store.journal)
         self._watch = watch or JoinTokenWatch(machine_store.journal)
         self._tokens = tokens
-        self._renewer = renewer or NodeTokenController(
-            machine_store, tokens, agents, machine_store.clock, lambda: head.poll_hold_s
-        )
+        self._renewer = renewer or NodeTokenController(machine_store, tokens, agents, machine_store.clock, live)
         self._agents = agents
         self._devices = devices
         self._whois = whois
         self._munge = munge
         self._rotator = rotator
         self._head = head
-        self._timing = timing
+        self._live = live
         self._slurm_version = slurm_version
         self._nodes = nodes
         self._ends_itself = ends_itself
         self._heard = heard
-        self._memory_fraction = memory_fraction
         self._reports = reports or NodeReports()
 
     async def whois(self, ip: str) -> TailnetPeer | None:
@@ -128,7 +124,7 @@ class NodeService:
         return JoinTicket(
             machine=machine.name,
             token_hash=token_hash,
-            expires_at=machine.created_at + timedelta(seconds=self._timing().join_token_ttl_s),
+            expires_at=machine.created_at + timedelta(seconds=self._live.settings.timing.join_token_ttl_s),
             bound_to=self._tickets.device(machine.name),
             closed=self._closed(machine),
         )
@@ -196,7 +192,7 @@ class NodeService:
             raise JoinRefused(f"another device has joined as {machine}", "look for a second device with its name")
         if self._closed(record):
             raise JoinRefused(f"the join token of {machine} is used up", "the agent rejoins", code=TICKET_CLOSED)
-        accept_join(self._machine_store, record, peer, facts, self._memory_fraction())
+        accept_join(self._machine_store, record, peer, facts, self._live.settings.slurm.memory_fraction)
         return self._answer(record, peer, key_b64(self._rotator.key_for_joining().get_secret_value()))
 
     async def rejoin(self, caller: NodeCaller, peer: TailnetPeer, facts: NodeFacts, munge_key: str) -> JoinAnswer:
@@ -206,16 +202,16 @@ class NodeService:
         if not caller.device_id:
             self._tickets.rebind(record.name, peer.id, self._machine_store.now())
         key = self._rotator.key_for_joining()
-        accept_join(self._machine_store, record, peer, facts, self._memory_fraction())
+        accept_join(self._machine_store, record, peer, facts, self._live.settings.slurm.memory_fraction)
         has_it = fingerprint(key) == munge_key
         return self._answer(record, peer, None if has_it else key_b64(key.get_secret_value()))
 
     async def _admit(self, record: Machine, peer: TailnetPeer, facts: NodeFacts) -> None:
         try:
-            check_join(record, peer, facts, self._memory_fraction())
+            check_join(record, peer, facts, self._live.settings.slurm.memory_fraction)
             check_facts(
                 facts, gpus_rented=record.gpus, gpu_model=record.offer.gpu, slurmctld_version=self._slurm_version(),
-                clock_skew_max_s=self._timing().clock_skew_max_s,
+                clock_skew_max_s=self._live.settings.timing.clock_skew_max_s,
             )  # fmt: skip
         except JoinRefused as error:
             await self._refused(record.name, error)
@@ -231,7 +227,7 @@ class NodeService:
             roster={**self._agents.roster, record.slot: peer.ipv4}, roster_version=self._agents.roster_version,
             poll_hold_s=head.poll_hold_s, slurmd_wanted=record.slurmd_started and not record.left_slurm,
             # Powering off where that does not end the bill helps nobody.
-            dead_man_s=self._timing().dead_man_s if self._ends_itself(record.provider) else 0.0,
+            dead_man_s=self._live.settings.timing.dead_man_s if self._ends_itself(record.provider) else 0.0,
         )  # fmt: skip
 
     async def _refused(self, machine: str, error: JoinRefused) -> None:

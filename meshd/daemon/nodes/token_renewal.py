@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
 
 from meshd.bootstrap.tokens import NodeCaller
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import Asks
 from meshd.daemon.nodes.tokens import MachineTokens
@@ -58,7 +59,7 @@ class NodeTokenController:
         tokens: makes them.
         agents: asks agents.
         clock: time.
-        poll_hold_s: how long a poll is held at most.
+        live: the settings: how long a poll is held.
     """
 
     def __init__(
@@ -67,13 +68,13 @@ class NodeTokenController:
         tokens: MachineTokens,
         agents: Asks,
         clock: Clock,
-        poll_hold_s: Callable[[], float],
+        live: LiveSettings,
     ) -> None:
         self._machine_store = machine_store
         self._tokens = tokens
         self._agents = agents
         self._clock = clock
-        self._poll_hold_s = poll_hold_s
+        self._live = live
         self._log = NodeTokens(machine_store.journal)
         self._seen_at = (-1, -1)
         self._generations: dict[str, int] = {}
@@ -215,7 +216,7 @@ class NodeTokenController:
 
     def _reachable(self, machine: Machine) -> bool:
         heard = machine.heartbeat_at
-        patience_s = self._poll_hold_s() + POLL_SLACK_S
+        patience_s = self._live.settings.node_api.poll_hold_s + POLL_SLACK_S
         return heard is not None and (self._clock.now() - heard).total_seconds() < patience_s
 
     def _forget(self) -> None:

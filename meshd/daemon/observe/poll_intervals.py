@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
-from meshd.config import Settings
+from meshd.daemon.live_settings import LiveSettings
 from meshd.model.machine import Phase
 from meshd.plan.fitness import marked
 from meshd.store.journal import Journal
@@ -26,12 +25,12 @@ LISTED_FAST_PER_S = 2000.0
 _CLOUD_AWAITED = frozenset({Phase.LAUNCHING, Phase.TERMINATING})
 
 
-class Pace:
+class PollIntervals:
     """Looks at the journal once for each of its revisions."""
 
-    def __init__(self, journal: Journal, settings: Callable[[], Settings]) -> None:
+    def __init__(self, journal: Journal, live: LiveSettings) -> None:
         self._journal = journal
-        self._settings = settings
+        self._live = live
         self._revision = -1
         self._slurm_fastest_s = float("inf")
         self._clouds_awaited: frozenset[str] = frozenset()
@@ -52,12 +51,12 @@ class Pace:
     def slurm_s(self) -> float:
         """Seconds between two looks at Slurm."""
         self._look()
-        return min(self._slurm_fastest_s, self._settings().slurm.poll_interval_s)
+        return min(self._slurm_fastest_s, self._live.settings.slurm.poll_interval_s)
 
     def cloud_s(self, provider: str) -> float:
         """Seconds between two listings of a cloud; more where it has many machines, since a listing reads them all."""
         self._look()
-        interval_s, count = self._settings().timing.provider_poll_interval_s, self._machines[provider]
+        interval_s, count = self._live.settings.timing.provider_poll_interval_s, self._machines[provider]
         if provider in self._clouds_awaited:
             return max(min(CLOUD_FAST_S, interval_s), count / LISTED_FAST_PER_S)
         return max(interval_s, count / LISTED_PER_S)
@@ -65,5 +64,5 @@ class Pace:
     def cloud_spacing_s(self, provider: str) -> float:
         """The least seconds between two listings of a cloud, however much somebody hurries."""
         self._look()
-        spacing_s = min(CLOUD_SPACING_S, self._settings().timing.provider_poll_interval_s)
+        spacing_s = min(CLOUD_SPACING_S, self._live.settings.timing.provider_poll_interval_s)
         return max(spacing_s, self._machines[provider] / LISTED_FAST_PER_S)

@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from meshd.config import Settings
 from meshd.daemon.auth_key.current_key import dead_key
-from meshd.daemon.observe.poll_intervals import Pace
+from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.observe.poll_intervals import PollIntervals
 from meshd.daemon.observe.source import Source
 from meshd.model.observed import Fresh, SlurmView
 from meshd.provider_api import Instance, Offer, OfferQuery, Provider
 from meshd.runtime.clock import Clock
+from meshd.store.journal import Journal
 from meshd.tailnet.admin import AuthKey
 
 FIRST_LOOK_S = 60.0
@@ -28,7 +29,8 @@ class Sources:
         providers: guarded: each of their calls has its own deadline.
         slurm: reads Slurm once.
         key_record: what the API tells of the auth key in use; None when it does not know it or there is no API.
-        settings: those in force.
+        live: the settings.
+        journal: how often a source is read follows from it.
         changed: called after each read.
     """
 
@@ -38,35 +40,36 @@ class Sources:
         providers: Mapping[str, Provider],
         slurm: Callable[[], Awaitable[SlurmView]],
         key_record: Callable[[], Awaitable[AuthKey | None]],
-        pace: Pace,
-        settings: Callable[[], Settings],
+        journal: Journal,
+        live: LiveSettings,
         clock: Clock,
         changed: Callable[[], None],
     ) -> None:
+        intervals = PollIntervals(journal, live)
         self.listings = {
             name: Source(
                 f"provider:{name}",
                 _listing(provider),
                 clock,
-                interval_s=partial(pace.cloud_s, name),
+                interval_s=partial(intervals.cloud_s, name),
                 changed=changed,
-                spacing_s=partial(pace.cloud_spacing_s, name),
+                spacing_s=partial(intervals.cloud_spacing_s, name),
             )
             for name, provider in providers.items()
         }
         self.offers = {
             name: Source(
-                f"offers:{name}", _offers(provider), clock, interval_s=lambda: settings().timing.offers_interval_s,
+                f"offers:{name}", _offers(provider), clock, interval_s=lambda: live.settings.timing.offers_interval_s,
                 changed=changed,
             )
             for name, provider in providers.items()
         }  # fmt: skip
         self.slurm = Source(
-            "slurm", slurm, clock, timeout_s=2 * settings().slurm.command_timeout_s, interval_s=pace.slurm_s,
+            "slurm", slurm, clock, timeout_s=2 * live.settings.slurm.command_timeout_s, interval_s=intervals.slurm_s,
             changed=changed,
         )  # fmt: skip
         self.key = Source(
-            "auth key", key_record, clock, timeout_s=settings().timing.provider_timeout_s,
+            "auth key", key_record, clock, timeout_s=live.settings.timing.provider_timeout_s,
             interval_s=lambda: KEY_CHECK_S, changed=changed,
         )  # fmt: skip
 

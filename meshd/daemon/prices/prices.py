@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from meshd.config import PriceSettings
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.prices.files import PriceFiles
 from meshd.errors import AuthFailed, InvalidRequest, MeshdError
 from meshd.price_list import PriceList
@@ -56,14 +56,14 @@ class Prices:
         files: PriceFiles,
         clock: Clock,
         *,
-        settings: Callable[[], PriceSettings],
+        live: LiveSettings,
         read_offers: Callable[[str], Awaitable[object]],
         tell: Callable[[str], None],
     ) -> None:
         self.books = books
         self.files = files
         self._clock = clock
-        self._settings = settings
+        self._live = live
         self._read_offers = read_offers
         self._tell = tell
         self._last: dict[str, Fetched] = {}
@@ -95,7 +95,7 @@ class Prices:
 
     def due(self, provider: str) -> bool:
         """Whether the prices are old enough to be fetched by themselves, and the last failure is long enough ago."""
-        now, after = self._clock.now(), timedelta(days=self._settings().refresh_after_d)
+        now, after = self._clock.now(), timedelta(days=self._live.settings.prices.refresh_after_d)
         if not after:
             return False
         last = self._last.get(provider)

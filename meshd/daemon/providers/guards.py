@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from meshd.config import Settings
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.providers.bounds import Bounds
 from meshd.daemon.providers.breaker import Breaker
 from meshd.daemon.providers.circuit import Circuit
@@ -20,13 +20,13 @@ class Guards:
     """Guards providers, and tells how their breakers stand.
 
     Args:
-        settings: those in force, for the deadlines; asked anew for each call.
+        live: the settings, for the deadlines.
         metrics: where calls are counted.
         clock: for the breakers and durations.
     """
 
-    def __init__(self, settings: Callable[[], Settings], metrics: Metrics, clock: Clock) -> None:
-        self._settings = settings
+    def __init__(self, live: LiveSettings, metrics: Metrics, clock: Clock) -> None:
+        self._live = live
         self._metrics = metrics
         self._clock = clock
         self._circuits: dict[str, Circuit] = {}
@@ -43,6 +43,6 @@ class Guards:
         return {name: circuit.state for name, circuit in self._circuits.items()}
 
     def _timeout_s(self, operation: Operation) -> float:
-        settings = self._settings()
+        settings = self._live.settings
         longer_s = {"launch": settings.timing.launch_timeout_s, "fetch_prices": settings.prices.refresh_timeout_s}
         return longer_s.get(operation, settings.timing.provider_timeout_s)

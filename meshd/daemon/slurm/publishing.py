@@ -17,6 +17,7 @@ import structlog
 from meshd.api.schema import CheckRow, PublishView
 from meshd.config import Settings
 from meshd.daemon.head_api.check_rows import fail, ok, warn
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.slurm.held_lines import HeldLines
 from meshd.errors import SlurmError
 from meshd.model.machine import IN_SLURM, Machine, Phase
@@ -54,7 +55,7 @@ class Publishing:
     def __init__(
         self,
         *,
-        settings: Callable[[], Settings],
+        live: LiveSettings,
         journal: Journal,
         client: SlurmClient,
         clock: Clock,
@@ -66,7 +67,7 @@ class Publishing:
     ) -> None:
         """`wait_until_quiet`: see Publisher. `directory` is root's, and root's unit writes there by `write`."""
         self._directory, self._write = directory, write
-        self._settings = settings
+        self._live = live
         self._journal = journal
         self._client = client
         self._clock = clock
@@ -110,7 +111,7 @@ class Publishing:
 
     async def start(self) -> None:
         """Find the files. Raises SlurmError when their directory cannot be used."""
-        own = self._settings().cluster.state_dir / "slurm"
+        own = self._live.settings.cluster.state_dir / "slurm"
         try:
             own.mkdir(mode=0o755, exist_ok=True)
             self._drop_former(own)
@@ -124,7 +125,7 @@ class Publishing:
 
     def _drop_former(self, own: Path) -> None:
         """The files that an older meshd wrote itself, once Slurm reads those of root's."""
-        if _same(self._settings().slurm.conf_dir / NODES, self._directory / NODES):
+        if _same(self._live.settings.slurm.conf_dir / NODES, self._directory / NODES):
             for name in (NODES, GRES):
                 (own / name).unlink(missing_ok=True)
 
@@ -158,7 +159,7 @@ class Publishing:
                 self._first_change_s = now_s
         self._wanted = wanted
         if self._first_change_s is not None:
-            slurm = self._settings().slurm
+            slurm = self._live.settings.slurm
             waited_s, quiet_s = now_s - self._first_change_s, now_s - self._last_change_s
             more = self._more_to_come()
             if waited_s < slurm.reconfigure_max_wait_s * self._longer and (more or quiet_s < slurm.reconfigure_quiet_s):
@@ -183,7 +184,7 @@ class Publishing:
 
     def _make(self) -> Rendered | None:
         """The content; made anew only when what stands in it, or Slurm's version, has changed."""
-        view, settings = self._slurm(), self._settings()
+        view, settings = self._slurm(), self._live.settings
         pools = self._pools(settings, view)
         if view is None or pools is None:
             return self._wanted  # which form Slurm takes, and what must stay, is not known before it was asked
@@ -249,7 +250,7 @@ class Publishing:
 
     async def _restart(self) -> None:
         """Have slurmctld restarted by the root unit that watches for the request."""
-        settings = self._settings()
+        settings = self._live.settings
         request = settings.cluster.socket.parent / "restart-slurmctld"
         at_work = request.with_name("restarting-slurmctld")
         try:
@@ -266,7 +267,7 @@ class Publishing:
 
     async def _last_words(self) -> str:
         """What slurmctld complained of last, from its log: scontrol often says only "Unspecified error"."""
-        return await asyncio.to_thread(_complaints, self._settings().slurm.conf_dir / "slurm.conf")
+        return await asyncio.to_thread(_complaints, self._live.settings.slurm.conf_dir / "slurm.conf")
 
     def view(self) -> PublishView:
         """For `meshctl status`."""
@@ -281,7 +282,7 @@ class Publishing:
 
     def unused_ranges(self) -> str:
         """Which settings are not heeded since this Slurm cannot have nodes of several shapes; "" when all are."""
-        pools = self._settings().pools.items() if self._fixed_by else ()
+        pools = self._live.settings.pools.items() if self._fixed_by else ()
         mixed = [name for name, pool in pools if (pool.gpus_per_node_max or 0) > pool.gpus_per_node]
         which = ", ".join(f"pools.{name}.gpus_per_node_max" for name in mixed)
         text = f"{which} is not used: Slurm {self._fixed_by} cannot change a node's shape while it runs"
@@ -289,7 +290,7 @@ class Publishing:
 
     async def check(self) -> CheckRow:
         """For `meshctl doctor`: does slurm.conf include what meshd writes?"""
-        confs = [self._settings().slurm.conf_dir / include for include in NODES_INCLUDES]
+        confs = [self._live.settings.slurm.conf_dir / include for include in NODES_INCLUDES]
         ours = self._directory / NODES
         name, view = "slurm files", self.view()
         if view.error:

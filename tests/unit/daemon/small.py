@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from meshd.config import TimingSettings
 from meshd.daemon.machines.boot_breaker import BootBreaker
 from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
 from meshd.daemon.machines.controller import MachineController
@@ -26,6 +25,7 @@ from meshd.model.observed import SlurmNode, SlurmView, Snapshot
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, ProviderCapabilities
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
+from tests.live import live_settings
 from tests.unit.worlds import AWS, NOW, slurm, snapshot
 
 
@@ -135,10 +135,10 @@ class Small:
             self.journal.put(one, "phase", "given", NOW)
         self.cloud, self.slurm, self.agents = Cloud(), Slurm(), Agents()
         self.providers: dict[str, Any] = {"aws": self.cloud}
-        timing = TimingSettings
-        self.node_steps = NodeSteps(self.machine_store, self.slurm, self.agents, None, timing)
+        live = live_settings()
+        self.node_steps = NodeSteps(self.machine_store, self.slurm, self.agents, None, live)
         self.cloud_steps = CloudSteps(
-            "lab", self.machine_store, self.providers, self.agents, timing, lambda _: None, self.node_steps.at_work
+            "lab", self.machine_store, self.providers, self.agents, live, lambda _: None, self.node_steps.at_work
         )
         self.woken = 0
         self.executor = Executor(
@@ -151,7 +151,7 @@ class Small:
         )
         self.seen: Snapshot = snapshot()
         self.pool = Pool("h100", "h100", 1, 8, ("aws",))
-        self.boots = BootBreaker(self.machine_store, timing, self.desired)
+        self.boots = BootBreaker(self.machine_store, live, self.desired)
         self.reports = NodeReports(lambda name, kind, text: self.journal.event(self.clock.now(), kind, text, name))
         self.fitness = FitnessWatch(self.machine_store, self.desired, self.reports)
         self.idle = IdleWatch(self.machine_store, self.desired, lambda: self.executor.busy)

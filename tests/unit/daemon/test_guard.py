@@ -28,6 +28,7 @@ from meshd.provider_api import (
     Provider,
     ProviderCapabilities,
 )
+from tests.live import live_settings
 from tests.unit.daemon.small import HandClock
 from tests.unit.worlds import AWS, NOW, OFFER
 
@@ -84,8 +85,8 @@ class Scripted:
 class World:
     def __init__(self) -> None:
         self.clock, self.cloud, self.metrics = HandClock(), Scripted(), Metrics()
-        self.settings = Settings()
-        self.guards = Guards(lambda: self.settings, self.metrics, self.clock)
+        self.live = live_settings()
+        self.guards = Guards(self.live, self.metrics, self.clock)
         self.provider = self.guards.around(self.cloud)
 
     @property
@@ -171,7 +172,7 @@ async def test_a_price_book_stays_one(world: World) -> None:
 
 @pytest.mark.parametrize("operation", list(CALLS))
 async def test_late_call(world: World, operation: Operation) -> None:
-    world.settings = Settings(timing=TimingSettings(provider_timeout_s=0.01, launch_timeout_s=0.02))
+    world.live.settings = Settings(timing=TimingSettings(provider_timeout_s=0.01, launch_timeout_s=0.02))
     world.cloud.hang = True
     kind, words = (Uncertain, "0.02 s") if operation == "launch" else (Transient, "0.01 s")
     with pytest.raises(kind, match=words) as caught:

@@ -13,7 +13,6 @@ import pytest
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
-from meshd.config import PriceSettings
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.nodes.agents import AgentQueues
@@ -32,6 +31,7 @@ from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.plan.fitness import Why, marked
 from meshd.provider_api import Offer, PriceSource
+from tests.live import live_settings
 from tests.property.rotation_sim import Life, begin_tailnet
 from tests.unit.daemon.small import Cloud, HandClock, Small
 from tests.unit.daemon.test_device_checks import NoKey, device_checks
@@ -67,10 +67,10 @@ class World(Small):
         self.next: Snapshot | None = None
         self.dead_key = ""
         files = PriceFiles(directory / "prices")
-        prices = Prices({}, files, self.clock, settings=PriceSettings, read_offers=nothing, tell=lambda _: None)
+        prices = Prices({}, files, self.clock, live=live_settings(), read_offers=nothing, tell=lambda _: None)
         rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").desk
         renewer = NodeTokenController(
-            self.machine_store, MachineTokens(b"s" * 32), AgentQueues(), self.clock, lambda: 25.0
+            self.machine_store, MachineTokens(b"s" * 32), AgentQueues(), self.clock, live_settings()
         )
         tokens = NodeTokenService(renewer, self.clock)
         self.desk = HeadService(

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from meshd.config import Settings, SlurmSettings
 from meshd.daemon.nodes.head_names import AGAIN_S, SERVED_WITHIN_S, HeadNames
 from meshd.tailnet.headhosts import REQUEST, serve
 from tests.clocks import HandClock
+from tests.live import live_settings
 
 BEFORE = "127.0.0.1 localhost\n"
 NODES = {"h100-1": "100.64.0.2", "h100-2": "100.64.0.3"}
@@ -25,10 +27,10 @@ class Head:
         self.run = root / "run"
         self.run.mkdir()
         self.clock = HandClock()
-        self.wanted = True
+        self.live = live_settings()
         self.lookups: list[str] = []
         self.lookup_s = 0.0
-        self.names = HeadNames(self.run, lambda: self.wanted, self.clock, self.hosts, self._look_up)
+        self.names = HeadNames(self.run, self.live, self.clock, self.hosts, self._look_up)
 
     def _look_up(self, address: str) -> str:
         self.lookups.append(address)
@@ -60,7 +62,7 @@ def test_names_are_asked_for_once_and_follow_the_nodes(head: Head) -> None:
     head.names.keep({"h100-1": "100.64.0.2"})
     head.serve()
     assert "h100-2" not in head.hosts.read_text()
-    head.wanted = False
+    head.live.settings = Settings(slurm=SlurmSettings(head_hosts=False))
     head.names.keep(NODES)
     head.serve()
     assert head.hosts.read_text() == BEFORE
@@ -118,7 +120,7 @@ async def test_slow_name_servers_are_told(head: Head, monkeypatch: pytest.Monkey
     row = await head.names.check("100.64.0.1")
     assert row.status == "warn"
     assert "`100.64.0.1 NAME`" in row.cure
-    head.wanted = False
+    head.live.settings = Settings(slurm=SlurmSettings(head_hosts=False))
     head.lookup_s = 0.0
     head.names.keep(NODES)
     head.serve()

@@ -16,6 +16,7 @@ from meshd.slurm.nodes import Rendered
 from meshd.slurm.retained import read_pools
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
+from tests.live import live_settings
 from tests.unit.daemon.test_publishing_pace import START
 
 
@@ -45,11 +46,11 @@ class Taker:
 
 class Head:
     def __init__(self, directory: Path) -> None:
-        self.settings = Settings(pools={"a": PoolSettings(gpu="a100", max_nodes=2), "b": PoolSettings(max_nodes=3)})
+        self.live = live_settings(pools={"a": PoolSettings(gpu="a100", max_nodes=2), "b": PoolSettings(max_nodes=3)})
         self.view = SlurmView("24.11.5", {}, ())
         self.slurm, self.clock, self.taker = Slurm(), HandClock(START), Taker()
         self.publishing = Publishing(
-            settings=lambda: self.settings, journal=Journal(directory / "journal.db"), client=self.slurm,
+            live=self.live, journal=Journal(directory / "journal.db"), client=self.slurm,
             clock=self.clock, slurm=lambda: self.view, wake=lambda: None,
         )  # fmt: skip
         self.publishing._publisher = self.taker  # type: ignore[assignment]
@@ -66,7 +67,7 @@ class Head:
         self.view = SlurmView("24.11.5", {}, jobs)
 
     def keep(self, **sizes: int) -> None:
-        self.settings = Settings(pools={name: PoolSettings(max_nodes=size) for name, size in sizes.items()})
+        self.live.settings = Settings(pools={name: PoolSettings(max_nodes=size) for name, size in sizes.items()})
 
     def cures(self) -> list[str]:
         return [cure for problem in self.publishing.held.problems() for cure in re.findall(r"`([^`]+)`", problem.cure)]

@@ -22,6 +22,7 @@ from meshd.errors import TailnetError
 from meshd.model import plan as p
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot
+from tests.live import live_settings
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import GONE_DARK, NOW, ago, around, machine, node, peer, slurm, tailnet
 
@@ -48,7 +49,7 @@ def desk_of(small: Small, directory: Path) -> NodeService:
     others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
     return NodeService(
         machine_store=small.machine_store, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
-        rotator=cast("Any", Rotator()), timing=TimingSettings, slurm_version=lambda: "",
+        rotator=cast("Any", Rotator()), live=live_settings(), slurm_version=lambda: "",
         ends_itself=lambda _: True, **others,
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from meshd.model.ids import MachineName, SlotName
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
 from meshd.store.join_tokens import JoinTokens
+from tests.live import live_settings
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import FACTS, GONE_DARK, NOW, ago, machine, peer, tailnet
 
@@ -182,7 +183,7 @@ async def test_a_second_machine_with_a_living_machines_device_may_not_join_and_i
     others: dict[str, Any] = dict.fromkeys(("whois", "munge", "head", "rotator"))
     desk = NodeService(
         machine_store=machine_store, tokens=MachineTokens.at(tmp_path / "machines.key"), agents=AgentQueues(),
-        devices=house.devices, timing=TimingSettings, slurm_version=lambda: "", ends_itself=lambda _: True,
+        devices=house.devices, live=live_settings(), slurm_version=lambda: "", ends_itself=lambda _: True,
         nodes=NodeSteps(machine_store, cast("Any", None), AgentQueues(), None, TimingSettings), **others,
     )  # fmt: skip
     with pytest.raises(JoinRefused, match=M.name):

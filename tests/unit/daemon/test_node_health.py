@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from meshd.api.node_schema import GpuLoadIn, HeartbeatIn, PollIn, ResultIn, Verb
-from meshd.config import TimingSettings
 from meshd.daemon.head_api import views
 from meshd.daemon.nodes import health as node_health
 from meshd.daemon.nodes.agents import AgentQueues
@@ -24,6 +23,7 @@ from meshd.model.observed import Fresh, SlurmJob, SlurmNode
 from meshd.plan.fitness import Why, marked
 from meshd.plan.plan_input import ClusterView
 from tests.clocks import HandClock
+from tests.live import live_settings
 from tests.unit.daemon.small import Small
 from tests.unit.daemon.test_logins import Rotator
 from tests.unit.worlds import FACTS, NOW, ago, instance, machine, node, peer, snapshot, tailnet
@@ -49,7 +49,7 @@ class World(Small):
         others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
         self.node_desk = NodeService(
             machine_store=self.machine_store, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
-            rotator=cast("Any", Rotator()), timing=TimingSettings, slurm_version=lambda: "",
+            rotator=cast("Any", Rotator()), live=live_settings(), slurm_version=lambda: "",
             ends_itself=lambda _: True, reports=self.reports, **others,
         )  # fmt: skip
         self.slurm.set(node(FIRST), node(SECOND))

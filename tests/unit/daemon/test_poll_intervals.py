@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from meshd.config import Settings
-from meshd.daemon.observe.poll_intervals import Pace
+from meshd.daemon.observe.poll_intervals import PollIntervals
 from meshd.daemon.observe.source import Source
 from meshd.store.journal import Journal
 from tests.bench import fleet
 from tests.clocks import LoopClock, in_loop_time
+from tests.live import live_settings
 
 
 @pytest.mark.parametrize(("count", "interval_s", "spacing_s"), [(0, 15.0, 1.0), (100, 15.0, 1.0), (4000, 20.0, 2.0)])
@@ -22,7 +22,7 @@ def test_a_long_listing_is_read_more_seldom(tmp_path: Path, count: int, interval
     journal._db.execute("PRAGMA synchronous = OFF")
     for i in range(1, count + 1):
         journal.put(fleet.ready(i), "phase", "ready", fleet.BORN)
-    pace = Pace(journal, Settings)
+    pace = PollIntervals(journal, live_settings())
     assert (pace.cloud_s("aws"), pace.cloud_spacing_s("aws")) == (interval_s, spacing_s)
     assert (pace.cloud_s("lambda"), pace.cloud_spacing_s("lambda")) == (15.0, 1.0)
     journal.close()

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
-from meshd.config import PriceSettings
+from meshd.config import PriceSettings, Settings
 from meshd.daemon.head_api.problems import of_price_files
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import AGAIN_DENIED_S, AGAIN_S, LOOK_EVERY_S, Prices
@@ -27,6 +27,7 @@ from meshd.model.desired import Desired
 from meshd.model.observed import Fresh, Observation, Unavailable
 from meshd.price_list import PriceList, collected, dump, parse
 from meshd.provider_api import Offer, PriceSource, ProviderName
+from tests.live import live_settings
 from tests.unit.daemon.small import HandClock
 from tests.unit.worlds import NOW, OFFER
 
@@ -70,12 +71,12 @@ class World:
         self.clock = HandClock()
         self.book = Book(self.clock)
         self.files = PriceFiles(directory / "prices")
-        self.settings = PriceSettings()
+        self.live = live_settings()
         self.read: list[str] = []
         self.told: list[str] = []
         self.offers: dict[str, Observation[tuple[Offer, ...]]] = {"aws": Fresh((OFFER,), NOW)}
         self.prices = Prices(
-            {"aws": self.book}, self.files, self.clock, settings=lambda: self.settings, read_offers=self.read_offers,
+            {"aws": self.book}, self.files, self.clock, live=self.live, read_offers=self.read_offers,
             tell=self.told.append,
         )  # fmt: skip
         self.desk = PriceService(self.prices, lambda: self.offers, lambda: Desired("lab", {}, {}), self.clock)
@@ -174,7 +175,7 @@ async def test_prices_are_fetched_by_themselves_when_they_are_old(world: World) 
     assert not world.prices.due("aws")
     world.clock.t_s += 1
     assert world.prices.due("aws")
-    world.settings = PriceSettings(refresh_after_d=0)
+    world.live.settings = Settings(prices=PriceSettings(refresh_after_d=0))
     assert not world.prices.due("aws"), "never, say the settings"
 
 

@@ -18,6 +18,7 @@ from meshd.slurm.node_lines import Lines
 from meshd.slurm.nodes import Rendered
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
+from tests.live import live_settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 OFFER = Offer(ProviderName("aws"), "r1", "", "gpu.1", "h100-sxm", 1, 80, 8, 65536, 2.0)
@@ -55,7 +56,7 @@ def joins(tmp_path: Path, count: int, spacing_s: float) -> tuple[list[int], floa
     view = SlurmView("24.11.5", {}, ())
     clock, journal, asked = HandClock(START), Journal(tmp_path / "journal.db"), Asked()
     publishing = Publishing(
-        settings=lambda: settings, journal=journal, client=SlurmClient(run, 1.0), clock=clock,
+        live=live_settings(settings), journal=journal, client=SlurmClient(run, 1.0), clock=clock,
         slurm=lambda: view, wake=lambda: None,
     )  # fmt: skip
     publishing._publisher = asked  # type: ignore[assignment]

@@ -12,13 +12,13 @@ from typing import cast
 
 import pytest
 
-from meshd.config import TimingSettings
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.munge_key.quiesce import HOLD_MAX_S, Quiesce
 from meshd.model.machine import Phase
 from meshd.model.plan import MarkReady, StartSlurmd
 from meshd.munge.rotation import UNSETTLED_MAX_S, MungeRotation, MungeStage, begin
 from meshd.store.munge_rotations import MungeRotations
+from tests.live import live_settings
 from tests.unit.daemon.small import Small
 from tests.unit.test_slurm_publish import JumpingClock, World, wanted
 from tests.unit.worlds import NOW, machine, node
@@ -136,7 +136,7 @@ async def test_a_node_that_comes_in_at_that_moment_waits(tmp_path: Path) -> None
     change = Change(clock, 4.0)
     small = Small(tmp_path)
     steps = NodeSteps(
-        small.machine_store, small.slurm, small.agents, None, TimingSettings, change.quiesce.wait_until_quiet
+        small.machine_store, small.slurm, small.agents, None, live_settings(), change.quiesce.wait_until_quiet
     )
     one = small.journal.put(machine(Phase.CONFIGURING, munge_ok=True, line_published=True), "phase", "given", NOW)
     other = small.journal.put(machine(Phase.TESTING, index=2), "phase", "given", NOW)
@@ -164,7 +164,7 @@ async def test_one_that_is_removed_while_it_waits_is_not_let_in(tmp_path: Path) 
     change = Change(clock, 4.0)
     small = Small(tmp_path)
     steps = NodeSteps(
-        small.machine_store, small.slurm, small.agents, None, TimingSettings, change.quiesce.wait_until_quiet
+        small.machine_store, small.slurm, small.agents, None, live_settings(), change.quiesce.wait_until_quiet
     )
     one = small.journal.put(machine(Phase.CONFIGURING, munge_ok=True, line_published=True), "phase", "given", NOW)
     waiting = asyncio.create_task(steps.start_slurmd(StartSlurmd(one.name, "now")))

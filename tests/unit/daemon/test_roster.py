@@ -13,6 +13,7 @@ from meshd.model.machine import Phase
 from meshd.store.journal import Journal
 from meshd.tailnet.headhosts import REQUEST, serve
 from tests.clocks import HandClock
+from tests.live import live_settings
 from tests.unit.worlds import NOW, machine
 
 
@@ -21,7 +22,7 @@ def test_nodes_and_head_are_told_of_those_that_slurm_has(tmp_path: Path, monkeyp
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n")
     journal, agents, own = Journal(tmp_path / "journal.db"), AgentQueues(), ""
-    names = HeadNames(tmp_path, lambda: True, HandClock(), hosts)
+    names = HeadNames(tmp_path, live_settings(), HandClock(), hosts)
     roster = Roster(journal, agents, names, lambda: own)
     ready, booting = machine(Phase.READY, index=1), machine(Phase.BOOTING, index=2)
     for each in (ready, booting, machine(Phase.DRAINING, index=3, left_slurm=True)):

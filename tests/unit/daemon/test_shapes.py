@@ -15,6 +15,7 @@ from meshd.model.observed import SlurmView
 from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
 from meshd.store.journal import Journal
+from tests.live import live_settings
 from tests.unit.daemon.small import HandClock
 from tests.unit.daemon.test_publishing_pace import FACTS, GPU
 from tests.unit.worlds import NOW, OFFER, machine
@@ -36,7 +37,7 @@ def publishing(directory: Path, version: str) -> Publishing:
         made = machine(Phase.READY, index=index, offer=offer, facts=replace(FACTS, gpus=gpus))
         journal.put(made, "phase", "ready", NOW)
     return Publishing(
-        settings=lambda: SETTINGS, journal=journal, client=SlurmClient(run, 1.0), clock=HandClock(),
+        live=live_settings(SETTINGS), journal=journal, client=SlurmClient(run, 1.0), clock=HandClock(),
         slurm=lambda: SlurmView(version, {}, ()) if version else None, wake=lambda: None,
     )  # fmt: skip
 

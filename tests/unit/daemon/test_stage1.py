@@ -28,6 +28,7 @@ from meshd.store.journal import Journal
 from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.off_api import OffApi
+from tests.live import live_settings
 from tests.unit.daemon.small import Cloud, HandClock
 from tests.unit.worlds import NOW, OFFER, instance, machine, tailnet
 
@@ -99,7 +100,7 @@ class Birth:
         )  # fmt: skip
         providers: Any = {"aws": self.cloud}
         self.stage1 = UserDataMaker(
-            lambda: settings, self.auth.keys, self.auth.own_keys, self.auth.modes, MachineTokens(b"s" * 32),
+            live_settings(settings), self.auth.keys, self.auth.own_keys, self.auth.modes, MachineTokens(b"s" * 32),
             lambda: Fresh(tailnet(), NOW), providers,
         )  # fmt: skip
 
@@ -107,7 +108,7 @@ class Birth:
             return ""
 
         self.steps = CloudSteps(
-            "lab", self.machine_store, providers, self.stage1, lambda: settings.timing, lambda _: None, at_work
+            "lab", self.machine_store, providers, self.stage1, live_settings(settings), lambda _: None, at_work
         )
 
     async def launch(self, one: Machine) -> Machine:
