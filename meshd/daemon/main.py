@@ -38,11 +38,9 @@ from meshd.daemon.machines.idle_watch import IdleWatch
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.user_data import UserDataMaker
-from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.head import HeadMunge
-from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.quiesce import Quiesce
-from meshd.daemon.munge_key.service import MungeKeyService
+from meshd.daemon.munge_key.wiring import build as munge_key_parts
 from meshd.daemon.nodes import metadata_service as metadata_watch
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
@@ -73,7 +71,6 @@ from meshd.daemon.slurm.root_files import RootFiles
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.munge.client import MungeClient
-from meshd.munge.key import head_key
 from meshd.munge.keystore import MungeKeyStore
 from meshd.obs.metrics import Metrics, Standing
 from meshd.provider_api import PriceBook
@@ -167,14 +164,11 @@ class Daemon:
             slurm=self._sources.slurm_view, wake=self._wake, wait_until_quiet=quiesce.wait_until_quiet,
             write=RootFiles(settings.cluster.socket.parent, clock),
         )  # fmt: skip
-        self._rotator = MungeKeyController(
-            log_of=munge_rotations, store=MungeKeyStore(state), credential=head_key, agents=self._agents,
-            clock=clock,
-            head=HeadMunge(settings.cluster.socket.parent, self._munge, self._slurm, clock),
-            nodes=MungeNodes(self._journal, self._sources.slurm_view, clock, settings.node_api.poll_hold_s),
-            look_at_slurm=self._sources.slurm.read_once,
+        self._munge_key = munge_key_parts(
+            self._journal, munge_rotations, active, MungeKeyStore(state),
+            HeadMunge(settings.cluster.socket.parent, self._munge, self._slurm, clock), self._agents,
+            self._sources.slurm, clock, poll_hold_s=settings.node_api.poll_hold_s,
         )  # fmt: skip
-        self._munge_desk = MungeKeyService(self._rotator, self._slurm.auth_type, active, clock)
 
         # What carries steps out.
         stage1 = UserDataMaker(
@@ -217,7 +211,7 @@ class Daemon:
                 machines=self._journal.machines, gone=self._journal.gone_with_device,
                 ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
             ),
-            files=self._publishing.check, munge_key=self._munge_desk.check, names=self._roster.check,
+            files=self._publishing.check, munge_key=self._munge_key.service.check, names=self._roster.check,
             config_problem=lambda: self._in_force.problem or "; ".join(map(str, self._in_force.doubts)),
             machines=self._journal.machines,
             gpu_devices=GpuDevices(self._slurm, lambda: self.settings.pools),
@@ -235,7 +229,7 @@ class Daemon:
             look_at_slurm=self._sources.slurm.read_once, slurm_ping=slurm_ping,
             look_at_key=self._sources.key.read_once, read_offers=Refresh(self._sources.offers.values(), clock),
             prices=PriceService(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
-            munge=self._munge_desk, tokens=self._token_desk, logs=self._logs,
+            munge=self._munge_key.service, tokens=self._token_desk, logs=self._logs,
             rotation=self._auth.desk,
         )  # fmt: skip
         self._node_front = NodeApiServer(settings.node_api, lambda: self._watcher.own_ipv4, self._node_desk, clock)
@@ -312,7 +306,7 @@ class Daemon:
             *problems.of_left_out(self._publishing.left_out),
             *problems.of_unsafe(self._publishing.unsafe),
             *self._telemetry.problems(),
-            *self._munge_desk.problem(),
+            *self._munge_key.service.problem(),
             *self._machine_devices.problems(now),
             *self._ticket_watch.problems(now),
             *self._token_desk.problems(),
@@ -387,7 +381,7 @@ class Daemon:
                 "publish": self._publishing.run,
                 "metrics": self._telemetry.run,
                 "prices": self._prices.run,
-                "munge_rotation": self._rotator.run,
+                "munge_rotation": self._munge_key.controller.run,
                 "token_renewal": self._renewer.run,
                 "auth_key_rotation": self._auth.engine.run,
                 "machine_keys": self._auth.own_keys.run,
@@ -406,8 +400,8 @@ class Daemon:
     def _node_desk(self, head_ip: str) -> NodeService:
         return NodeService(
             machine_store=self._machine_store, tokens=self._tokens, agents=self._agents, devices=self._machine_devices,
-            whois=self._local, munge=self._munge, rotator=self._rotator, head=head_facts(self.settings, head_ip),
-            live=self._in_force, nodes=self._nodes,
+            whois=self._local, munge=self._munge, rotator=self._munge_key.controller,
+            head=head_facts(self.settings, head_ip), live=self._in_force, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
             heard=self._auth.engine.heard, watch=self._ticket_watch,

@@ -23,12 +23,13 @@ import structlog
 from pydantic import SecretBytes
 
 from meshd.config import NodeApiSettings
+from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.head import HeadMunge
-from meshd.daemon.munge_key.nodes import MungeNodes
+from meshd.daemon.munge_key.wiring import build
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.model.observed import SlurmView
+from meshd.daemon.observe.source import Source
 from meshd.munge import headkey
 from meshd.munge.client import MungeClient
 from meshd.munge.key import fingerprint
@@ -37,6 +38,7 @@ from meshd.munge.rotation import MungeStage
 from meshd.runtime.clock import SystemClock
 from meshd.runtime.run import Result, run
 from meshd.slurm.client import SlurmClient
+from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
 from meshd.store.munge_rotations import MungeRotations
 from tests.bench import fleet, hollow
@@ -150,18 +152,14 @@ async def measure(count: int) -> dict[str, float]:
             journal.put(fleet.ready(i), "phase", "ready", datetime.now(UTC))
         machine_store, queues = MachineStore(journal, clock, lambda: None), AgentQueues()
         unit, slurm, munge = HeadUnit(directory), SlurmClient(programs, 10.0), MungeClient(programs)
-        view: list[SlurmView] = [await slurm.view()]
-
-        async def look_at_slurm() -> None:
-            view[0] = await slurm.view()
-
-        rotator = MungeKeyController(
-            log_of=MungeRotations(journal), store=MungeKeyStore(directory), credential=lambda: OLD, agents=queues,
-            clock=clock,
-            head=HeadMunge(directory, munge, slurm, clock, answer=unit.answer),
-            nodes=MungeNodes(journal, lambda: view[0], clock, NodeApiSettings().poll_hold_s),
-            look_at_slurm=look_at_slurm,
-        )  # fmt: skip
+        source = Source("slurm", slurm.view, clock, interval_s=lambda: 5.0, changed=lambda: None)
+        await source.read_once()
+        rotations = MungeRotations(journal)
+        rotator = build(
+            journal, rotations, ActiveRotations(AuthRotations(journal), rotations), MungeKeyStore(directory),
+            HeadMunge(directory, munge, slurm, clock, answer=unit.answer), queues, source, clock,
+            poll_hold_s=NodeApiSettings().poll_hold_s, credential=lambda: OLD,
+        ).controller  # fmt: skip
         unit.start()
         head = hollow.Head(machine_store, queues, directory, rotator, munge)
         async with hollow.serving(head, count, MungeNode):

@@ -18,9 +18,7 @@ from pydantic import SecretBytes
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused
 from meshd.api.schema import AbortRotationRequest, MungeRotationRequest, RotateKeyRequest
-from meshd.daemon.munge_key.controller import MungeKeyController
-from meshd.daemon.munge_key.nodes import MungeNodes
-from meshd.daemon.munge_key.service import MungeKeyService
+from meshd.daemon.munge_key.wiring import build
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.munge.key import fingerprint
 from meshd.munge.keystore import MungeKeyStore
@@ -28,6 +26,7 @@ from meshd.munge.rotation import HeadView, MungeStage
 from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.rotation import AuthKeyStage, why_not_abort
 from tests.property.rotation_sim import TAGS, Life, SimTailnet, begin_tailnet, sha
+from tests.sources import fresh
 from tests.unit.daemon.test_munge_rotator import OLD, Head
 from tests.unit.worlds import slurm
 
@@ -65,21 +64,14 @@ class Both:
         journal, clock = self.life.journal, self.net.clock
         at_start = self.head.keys[self.head.key]
 
-        async def auth_type() -> str:
-            return "auth/munge"
-
-        async def look() -> None:
-            return None
-
-        self.munge = MungeKeyController(
-            log_of=self.life.munge_rotations, store=MungeKeyStore(self.directory), credential=lambda: at_start,
-            head=self.head, agents=AgentQueues(), nodes=MungeNodes(journal, slurm, clock, 25.0),
-            look_at_slurm=look, clock=clock,
+        parts = build(
+            journal, self.life.munge_rotations, self.life.active, MungeKeyStore(self.directory), self.head,
+            AgentQueues(), fresh(slurm), clock, poll_hold_s=25.0, credential=lambda: at_start,
         )  # fmt: skip
-        self.munge_desk = MungeKeyService(self.munge, auth_type, self.life.active, clock)
+        self.munge, self.munge_desk = parts.controller, parts.service
 
     async def restart(self) -> None:
-        self.munge._steps.cancel()
+        await self.munge.aclose()
         await self.life.kill()
         self.head.view = HeadView()
         self._live()
@@ -91,7 +83,7 @@ class Both:
             await self.life.tick()
             if self.munge.active:
                 await self.head.look()
-                self.munge.turn()
+            await self.munge.reconcile()
             for _ in range(5):
                 await asyncio.sleep(0)
             self.judge()
@@ -188,7 +180,7 @@ def test_never_two_at_once(story: list[str]) -> None:
         try:
             await live_through(both, story)
         finally:
-            both.munge._steps.cancel()
+            await both.munge.aclose()
             await both.life.kill()
 
     with tempfile.TemporaryDirectory() as directory:

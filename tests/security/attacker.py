@@ -19,9 +19,9 @@ import aiohttp
 from pydantic import SecretBytes
 
 from meshd.api.node_api import NodeApi
-from meshd.daemon.munge_key.controller import MungeKeyController
+from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.munge_key.head import HeadMunge
-from meshd.daemon.munge_key.nodes import MungeNodes
+from meshd.daemon.munge_key.wiring import build
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
@@ -37,8 +37,10 @@ from meshd.munge.client import MungeClient
 from meshd.munge.keystore import MungeKeyStore
 from meshd.runtime.run import Result
 from meshd.slurm.client import SlurmClient
+from meshd.store.auth_rotations import AuthRotations
 from meshd.store.munge_rotations import MungeRotations
 from tests.live import live_settings
+from tests.sources import fresh
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import FACTS, NOW, machine, tailnet
 
@@ -126,13 +128,13 @@ class Head(Small):
         self.tokens = MachineTokens.at(directory / "machines.key")
         self.devices = MachineDevices(self.machine_store, lambda: Fresh(self._tailnet(), self.clock.now()), None)
         munge, slurm_client = MungeClient(self._run), SlurmClient(self._run, 10.0)
-        self.rotator = MungeKeyController(
-            log_of=MungeRotations(self.journal), store=MungeKeyStore(directory),
+        rotations = MungeRotations(self.journal)
+        self.rotator = build(
+            self.journal, rotations, ActiveRotations(AuthRotations(self.journal), rotations), MungeKeyStore(directory),
+            HeadMunge(directory, munge, slurm_client, self.clock, directory / "answer.json"), self.queues,
+            fresh(lambda: self.slurm.seen), self.clock, poll_hold_s=25.0,
             credential=lambda: SecretBytes(self.munged_key),
-            head=HeadMunge(directory, munge, slurm_client, self.clock, directory / "answer.json"), agents=self.queues,
-            nodes=MungeNodes(self.journal, lambda: self.slurm.seen, self.clock, 25.0), look_at_slurm=self.slurm.view,
-            clock=self.clock,
-        )  # fmt: skip
+        ).controller  # fmt: skip
         self.watch = JoinTokenWatch(self.journal)
         self.renewer = NodeTokenController(self.machine_store, self.tokens, self.queues, self.clock, live_settings())
         self.token_desk = NodeTokenService(self.renewer, self.clock)

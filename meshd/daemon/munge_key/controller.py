@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 from pydantic import SecretBytes
 
 from meshd.api.node_schema import PollIn, ResultIn
+from meshd.daemon.controller import Controller
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.steps import HeadSide, MungeSteps
 from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.observe.source import Readable
 from meshd.errors import MungeError
+from meshd.model.observed import SlurmView
 from meshd.munge.key import fingerprint, make_key
 from meshd.munge.keystore import MungeKeyStore
 from meshd.munge.rotation import AT_ONE_MOMENT, MungeFleet, MungeRotation, MungeStage, begin, key_in_force
@@ -30,39 +33,45 @@ AWAY_SLACK_S = 60.0
 log = structlog.get_logger(__name__)
 
 
-class MungeKeyController:
+class MungeKeyController(Controller):
     """The newest rotation of the munge key, and the key in force.
 
     Args:
-        log_of: the journal's part.
-        credential: the key that the service was started with.
-        look_at_slurm: has Slurm read again.
+        rotations: the journal's records.
+        store: keeps the key files of a rotation.
+        credential: reads the key that the service was started with. Raises MungeError.
+        head: the head's own munge.
+        agents: the node agents.
+        nodes: what the node agents report.
+        slurm: the source of Slurm's nodes and jobs.
+        clock: time.
+        timings: deadlines.
     """
+
+    name = "munge key"
 
     def __init__(
         self,
-        *,
-        log_of: MungeRotations,
+        rotations: MungeRotations,
         store: MungeKeyStore,
         credential: Callable[[], SecretBytes],
         head: HeadSide,
         agents: AgentQueues,
         nodes: MungeNodes,
-        look_at_slurm: Callable[[], Awaitable[object]],
+        slurm: Readable[SlurmView],
         clock: Clock,
-        timings: SwitchTimings | None = None,
+        timings: SwitchTimings,
     ) -> None:
-        self._log = log_of
+        super().__init__(clock)
+        self._log = rotations
         self._store = store
         self._credential = credential
         self.head = head
         self._nodes = nodes
-        self._look_at_slurm = look_at_slurm
-        self._clock = clock
-        self.timings = timings or SwitchTimings()
+        self._slurm = slurm
+        self.timings = timings
         self._away: dict[str, tuple[float, float]] = {}
-        self._awake = asyncio.Event()
-        self._steps = MungeSteps(head, agents, self._key, self.timings.away_s, clock, self._awake.set)
+        self._steps = MungeSteps(head, agents, self._key, self.timings.away_s, clock, self.wake)
         self._settled = asyncio.Event()
         self.problem = ""
         self._note_settled()
@@ -113,7 +122,7 @@ class MungeKeyController:
         for result in report.results:
             self._note_away(machine, result)
         if self.active:
-            self._awake.set()
+            self.wake()
         elif self._rules and self.rotation is not None and heard.key not in {"", self.rotation.target}:
             self.turn()
 
@@ -130,21 +139,21 @@ class MungeKeyController:
         self._away, self._rules = {}, True
         self.head.forget()
         self._write(begin(secrets.token_hex(4), old, now, by, waived), f"the munge key is being rotated, said {by}")
-        self._awake.set()
+        self.wake()
         return self.current
 
     def abort(self, by: str) -> MungeRotation:
         """Take the way back. Raises IllegalMove when none is under way, StoreError."""
         self._write(abort(self.current, self._clock.now(), self.timings, by), f"everybody keeps the old key, said {by}")
         self._steps.cancel()
-        self._awake.set()
+        self.wake()
         return self.current
 
     def waive(self, machines: tuple[str, ...], by: str) -> MungeRotation:
         """Do not wait for these machines. Raises StoreError."""
         waived = tuple(sorted({*self.current.waived, *machines}))
         self._write(replace(self.current, waived=waived), f"not waited for, said {by}: {', '.join(machines)}")
-        self._awake.set()
+        self.wake()
         return self.current
 
     @property
@@ -161,22 +170,17 @@ class MungeKeyController:
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Serve for ever."""
-        try:
-            while True:
-                if self.active:
-                    if self.current.stage in {MungeStage.VERIFY, MungeStage.CHECK}:
-                        await asyncio.gather(self.head.look(), self._look_at_slurm())
-                    self.turn()
-                try:
-                    async with asyncio.timeout(LOOK_S if self.active else None):
-                        await self._awake.wait()
-                except TimeoutError:
-                    continue
-                self._awake.clear()
-        finally:
-            self._steps.cancel()
+    async def reconcile(self) -> float | None:
+        """Go on with an active rotation. See Controller."""
+        if self.active and self.current.stage in {MungeStage.VERIFY, MungeStage.CHECK}:
+            await asyncio.gather(self.head.look(), self._slurm.read_once())
+        if self.active:
+            self.turn()
+        return LOOK_S if self.active else None
+
+    async def aclose(self) -> None:
+        """Wait no longer for nodes."""
+        self._steps.cancel()
 
     def turn(self) -> None:
         """Decide until nothing changes any more; each decision is written down before its steps begin.

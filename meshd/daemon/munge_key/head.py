@@ -75,6 +75,10 @@ class HeadMunge:
             works = False
         self.view = replace(self.view, works=works)
 
+    async def auth_type(self) -> str:
+        """Slurm's AuthType. Raises SlurmError."""
+        return await self._slurm.auth_type()
+
     async def made_at(self) -> datetime:
         """When the key in place was made.
 

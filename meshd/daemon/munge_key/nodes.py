@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from meshd.api.node_schema import PollIn
+from meshd.daemon.observe.source import Readable
 from meshd.model.machine import IN_SLURM, Machine
-from meshd.model.observed import SlurmView
+from meshd.model.observed import Fresh, SlurmView
 from meshd.munge.rotation import NodeView
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
@@ -33,13 +34,11 @@ class MungeNodes:
     """All machines that have joined and not left.
 
     Args:
-        slurm: Slurm's newest word; None while it cannot be read.
-        poll_hold_s: how long a poll is held at most.
+        slurm: the source of Slurm's nodes and jobs.
+        poll_hold_s: the head holds a poll for this long at most.
     """
 
-    def __init__(
-        self, journal: Journal, slurm: Callable[[], SlurmView | None], clock: Clock, poll_hold_s: float
-    ) -> None:
+    def __init__(self, journal: Journal, slurm: Readable[SlurmView], clock: Clock, poll_hold_s: float) -> None:
         self._journal = journal
         self._slurm = slurm
         self._clock = clock
@@ -61,7 +60,8 @@ class MungeNodes:
             failures: of what they were told to do last.
             busy: those that were told to switch and have not answered.
         """
-        slurm, now = self._slurm(), self._clock.now()
+        seen, now = self._slurm.current, self._clock.now()
+        slurm = seen.value if isinstance(seen, Fresh) else None
         return {
             str(m.name): self._view(m, slurm, now, failures.get(m.name, ""), busy=m.name in busy) for m in self.joined()
         }

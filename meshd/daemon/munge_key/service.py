@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
@@ -25,7 +25,6 @@ class MungeKeyService:
 
     Args:
         rotator: does the work.
-        auth_type: Slurm's AuthType; raises SlurmError.
         active: tells whether a rotation, of either key, is active.
         clock: time.
     """
@@ -33,12 +32,10 @@ class MungeKeyService:
     def __init__(
         self,
         rotator: MungeKeyController,
-        auth_type: Callable[[], Awaitable[str]],
         active: ActiveRotations,
         clock: Clock,
     ) -> None:
         self._rotator = rotator
-        self._auth_type = auth_type
         self._active = active
         self._clock = clock
 
@@ -74,7 +71,7 @@ class MungeKeyService:
 
     async def _check_slurm(self) -> None:
         try:
-            auth_type = await self._auth_type()
+            auth_type = await self._rotator.head.auth_type()
         except SlurmError as error:
             raise Refused(
                 f"Slurm cannot be asked how it authenticates: {error}", "bring slurmctld back, then try again"

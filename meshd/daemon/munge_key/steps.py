@@ -43,6 +43,10 @@ class HeadSide(Protocol):
         """See whether munge and slurmctld work."""
         ...
 
+    async def auth_type(self) -> str:
+        """Slurm's AuthType. Raises SlurmError."""
+        ...
+
     async def made_at(self) -> datetime:
         """When the key in place was made. Raises MungeError."""
         ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -17,11 +17,25 @@ from meshd.model.observed import Fresh, Observation, Unavailable
 from meshd.runtime.clock import Clock, sleep_until
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 log = structlog.get_logger(__name__)
 
 RETRY_S = 10.0
 REFRESH_SPACING_S = 10.0
 """A round of reading that was asked for less long ago will do."""
+
+
+class Readable(Protocol[T_co]):
+    """What a Source offers to those who use what it read."""
+
+    @property
+    def current(self) -> Observation[T_co]:
+        """The newest answer."""
+        ...
+
+    async def read_once(self) -> object:
+        """Read now. A failure shows in `current`."""
+        ...
 
 
 class Source(Generic[T]):

@@ -18,9 +18,8 @@ from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn
 from meshd.daemon.active_rotation import ActiveRotations
-from meshd.daemon.munge_key.controller import MungeKeyController
-from meshd.daemon.munge_key.nodes import MungeNodes
-from meshd.daemon.munge_key.service import MungeKeyService
+from meshd.daemon.munge_key.nodes import POLL_SLACK_S
+from meshd.daemon.munge_key.wiring import build
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.model.machine import Phase
 from meshd.munge.key import fingerprint
@@ -31,10 +30,12 @@ from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
 from meshd.store.munge_rotations import MungeRotations
 from tests.clocks import LoopClock, in_loop_time
+from tests.sources import fresh
 from tests.unit.worlds import NOW, machine, node, slurm
 
 OLD = SecretBytes(b"o" * 1024)
 OLD_NAME = fingerprint(OLD)
+SILENT_S = 0.5
 TIMINGS = SwitchTimings(lead_s=0.4, verify_s=3.0, again_s=0.05, away_s=0.0)
 
 
@@ -48,6 +49,7 @@ class Head:
         self.refuses = ""
         self.works = True
         self.days = 3
+        self.auth = "auth/munge"
 
     async def stage(self, key: SecretBytes) -> None:
         if self.refuses:
@@ -64,6 +66,9 @@ class Head:
             self.key, self.previous = name, self.key
             self.away = (at.timestamp(), at.timestamp() + 0.1)
         self.view = replace(self.view, busy=False, key=self.key, failure=self.refuses, moment=at)
+
+    async def auth_type(self) -> str:
+        return self.auth
 
     async def made_at(self) -> datetime:
         return LoopClock().now() - timedelta(days=self.days)
@@ -142,28 +147,18 @@ class Lab:
         self.agents = AgentQueues()
         self.seen = slurm()
         self.credential = OLD
-        self.auth = "auth/munge"
         self.journal = Journal(directory / "j.db")
         self.task: asyncio.Task[None] | None = None
         self._make()
 
     def _make(self) -> None:
-        async def look() -> None:
-            await asyncio.sleep(0)
-
-        async def auth() -> str:
-            return self.auth
-
-        clock = LoopClock()
         rotations = MungeRotations(self.journal)
-        nodes = MungeNodes(self.journal, lambda: self.seen, clock, -14.5)
-        self.rotator = MungeKeyController(
-            log_of=rotations, store=MungeKeyStore(self.directory),
-            credential=lambda: self.credential, head=self.head, agents=self.agents, nodes=nodes,
-            look_at_slurm=look, clock=clock, timings=TIMINGS,
+        parts = build(
+            self.journal, rotations, ActiveRotations(AuthRotations(self.journal), rotations),
+            MungeKeyStore(self.directory), self.head, self.agents, fresh(lambda: self.seen), LoopClock(),
+            poll_hold_s=SILENT_S - POLL_SLACK_S, credential=lambda: self.credential, timings=TIMINGS,
         )  # fmt: skip
-        active = ActiveRotations(AuthRotations(self.journal), rotations)
-        self.desk = MungeKeyService(self.rotator, auth, active, clock)
+        self.rotator, self.desk = parts.controller, parts.service
 
     def node(self, number: int) -> Agent:
         one = machine(Phase.READY, index=number)
@@ -427,7 +422,7 @@ async def test_the_head_s_key_was_changed_by_hand(lab: Lab) -> None:
 
 @in_loop_time
 async def test_without_munge_nothing_is_rotated(lab: Lab) -> None:
-    lab.auth = "auth/slurm"
+    lab.head.auth = "auth/slurm"
     for dry_run in (True, False):
         with pytest.raises(Refused, match="auth/slurm, not munge") as refused:
             await lab.ask(dry_run=dry_run)

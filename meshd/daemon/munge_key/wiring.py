@@ -1,0 +1,53 @@
+"""Builds the parts that look after the munge key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import SecretBytes
+
+from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.munge_key.controller import MungeKeyController
+from meshd.daemon.munge_key.nodes import MungeNodes
+from meshd.daemon.munge_key.service import MungeKeyService
+from meshd.daemon.munge_key.steps import HeadSide
+from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.observe.source import Readable
+from meshd.model.observed import SlurmView
+from meshd.munge.key import head_key
+from meshd.munge.keystore import MungeKeyStore
+from meshd.munge.rotation_steps import SwitchTimings
+from meshd.runtime.clock import Clock
+from meshd.store.journal import Journal
+from meshd.store.munge_rotations import MungeRotations
+
+
+@dataclass(frozen=True, slots=True)
+class MungeKeyParts:
+    """What the rest of the daemon uses."""
+
+    controller: MungeKeyController
+    service: MungeKeyService
+
+
+def build(
+    journal: Journal,
+    rotations: MungeRotations,
+    active: ActiveRotations,
+    store: MungeKeyStore,
+    head: HeadSide,
+    agents: AgentQueues,
+    slurm: Readable[SlurmView],
+    clock: Clock,
+    *,
+    poll_hold_s: float,
+    credential: Callable[[], SecretBytes] = head_key,
+    timings: SwitchTimings | None = None,
+) -> MungeKeyParts:
+    """Build the parts. For the arguments see MungeKeyController, MungeNodes and MungeKeyService."""
+    nodes = MungeNodes(journal, slurm, clock, poll_hold_s)
+    controller = MungeKeyController(
+        rotations, store, credential, head, agents, nodes, slurm, clock, timings or SwitchTimings()
+    )
+    return MungeKeyParts(controller, MungeKeyService(controller, active, clock))
