@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, overload
+from typing import Any, cast, overload
 
-from meshd.api.auth import Actor
-from meshd.api.endpoints import CALLER, ENDPOINTS, A, Endpoint, R, Read, Write
-from meshd.api.schema import Document, Request
+from meshd.api.auth import UNKNOWN_ACTOR, Actor
+from meshd.api.endpoints import CALLER, ENDPOINTS, A, Endpoint, Q, R, Read, Write
+from meshd.api.schema import Document
 
 
 class Handlers:
@@ -40,11 +40,15 @@ class Handlers:
         if missing:
             raise ValueError(f"no handler for {', '.join(missing)}")
 
-    async def answer_read(self, endpoint: Endpoint[Any, Any], request: Request | None) -> Document:
-        """Call the handler of a Read."""
-        handler = self._reads[endpoint]
-        return await (handler() if request is None else handler(request))
+    async def call(self, endpoint: Endpoint[Q, A], request: Q | None = None, actor: Actor = UNKNOWN_ACTOR) -> A:
+        """Have a request answered. The caller has checked that the actor may.
 
-    async def answer_write(self, endpoint: Endpoint[Any, Any], request: Request, actor: Actor) -> Document:
-        """Call the handler of a Write."""
-        return await self._writes[endpoint](request, actor)
+        Args:
+            endpoint: one of the table.
+            request: None for an endpoint without parameters.
+            actor: who asks; a Read needs to know nothing of it.
+        """
+        if endpoint in self._writes:
+            return cast("A", await self._writes[endpoint](request, actor))
+        handler = self._reads[endpoint]
+        return cast("A", await (handler() if request is None else handler(request)))

@@ -70,7 +70,7 @@ class Routes:
 
     async def _answer(self, endpoint: Endpoint[Any, Any], asked: Request | None) -> Document:
         async with asyncio.timeout((asked.waits_s() if asked else 0.0) + READ_TIMEOUT_S):
-            return await self._handlers.answer_read(endpoint, asked)
+            return await self._handlers.call(endpoint, asked)
 
     async def _poll(self, endpoint: Endpoint[Any, Any], asked: Request, request: web.Request) -> Document:
         """An answer that waits for something: one user may have a few of them, and a stop ends them all."""
@@ -89,7 +89,7 @@ class Routes:
         asked = await _request(endpoint, request)
         if asked.only_looks():
             async with asyncio.timeout(READ_TIMEOUT_S):
-                return _json(await self._handlers.answer_write(endpoint, asked, actor))
+                return _json(await self._handlers.call(endpoint, asked, actor))
         return _json(await self._audited(endpoint, asked, actor))
 
     async def _or_closing(self, ask: Coroutine[Any, Any, Document]) -> Document:
@@ -129,7 +129,7 @@ class Routes:
             )
         outcome = "failed"
         try:
-            answer = await self._handlers.answer_write(endpoint, request, actor)
+            answer: Document = await self._handlers.call(endpoint, request, actor)
             outcome = "accepted"
             return answer
         finally:

@@ -222,6 +222,7 @@ class Daemon:
         self._desk = HeadService(
             machine_store=machine_store, reconciler=self._reconciler, executor=self._executor, slurm=self._slurm,
             published=self._publishing, doctor=doctor, problems_of_others=self._problems, desired=self.desired,
+            snapshot=self._snapshot,
             partitions=lambda: {name: pool.partition or name for name, pool in self.settings.pools.items()},
             clock=clock, cluster=settings.cluster.name, config_problem=lambda: self._in_force.problem,
             reload=self.reload,

@@ -1,8 +1,7 @@
-"""The story of a machine, a slot or a pool, out of the journal and the last tick. Asks nobody."""
+"""Why a machine, a slot or a pool is as it is, from the journal and the last tick."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,17 +9,18 @@ from meshd.api import schema as s
 from meshd.api.faults import Unknown
 from meshd.daemon.head_api import views
 from meshd.daemon.head_api.names import near_words, pool_of_slot
+from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.machines.controller import Tick
+from meshd.daemon.nodes.health import health_view
+from meshd.daemon.nodes.logs import NodeLogs
 from meshd.model.desired import Desired, Pool, Target
-from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, Machine, Phase
+from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, IN_SLURM, Machine, Phase
 from meshd.model.plan import RequestMachine
 from meshd.plan import explanation
 from meshd.plan.fitness import is_ready, unfit
 from meshd.plan.grow import amount, unit_of
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import supply_gpus, units
-from meshd.runtime.clock import Clock
-from meshd.store.journal import Journal
 
 EVENTS_MAX = 20
 RUNGS_MAX = 50
@@ -110,25 +110,40 @@ class _Now:
         return "; ".join(warn.reason for warn in self.tick.plan.warnings if warn.subject == pool and warn.holds_back)
 
 
-class Explainer:
-    """Explains. Every answer is of one moment: the newest tick and the journal as it is now."""
+class ExplainService:
+    """Answers EXPLAIN. Every answer is of one moment: the last tick, and the journal as it is now.
 
-    def __init__(
-        self, journal: Journal, desired: Callable[[], Desired], tick: Callable[[], Tick], clock: Clock
-    ) -> None:
-        self._journal = journal
-        self._desired = desired
-        self._tick = tick
-        self._clock = clock
+    Args:
+        state: the journal and the last tick.
+        logs: gets slurmd's log from a node's agent; None: no log is shown.
+    """
 
-    def __call__(self, subject: str) -> s.ExplainView:
-        """Explain a machine, a slot or a pool.
+    def __init__(self, state: HeadState, logs: NodeLogs | None) -> None:
+        self._state = state
+        self._journal = state.journal
+        self._logs = logs
+
+    async def explain(self, query: s.ExplainQuery) -> s.ExplainView:
+        """What a machine, a slot or a pool is doing and why; for a machine in Slurm also its health.
+
+        If something is wrong with the machine, its agent is asked for slurmd's log.
 
         Raises:
-            Unknown: there is no such thing; names those that are near.
+            Unknown: there is no such thing; its cure has similar names.
             NotReady: there was no tick yet.
         """
-        now = _Now(self._desired(), self._tick(), self._clock.now())
+        view = self._explanation(query.subject)
+        machine = self._journal.machine(view.machine) if view.machine else None
+        if machine is None or machine.phase not in IN_SLURM:
+            return view
+        cluster_view = self._state.cluster_view(self._state.clock.now())
+        wrong = unfit(machine, cluster_view) is not None or machine.phase is not Phase.READY
+        log = await self._logs.fetch(machine.name) if wrong and self._logs is not None else None
+        health = health_view(machine, self._of(machine.pool), self._state.desired(), cluster_view, log)
+        return view.model_copy(update={"health": health})
+
+    def _explanation(self, subject: str) -> s.ExplainView:
+        now = _Now(self._state.desired(), self._state.tick(), self._state.clock.now())
         machine = self._journal.machine(subject)
         if machine is not None:
             return self._slot(subject, machine.slot, machine.pool, machine, now)

@@ -1,38 +1,27 @@
-"""What people ask for one machine: that it takes no new jobs, takes them again, or is given back."""
+"""One machine: no new jobs for it, jobs again, or give it back."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
-from meshd.daemon.head_api import views
 from meshd.daemon.head_api.names import near_words, pool_of_slot
-from meshd.daemon.machines.controller import MachineController
+from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.machines.node_steps import SlurmControl
-from meshd.daemon.machines.store import MachineStore
-from meshd.model.desired import Desired
 from meshd.model.machine import IN_SLURM, Machine, Phase
-from meshd.runtime.clock import Clock
 
 
 class MachineService:
-    """See meshd.api.endpoints for what each method promises. A machine may be named by its slot."""
+    """Answers DRAIN, UNDRAIN and REMOVE. A machine may be named by its slot.
 
-    def __init__(
-        self,
-        machine_store: MachineStore,
-        reconciler: MachineController,
-        slurm: SlurmControl,
-        desired: Callable[[], Desired],
-        clock: Clock,
-    ) -> None:
-        self._machine_store = machine_store
-        self._reconciler = reconciler
+    Args:
+        state: the journal and the last tick.
+        slurm: drains and resumes nodes.
+    """
+
+    def __init__(self, state: HeadState, slurm: SlurmControl) -> None:
+        self._state = state
         self._slurm = slurm
-        self._desired = desired
-        self._clock = clock
 
     def name_of(self, machine_or_slot: str, *, also_gone: bool = False) -> str:
         """The name of a machine, also of one that is gone; of a slot, its newest machine's.
@@ -45,19 +34,19 @@ class MachineService:
             Unknown: there is none; names those that are near.
             Refused: it is a slot, and no machine stands there.
         """
-        live = [m for m in self._machine_store.journal.machines() if machine_or_slot in {m.name, m.slot}]
+        live = [m for m in self._state.journal.machines() if machine_or_slot in {m.name, m.slot}]
         if live:
             return max(live, key=lambda m: m.created_at).name
-        if self._machine_store.journal.machine(machine_or_slot) is not None:
+        if self._state.journal.machine(machine_or_slot) is not None:
             return machine_or_slot
-        last = self._machine_store.journal.machines_of_slot(machine_or_slot, 1)
+        last = self._state.journal.machines_of_slot(machine_or_slot, 1)
         if last and also_gone:
             return last[0].name
-        if last or pool_of_slot(machine_or_slot, self._desired()) is not None:
+        if last or pool_of_slot(machine_or_slot, self._state.desired()) is not None:
             raise Refused(
                 f"slot {machine_or_slot} has no machine now", f"`meshctl explain {machine_or_slot}` tells why"
             )
-        words = near_words(machine_or_slot, self._desired(), self._machine_store.journal.machines())
+        words = near_words(machine_or_slot, self._state.desired(), self._state.journal.machines())
         raise Unknown(f"there is no machine or slot {machine_or_slot}", words)
 
     async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
@@ -87,12 +76,12 @@ class MachineService:
             return self._answer(machine, f"would be given back {how}", warnings)
         removal = "forced" if request.force or machine.removal == "forced" else "wanted"
         reason = f"removed {how}, said {actor.user}"
-        self._machine_store.change(machine.name, "remove", reason, removal=removal, reason=reason)
-        self._reconciler.wake()
+        self._state.machine_store.change(machine.name, "remove", reason, removal=removal, reason=reason)
+        self._state.controller.wake()
         return self._answer(self._machine(machine.name), f"will be given back {how}", warnings)
 
     def _machine(self, machine_or_slot: str) -> Machine:
-        machine = self._machine_store.get(self.name_of(machine_or_slot))
+        machine = self._state.machine_store.get(self.name_of(machine_or_slot))
         if machine.phase is Phase.GONE:
             raise Refused(
                 f"{machine.name} is gone since {machine.gone_at:%Y-%m-%d %H:%M:%S} UTC", "see `meshctl nodes`"
@@ -106,12 +95,12 @@ class MachineService:
         return machine
 
     def _jobs(self, machine: Machine) -> list[str]:
-        slurm = views.slurm_of(self._reconciler.last.snapshot if self._reconciler.last else None)
+        slurm = self._state.slurm()
         return list(slurm.jobs_on(machine.slot)) if slurm else []
 
     def _done(self, machine: Machine, kind: str, text: str) -> s.MachineAnswer:
-        self._machine_store.journal.event(self._clock.now(), kind, text, machine.name)
-        self._reconciler.wake()
+        self._state.journal.event(self._state.clock.now(), kind, text, machine.name)
+        self._state.controller.wake()
         return self._answer(machine, text)
 
     def _answer(self, machine: Machine, text: str, warnings: list[str] | None = None) -> s.MachineAnswer:

@@ -1,12 +1,13 @@
-"""The offers as people see them. No I/O."""
+"""What can be rented: `meshctl offers`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 from meshd.api import schema as s
 from meshd.daemon.head_api import views
+from meshd.daemon.head_api.state import HeadState
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.plan.capabilities import NO_TUN
@@ -16,8 +17,31 @@ from meshd.plan.prices import is_stale, price_age_s
 from meshd.provider_api import Offer
 
 
+class OfferService:
+    """Answers OFFERS.
+
+    Args:
+        state: the sources.
+        read_offers: reads the offers of all clouds now.
+    """
+
+    def __init__(self, state: HeadState, read_offers: Callable[[], Awaitable[None]]) -> None:
+        self._state = state
+        self._read_offers = read_offers
+
+    async def offers(self, query: s.OffersQuery) -> s.OffersView:
+        """What can be rented, by the last readings; with `refresh` meshd reads the offers first.
+
+        A cloud that does not answer in time is shown as it was read last: `sources` has the time.
+        """
+        self._state.tick()
+        if query.refresh:
+            await self._read_offers()
+        return offers_view(self._state.snapshot(), query, self._state.desired(), self._state.clock.now())
+
+
 def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now: datetime) -> s.OffersView:
-    """What of all that was read last answers the query."""
+    """The last-read offers that match the query."""
     offers = snapshot.known_offers
     wanted = OfferFilter(
         gpu=query.gpu or "", gpus_per_node=query.gpus_per_node, providers=query.provider, regions=query.region,
@@ -52,11 +76,11 @@ def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now:
 
 
 _FIELDS = {"providers": "provider", "regions": "region"}
-"""Fields of OfferFilter that OffersQuery calls otherwise."""
+"""Fields of OfferFilter that have another name in OffersQuery."""
 
 
 def _row(offers: Sequence[Offer], desired: Desired, now: datetime) -> s.OfferRow:
-    """One row for offers that differ in their zone alone."""
+    """One row for offers that differ only in their zone."""
     row = offer_row(offers[0], desired, now)
     return row.model_copy(update={"zones": [offer.zone for offer in offers]}) if len(offers) > 1 else row
 

@@ -1,18 +1,143 @@
-"""From what somebody asks for to a pool's target: which pool is meant, and whether the pool allows it. No I/O."""
+"""`meshctl scale` and `plan`: which pool is meant, whether it allows the target, and what would follow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from meshd import gpus
 from meshd.api import schema as s
+from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.model.desired import Desired, Pool, Target
-from meshd.plan.grow import amount
+from meshd.daemon.head_api import views
+from meshd.daemon.head_api.state import HeadState
+from meshd.model.desired import Cooldown, Desired, Pool, Target
+from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.observed import SlurmView, Snapshot
+from meshd.plan.failure_rules import is_of_pool
+from meshd.plan.grow import amount, unit_of
 from meshd.plan.placement import node_gpus, within
-from meshd.plan.target_options import OPTIONS, is_set, written
+from meshd.plan.replace import cooldown_key
+from meshd.plan.scale import supply_gpus
+from meshd.plan.target_options import OPTIONS, is_set, options_of, written
 from meshd.provider_api import Offer
+
+LOOK_TIMEOUT_S = 3.0
+
+
+class ScaleService:
+    """Answers PLAN, PREVIEW and SCALE.
+
+    Every plan shown here comes from `MachineController.decide` and the newest snapshot: no step begins with it.
+
+    Args:
+        state: the journal, the sources and the last tick.
+        look_at_slurm: reads Slurm now.
+        look_at_key: reads the state of the auth key now.
+    """
+
+    def __init__(
+        self,
+        state: HeadState,
+        *,
+        look_at_slurm: Callable[[], Awaitable[object]],
+        look_at_key: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._state = state
+        self._look_at_slurm = look_at_slurm
+        self._look_at_key = look_at_key
+
+    async def plan(self) -> s.PlanView:
+        """What meshd would do now."""
+        self._state.tick()
+        return self._plan(self._state.desired(), self._state.snapshot())
+
+    async def preview(self, request: s.ScaleRequest) -> s.PlanView:
+        """What meshd would do after that request."""
+        self._state.tick()
+        desired, snapshot = self._state.desired(), self._state.snapshot()
+        target, dropped = self._target(chosen_pool(desired, request), request, snapshot, "plan")
+        view = self._plan(_with_target(desired, target), snapshot)
+        return view.model_copy(update={"warnings": [*dropped, *view.warnings]})
+
+    async def scale(self, request: s.ScaleRequest, actor: Actor) -> s.ScaleAnswer:
+        """Set a pool's target, unless it is a dry run."""
+        self._state.tick()
+        await self._look()
+        journal, now = self._state.journal, self._state.clock.now()
+        desired, snapshot = self._state.desired(), self._state.snapshot()
+        pool = chosen_pool(desired, request)
+        old = desired.target(pool)
+        target, dropped = self._target(pool, request, snapshot, str(actor.user))
+        # Somebody asks for machines now, so no cooldown holds the pool back: the plan is made as if all were lifted.
+        lifted = replace(
+            _with_target(desired, target),
+            cooldowns=_of_other_pools(desired.cooldowns, pool),
+            expired_cooldowns=_of_other_pools(desired.expired_cooldowns, pool),
+        )
+        view = self._plan(lifted, snapshot)
+        machines = [m for m in journal.machines() if m.pool == pool.name]
+        last_event_id = journal.last_event_id()
+        target_id = None
+        if not request.dry_run:
+            held = {**desired.cooldowns, **desired.expired_cooldowns}
+            kept = {**lifted.cooldowns, **lifted.expired_cooldowns}
+            journal.lift_cooldowns(held.keys() - kept.keys())
+            target_id = journal.set_target(
+                target, f"{pool.name} shall have {amount(request.gpus, pool)}, said {actor.user}", now
+            ).id
+            self._state.controller.wake()
+        return s.ScaleAnswer(
+            pool=pool.name, gpus_before=old.gpus if old else supply_gpus(machines), gpus=request.gpus,
+            unit=unit_of(pool), target_id=target_id, at=now, last_event_id=last_event_id, plan=view,
+            warnings=[*dropped, *view.warnings], options=list(options_of(target)),
+            waiting_for_jobs=_waiting_for_jobs(machines, view, views.slurm_of(snapshot)),
+        )  # fmt: skip
+
+    async def _look(self) -> None:
+        """Read what decides which machines go: a job may have begun since, or the auth key have died."""
+        looks = [self._look_at_key()]
+        if any(m.phase in IN_SLURM for m in self._state.journal.machines()):
+            looks.append(self._look_at_slurm())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                await asyncio.gather(*looks)
+
+    def _plan(self, desired: Desired, snapshot: Snapshot) -> s.PlanView:
+        now = self._state.clock.now()
+        decided = self._state.controller.decide(snapshot, now, desired)
+        return views.plan_view(decided, self._state.journal.machines(), snapshot, desired, now)
+
+    def _target(self, pool: Pool, request: s.ScaleRequest, snapshot: Snapshot, by: str) -> tuple[Target, list[str]]:
+        before, offers = self._state.journal.targets().get(pool.name), snapshot.known_offers
+        return next_target(pool, request, before, offers, by=by, at=self._state.clock.now())
+
+
+def _with_target(desired: Desired, target: Target) -> Desired:
+    return replace(desired, targets={**desired.targets, target.pool: target})
+
+
+def _of_other_pools(cooldowns: Mapping[str, Cooldown], pool: Pool) -> dict[str, Cooldown]:
+    of_pools = ("pool:", cooldown_key(""))
+    return {
+        key: cooldown
+        for key, cooldown in cooldowns.items()
+        if key.startswith(of_pools) and not is_of_pool(key, pool.name) and key != cooldown_key(pool.name)
+    }
+
+
+def _waiting_for_jobs(machines: Sequence[Machine], plan: s.PlanView, slurm: SlurmView | None) -> list[s.WaitingFor]:
+    """The machines that leave only when their jobs have ended. `machines` are the pool's."""
+    leaving = {row.subject for row in plan.steps if row.action == "remove"}
+    leaving |= {m.name for m in machines if m.phase is Phase.DRAINING}
+    return [
+        s.WaitingFor(slot=m.slot, machine=m.name, jobs=list(slurm.jobs_on(m.slot)))
+        for m in machines
+        if slurm and m.name in leaving and slurm.jobs_on(m.slot)
+    ]
 
 
 def chosen_pool(desired: Desired, request: s.ScaleRequest) -> Pool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from meshd.api import endpoints as e
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
@@ -65,6 +66,7 @@ class World(Small):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.next: Snapshot | None = None
+        self.agent = Asked()
         self.dead_key = ""
         files = PriceFiles(directory / "prices")
         prices = Prices({}, files, self.clock, live=live_settings(), read_offers=nothing, tell=lambda _: None)
@@ -82,8 +84,9 @@ class World(Small):
             problems_of_others=lambda: [],
             prices=PriceService(prices, lambda: self.seen.offers, self.desired, self.clock),
             munge=MungeLab(directory / "munge").desk, tokens=tokens,
-            rotation=rotation,
+            rotation=rotation, logs=NodeLogs(self.agent, self.clock), snapshot=lambda: self.seen,
         )  # fmt: skip
+        self.head = self.desk.handlers()
 
     async def look_at_slurm(self) -> None:
         self.seen = self.next or self.seen
@@ -109,7 +112,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def test_scale_knows_of_a_key_that_has_just_died(world: World) -> None:
     """Nothing is rented with it, and who asks is told at once."""
     world.dead_key = "the auth key k1 is expired or revoked"
-    answer = await world.desk.scale(s.ScaleRequest(gpus=2), ROOT)
+    answer = await world.head.call(e.SCALE, s.ScaleRequest(gpus=2), ROOT)
     assert answer.plan.steps == []
     assert any("k1 is expired or revoked" in warning for warning in answer.warnings)
     assert world.journal.machines() == []
@@ -118,32 +121,46 @@ async def test_scale_knows_of_a_key_that_has_just_died(world: World) -> None:
 async def test_scale_journals_the_target_and_lifts_what_held_the_pool_back(world: World) -> None:
     for key in ("pool:h100", "pool:h100@aws/r1", "pool:h100x", "pool:h100x@aws", "provider:aws"):
         world.journal.set_cooldown(Cooldown(key, NOW + timedelta(hours=1), "why"), NOW)
-    answer = await world.desk.scale(s.ScaleRequest(gpus=2), ROOT)
+    answer = await world.head.call(e.SCALE, s.ScaleRequest(gpus=2), ROOT)
     assert answer.target_id is not None
     assert [row.action for row in answer.plan.steps] == ["request_machine"] * 2
     assert world.journal.targets()["h100"].gpus == 2
     assert not world.journal.targets()["h100"].spread
     assert not {"pool:h100", "pool:h100@aws/r1"} & set(world.journal.cooldowns(NOW))
     assert {"pool:h100x", "pool:h100x@aws"} <= set(world.journal.cooldowns(NOW)), "another pool's breaker stays"
-    await world.desk.scale(s.ScaleRequest(gpus=2, spread=True), ROOT)
+    await world.head.call(e.SCALE, s.ScaleRequest(gpus=2, spread=True), ROOT)
     assert world.journal.targets()["h100"].spread
 
 
 async def test_a_dry_run_changes_nothing(world: World) -> None:
     before = world.journal.last_event_id()
-    answer = await world.desk.scale(s.ScaleRequest(gpus=2, dry_run=True), ROOT)
+    answer = await world.head.call(e.SCALE, s.ScaleRequest(gpus=2, dry_run=True), ROOT)
     assert (answer.target_id, len(answer.plan.steps)) == (None, 2)
     assert world.journal.last_event_id() == before
     assert not world.journal.targets()
 
 
+async def test_a_look_starts_no_step(world: World) -> None:
+    """The target is set and no tick has come yet: whatever is only looked at leaves it so."""
+    world.journal.set_target(Target("h100", 2), "said", NOW)
+    before, last = world.journal.last_event_id(), world.reconciler.last
+    dry_run = await world.head.call(e.SCALE, s.ScaleRequest(gpus=2, dry_run=True), ROOT)
+    plan = await world.head.call(e.PLAN)
+    preview = await world.head.call(e.PREVIEW, s.ScaleRequest(gpus=2))
+    await world.head.call(e.OFFERS, s.OffersQuery(refresh=True))
+    assert [answer.adds for answer in (dry_run.plan, plan, preview)] == [2, 2, 2]
+    assert (world.journal.machines(), world.journal.last_event_id()) == ([], before)
+    assert (world.cloud.launched, world.executor.in_flight) == ([], 0)
+    assert world.reconciler.last is last
+
+
 async def test_what_cannot_be_is_refused(world: World) -> None:
     with pytest.raises(Refused, match="room for 8"):
-        await world.desk.scale(s.ScaleRequest(gpus=9), ROOT)
+        await world.head.call(e.SCALE, s.ScaleRequest(gpus=9), ROOT)
     with pytest.raises(Unknown, match="no pool"):
-        await world.desk.scale(s.ScaleRequest(gpus=1, pool="a100"), ROOT)
+        await world.head.call(e.SCALE, s.ScaleRequest(gpus=1, pool="a100"), ROOT)
     with pytest.raises(BadRequest, match="does not rent from gce"):
-        await world.desk.scale(s.ScaleRequest(gpus=1, provider="gce"), ROOT)
+        await world.head.call(e.SCALE, s.ScaleRequest(gpus=1, provider="gce"), ROOT)
     assert not world.journal.targets()
 
 
@@ -152,7 +169,7 @@ async def test_a_machine_keeps_the_price_that_it_was_rented_with(world: World) -
     world.pool = replace(world.pool, max_usd_per_gpu_hour=3.0)
     world.seen = snapshot(offers={"aws": Fresh((old,), NOW)})
     world.reconciler.tick()
-    answer = await world.desk.scale(s.ScaleRequest(gpus=1), ROOT)
+    answer = await world.head.call(e.SCALE, s.ScaleRequest(gpus=1), ROOT)
     (warning,) = [text for text in answer.warnings if "2026-01-20" in text]
     assert "prices of aws" in warning and "meshctl prices refresh aws" in warning
     world.reconciler.tick()
@@ -166,8 +183,8 @@ async def test_a_machine_keeps_the_price_that_it_was_rented_with(world: World) -
     world.seen = snapshot(offers={"aws": Fresh((dearer,), NOW)})
     world.reconciler.tick()
     world.clock.t_s += 3600
-    (row,) = (await world.desk.nodes()).nodes
-    status = await world.desk.status()
+    (row,) = (await world.head.call(e.NODES)).nodes
+    status = await world.head.call(e.STATUS)
     assert (row.usd_per_hour, status.spend.usd_per_hour) == (2.0, 2.0)
     assert status.spend.usd_so_far == pytest.approx(2.0, rel=0.01)
     assert [p.severity for p in status.problems if "prices of aws of 2026-01-20" in p.text] == ["warning"]
@@ -176,23 +193,23 @@ async def test_a_machine_keeps_the_price_that_it_was_rented_with(world: World) -
 async def test_before_the_first_tick_nothing_is_promised(tmp_path: Path) -> None:
     early = World(tmp_path)
     with pytest.raises(NotReady):
-        await early.desk.scale(s.ScaleRequest(gpus=1), ROOT)
-    assert (await early.desk.status()).tick_at is None
+        await early.head.call(e.SCALE, s.ScaleRequest(gpus=1), ROOT)
+    assert (await early.head.call(e.STATUS)).tick_at is None
     early.journal.close()
 
 
 async def test_remove_says_who_and_stays_removed(world: World) -> None:
     m = world.journal.put(machine(Phase.DRAINING, removal="surplus"), "phase", "given", NOW)
     world.journal.set_target(Target("h100", 1), "said", NOW)
-    await world.desk.remove(s.RemoveRequest(machine=m.slot), ROOT)
+    await world.head.call(e.REMOVE, s.RemoveRequest(machine=m.slot), ROOT)
     assert world.get(m.name).removal == "wanted"
     world.seen = around(m, "IDLE", "DRAIN")
     world.slurm.seen = world.seen.slurm.value  # type: ignore[union-attr]
     world.reconciler.tick()
     await world.settle()
     assert world.get(m.name).phase is Phase.DRAINING, "the target does not bring it back"
-    await world.desk.remove(s.RemoveRequest(machine=m.name, force=True), ROOT)
-    await world.desk.remove(s.RemoveRequest(machine=m.name), ROOT)
+    await world.head.call(e.REMOVE, s.RemoveRequest(machine=m.name, force=True), ROOT)
+    await world.head.call(e.REMOVE, s.RemoveRequest(machine=m.name), ROOT)
     assert world.get(m.name).removal == "forced", "a later, gentler word does not call force back"
 
 
@@ -200,9 +217,9 @@ async def test_force_names_the_jobs(world: World) -> None:
     m = world.journal.put(machine(Phase.READY), "phase", "given", NOW)
     world.seen = around(m, "ALLOCATED", jobs={m.slot: "7"})
     world.reconciler.tick()
-    gentle = await world.desk.remove(s.RemoveRequest(machine=m.name), ROOT)
+    gentle = await world.head.call(e.REMOVE, s.RemoveRequest(machine=m.name), ROOT)
     assert (gentle.jobs, gentle.warnings) == (["7"], [])
-    forced = await world.desk.remove(s.RemoveRequest(machine=m.name, force=True), ROOT)
+    forced = await world.head.call(e.REMOVE, s.RemoveRequest(machine=m.name, force=True), ROOT)
     assert "job 7 loses the node" in forced.warnings[0]
 
 
@@ -211,7 +228,7 @@ async def test_scale_sees_a_job_that_began_since_slurm_was_read_last(world: Worl
     world.seen = around(m, "IDLE")
     world.reconciler.tick()
     world.next = around(m, "ALLOCATED", jobs={m.slot: "7"})
-    answer = await world.desk.scale(s.ScaleRequest(gpus=0), ROOT)
+    answer = await world.head.call(e.SCALE, s.ScaleRequest(gpus=0), ROOT)
     assert [(one.slot, one.jobs) for one in answer.waiting_for_jobs] == [(m.slot, ["7"])]
 
 
@@ -219,37 +236,37 @@ async def test_what_is_gone_or_going_is_told(world: World) -> None:
     gone = world.journal.put(machine(Phase.GONE, gone_at=NOW), "phase", "given", NOW)
     going = world.journal.put(machine(Phase.TERMINATING, index=2), "phase", "given", NOW)
     with pytest.raises(Refused, match="is gone since"):
-        await world.desk.remove(s.RemoveRequest(machine=gone.name), ROOT)
-    assert "already" in (await world.desk.remove(s.RemoveRequest(machine=going.name), ROOT)).text
+        await world.head.call(e.REMOVE, s.RemoveRequest(machine=gone.name), ROOT)
+    assert "already" in (await world.head.call(e.REMOVE, s.RemoveRequest(machine=going.name), ROOT)).text
     with pytest.raises(Unknown):
-        await world.desk.remove(s.RemoveRequest(machine="lab-none-1-abcdef"), ROOT)
+        await world.head.call(e.REMOVE, s.RemoveRequest(machine="lab-none-1-abcdef"), ROOT)
     with pytest.raises(Refused, match="not in Slurm"):
-        await world.desk.drain(s.DrainRequest(machine=going.name), ROOT)
+        await world.head.call(e.DRAIN, s.DrainRequest(machine=going.name), ROOT)
 
 
 async def test_a_slot_without_a_machine_is_no_unknown_name(world: World) -> None:
     with pytest.raises(Refused, match="slot h100-8 has no machine now") as empty:
-        await world.desk.drain(s.DrainRequest(machine="h100-8"), ROOT)
+        await world.head.call(e.DRAIN, s.DrainRequest(machine="h100-8"), ROOT)
     assert "meshctl explain h100-8" in empty.value.cure
     live = world.journal.put(machine(Phase.READY), "phase", "given", NOW)
     with pytest.raises(Unknown, match="no machine or slot h10-1") as near:
-        await world.desk.remove(s.RemoveRequest(machine="h10-1"), ROOT)
+        await world.head.call(e.REMOVE, s.RemoveRequest(machine="h10-1"), ROOT)
     assert live.slot in near.value.cure
     gone = world.journal.put(machine(Phase.GONE, index=3, gone_at=NOW), "phase", "given", NOW)
-    seen = await world.desk.events(s.EventsQuery(limit=9, machine=(gone.slot,)))
+    seen = await world.head.call(e.EVENTS, s.EventsQuery(limit=9, machine=(gone.slot,)))
     assert [event.machine for event in seen.events] == [gone.name], "its last machine's story can still be read"
 
 
 async def test_machines_are_counted_where_there_are_no_gpus(world: World) -> None:
-    assert (await world.desk.scale(s.ScaleRequest(gpus=1, dry_run=True), ROOT)).unit == "GPU"
+    assert (await world.head.call(e.SCALE, s.ScaleRequest(gpus=1, dry_run=True), ROOT)).unit == "GPU"
     world.pool = replace(world.pool, gpu="", gpus_per_node=0)
-    assert (await world.desk.scale(s.ScaleRequest(gpus=1, dry_run=True), ROOT)).unit == "machine"
-    assert (await world.desk.status()).pools[0].unit == "machine"
-    assert (await world.desk.explain(s.ExplainQuery(subject="h100"))).unit == "machine"
+    assert (await world.head.call(e.SCALE, s.ScaleRequest(gpus=1, dry_run=True), ROOT)).unit == "machine"
+    assert (await world.head.call(e.STATUS)).pools[0].unit == "machine"
+    assert (await world.head.call(e.EXPLAIN, s.ExplainQuery(subject="h100"))).unit == "machine"
 
 
 async def test_a_problem_names_its_pool_once(world: World) -> None:
-    await world.desk.scale(s.ScaleRequest(gpus=2, max_usd_per_gpu_hour=0.01), ROOT)
+    await world.head.call(e.SCALE, s.ScaleRequest(gpus=2, max_usd_per_gpu_hour=0.01), ROOT)
     world.reconciler.tick()
     (found,) = [problem for problem in world.desk.problems() if problem.pool == "h100"]
     assert found.text.startswith("2 GPUs wanted, 0 can be had") and "h100:" not in found.text
@@ -258,12 +275,12 @@ async def test_a_problem_names_its_pool_once(world: World) -> None:
 async def test_undrain_does_not_call_back_what_leaves(world: World) -> None:
     m = world.journal.put(machine(Phase.DRAINING, removal="surplus"), "phase", "given", NOW)
     with pytest.raises(Refused, match="on its way out"):
-        await world.desk.undrain(s.DrainRequest(machine=m.name), ROOT)
+        await world.head.call(e.UNDRAIN, s.DrainRequest(machine=m.name), ROOT)
 
 
 async def test_events_are_waited_for(world: World) -> None:
     last = world.journal.last_event_id()
-    waiting = asyncio.create_task(world.desk.events(s.EventsQuery(after_id=last, limit=10, wait_s=30)))
+    waiting = asyncio.create_task(world.head.call(e.EVENTS, s.EventsQuery(after_id=last, limit=10, wait_s=30)))
     await asyncio.sleep(0)
     world.journal.event(NOW, "test", "news")
     found = await asyncio.wait_for(waiting, 5)
@@ -289,7 +306,7 @@ async def test_offers_with_their_age_cool_down_and_the_source_that_fails(world: 
     world.journal.set_cooldown(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(minutes=5), "sold out"), NOW)
     world.seen = snapshot(offers={"aws": Fresh((OFFER, CHEAP), ago(30)), "gce": GONE_DARK})
     world.reconciler.tick()
-    view = await world.desk.offers(s.OffersQuery(gpu="H100"))
+    view = await world.head.call(e.OFFERS, s.OffersQuery(gpu="H100"))
     assert [(o.offer, o.price_age_s, o.available, o.capacity_hint) for o in view.offers] == [
         (CHEAP.key, 60.0, True, "High")
     ]
@@ -298,16 +315,16 @@ async def test_offers_with_their_age_cool_down_and_the_source_that_fails(world: 
         ("offers:aws", True, ""), ("offers:gce", False, "does not answer"),
     ]  # fmt: skip
     assert (view.gpus, view.regions) == (["h100-sxm"], ["r1", "r1a", "r1b"])
-    everything = await world.desk.offers(s.OffersQuery(all=True))
+    everything = await world.head.call(e.OFFERS, s.OffersQuery(all=True))
     assert (everything.offers[1].offer, everything.offers[1].blocked_reason) == (OFFER.key, "sold out")
-    none = await world.desk.offers(s.OffersQuery(region=("r9",)))
+    none = await world.head.call(e.OFFERS, s.OffersQuery(region=("r9",)))
     assert [(row.field, row.count, row.offer.offer) for row in none.near] == [("region", 2, CHEAP.key)]
 
 
 async def test_offers_are_read_anew_on_demand(world: World) -> None:
     world.next = snapshot(offers={"aws": Fresh((CHEAP,), NOW)})
-    assert [o.offer for o in (await world.desk.offers(s.OffersQuery())).offers] == [OFFER.key]
-    assert [o.offer for o in (await world.desk.offers(s.OffersQuery(refresh=True))).offers] == [CHEAP.key]
+    assert [o.offer for o in (await world.head.call(e.OFFERS, s.OffersQuery())).offers] == [OFFER.key]
+    assert [o.offer for o in (await world.head.call(e.OFFERS, s.OffersQuery(refresh=True))).offers] == [CHEAP.key]
 
 
 class SlowCloud:
@@ -347,11 +364,11 @@ async def test_the_story_of_a_ladder(world: World) -> None:
     world.seen = snapshot(offers={"aws": Fresh(tuple(rungs), NOW)})
     world.cloud.errors += [NoCapacity(f"InsufficientInstanceCapacity in r1{letter}") for letter in "abc"]
     world.cloud.errors += [QuotaExceeded("VcpuLimitExceeded"), Uncertain("connection cut")]
-    await world.desk.scale(s.ScaleRequest(gpus=1), ROOT)
+    await world.head.call(e.SCALE, s.ScaleRequest(gpus=1), ROOT)
     for _ in range(12):
         world.reconciler.tick()
         await world.settle()
-    unclear = await world.desk.explain(s.ExplainQuery(subject="h100-1"))
+    unclear = await world.head.call(e.EXPLAIN, s.ExplainQuery(subject="h100-1"))
     assert [(r.outcome, r.offer.split("/")[1]) for r in unclear.rungs] == [
         ("no_capacity", "r1a"), ("no_capacity", "r1b"), ("no_capacity", "r1c"), ("quota", "r1d"), ("unclear", "r1e"),
     ]  # fmt: skip
@@ -363,14 +380,14 @@ async def test_the_story_of_a_ladder(world: World) -> None:
     world.seen = replace(world.seen, instances={"aws": Fresh((instance(made, id="i-1"),), at)})
     world.reconciler.tick()
     await world.settle()
-    view = await world.desk.explain(s.ExplainQuery(subject=made.name))
+    view = await world.head.call(e.EXPLAIN, s.ExplainQuery(subject=made.name))
     assert (view.slot, view.machine, view.phase, view.target_gpus) == ("h100-1", made.name, "booting", 1)
     assert view.rungs[-1].outcome == "adopted"
     assert len({r.machine for r in view.rungs}) == 5
     assert [row.offer.split("/")[1] for row in view.next_rungs if not row.note] == ["r1e", "r1f"]
     assert all(row.note for row in view.next_rungs if row.offer.split("/")[1] in ("r1a", "r1d"))
     assert view.events[-1].machine == made.name
-    whole = await world.desk.explain(s.ExplainQuery(subject="h100"))
+    whole = await world.head.call(e.EXPLAIN, s.ExplainQuery(subject="h100"))
     assert [r.outcome for r in whole.rungs] == [r.outcome for r in view.rungs]
     assert whole.why == "1 GPU wanted: 0 ready, 1 on their way"
     assert whole.next_rungs == view.next_rungs
@@ -378,13 +395,15 @@ async def test_the_story_of_a_ladder(world: World) -> None:
     assert {e.pool for e in whole.events} == {"h100"}
     assert whole.events[-1] == view.events[-1], "the newest come last"
     world.journal.put(replace(world.get(made.name), phase=Phase.READY), "phase", "given", NOW)
-    assert (await world.desk.explain(s.ExplainQuery(subject="h100"))).next_rungs == [], "nothing is looked for any more"
+    assert (await world.head.call(e.EXPLAIN, s.ExplainQuery(subject="h100"))).next_rungs == [], (
+        "nothing is looked for any more"
+    )
 
 
 async def test_why_nothing_is_rented(world: World) -> None:
     async def why(subject: str) -> str:
         world.reconciler.tick()
-        return (await world.desk.explain(s.ExplainQuery(subject=subject))).why
+        return (await world.head.call(e.EXPLAIN, s.ExplainQuery(subject=subject))).why
 
     assert "has no target" in await why("h100-2")
     assert "has no target" in await why("h100")
@@ -404,22 +423,22 @@ async def test_a_gone_machine_names_who_has_its_slot_now(world: World) -> None:
     old = world.journal.put(machine(Phase.GONE, gone_at=NOW, failure="did not boot"), "failure", "gone", NOW)
     new = machine(Phase.BOOTING, name=MachineName("lab-h100-1-zzzzzz"), instance_id="i-2")
     world.journal.put(new, "phase", "given", NOW)
-    view = await world.desk.explain(s.ExplainQuery(subject=old.name))
+    view = await world.head.call(e.EXPLAIN, s.ExplainQuery(subject=old.name))
     assert (view.machine, view.phase) == (old.name, "gone")
     assert "did not boot" in view.why
     assert f"went on with {new.name}" in view.why
-    assert (await world.desk.explain(s.ExplainQuery(subject="h100-1"))).machine == new.name
+    assert (await world.head.call(e.EXPLAIN, s.ExplainQuery(subject="h100-1"))).machine == new.name
 
 
 async def test_unknown_names_are_answered_with_near_ones(world: World) -> None:
     with pytest.raises(Unknown) as caught:
-        await world.desk.explain(s.ExplainQuery(subject="h10-1"))
+        await world.head.call(e.EXPLAIN, s.ExplainQuery(subject="h10-1"))
     assert "h100-1" in caught.value.cure
     with pytest.raises(Unknown) as caught:
-        await world.desk.explain(s.ExplainQuery(subject="zzz"))
+        await world.head.call(e.EXPLAIN, s.ExplainQuery(subject="zzz"))
     assert "pools are: h100" in caught.value.cure
     with pytest.raises(Unknown):
-        await world.desk.explain(s.ExplainQuery(subject="h100-9"))  # the pool has eight slots
+        await world.head.call(e.EXPLAIN, s.ExplainQuery(subject="h100-9"))  # the pool has eight slots
 
 
 # -- doctor -----------------------------------------------------------------------------------------------------------
@@ -500,7 +519,7 @@ async def test_every_check_has_its_row_whatever_breaks() -> None:
 
 
 async def test_a_limit_in_all_that_is_too_low_is_told_before_anything_is_rented(world: World) -> None:
-    answer = await world.desk.scale(s.ScaleRequest(gpus=4, max_usd_per_hour=5.0, dry_run=True), ROOT)
+    answer = await world.head.call(e.SCALE, s.ScaleRequest(gpus=4, max_usd_per_hour=5.0, dry_run=True), ROOT)
     assert answer.plan.adds == 2
     (warning,) = answer.warnings
     assert "4 GPUs wanted, 2 can be had under the limit of 5.00 USD per hour in all" in warning
@@ -511,7 +530,7 @@ async def test_a_drain_by_a_person_survives_acceptance(world: World, said: str, 
     """The node was drained while it was TESTING: it is not accepted before it is opened again."""
     m = world.journal.put(machine(Phase.TESTING), "phase", "given", NOW)
     world.slurm.set(node(m, "IDLE"))
-    await world.desk.drain(s.DrainRequest(machine=m.name, reason=said), ROOT)
+    await world.head.call(e.DRAIN, s.DrainRequest(machine=m.name, reason=said), ROOT)
     assert world.slurm.seen.nodes[m.slot].reason == reason
     await look_around(world, m)
     assert (world.get(m.name).phase, marked(world.get(m.name))) == (Phase.TESTING, Why.BY_PERSON)
@@ -519,7 +538,7 @@ async def test_a_drain_by_a_person_survives_acceptance(world: World, said: str, 
     (problem,) = [problem for problem in world.desk.problems() if problem.machine == m.name]
     assert (problem.severity, problem.blocking) == ("info", True)
     assert f"meshctl undrain {m.slot}" in problem.cure
-    await world.desk.undrain(s.DrainRequest(machine=m.name), ROOT)
+    await world.head.call(e.UNDRAIN, s.DrainRequest(machine=m.name), ROOT)
     assert not world.slurm.seen.nodes[m.slot].drained
     await look_around(world, m)
     assert world.get(m.name).phase is Phase.READY
@@ -529,12 +548,11 @@ async def test_an_unfit_node_is_diagnosed(world: World) -> None:
     """Slurm's reason, what the agent reports, the tailnet, slurmd's log, what follows, and what to do."""
     m = machine(Phase.READY, tailnet_id=f"n-{machine(Phase.READY).name}")
     world.journal.put(m, "phase", "given", NOW)
-    agent = Asked()
-    world.desk._logs = NodeLogs(agent, world.clock)
+    agent = world.agent
     world.slurm.set(node(m, "IDLE"))
     await look_around(world, m)
     world.journal.note(replace(world.get(m.name), heartbeat_at=world.clock.now()))
-    told = await world.desk.explain(s.ExplainQuery(subject=m.slot))
+    told = await world.head.call(e.EXPLAIN, s.ExplainQuery(subject=m.slot))
     assert told.health is not None
     assert (told.health.unfit, told.health.tailnet, agent.asked) == ("", "online", [])
     drained = node(m, "IDLE", "DRAIN", reason="Kill task failed", reason_by="root", reason_at=NOW)
@@ -542,16 +560,16 @@ async def test_an_unfit_node_is_diagnosed(world: World) -> None:
     agent.text = "error: could not kill step\n"
     await look_around(world, m)
     world.journal.note(replace(world.get(m.name), heartbeat_at=world.clock.now()))
-    told = await world.desk.explain(s.ExplainQuery(subject=m.slot))
+    told = await world.head.call(e.EXPLAIN, s.ExplainQuery(subject=m.slot))
     health = told.health
     assert health is not None
     assert (health.unfit, health.slurm_reason, health.slurm_reason_by) == ("drained", "Kill task failed", "root")
     assert health.log == ["error: could not kill step"]
     assert "Kill task failed" in told.why
     assert health.next.startswith("meshd replaces it") or "no target" in health.next
-    nodes = await world.desk.nodes()
+    nodes = await world.head.call(e.NODES)
     assert [(row.unfit, row.slurm_reason) for row in nodes.nodes] == [("drained", "Kill task failed")]
-    status = await world.desk.status()
+    status = await world.head.call(e.STATUS)
     assert [(pool.ready_gpus, pool.unfit_gpus, pool.unfit) for pool in status.pools] == [(0, 1, {"drained": 1})]
 
 
@@ -567,11 +585,11 @@ async def look_around(world: World, m: Machine) -> None:
 async def test_a_slot_whose_machine_is_ending_has_a_machine(world: World) -> None:
     ending = world.journal.put(machine(Phase.TERMINATING), "phase", "given", NOW)
     world.reconciler.tick()
-    told = await world.desk.explain(s.ExplainQuery(subject=ending.slot))
+    told = await world.head.call(e.EXPLAIN, s.ExplainQuery(subject=ending.slot))
     assert (told.machine, told.phase) == (ending.name, "terminating")
     after = replace(machine(Phase.BOOTING), name=MachineName("lab-h100-1-zzzzzz"), created_at=NOW, instance_id="")
     world.journal.put(after, "phase", "given", NOW)
-    told = await world.desk.explain(s.ExplainQuery(subject=ending.slot))
+    told = await world.head.call(e.EXPLAIN, s.ExplainQuery(subject=ending.slot))
     assert (told.machine, told.phase) == (after.name, "booting")
     assert ending.name in told.why
 
@@ -579,7 +597,7 @@ async def test_a_slot_whose_machine_is_ending_has_a_machine(world: World) -> Non
 async def test_a_dry_run_of_a_removal_changes_nothing(world: World) -> None:
     m = world.journal.put(machine(Phase.READY), "phase", "given", NOW)
     before = world.journal.last_event_id()
-    answer = await world.desk.remove(s.RemoveRequest(machine=m.slot, dry_run=True), ROOT)
+    answer = await world.head.call(e.REMOVE, s.RemoveRequest(machine=m.slot, dry_run=True), ROOT)
     assert (answer.machine, world.get(m.name).removal, world.journal.last_event_id()) == (m.name, "", before)
 
 
@@ -590,7 +608,7 @@ async def test_events_are_filtered_and_names_that_do_not_exist_are_refused(world
     world.journal.event(NOW, "odd", "four")
 
     async def texts(**query: object) -> list[str]:
-        view = await world.desk.events(s.EventsQuery.model_validate(query))
+        view = await world.head.call(e.EVENTS, s.EventsQuery.model_validate(query))
         return [event.text for event in view.events]
 
     assert await texts() == ["one", "two", "three", "four"]
@@ -605,13 +623,13 @@ async def test_events_are_filtered_and_names_that_do_not_exist_are_refused(world
 
 
 async def test_more_gpus_alone_keep_the_options_and_status_shows_them(world: World) -> None:
-    first = await world.desk.scale(s.ScaleRequest(gpus=1, spread=True, max_usd_per_gpu_hour=9), ROOT)
+    first = await world.head.call(e.SCALE, s.ScaleRequest(gpus=1, spread=True, max_usd_per_gpu_hour=9), ROOT)
     assert first.options == ["--spread", "--max-price 9"]
-    after = await world.desk.scale(s.ScaleRequest(gpus=2), ROOT)
+    after = await world.head.call(e.SCALE, s.ScaleRequest(gpus=2), ROOT)
     target = world.journal.targets()["h100"]
     assert (target.gpus, target.spread, target.max_usd_per_gpu_hour) == (2, True, 9)
-    (pool,) = (await world.desk.status()).pools
+    (pool,) = (await world.head.call(e.STATUS)).pools
     assert pool.options == after.options == first.options
-    assert (await world.desk.scale(s.ScaleRequest(gpus=2, reset=True, dry_run=True), ROOT)).options == []
-    await world.desk.scale(s.ScaleRequest(gpus=2, spread=False, max_usd_per_gpu_hour=None), ROOT)
-    assert (await world.desk.status()).pools[0].options == []
+    assert (await world.head.call(e.SCALE, s.ScaleRequest(gpus=2, reset=True, dry_run=True), ROOT)).options == []
+    await world.head.call(e.SCALE, s.ScaleRequest(gpus=2, spread=False, max_usd_per_gpu_hour=None), ROOT)
+    assert (await world.head.call(e.STATUS)).pools[0].options == []

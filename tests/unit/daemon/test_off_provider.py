@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from meshd import config
+from meshd.api import endpoints as e
 from meshd.daemon.main import Daemon
 from meshd.daemon.providers.off import OffProvider
 from meshd.model.ids import MachineName
@@ -116,13 +117,14 @@ async def test_the_others_work_and_its_machines_are_unknown(head: Head) -> None:
     tick = daemon._reconciler.last
     assert tick is not None
     assert isinstance(tick.snapshot.instances["lambda"], Unavailable)
-    view = await daemon._desk.nodes()
+    api = daemon._desk.handlers()
+    view = await api.call(e.NODES)
     assert {row.phase for row in view.nodes} == {"ready", "terminating", "launching"}
-    status = await daemon._desk.status()
+    status = await api.call(e.STATUS)
     about = [p.text for p in status.problems if "lambda" in p.text]
     assert len([text for text in about if " is off: " in text]) == 1
     assert not [text for text in about if "cannot be read" in text], "what is off is told once"
-    rows = {row.name: row for row in await daemon._desk._doctor()}
+    rows = {row.name: row for row in (await api.call(e.DOCTOR)).checks}
     assert rows["provider lambda"].status == "fail"
     assert "/etc/meshd/credentials/lambda/api_key" in rows["provider lambda"].text
 
@@ -139,7 +141,7 @@ async def test_settings_that_can_hardly_be_meant_are_told_and_meshd_runs(head: H
     daemon = head.make('[pools.a]\ngpu = "h1000"\n')
     (problem,) = [p for p in daemon._problems() if "h1000" in p.text]
     assert "h100" in problem.cure and "`systemctl reload meshd`" in problem.cure
-    rows = {row.name: row for row in await daemon._desk._doctor()}
+    rows = {row.name: row for row in (await daemon._desk.handlers().call(e.DOCTOR)).checks}
     assert rows["settings"].status == "warn" and "h1000" in rows["settings"].text
 
 
