@@ -137,7 +137,7 @@ class NodeApi:
             body = await self._body(request, JoinIn)
             machine = caller.machine
             answer = await self._desk.rejoin(caller, peer, body.facts.to_model(), body.munge_key)
-        log.info("machine_joined", machine=machine, slot=answer.slot, address=peer.ipv4, again=joining is None)
+        log.info("machine_joined", machine=machine, slot=answer.slot, address=peer.tailnet_ip, again=joining is None)
         return web.json_response(answer.to_wire())
 
     async def _take_trouble(self, request: web.Request) -> web.Response:

@@ -131,7 +131,7 @@ class Daemon:
         self._reports = NodeReports(machine_store.node_event)
         self._slurm = SlurmClient(run, settings.slurm.command_timeout_s)
         head_names = HeadNames(settings.cluster.socket.parent, live, clock)
-        self._roster = Roster(self._journal, self._agents, head_names, lambda: self._watcher.own_ipv4)
+        self._roster = Roster(self._journal, self._agents, head_names, lambda: self._watcher.head_tailnet_ip)
         auth_rotations, munge_rotations = AuthRotations(self._journal), MungeRotations(self._journal)
         active = ActiveRotations(auth_rotations, munge_rotations)
         self._auth = auth_key_parts(
@@ -233,7 +233,9 @@ class Daemon:
             munge=self._munge_key.service, tokens=self._token_desk, logs=self._logs,
             rotation=self._auth.desk,
         )  # fmt: skip
-        self._node_front = NodeApiServer(settings.node_api, lambda: self._watcher.own_ipv4, self._node_desk, clock)
+        self._node_front = NodeApiServer(
+            settings.node_api, lambda: self._watcher.head_tailnet_ip, self._node_desk, clock
+        )
         self._api = HeadApiServer(
             self._desk.handlers(), path=settings.cluster.socket,
             gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()), metrics=self._metrics.registry,
@@ -277,7 +279,7 @@ class Daemon:
             offers=sources_of(self._sources.offers),
             tailnet=self._pulse.heard(self._watcher.current),
             slurm=self._sources.slurm.current,
-            published=self._publishing.in_force,
+            node_addrs=self._publishing.in_force,
             dead_key=self._sources.dead_key(),
             reports=dict(self._reports.current),
         )

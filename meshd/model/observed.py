@@ -92,7 +92,7 @@ class SlurmNode:
     """
 
     name: str
-    address: str
+    node_addr: str
     states: frozenset[str]
     reason: str = ""
     partitions: tuple[str, ...] = ()
@@ -184,7 +184,7 @@ class TailnetPeer:
 
     id: str
     hostname: str
-    ipv4: str
+    tailnet_ip: str
     online: bool
     path: str = ""
     last_seen: datetime | None = None
@@ -203,7 +203,7 @@ class TailnetView:
         problems: why it is not.
     """
 
-    self_ipv4: str
+    self_tailnet_ip: str
     self_id: str
     healthy: bool
     problems: tuple[str, ...]
@@ -225,7 +225,7 @@ class Snapshot:
     Attributes:
         instances: by provider: all machines with our tag.
         offers: by provider: what can be rented.
-        published: the address of each slot whose joined line is in force in Slurm.
+        node_addrs: by slot, the NodeAddr of each joined line that is in force in Slurm.
         dead_key: why the auth key for new machines is no good, as the tailnet's API tells; "" when it is or that is
             not known.
         reports: what each node agent said last, by machine.
@@ -235,7 +235,7 @@ class Snapshot:
     offers: Mapping[str, Observation[tuple[Offer, ...]]]
     tailnet: Observation[TailnetView]
     slurm: Observation[SlurmView]
-    published: Mapping[str, str] = field(default_factory=dict)
+    node_addrs: Mapping[str, str] = field(default_factory=dict)
     dead_key: str = ""
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
 

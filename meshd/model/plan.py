@@ -197,14 +197,14 @@ class Terminate(Step):
 class AdoptOrphan(Step):
     """The cloud has a machine of ours that the journal does not know, and it is wanted.
 
-    `address` is the tailnet address of the slot's line when that is this machine's line; jobs may run on it then.
+    `tailnet_ip` is the address of the slot's line when that is this machine's line; jobs may run on it then.
     """
 
     instance: Instance
     offer: Offer
     pool: str
     slot: str
-    address: str = ""
+    tailnet_ip: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,10 @@ def booting(machine: Machine, given: PlanInput) -> Step | None:
     if step := ended_step(machine, given, "before it joined the tailnet", guess):
         return step
     peer = given.peer(machine)
-    if peer is not None and not peer.ipv4:
+    if peer is not None and not peer.tailnet_ip:
         return fail(machine, f"{NO_IPV4} ({NO_IPV4_CURE})", FailureCause.NO_IPV4)
     if peer is not None:
-        return RecordPeer(machine.name, "seen on the tailnet", peer.ipv4, peer.id, peer.path)
+        return RecordPeer(machine.name, "seen on the tailnet", peer.tailnet_ip, peer.id, peer.path)
     if given.peers is None:
         return None  # who cannot look has not seen that it is missing
     if age_s(machine, given, given.peers_since) > given.policy.boot_timeout_s and not may_have_jobs(machine, given):
@@ -96,7 +96,7 @@ def configuring(machine: Machine, given: PlanInput) -> Step | None:
         return Move(machine.name, "not wanted any more", way_out(machine))
     if step := ended_step(machine, given):
         return step
-    if not machine.line_published and given.published.get(machine.slot) == machine.tailnet_ip:
+    if not machine.line_published and given.node_addrs.get(machine.slot) == machine.tailnet_ip:
         return RecordPublished(machine.name, "its line is in force")
     if machine.slurmd_started:
         return Move(machine.name, "slurmd was started", Phase.TESTING)

@@ -95,13 +95,13 @@ def check_owner(machine: str, peer: TailnetPeer, machines: Iterable[Machine]) ->
             continue
         if other.tailnet_id and other.tailnet_id == peer.id:
             raise JoinRefused(
-                f"{machine} shows the tailnet device of {other.name} ({peer.ipv4}): both have one node key, so its "
-                "image holds the tailscale state of a machine that had joined",
+                f"{machine} shows the tailnet device of {other.name} ({peer.tailnet_ip}): both have one node key, so "
+                "its image holds the tailscale state of a machine that had joined",
                 CLONE_CURE,
             )
-        if other.phase in IN_SLURM and not other.left_slurm and other.tailnet_ip == peer.ipv4:
+        if other.phase in IN_SLURM and not other.left_slurm and other.tailnet_ip == peer.tailnet_ip:
             raise JoinRefused(
-                f"{machine} has the address {peer.ipv4} of {other.name}, whose own device was deleted",
+                f"{machine} has the address {peer.tailnet_ip} of {other.name}, whose own device was deleted",
                 f"it joins when {other.name} has left Slurm or has another address: `meshctl remove {other.name}`",
                 fatal=False,
             )
@@ -124,8 +124,8 @@ def check_new_device(machine: Machine, peer: TailnetPeer, view: TailnetView, mac
     """
     if peer.hostname != machine.name:
         raise JoinRefused(
-            f"{peer.hostname or 'a device without a name'} ({peer.ipv4}) has the node token of {machine.name}: its "
-            f"disk is a copy of {machine.name}'s",
+            f"{peer.hostname or 'a device without a name'} ({peer.tailnet_ip}) has the node token of {machine.name}: "
+            f"its disk is a copy of {machine.name}'s",
             CLONE_CURE,
         )
     check_owner(machine.name, peer, machines)
@@ -133,8 +133,8 @@ def check_new_device(machine: Machine, peer: TailnetPeer, view: TailnetView, mac
     if old is not None:
         state = "online" if old.online else "offline"
         raise JoinRefused(
-            f"{machine.name} speaks from another device ({peer.ipv4}) than the one that it joined with, which is still "
-            f"there ({old.ipv4}, {state})",
+            f"{machine.name} speaks from another device ({peer.tailnet_ip}) than the one that it joined with, which is "
+            f"still there ({old.tailnet_ip}, {state})",
             "delete the old device in the admin console when its machine lost its tailscale state; an online one is a "
             "second machine with a copy of this one's disk",
             fatal=False,
@@ -162,7 +162,7 @@ NO_IPV4_CURE = (
 
 def head_without_ipv4(view: TailnetView) -> str:
     """Why this tailnet cannot carry the cluster; "" when it can. Only a healthy view is believed."""
-    return NO_IPV4_HEAD if view.healthy and not view.self_ipv4 else ""
+    return NO_IPV4_HEAD if view.healthy and not view.self_tailnet_ip else ""
 
 
 def machines_without_ipv4(view: TailnetView, names: frozenset[str]) -> tuple[str, ...]:
@@ -172,4 +172,6 @@ def machines_without_ipv4(view: TailnetView, names: frozenset[str]) -> tuple[str
         view: the tailnet.
         names: host names of our machines.
     """
-    return tuple(sorted(p.hostname for p in view.peers.values() if p.online and not p.ipv4 and p.hostname in names))
+    return tuple(
+        sorted(p.hostname for p in view.peers.values() if p.online and not p.tailnet_ip and p.hostname in names)
+    )

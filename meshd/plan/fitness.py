@@ -220,7 +220,7 @@ def _in_slurm(machine: Machine, view: ClusterView) -> tuple[Why, str] | None:
     node = view.node(machine)
     if node is None:
         other = view.slurm.nodes.get(machine.slot)
-        where = f"has {machine.slot} at {other.address}" if other else f"does not have {machine.slot}"
+        where = f"has {machine.slot} at {other.node_addr}" if other else f"does not have {machine.slot}"
         return Why.ABSENT, f"Slurm {where}, and the machine is at {machine.tailnet_ip}"
     why = _state_why(node, view.slurm.slurm_user)
     if why in _OUT_OF_REACH and view.tailnet is None:

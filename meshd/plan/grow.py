@@ -60,7 +60,7 @@ def room(
     ours = {m.tailnet_ip for m in machines}
     taken: set[str] = {m.slot for m in machines if m.phase in HOLDS_SLOT}
     # A line in force that is none of ours stands for a machine that the journal does not know yet, or not any more.
-    taken |= {slot for slot, address in given.published.items() if address not in ours}
+    taken |= {slot for slot, address in given.node_addrs.items() if address not in ours}
     slots = [slot_name(pool.name, index) for index in range(1, pool.max_nodes + 1)]
     leaving = [m for m in machines if m not in staying and _leaves_soon(m, given)]
     limit = total_limit(pool, target)

@@ -54,7 +54,7 @@ def idle_since(
     found: dict[str, datetime] = {}
     for machine in machines:
         node = slurm.nodes.get(machine.slot)
-        if machine.phase is not Phase.READY or node is None or node.address != machine.tailnet_ip:
+        if machine.phase is not Phase.READY or node is None or node.node_addr != machine.tailnet_ip:
             continue
         if node.busy or machine.slot in at_work:
             continue

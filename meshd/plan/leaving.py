@@ -67,7 +67,7 @@ def terminating(machine: Machine, given: PlanInput) -> Step | None:
     if at is not None and asked is not None and at > asked and _gone_from(instance, machine, given, at):
         return Move(machine.name, f"{machine.provider} says it is gone", Phase.GONE)
     waiting_for_slurm = (
-        given.published.get(machine.slot) == machine.tailnet_ip != ""
+        given.node_addrs.get(machine.slot) == machine.tailnet_ip != ""
         and age_s(machine, given) < given.policy.publish_wait_max_s
     )
     if waiting_for_slurm:

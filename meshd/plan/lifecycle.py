@@ -64,7 +64,7 @@ def _ready(machine: Machine, given: PlanInput) -> Step | None:
         return step
     peer = given.peer(machine)
     if peer is not None and peer.path and peer.path != machine.path:
-        return RecordPeer(machine.name, "its path changed", peer.ipv4, peer.id, peer.path)
+        return RecordPeer(machine.name, "its path changed", peer.tailnet_ip, peer.id, peer.path)
     if dead(machine, given):
         why = ", since its tailnet device was deleted" if DEVICE_GONE in machine.marks else ""
         return fail(

@@ -52,8 +52,8 @@ class _Orphan:
 
     Attributes:
         slot: that it was made for; None when its name is none of ours, or no pool has such a slot.
-        address: its own on the tailnet, "" when it is not there; None when that is not known.
-        line: the address of the joined line of its slot, "" for a free slot.
+        tailnet_ip: its own on the tailnet, "" when it is not there; None when that is not known.
+        node_addr: the address of the joined line of its slot, "" for a free slot.
         late: see `Known.late_ids`.
         off: nothing runs on it, and nothing will: its cloud says so, and neither the tailnet nor Slurm sees it at work.
     """
@@ -61,15 +61,15 @@ class _Orphan:
     instance: Instance
     pool: str
     slot: SlotName | None
-    address: str | None
-    line: str
+    tailnet_ip: str | None
+    node_addr: str
     late: bool
     off: bool
 
     @property
     def in_force(self) -> bool:
         """Its slot's line is its own."""
-        return bool(self.line) and self.address == self.line and not self.off
+        return bool(self.node_addr) and self.tailnet_ip == self.node_addr and not self.off
 
     @property
     def name(self) -> str:
@@ -136,18 +136,18 @@ def _orphan(desired: Desired, instance: Instance, known: Known, given: PlanInput
     slot = parse_machine_name(desired.cluster, instance.token)
     pool = _pool_of(desired, slot) if slot else ""
     peer = given.peers.get(instance.token) if given.peers is not None else None
-    address = None if given.peers is None else peer.ipv4 if peer else ""
-    line = given.published.get(slot, "") if slot else ""
+    tailnet_ip = None if given.peers is None else peer.tailnet_ip if peer else ""
+    node_addr = given.node_addrs.get(slot, "") if slot else ""
     late = (instance.provider, instance.id) in known.late_ids
-    node = given.slurm.nodes.get(slot) if given.slurm is not None and slot and line == address else None
+    node = given.slurm.nodes.get(slot) if given.slurm is not None and slot and node_addr == tailnet_ip else None
     at_work = (peer is not None and peer.online) or (node is not None and node.up)
     off = instance.state in _OFF and given.peers is not None and not at_work
-    return _Orphan(instance, pool, slot if pool else None, address, line, late, off)
+    return _Orphan(instance, pool, slot if pool else None, tailnet_ip, node_addr, late, off)
 
 
 def _end(orphan: _Orphan, given: PlanInput) -> TerminateOrphan | None:
     """End it, unless it might be behind a slot that is at work: its jobs come first."""
-    behind = orphan.in_force or (orphan.address is None and not orphan.off)
+    behind = orphan.in_force or (orphan.tailnet_ip is None and not orphan.off)
     if orphan.slot is not None and behind and _may_be_busy(orphan.slot, given):
         return None
     why = orphan.why if orphan.late else "it bears our tag"
@@ -164,8 +164,8 @@ def _step(
     offer = _offer_of(snapshot, instance, desired.pools[pool])
     if orphan.in_force:
         reason = f"it bears our name, {orphan.why}, and Slurm has it as its slot"
-        return AdoptOrphan(name, reason, instance, offer, pool, slot, orphan.line)
-    if orphan.line:
+        return AdoptOrphan(name, reason, instance, offer, pool, slot, orphan.node_addr)
+    if orphan.node_addr:
         return None  # who is behind the slot is decided first
     target = desired.targets.get(pool)
     if target is None or target.gpus > 0:

@@ -70,7 +70,7 @@ class ClusterView:
     def node(self, machine: Machine) -> SlurmNode | None:
         """The machine's slot in Slurm, if it is this machine that stands behind it."""
         node = self.slurm.nodes.get(machine.slot) if self.slurm else None
-        return node if node and node.address == machine.tailnet_ip else None
+        return node if node and node.node_addr == machine.tailnet_ip else None
 
     def peer(self, machine: Machine) -> TailnetPeer | None:
         """The machine's device on the tailnet."""
@@ -110,7 +110,7 @@ class PlanInput:
     slurm_at: datetime | None
     slurm_since: datetime | None
     jobs: Mapping[str, tuple[str, ...]]
-    published: Mapping[str, str]
+    node_addrs: Mapping[str, str]
     dead_key: str
     no_ipv4: str
     cooldowns: Mapping[str, Cooldown]
@@ -149,7 +149,7 @@ class PlanInput:
             slurm_at=snapshot.slurm.at if slurm is not None and isinstance(snapshot.slurm, Fresh) else None,
             slurm_since=_since(snapshot.slurm) if slurm is not None else None,
             jobs=jobs,
-            published=snapshot.published,
+            node_addrs=snapshot.node_addrs,
             dead_key=snapshot.dead_key,
             no_ipv4=head_without_ipv4(snapshot.tailnet.value) if isinstance(snapshot.tailnet, Fresh) else "",
             cooldowns=cooldowns,
@@ -163,7 +163,7 @@ class PlanInput:
     def node(self, machine: Machine) -> SlurmNode | None:
         """The machine's slot in Slurm, if it is this machine that stands behind it."""
         node = self.slurm.nodes.get(machine.slot) if self.slurm else None
-        return node if node and node.address == machine.tailnet_ip else None
+        return node if node and node.node_addr == machine.tailnet_ip else None
 
     def peer(self, machine: Machine) -> TailnetPeer | None:
         """The machine's device on the tailnet."""

@@ -81,11 +81,11 @@ def missing_in_force(wanted: Rendered, nodes: Mapping[str, SlurmNode]) -> str:
     if unknown:
         return f"slurmctld does not show {', '.join(unknown[:5])}"
     for slot in wanted.slots:
-        shown = nodes[slot].address
+        shown = nodes[slot].node_addr
         if slot not in wanted.joined and not is_placeholder(shown):
             return f"slurmctld still shows {slot} at {shown}"
     for slot, address in wanted.joined.items():
-        shown = nodes[slot].address
+        shown = nodes[slot].node_addr
         if shown != address:
             return f"slurmctld shows {slot} at {shown}, not at {address}"
     return ""

@@ -48,19 +48,19 @@ class JoinedNode:
     """A machine on its slot.
 
     Attributes:
-        address: its tailnet IPv4 address.
+        node_addr: its tailnet IPv4 address.
         features: those of this machine (provider, region, GPU model, spot), in addition to the pool's.
         memory_fraction: the part of `shape.memory_mib` that is promised: slurmd sees a little less after each boot.
-        former_addresses: those that this very machine had before: its line may move on from them while jobs run.
+        former_node_addrs: those that this very machine had before: its line may move on from them while jobs run.
     """
 
     slot: str
-    address: str
+    node_addr: str
     shape: NodeShape
     devices: tuple[GpuFact, ...] = ()
     features: tuple[str, ...] = ()
     memory_fraction: float = 0.95
-    former_addresses: tuple[str, ...] = ()
+    former_node_addrs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class Lines:
     """The lines of one slot, as they stand in the two files.
 
     Attributes:
-        address: the machine's.
+        node_addr: the machine's.
         gres: its lines in gres.conf; none without GPUs.
     """
 
-    address: str
+    node_addr: str
     node: str
     gres: tuple[str, ...] = ()
 
@@ -83,7 +83,7 @@ def lines_of(pool: PoolLine, node: JoinedNode, was: Lines | None, *, shapes_fixe
     Raises:
         SlurmError: it has something that cannot stand in Slurm's files.
     """
-    own = Lines(node.address, _joined_line(pool, node, shapes_fixed=shapes_fixed), _gres_lines(pool, node))
+    own = Lines(node.node_addr, _joined_line(pool, node, shapes_fixed=shapes_fixed), _gres_lines(pool, node))
     if own == was:
         return was
     for fault in (node_line_fault(own.node), *(gres_line_fault(line) for line in own.gres)):
@@ -122,7 +122,7 @@ def _joined_line(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> str
     features = _features(pool, node.features)
     return " ".join(
         [
-            f"NodeName={node.slot} NodeAddr={node.address}",
+            f"NodeName={node.slot} NodeAddr={node.node_addr}",
             _minimal_shape(pool) if shapes_fixed else _shape(node),
             *_gres_field(pool.gpu, count),
             *([f"Feature={features}"] if features else []),
@@ -182,9 +182,9 @@ def _features(pool: PoolLine, own: Sequence[str]) -> str:
 
 def _check_address(node: JoinedNode) -> None:
     try:
-        address = IPv4Address(node.address)
+        address = IPv4Address(node.node_addr)
     except ValueError as error:
-        raise SlurmError(f"{node.address!r} is not an IPv4 address") from error
+        raise SlurmError(f"{node.node_addr!r} is not an IPv4 address") from error
     if address in PLACEHOLDERS:
         raise SlurmError(f"{address} is a placeholder for free slots, not a machine's address")
 

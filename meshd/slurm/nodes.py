@@ -125,12 +125,12 @@ def render(
         body.append(own.node)
         gres.extend(own.gres)
         slots.append(slot)
-    former = {node.slot: node.former_addresses for node in joined if node.former_addresses and node.slot in lines}
+    former = {node.slot: node.former_node_addrs for node in joined if node.former_node_addrs and node.slot in lines}
     return Rendered(
         nodes_conf=HEADER + "".join(f"{line}\n" for line in [*body, *_partitions(pools)]),
         gres_conf=HEADER + "".join(f"{line}\n" for line in gres),
         slots=tuple(slots),
-        joined={slot: own.address for slot, own in sorted(lines.items())},
+        joined={slot: own.node_addr for slot, own in sorted(lines.items())},
         former=dict(sorted(former.items())),
         left_out=dict(sorted(left_out.items())),
         source=Source(tuple(pools), joined, shapes_fixed, before),
@@ -234,25 +234,25 @@ def _lines_of(
 ) -> dict[str, Lines]:
     """The lines of the machines, by slot; why there is none is added to `left_out`."""
     by_pool = {pool.name: pool for pool in pools}
-    of_before = {own.address: slot for slot, own in before.items()}
+    of_before = {own.node_addr: slot for slot, own in before.items()}
     lines: dict[str, Lines] = {}
     taken: set[str] = set()
     # Who had an address or a slot already comes before who claims it too.
-    for node in sorted(joined, key=lambda n: of_before.get(n.address) != n.slot):
+    for node in sorted(joined, key=lambda n: of_before.get(n.node_addr) != n.slot):
         was = before.get(node.slot)
         try:
             if node.slot in lines:
                 raise SlurmError("another machine has this slot too")
-            if node.address in taken:
-                raise SlurmError(f"another machine has the address {node.address} too")
+            if node.node_addr in taken:
+                raise SlurmError(f"another machine has the address {node.node_addr} too")
             own = lines_of(_pool_of(node, by_pool), node, was, shapes_fixed=shapes_fixed)
         except SlurmError as error:
             left_out[node.slot] = str(error)
-            if was is None or was.address not in (node.address, *node.former_addresses) or node.slot in lines:
+            if was is None or was.node_addr not in (node.node_addr, *node.former_node_addrs) or node.slot in lines:
                 continue
             own = was
         lines[node.slot] = own
-        taken.add(own.address)
+        taken.add(own.node_addr)
     return lines
 
 

@@ -96,7 +96,7 @@ def _node(line: str) -> SlurmNode:
     reason, by, at = _reason(tail)
     return SlurmNode(
         name=name,
-        address=_word(head, "NodeAddr"),
+        node_addr=_word(head, "NodeAddr"),
         states=parse_states(state),
         reason=plain(reason, REASON_MAX_CHARS),
         reason_by=by,

@@ -50,7 +50,7 @@ class Device:
 
     id: str
     hostname: str
-    ipv4: str
+    tailnet_ip: str
     tags: tuple[str, ...]
     created: datetime | None
     last_seen: datetime | None
@@ -99,7 +99,7 @@ class KeyApi(Protocol):
         """Let a device's own key last. Idempotent."""
         ...
 
-    async def set_address(self, device_id: str, ipv4: str) -> None:
+    async def set_address(self, device_id: str, tailnet_ip: str) -> None:
         """Give a device this tailnet address, which no other device may have. Idempotent."""
         ...
 
@@ -199,9 +199,9 @@ class TailscaleAdmin:
         """Have a device's node key never expire. Idempotent."""
         await self._http.write("POST", f"{_path(device_id)}/key", {"keyExpiryDisabled": True}, scope="devices:core")
 
-    async def set_address(self, device_id: str, ipv4: str) -> None:
+    async def set_address(self, device_id: str, tailnet_ip: str) -> None:
         """Give a device this tailnet address in place of its own. Refused while another device has it. Idempotent."""
-        await self._http.write("POST", f"{_path(device_id)}/ip", {"ipv4": ipv4}, scope="devices:core")
+        await self._http.write("POST", f"{_path(device_id)}/ip", {"ipv4": tailnet_ip}, scope="devices:core")
 
 
 def _path(device_id: str) -> str:
@@ -240,7 +240,7 @@ def _device(entry: Json) -> Device:
     return Device(
         id=text(entry, "nodeId") or text(entry, "id"),
         hostname=text(entry, "hostname"),
-        ipv4=first_ipv4(texts(entry, "addresses")),
+        tailnet_ip=first_ipv4(texts(entry, "addresses")),
         tags=texts(entry, "tags"),
         created=moment(entry, "created"),
         last_seen=None if flag(entry, "connectedToControl") else moment(entry, "lastSeen"),

@@ -84,8 +84,8 @@ class Canary:
         deadline_s = self._clock.monotonic_s() + ONLINE_S
         while True:
             table = await api.status()
-            if table.healthy and table.self_ipv4:
-                return Proof(table.self_tags, table.self_ipv4)
+            if table.healthy and table.self_tailnet_ip:
+                return Proof(table.self_tags, table.self_tailnet_ip)
             _raise_refusal(table, said)
             if self._clock.monotonic_s() > deadline_s:
                 words_of = "; ".join((*table.health, said)) or "no reason given"

@@ -137,7 +137,7 @@ def apply(before: TailnetTable, delta: Delta) -> tuple[TailnetTable, bool]:
         peers.pop(ids.pop(node_id, ""), None)
     after = replace(after, peers=peers, ids=ids)
     if delta.own:
-        after = replace(after, self_id=delta.own[0], self_ipv4=delta.own[1])
+        after = replace(after, self_id=delta.own[0], self_tailnet_ip=delta.own[1])
     if delta.backend is not None:
         after = replace(after, backend=delta.backend)
     if delta.health is not None:

@@ -118,13 +118,13 @@ class HeadscaleAdmin:
             "settings, and use keys with tags"
         )
 
-    async def set_address(self, device_id: str, ipv4: str) -> None:
+    async def set_address(self, device_id: str, tailnet_ip: str) -> None:
         """Not possible there.
 
         Raises:
             TailnetRefused: always.
         """
-        raise TailnetRefused(f"headscale has no call that gives node {device_id} the address {ipv4}")
+        raise TailnetRefused(f"headscale has no call that gives node {device_id} the address {tailnet_ip}")
 
     async def _user_id(self) -> str:
         """The user's number: before 0.26 its name was asked for, which is taken where no such number is told."""
@@ -187,7 +187,7 @@ def _list(answer: Json | None, name: str) -> tuple[object, ...]:
 def _device(entry: Json) -> Device:
     return Device(
         id=text(entry, "id"), hostname=text(entry, "name"),
-        ipv4=first_ipv4(texts(entry, "ipAddresses")),
+        tailnet_ip=first_ipv4(texts(entry, "ipAddresses")),
         tags=texts(entry, "tags") or (*texts(entry, "forcedTags"), *texts(entry, "validTags")),
         created=moment(entry, "createdAt"), last_seen=None if flag(entry, "online") else moment(entry, "lastSeen"),
         expires=moment(entry, "expiry"), ephemeral=flag(table(entry.get("preAuthKey")), "ephemeral"),

@@ -57,7 +57,7 @@ class OffApi:
         """See mint_key."""
         self._refuse()
 
-    async def set_address(self, device_id: str, ipv4: str) -> None:
+    async def set_address(self, device_id: str, tailnet_ip: str) -> None:
         """See mint_key."""
         self._refuse()
 

@@ -92,7 +92,7 @@ def fleet_of(
             slot=machine.slot,
             sha256=machine.auth_key,
             reachable=reachable(machine, now, silent_s),
-            address=(peer.ipv4 if peer else "") or machine.tailnet_ip,
+            address=(peer.tailnet_ip if peer else "") or machine.tailnet_ip,
             jobs=view.jobs_on(machine.slot) if view else (),
             node_key=peer.node_key if peer else "",
             online=bool(peer and peer.online),

@@ -34,7 +34,7 @@ class TailnetTable:
     backend: str
     self_online: bool
     self_id: str
-    self_ipv4: str
+    self_tailnet_ip: str
     health: tuple[str, ...] = ()
     peers: Mapping[str, TailnetPeer] = field(default_factory=dict)
     ids: Mapping[int, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class TailnetTable:
                 problems.append("this machine is not connected to the tailnet's control server")
             problems.extend(self.health)
         return TailnetView(
-            self_ipv4=self.self_ipv4,
+            self_tailnet_ip=self.self_tailnet_ip,
             self_id=self.self_id,
             healthy=self.healthy,
             problems=tuple(problems),
@@ -109,7 +109,7 @@ def parse_status(source: str | bytes | Json) -> TailnetTable:
         backend=text(status, "BackendState"),
         self_online=flag(own, "Online"),
         self_id=text(own, "ID"),
-        self_ipv4=first_ipv4(texts(status, "TailscaleIPs") or texts(own, "TailscaleIPs")),
+        self_tailnet_ip=first_ipv4(texts(status, "TailscaleIPs") or texts(own, "TailscaleIPs")),
         health=tuple(sorted(texts(status, "Health"))),
         peers=peers,
         ids=ids,
@@ -125,7 +125,7 @@ def peer_from_status(entry: Json) -> TailnetPeer:
     return TailnetPeer(
         id=text(entry, "ID"),
         hostname=text(entry, "HostName"),
-        ipv4=first_ipv4(texts(entry, "TailscaleIPs")),
+        tailnet_ip=first_ipv4(texts(entry, "TailscaleIPs")),
         online=online,
         path=path_of(entry) if online else "",
         last_seen=None if online else moment(entry, "LastSeen"),
@@ -155,7 +155,7 @@ def peer_from_node(node: Json) -> TailnetPeer:
     return TailnetPeer(
         id=text(node, "StableID"),
         hostname=text(table(node.get("Hostinfo")), "Hostname"),
-        ipv4=first_ipv4(texts(node, "Addresses")),
+        tailnet_ip=first_ipv4(texts(node, "Addresses")),
         online=online,
         last_seen=None if online else moment(node, "LastSeen"),
         tags=texts(node, "Tags"),

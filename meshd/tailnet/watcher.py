@@ -65,9 +65,9 @@ class TailnetWatcher:
         return self._current
 
     @property
-    def own_ipv4(self) -> str:
+    def head_tailnet_ip(self) -> str:
         """The head's own address, by the newest view; "" when there is none."""
-        return self._current.value.self_ipv4 if isinstance(self._current, Fresh) else ""
+        return self._current.value.self_tailnet_ip if isinstance(self._current, Fresh) else ""
 
     @property
     def table(self) -> TailnetTable | None:

@@ -73,7 +73,7 @@ def peers(count: int) -> TailnetTable:
         for i in range(1, count + 1)
     }  # fmt: skip
     return TailnetTable(
-        version="1.102.5", backend="Running", self_id="head", self_ipv4="100.64.0.1",
+        version="1.102.5", backend="Running", self_id="head", self_tailnet_ip="100.64.0.1",
         self_online=True, health=(), peers={peer.id: peer for peer in table.values()},
         ids={int(key): peer.id for key, peer in table.items()},
     )  # fmt: skip

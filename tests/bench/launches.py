@@ -105,7 +105,7 @@ class Head:
         now = self.clock.now()
         return Snapshot(
             instances=sources_of(self.sources.listings), offers={"aws": Fresh((OFFER,), now)},
-            tailnet=Fresh(tailnet(), now), slurm=self.sources.slurm.current, published={},
+            tailnet=Fresh(tailnet(), now), slurm=self.sources.slurm.current, node_addrs={},
         )  # fmt: skip
 
     def made(self) -> int:

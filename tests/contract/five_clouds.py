@@ -86,7 +86,7 @@ class Slurmctld(Slurm):
 
     def _node(self, slot: str, address: str, up: bool) -> SlurmNode:
         before = self.seen.nodes.get(slot)
-        held = before if before is not None and before.address == address else SlurmNode(slot, address, frozenset())
+        held = before if before is not None and before.node_addr == address else SlurmNode(slot, address, frozenset())
         states = frozenset({"IDLE" if up else "DOWN"}) | (held.states & {"DRAIN"})
         return replace(held, states=states)
 
@@ -347,7 +347,7 @@ class Engine:
         return Snapshot(
             instances=sources_of(self.sources.listings), offers=sources_of(self.sources.offers),
             tailnet=self._tailnet(), slurm=self.sources.slurm.current,
-            published=self._published,
+            node_addrs=self._published,
         )  # fmt: skip
 
     async def round(self, *, offers: bool) -> None:
@@ -366,7 +366,7 @@ class Engine:
     async def _agents(self) -> None:
         agents = list(self.clouds.running())
         await asyncio.gather(*(agent.turn(self._base) for agent in agents))
-        up = {agent.peer.ipv4 for agent in agents if agent.slurmd}
+        up = {agent.peer.tailnet_ip for agent in agents if agent.slurmd}
         self._published = self.clouds.slurm.publish(self.journal.machines(), up)
         machines = self.journal.machines()
         roster = {str(m.slot): m.tailnet_ip for m in machines if m.phase in IN_SLURM and m.tailnet_ip}

@@ -110,7 +110,7 @@ class Boots:
     async def device(self) -> tuple[str, str, bool]:
         """Id, address and online of the one device that there is, as control has it."""
         (device,) = await self.admin.list_devices()
-        return device.id, device.ipv4, device.last_seen is None
+        return device.id, device.tailnet_ip, device.last_seen is None
 
     async def mint(self) -> tuple[str, str]:
         """A new key: id and secret."""

@@ -138,7 +138,7 @@ class Agent:
     async def own(self) -> tuple[str, str, bool]:
         """Device, address, healthy."""
         table = await self.api.status()
-        return table.self_id, table.self_ipv4, table.healthy
+        return table.self_id, table.self_tailnet_ip, table.healthy
 
 
 async def healthy(agent: Agent) -> tuple[str, str]:
@@ -160,7 +160,7 @@ async def test_a_new_login_keeps_device_and_address(lab: Any, admin: TailscaleAd
     assert done["address"] == before[1] and done["node_key"] not in ("", device.node_key)
     assert await healthy(agent) == before
     (after,) = await admin.list_devices()
-    assert (after.id, after.ipv4, after.node_key) == (device.id, device.ipv4, done["node_key"])
+    assert (after.id, after.tailnet_ip, after.node_key) == (device.id, device.tailnet_ip, done["node_key"])
     prefs = await agent.api.prefs()
     assert prefs["ShieldsUp"] is True and prefs["OperatorUser"] == "nobody" and prefs["Hostname"] == "gpu-a"
 

@@ -69,7 +69,7 @@ class Watched:
             look, lambda peer: peer is not None and peer.online is online, f"the head sees online {online}"
         )
         assert peer is not None
-        return peer.id, peer.ipv4
+        return peer.id, peer.tailnet_ip
 
     async def look(self) -> float:
         pause_s = await asyncio.to_thread(self.watch.look)

@@ -40,7 +40,7 @@ class Deaf:
 def record(node: JoinedNode) -> Machine:
     """The journal's record of a machine that has been READY for an hour."""
     long_ago = datetime.now(UTC) - timedelta(hours=1)
-    m = machine(Phase.READY, tailnet_ip=node.address)
+    m = machine(Phase.READY, tailnet_ip=node.node_addr)
     return replace(m, slot=node.slot, phase_since=long_ago, heartbeat_at=datetime.now(UTC), launch_attempts=1)
 
 

@@ -215,7 +215,7 @@ async def test_a_slot_lives_through_join_work_leave_and_join_again(cluster: Clus
     started = time.monotonic()
     assert await cluster.publisher.apply(cluster.wanted(first))
     took("join_in_force_s", started)
-    assert cluster.publisher.published == {"h100-1": first.address}
+    assert cluster.publisher.published == {"h100-1": first.node_addr}
     cluster.start_slurmd("m1", "h100-1")
     await cluster.job_until(waiting, "RUNNING")
     took("waiting_job_runs_s", started)
@@ -241,7 +241,7 @@ async def test_a_slot_lives_through_join_work_leave_and_join_again(cluster: Clus
     await cluster.publisher.apply(cluster.wanted(first))
     node = (await cluster.client.view()).nodes["h100-3"]
     assert "DOWN" in node.states
-    assert node.address.startswith("239.192.")
+    assert node.node_addr.startswith("239.192.")
     assert await cluster.job(waiting) == "RUNNING"
 
     # The slot is used again by the machine under another slot's name: its drain mark is meshd's and is lifted.
@@ -270,15 +270,15 @@ async def test_a_machine_whose_address_changes_keeps_its_job(cluster: Cluster) -
     m1 = cluster.lab.hosts["m1"]
     await asyncio.to_thread(wait_until, lambda: "sleep 0.2" in m1.call("ps", "ax"), "the job's script on m1")
 
-    old = first.address
-    moved = replace(first, address=f"{NETWORK}.99")
-    cluster.lab.readdress("m1", moved.address)
+    old = first.node_addr
+    moved = replace(first, node_addr=f"{NETWORK}.99")
+    cluster.lab.readdress("m1", moved.node_addr)
     with pytest.raises(SlurmError, match="still has jobs"):
         await cluster.publisher.apply(cluster.wanted(moved, second))
     started = time.monotonic()
-    await cluster.publisher.apply(cluster.wanted(replace(moved, former_addresses=(old,)), second))
+    await cluster.publisher.apply(cluster.wanted(replace(moved, former_node_addrs=(old,)), second))
     took("address_in_force_s", started)
-    assert (await cluster.client.view()).nodes["h100-1"].address == moved.address
+    assert (await cluster.client.view()).nodes["h100-1"].node_addr == moved.node_addr
     assert await cluster.job(job) == "RUNNING"
     assert cluster.head.call("srun", "-w", "h100-1", "--overlap", f"--jobid={job}", "echo", "here") == "here\n"
     took("a_new_step_answers_s", started)
@@ -409,7 +409,7 @@ async def test_what_slurm_does_not_take_is_undone_and_slurmctld_lives(cluster: C
     assert "Invalid node names in partition" in str(caught.value), "Slurm's own words"
     assert await cluster.client.ping()
     assert cluster.files.current().nodes == good.nodes_conf
-    assert (await cluster.client.view()).nodes["h100-1"].address == first.address
+    assert (await cluster.client.view()).nodes["h100-1"].node_addr == first.node_addr
     status = cluster.publisher.status()
     assert status.refusals == 2
     assert status.problems
@@ -447,7 +447,7 @@ async def test_one_machine_that_cannot_be_written_does_not_keep_others_out(clust
     made = render(POOLS, [good, bad], shapes_fixed=cluster.old)
     assert list(made.left_out) == ["h100-2"]
     await cluster.publisher.apply(made)
-    assert cluster.publisher.published == {"h100-1": good.address}
+    assert cluster.publisher.published == {"h100-1": good.node_addr}
 
 
 async def test_a_head_with_its_own_slurm_conf_and_gres_conf(lab: Lab) -> None:

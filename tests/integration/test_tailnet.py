@@ -138,7 +138,7 @@ async def test_peers_come_die_return_and_are_removed(lab: Any, admin: TailscaleA
         await lab.join("gpu-a")
         await watching.until(_online(watching, "gpu-a", True))
         first = watching.peer("gpu-a")
-        assert first is not None and first.tags == ("tag:gpu",) and first.ipv4.startswith("100.64.")
+        assert first is not None and first.tags == ("tag:gpu",) and first.tailnet_ip.startswith("100.64.")
 
         killed = lab.kill("gpu-a")
 
@@ -158,7 +158,7 @@ async def test_peers_come_die_return_and_are_removed(lab: Any, admin: TailscaleA
         back = await watching.until(_online(watching, "gpu-a", True))
         _measured(f"restart to view {1000 * (back - began):.1f} ms")
         again = watching.peer("gpu-a")
-        assert again is not None and (again.id, again.ipv4) == (first.id, first.ipv4)
+        assert again is not None and (again.id, again.tailnet_ip) == (first.id, first.tailnet_ip)
 
         began = time.monotonic()
         await admin.delete_device(first.id)
@@ -220,15 +220,15 @@ async def test_localapi_and_cli_tell_the_same(lab: Any, monkeypatch: pytest.Monk
 
     peer = await until(look, lambda seen: seen is not None and seen.online, "gpu-a is online")
     assert peer is not None
-    assert await cli.ip4() == (await api.status()).self_ipv4
+    assert await cli.ip4() == (await api.status()).self_tailnet_ip
     assert (await cli.version()).count(".") == 2
-    pong = await lab.pong("head", peer.ipv4)
+    pong = await lab.pong("head", peer.tailnet_ip)
     assert pong.path.startswith(("direct 10.78.0.1:", "relay "))
     assert 0 < pong.latency_s < tailnet_lab.PONG_S
-    assert (await lab.pong("head", peer.ipv4, "TSMP")).path == ""
+    assert (await lab.pong("head", peer.tailnet_ip, "TSMP")).path == ""
 
     async def same() -> list[TailnetPeer | None]:
-        asked = [await look(), await cli.whois(peer.ipv4), await api.whois(f"{peer.ipv4}:22")]
+        asked = [await look(), await cli.whois(peer.tailnet_ip), await api.whois(f"{peer.tailnet_ip}:22")]
         return [replace(one, path="") if one else None for one in asked]
 
     await until(same, lambda seen: seen[0] is not None and seen == [seen[0]] * 3, "status and whois tell the same")

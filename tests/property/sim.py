@@ -266,7 +266,7 @@ class World:
 
     def _end(self, machine: SimMachine, *, by_meshd: bool) -> None:
         for slot, node in self.nodes.items():
-            if node.address == machine.ip and machine.slurmd and slot in self.jobs:
+            if node.node_addr == machine.ip and machine.slurmd and slot in self.jobs:
                 if by_meshd:
                     raise Violation(f"{machine.token} was ended under job {self.jobs[slot][0]}")
                 del self.jobs[slot]
@@ -316,7 +316,7 @@ class World:
         found = next((m for m in self.machines.values() if m.token == machine and m.ended_s is None), None)
         if found is None:
             return "no answer"
-        slot = next((s for s, n in self.nodes.items() if n.address == found.ip), "")
+        slot = next((s for s, n in self.nodes.items() if n.node_addr == found.ip), "")
         self.start_jobs(0.2)
         if verb == "leave" and slot in self.jobs:
             raise Violation(f"slurmd stopped under job {self.jobs[slot][0]}")
@@ -344,7 +344,7 @@ class World:
     def start_jobs(self, p: float) -> None:
         """Slurm starts jobs on nodes that are open, at any moment."""
         for slot, node in self.nodes.items():
-            behind = any(m.slurmd and m.ip == node.address and m.ended_s is None for m in self.machines.values())
+            behind = any(m.slurmd and m.ip == node.node_addr and m.ended_s is None for m in self.machines.values())
             closed = node.states & {"DRAIN", "DOWN", "INVALID_REG"} and self.is_ill(node)
             if behind and not closed and slot not in self.jobs and "DRAIN" not in node.states and self.rng.random() < p:
                 self.jobs[slot] = (str(self.rng.randrange(10**6)), self.clock.t_s + self.rng.uniform(5, 300))
@@ -352,14 +352,14 @@ class World:
 
     def is_ill(self, node: SlurmNode) -> bool:
         """Slurm holds the machine behind this node for a reason of its own."""
-        return any(m.id in self.ill and m.ip == node.address for m in self.machines.values())
+        return any(m.id in self.ill and m.ip == node.node_addr for m in self.machines.values())
 
     def sicken(self) -> None:
         """Slurm finds fault with nodes, also with some that are at work."""
         for machine in self.machines.values() if self.faults else ():
             if not machine.slurmd or machine.id in self.ill or self.fates.random() >= self.sickens:
                 continue
-            at_work = any(node.address == machine.ip and slot in self.jobs for slot, node in self.nodes.items())
+            at_work = any(node.node_addr == machine.ip and slot in self.jobs for slot, node in self.nodes.items())
             ill = self.fates.choice(ILLS)
             if not at_work or "DOWN" not in ill.states:
                 machine.broken = self.fates.random() < 0.7
@@ -380,7 +380,7 @@ class World:
                 del self.jobs[slot]
         for slot, node in list(self.nodes.items()):
             behind = next(
-                (m for m in self.machines.values() if m.ip and m.ip == node.address and m.ended_s is None), None
+                (m for m in self.machines.values() if m.ip and m.ip == node.node_addr and m.ended_s is None), None
             )
             base = "DOWN"
             if behind is not None and behind.slurmd:
@@ -469,7 +469,7 @@ class Daemon:
             offers={"cloud": gone if world.chance(0.1) else Fresh(self.offers, now)},
             tailnet=self.fresh("tailnet", TailnetView("100.64.0.1", "head", True, (), peers), down=tailnet_down),
             slurm=seen,
-            published=dict(world.published),
+            node_addrs=dict(world.published),
             reports=dict(self.reports.current),
         )
 
@@ -504,7 +504,7 @@ class Daemon:
                 continue
             if record is not None and record.facts is not None and record.phase in IN_SLURM:
                 self.journal.note(replace(record, heartbeat_at=world.clock.now()))
-                jobs = sum(world.nodes[slot].address == m.ip for slot in world.jobs)
+                jobs = sum(world.nodes[slot].node_addr == m.ip for slot in world.jobs)
                 beat = HeartbeatIn(slurmd_alive=m.slurmd, munged_alive=True, jobs=jobs)
                 self.reports.heard(record, beat, world.clock.now())
             if record is None or record.facts is not None or world.chance(0.2):
@@ -531,7 +531,7 @@ class Daemon:
                 return  # the publisher refuses to free a slot that is at work or open to jobs
             if slot in wanted and world.published.get(slot, wanted[slot]) != wanted[slot] and slot in world.jobs:
                 return  # nor does it give a slot at work to another machine
-            world.nodes[slot] = replace(node, address=wanted.get(slot, "192.0.2.1"))
+            world.nodes[slot] = replace(node, node_addr=wanted.get(slot, "192.0.2.1"))
         world.published = wanted
 
     async def settle(self) -> None:

@@ -86,7 +86,7 @@ class Ideal:
             offers={"aws": Fresh(self.offers, self.now)},
             tailnet=Fresh(tailnet(*(peer(m) for m in rented if m.name not in ended)), self.now),
             slurm=Fresh(slurm(*nodes, jobs={s: j for s, j in self.jobs.items() if s in line}), self.now),
-            published={slot: m.tailnet_ip for slot, m in line.items()},
+            node_addrs={slot: m.tailnet_ip for slot, m in line.items()},
             reports={m.name: AgentReport(at=self.now) for m in line.values()},
         )
         cooldowns = {key: cooldown for key, cooldown in self.cooldowns.items() if cooldown.until > self.now}

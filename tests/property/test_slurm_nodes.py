@@ -40,7 +40,7 @@ def test_every_slot_stands_once_with_an_address_of_its_own(cluster, fixed):
         assert len(own) == len(NodeSet(record["nodename"]))
         addresses += own
     assert len(set(addresses)) == len(addresses) == len(slots)
-    assert read_joined(rendered.nodes_conf) == rendered.joined == {node.slot: node.address for node in joined}
+    assert read_joined(rendered.nodes_conf) == rendered.joined == {node.slot: node.node_addr for node in joined}
 
 
 @given(clusters())

@@ -119,7 +119,7 @@ async def test_a_rejoin_with_the_node_token_sends_the_munge_key_only_to_a_machin
 async def adopt(head: Head, one: Machine, *, published: bool) -> Machine:
     """What a listing and the planner lead to: the machine is found by its tag."""
     step = AdoptOrphan(one.name, "the journal does not know it", instance(one), one.offer, one.pool, one.slot)
-    await head.cloud_steps.adopt_orphan(replace(step, address=one.tailnet_ip if published else ""))
+    await head.cloud_steps.adopt_orphan(replace(step, tailnet_ip=one.tailnet_ip if published else ""))
     return head.get(one.name)
 
 

@@ -41,7 +41,7 @@ def test_the_files_as_a_whole():
 
 
 def test_the_order_of_the_arguments_does_not_matter():
-    other = replace(NODE, slot="h100-5", address="100.64.0.5")
+    other = replace(NODE, slot="h100-5", node_addr="100.64.0.5")
     one = render([H100, CPU], [NODE, other], shapes_fixed=False)
     assert one == render([CPU, H100], [other, NODE], shapes_fixed=False)
 
@@ -66,9 +66,9 @@ def test_addresses_of_a_large_pool_are_folded_by_network():
     [
         {"features": ("a b",)},
         {"features": ("x\nNodeName=evil",)},
-        {"address": "100.64.0.2 Port=1"},
-        {"address": "239.192.0.7"},
-        {"address": "fd7a::1"},
+        {"node_addr": "100.64.0.2 Port=1"},
+        {"node_addr": "239.192.0.7"},
+        {"node_addr": "fd7a::1"},
         {"slot": "h100-7"},
         {"slot": "nope-1"},
         {"devices": GPUS[:7]},
@@ -78,7 +78,7 @@ def test_addresses_of_a_large_pool_are_folded_by_network():
     ],
 )
 def test_what_must_not_get_into_the_file_leaves_out_that_machine_alone(change):
-    bad, other = replace(NODE, **change), replace(NODE, slot="h100-4", address="100.64.0.4")
+    bad, other = replace(NODE, **change), replace(NODE, slot="h100-4", node_addr="100.64.0.4")
     made = render([H100], [bad, other], shapes_fixed=False)
     assert list(made.left_out) == [bad.slot]
     assert made.joined == {"h100-4": "100.64.0.4"}
@@ -94,7 +94,7 @@ def test_a_line_that_cannot_be_made_any_more_stays_as_it_is():
     assert lines["h100-2"].node in made.nodes_conf.splitlines()
     assert made.gres_conf == before.gres_conf
     assert list(made.left_out) == ["h100-2"]
-    another = replace(NODE, address="100.64.0.9")
+    another = replace(NODE, node_addr="100.64.0.9")
     made = render([larger], [another], shapes_fixed=False, before=lines)
     assert made.joined == {}, "a line of another machine is not kept"
 
@@ -102,8 +102,8 @@ def test_a_line_that_cannot_be_made_any_more_stays_as_it_is():
 def test_slots_that_are_held_keep_their_lines_whoever_is_there():
     before = render([H100], [NODE], shapes_fixed=False)
     lines = read_lines(before.nodes_conf, before.gres_conf)
-    newcomer = replace(NODE, address="100.64.0.9")
-    other = replace(NODE, slot="h100-4", address="100.64.0.4")
+    newcomer = replace(NODE, node_addr="100.64.0.9")
+    other = replace(NODE, slot="h100-4", node_addr="100.64.0.4")
     made = holding(render([H100], [newcomer, other], shapes_fixed=False), lines, ["h100-2"])
     assert made.joined == {"h100-2": "100.64.0.2", "h100-4": "100.64.0.4"}
     smaller = holding(render([replace(H100, max_nodes=1)], [], shapes_fixed=False), lines, ["h100-2"])
@@ -151,7 +151,7 @@ def test_pools_that_cannot_be_written(pool):
 
 
 def test_two_machines_never_share_a_slot_or_an_address():
-    made = render([H100], [NODE, replace(NODE, address="100.64.0.3")], shapes_fixed=False)
+    made = render([H100], [NODE, replace(NODE, node_addr="100.64.0.3")], shapes_fixed=False)
     assert (made.joined, list(made.left_out)) == ({"h100-2": "100.64.0.2"}, ["h100-2"])
     lines = read_lines(made.nodes_conf, made.gres_conf)
     made = render([H100], [replace(NODE, slot="h100-1"), NODE], shapes_fixed=False, before=lines)

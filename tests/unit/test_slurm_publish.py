@@ -242,8 +242,8 @@ async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: World
     content = render([PoolLine("a", "", 4, "", 0, 1, 1024)], joined, shapes_fixed=True)
     assert await world.publisher.apply(content)
     assert set(world.publisher.culprits.reasons) == bad
-    taken = {node.slot: node.address for node in joined if node.slot not in bad}
-    kept = {"a-2": before.address} if "a-2" in bad else {}
+    taken = {node.slot: node.node_addr for node in joined if node.slot not in bad}
+    kept = {"a-2": before.node_addr} if "a-2" in bad else {}
     assert world.publisher.published == {**taken, **kept}
     reconfigures = world.slurm.count("scontrol reconfigure")
     assert not await world.publisher.apply(content), "what was refused is not tried again as it is"
@@ -253,7 +253,7 @@ async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: World
     assert set(world.publisher.culprits.reasons) == bad
     assert world.slurm.count("scontrol reconfigure") > reconfigures
     world.slurm.dislikes = set()
-    mended = [replace(node, address=node.address.replace("64.1.", "64.2.")) for node in joined]
+    mended = [replace(node, node_addr=node.node_addr.replace("64.1.", "64.2.")) for node in joined]
     assert await world.publisher.apply(render([PoolLine("a", "", 4, "", 0, 1, 1024)], mended, shapes_fixed=True))
     assert world.publisher.culprits.reasons == {}
     assert len(world.publisher.published) == 4

@@ -28,7 +28,7 @@ def test_a_node_of_24_11_with_a_reason_that_looks_like_fields():
     node = show.parse_nodes(NODE_24_11)["h100-1"]
     assert node.states == {"IDLE", "DRAIN"}
     assert node.reason == 'meshd: it\'s = "q" State=UP'
-    assert (node.address, node.version, node.gres) == ("100.64.77.2", "24.11.5", "gpu:h100:8")
+    assert (node.node_addr, node.version, node.gres) == ("100.64.77.2", "24.11.5", "gpu:h100:8")
     assert node.features == ("aws", "h100")
     assert node.partitions == ("h100", "all")
 

@@ -73,7 +73,7 @@ def snapshot(**parts: Any) -> Snapshot:
     """All sources answer, and show nothing, unless given."""
     plain = Snapshot(
         instances={"aws": Fresh((), NOW)}, offers={"aws": Fresh((OFFER,), NOW)}, tailnet=Fresh(tailnet(), NOW),
-        slurm=Fresh(slurm(), NOW), published={},
+        slurm=Fresh(slurm(), NOW), node_addrs={},
     )  # fmt: skip
     return replace(plain, **parts)
 
@@ -90,6 +90,6 @@ def around(m: Machine, *states: str, jobs: dict[str, str] | None = None, **parts
         "instances": {"aws": Fresh((instance(m),), NOW)},
         "tailnet": Fresh(tailnet(peer(m)), NOW),
         "slurm": Fresh(slurm(*([node(m, *states)] if on_line else []), jobs=jobs), NOW),
-        "published": {m.slot: m.tailnet_ip} if m.line_published else {},
+        "node_addrs": {m.slot: m.tailnet_ip} if m.line_published else {},
     }
     return snapshot(**{**whole, **parts})

@@ -154,7 +154,7 @@ class DeviceChecks:
         gone = {m.name for m in self._gone()}
         strays = devices.strays(self._cluster, self._machines(), gone, view)
         if strays:
-            told = [f"{peer.hostname} ({peer.ipv4}, {'online' if peer.online else 'offline'})" for peer in strays]
+            told = [f"{peer.hostname} ({peer.tailnet_ip}, {'online' if peer.online else 'offline'})" for peer in strays]
             text = f"{len(strays)} with names of this cluster are no machine's: {_some(told)}"
             cure = (
                 "a journal that was lost, another meshd with this cluster's name, or an image made from a joined "

@@ -287,12 +287,12 @@ async def _newcomers(means: StepContext, since: datetime | None) -> tuple[Newcom
     head = means.head_address()
 
     def whose(device: Device) -> str:
-        if head and device.ipv4 == head:
+        if head and device.tailnet_ip == head:
             return "the head"
         return machines.get(device.id, device.hostname if device.hostname in names else "")
 
     found = [
-        Newcomer(d.id, d.hostname, d.ipv4, d.created, whose(d))
+        Newcomer(d.id, d.hostname, d.tailnet_ip, d.created, whose(d))
         for d in await means.api.list_devices()
         if since is None or d.created is None or d.created >= since
     ]

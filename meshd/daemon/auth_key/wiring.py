@@ -132,7 +132,7 @@ def build(
 
     def head_address() -> str:
         seen = sights.tailnet()
-        return seen.value.self_ipv4 if isinstance(seen, Fresh) else ""
+        return seen.value.self_tailnet_ip if isinstance(seen, Fresh) else ""
 
     def fleet_tags() -> tuple[str, ...]:
         seen = sights.tailnet()

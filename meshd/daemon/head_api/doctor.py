@@ -189,7 +189,9 @@ class Doctor:
             text = f"reached over a relay, which is slow: {counted(len(relayed), 'machine')}: {', '.join(relayed[:5])}"
             cure = "let UDP out at both ends, and 41641 in at one of them; `tailscale netcheck` tells more"
             return warn("tailnet", text, cure)
-        return self._of(ok("tailnet", f"the head is {view.self_ipv4}, {counted(len(view.peers), 'peer')}"), seen.at)
+        return self._of(
+            ok("tailnet", f"the head is {view.self_tailnet_ip}, {counted(len(view.peers), 'peer')}"), seen.at
+        )
 
     def _provider(self, provider: Provider) -> Callable[[], Awaitable[CheckRow]]:
         async def check() -> CheckRow:

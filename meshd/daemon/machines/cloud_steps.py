@@ -300,7 +300,7 @@ class CloudSteps:
                 created_at=now, instance_id=instance.id, region=instance.region,
                 launched_at=instance.launched_at or now, launch_called_at=instance.launched_at or now,
                 reason=step.reason, marks={"booting": now},
-                tailnet_ip=step.address, line_published=bool(step.address),
+                tailnet_ip=step.tailnet_ip, line_published=bool(step.tailnet_ip),
                 own_key=self._stage1.own_key(instance.provider),
             ),
             step.reason,

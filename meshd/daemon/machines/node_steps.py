@@ -120,7 +120,7 @@ class NodeSteps:
         machine = self._machine_store.get(step.subject)
         view = await self._slurm.view()
         node = view.nodes.get(machine.slot)
-        ours = node is not None and node.address == machine.tailnet_ip
+        ours = node is not None and node.node_addr == machine.tailnet_ip
         if machine.phase is not Phase.TESTING or node is None or not ours or not node.up:
             return
         if node.drained:
@@ -159,7 +159,7 @@ class NodeSteps:
     async def _node(self, machine: Machine) -> SlurmNode | None:
         """The machine's slot in Slurm now, if it is this machine that stands behind it."""
         node = (await self._slurm.view()).nodes.get(machine.slot)
-        return node if node is not None and node.address == machine.tailnet_ip else None
+        return node if node is not None and node.node_addr == machine.tailnet_ip else None
 
     async def drain(self, step: Drain) -> None:
         """Let no new jobs onto the slot."""
@@ -172,7 +172,7 @@ class NodeSteps:
         view = await self._slurm.view()
         jobs = view.jobs_on(step.slot)
         node = view.nodes.get(step.slot)
-        ours = node is not None and node.address == machine.tailnet_ip
+        ours = node is not None and node.node_addr == machine.tailnet_ip
         busy = bool(jobs) or (node is not None and node.busy)
         if not step.forced and not step.dead and (busy or (ours and node is not None and not node.drained)):
             # A node that is open, since somebody resumed it, may get a job at any moment: it is drained anew first.
@@ -218,7 +218,7 @@ class NodeSteps:
             return ""
         view = await self._slurm.view()
         node = view.nodes.get(machine.slot)
-        if node is None or node.address != machine.tailnet_ip or not node.up:
+        if node is None or node.node_addr != machine.tailnet_ip or not node.up:
             return ""
         jobs = view.jobs_on(machine.slot)
         if not node.drained:

@@ -75,7 +75,7 @@ class NodeRepairs:
         """Lift a drain whose reason is meshd's own."""
         machine = self._machine_store.get(step.subject)
         node = (await self._slurm.view()).nodes.get(step.slot)
-        if machine.phase is not Phase.READY or machine.removal or node is None or node.address != machine.tailnet_ip:
+        if machine.phase is not Phase.READY or machine.removal or node is None or node.node_addr != machine.tailnet_ip:
             return
         if node.drained and node.reason.startswith(OURS):
             await self._slurm.resume(step.slot)

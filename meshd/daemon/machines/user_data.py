@@ -53,7 +53,7 @@ class UserDataMaker:
     async def user_data(self, machine: Machine) -> UserData:
         """Stage 1 for this machine."""
         settings, seen = self._live.settings, self._tailnet()
-        if not isinstance(seen, Fresh) or not seen.value.self_ipv4:
+        if not isinstance(seen, Fresh) or not seen.value.self_tailnet_ip:
             raise TailnetError("the head is not on the tailnet itself: run `tailscale up` on it")
         # A create call that is repeated says the same again, whatever the settings say by now.
         own = machine.own_key if machine.auth_key else self.own_key(machine.provider)
@@ -64,7 +64,7 @@ class UserDataMaker:
         text = render(
             Stage1(
                 machine=machine.name,
-                heads=(settings.node_api.address or seen.value.self_ipv4,),
+                heads=(settings.node_api.address or seen.value.self_tailnet_ip,),
                 port=settings.node_api.port,
                 auth_key=auth_key,
                 join_token=self._tokens.join_token(machine.name),

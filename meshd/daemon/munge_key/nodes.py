@@ -74,7 +74,7 @@ class MungeNodes:
 
     def _view(self, machine: Machine, slurm: SlurmView | None, now: datetime, failure: str, *, busy: bool) -> NodeView:
         node = slurm.nodes.get(machine.slot) if slurm else None
-        states = node.states if node is not None and node.address == machine.tailnet_ip else frozenset()
+        states = node.states if node is not None and node.node_addr == machine.tailnet_ip else frozenset()
         down = "DOWN" in states and slurm is not None and not slurm.jobs_on(machine.slot)
         offline = down or not machine.may_run_jobs
         heard = self._heard.get(machine.name)

@@ -24,7 +24,7 @@ def check_join(machine: Machine, peer: TailnetPeer, facts: NodeFacts, memory_fra
     Raises:
         JoinRefused: with the cure.
     """
-    if not peer.ipv4:
+    if not peer.tailnet_ip:
         raise JoinRefused(NO_IPV4, NO_IPV4_CURE)
     if machine.phase in IN_SLURM and machine.facts is not None:
         check_same(facts, machine.facts, gpus_rented=machine.gpus, memory_fraction=memory_fraction)
@@ -49,20 +49,20 @@ def accept_join(
     if machine.phase in IN_SLURM and machine.facts is not None:
         facts = replace(facts, shape=machine.facts.shape, gpus=machine.facts.gpus)
     news: dict[str, Any] = {
-        "tailnet_ip": peer.ipv4,
+        "tailnet_ip": peer.tailnet_ip,
         "tailnet_id": peer.id,
         "path": peer.path or machine.path,
         "facts": facts,
     }
     if machine.phase in WAITING:
-        joined = f"joined from {peer.ipv4}"  # what kept it from that is over
+        joined = f"joined from {peer.tailnet_ip}"  # what kept it from that is over
         return machine_store.move(
             machine.name, Phase.CONFIGURING, joined, heartbeat_at=machine_store.now(), problem="", **news
         )  # fmt: skip
-    if machine.phase in IN_SLURM and peer.ipv4 == machine.tailnet_ip:
+    if machine.phase in IN_SLURM and peer.tailnet_ip == machine.tailnet_ip:
         if facts == machine.facts:
             return machine_store.journal.note(machine)
-        return machine_store.change(machine.name, "rejoined", f"joined again from {peer.ipv4}", **news)
+        return machine_store.change(machine.name, "rejoined", f"joined again from {peer.tailnet_ip}", **news)
     if machine.phase in {Phase.REQUESTED, Phase.LAUNCHING}:
         raise JoinRefused("the cloud has not confirmed this machine yet", "trying again is enough", fatal=False)
     raise JoinRefused(f"this machine is {machine.phase.value}", "it is on its way out and may not join any more")

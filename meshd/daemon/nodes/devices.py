@@ -30,7 +30,7 @@ COPIES_MAX = 256
 class Addresses(Protocol):
     """What is asked of the tailnet's API."""
 
-    async def set_address(self, device_id: str, ipv4: str) -> None:
+    async def set_address(self, device_id: str, tailnet_ip: str) -> None:
         """Give a device this address. Idempotent. Raises TailnetError."""
         ...
 
@@ -101,11 +101,12 @@ class MachineDevices:
 
     async def _give_back_address(self, record: Machine, peer: TailnetPeer) -> str:
         """Why the device does not have the machine's address; "" when it has."""
-        if peer.ipv4 == record.tailnet_ip:
+        if peer.tailnet_ip == record.tailnet_ip:
             return ""
         if self._api is None:
             return "without an API credential it cannot get its old address back"
-        text = f"it came back with another device and the address {peer.ipv4}: {record.tailnet_ip} is given back to it"
+        new, old = peer.tailnet_ip, record.tailnet_ip
+        text = f"it came back with another device and the address {new}: {old} is given back to it"
         self._machine_store.node_event(record.name, "device", text)
         try:
             await self._api.set_address(peer.id, record.tailnet_ip)
@@ -114,7 +115,7 @@ class MachineDevices:
         return ""
 
     def _write_down(self, record: Machine, peer: TailnetPeer, why: str) -> None:
-        old, new = record.tailnet_ip, peer.ipv4 if why else record.tailnet_ip
+        old, new = record.tailnet_ip, peer.tailnet_ip if why else record.tailnet_ip
         former = tuple(one for one in (*record.former_ips, old) if one and one != new)[-FORMER_MAX:]
         text = f"its tailnet device was deleted and made anew, with its address {old}"
         if why:

@@ -19,20 +19,22 @@ class Roster:
         journal: the machines.
         agents: who is told.
         head: keeps the nodes' names on the head; the head's own name is left to its administrator.
-        own_ipv4: the head's tailnet address, "" when not known.
+        head_tailnet_ip: the head's tailnet address, "" when not known.
     """
 
-    def __init__(self, journal: Journal, agents: AgentQueues, head: HeadNames, own_ipv4: Callable[[], str]) -> None:
+    def __init__(
+        self, journal: Journal, agents: AgentQueues, head: HeadNames, head_tailnet_ip: Callable[[], str]
+    ) -> None:
         self._journal = journal
         self._agents = agents
         self._head = head
-        self._own_ipv4 = own_ipv4
+        self._head_tailnet_ip = head_tailnet_ip
         self._told = (-1, "")
         self._slots: dict[str, str] = {}
 
     def look(self) -> None:
         """Tell what is new; only a change of a record or of the head's address can be. The head's file is looked at."""
-        own = self._own_ipv4()
+        own = self._head_tailnet_ip()
         if self._told != (self._journal.revision, own):
             self._told = self._journal.revision, own
             machines = self._journal.machines()
@@ -45,4 +47,4 @@ class Roster:
 
     async def check(self) -> CheckRow:
         """For `meshctl doctor`: the names on the head."""
-        return await self._head.check(self._own_ipv4())
+        return await self._head.check(self._head_tailnet_ip())

@@ -21,16 +21,20 @@ class NodeApiServer:
 
     Args:
         settings: of the node API; an address that is set there holds against the tailnet's.
-        own_ipv4: the head's tailnet address, "" when not known.
+        head_tailnet_ip: the head's tailnet address, "" when not known.
         desk: what answers, made for the address under which nodes reach the head.
         clock: time.
     """
 
     def __init__(
-        self, settings: NodeApiSettings, own_ipv4: Callable[[], str], desk: Callable[[str], NodeHandlers], clock: Clock
+        self,
+        settings: NodeApiSettings,
+        head_tailnet_ip: Callable[[], str],
+        desk: Callable[[str], NodeHandlers],
+        clock: Clock,
     ) -> None:
         self._settings = settings
-        self._own_ipv4 = own_ipv4
+        self._head_tailnet_ip = head_tailnet_ip
         self._desk = desk
         self._clock = clock
 
@@ -39,7 +43,7 @@ class NodeApiServer:
         serving, api = "", None
         try:
             while True:
-                own = self._own_ipv4()
+                own = self._head_tailnet_ip()
                 address = self._settings.address or own
                 if address and address != serving:
                     if api is not None:

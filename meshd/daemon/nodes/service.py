@@ -224,7 +224,7 @@ class NodeService:
             node_token=token, slot=record.slot, cluster=head.cluster,
             conf_server=head.conf_server, munge_key_b64=munge_key,
             slurm_uid=head.slurm_uid, slurm_gid=head.slurm_gid, munge_uid=head.munge_uid, munge_gid=head.munge_gid,
-            roster={**self._agents.roster, record.slot: peer.ipv4}, roster_version=self._agents.roster_version,
+            roster={**self._agents.roster, record.slot: peer.tailnet_ip}, roster_version=self._agents.roster_version,
             poll_hold_s=head.poll_hold_s, slurmd_wanted=record.slurmd_started and not record.left_slurm,
             # Powering off where that does not end the bill helps nobody.
             dead_man_s=self._live.settings.timing.dead_man_s if self._ends_itself(record.provider) else 0.0,

@@ -242,10 +242,10 @@ class Publishing:
         offer, pool = machine.offer, settings.pools[machine.pool]
         features = [offer.provider, offer.region or machine.region, offer.gpu, "spot" if offer.spot else "ondemand"]
         return JoinedNode(
-            slot=machine.slot, address=machine.tailnet_ip, shape=facts.shape,
+            slot=machine.slot, node_addr=machine.tailnet_ip, shape=facts.shape,
             devices=usable(facts.gpus, machine.gpus) if pool.gpus_per_node else (),
             features=tuple(as_word(feature) for feature in features if feature),
-            memory_fraction=settings.slurm.memory_fraction, former_addresses=machine.former_ips,
+            memory_fraction=settings.slurm.memory_fraction, former_node_addrs=machine.former_ips,
         )  # fmt: skip
 
     async def _restart(self) -> None:

@@ -44,7 +44,7 @@ async def tick(small: Small, *, at_s: float, busy: tuple[str, ...] = (), dark: b
         instances={"aws": Fresh(tuple(instance(m) for m in MACHINES), now)},
         tailnet=Fresh(tailnet(*(peer(m) for m in MACHINES)), now),
         slurm=GONE_DARK if dark else Fresh(small.slurm.seen, now),
-        published={m.slot: m.tailnet_ip for m in MACHINES},
+        node_addrs={m.slot: m.tailnet_ip for m in MACHINES},
     )  # fmt: skip
     small.reconciler.tick()
     await small.settle()

@@ -32,7 +32,7 @@ OTHER = replace(
     machine(Phase.READY), name=MachineName("lab-h100-2-zzzzzz"), slot=SlotName("h100-2"), instance_id="i-other",
     tailnet_ip="100.64.0.99", tailnet_id="n-2",
 )  # fmt: skip
-NEW = replace(peer(M), id="n-7", ipv4="100.64.0.77")
+NEW = replace(peer(M), id="n-7", tailnet_ip="100.64.0.77")
 
 
 class Api:
@@ -42,10 +42,10 @@ class Api:
         self.refuses = refuses
         self.given: list[tuple[str, str]] = []
 
-    async def set_address(self, device_id: str, ipv4: str) -> None:
+    async def set_address(self, device_id: str, tailnet_ip: str) -> None:
         if self.refuses:
             raise TailnetError(self.refuses)
-        self.given.append((device_id, ipv4))
+        self.given.append((device_id, tailnet_ip))
 
 
 class House:
@@ -100,26 +100,26 @@ async def test_with_an_api_credential_it_gets_its_address_back(tmp_path: Path) -
 async def test_an_api_that_refuses_its_address_costs_no_more_than_that(tmp_path: Path) -> None:
     house = House(tmp_path, Api("the address is taken"))
     await house.devices.take(M.name, NEW)
-    assert house.get().tailnet_ip == NEW.ipv4
+    assert house.get().tailnet_ip == NEW.tailnet_ip
     assert "the address is taken" in house.events("device")[-1]
     house.small.journal.close()
 
 
 async def test_one_that_comes_with_ever_other_devices_is_not_followed(house: House) -> None:
     for n in range(CHANGES):
-        await house.devices.take(M.name, replace(NEW, id=f"n-7{n}", ipv4=f"100.64.1.{n}"))
+        await house.devices.take(M.name, replace(NEW, id=f"n-7{n}", tailnet_ip=f"100.64.1.{n}"))
     with pytest.raises(JoinRefused) as caught:
-        await house.devices.take(M.name, replace(NEW, id="n-900", ipv4="100.64.2.1"))
+        await house.devices.take(M.name, replace(NEW, id="n-900", tailnet_ip="100.64.2.1"))
     assert (caught.value.code, caught.value.fatal) == ("too_many_devices", False)
     assert [(told.severity, told.machine) for told in house.devices.problems(NOW)] == [("error", M.name)]
     house.small.clock.t_s += DAY_S
-    await house.devices.take(M.name, replace(NEW, id="n-901", ipv4="100.64.2.2"))
+    await house.devices.take(M.name, replace(NEW, id="n-901", tailnet_ip="100.64.2.2"))
     assert house.get().tailnet_id == "n-901"
 
 
 async def test_addresses_that_it_had_are_remembered_but_not_for_ever(house: House) -> None:
     for n in range(20):
-        await house.devices.take(M.name, replace(NEW, id=f"n-7{n}", ipv4=f"100.64.1.{n}"))
+        await house.devices.take(M.name, replace(NEW, id=f"n-7{n}", tailnet_ip=f"100.64.1.{n}"))
     former = house.get().former_ips
     assert len(former) == FORMER_MAX
     assert former[-1] == "100.64.1.18"
@@ -201,10 +201,10 @@ async def test_a_second_machine_with_a_living_machines_device_may_not_join_and_i
 
 def test_an_address_of_a_machine_whose_device_was_deleted_is_waited_for(house: House) -> None:
     with pytest.raises(JoinRefused, match=M.name) as refused:
-        house.devices.check(OTHER.name, replace(peer(OTHER), ipv4=M.tailnet_ip))
+        house.devices.check(OTHER.name, replace(peer(OTHER), tailnet_ip=M.tailnet_ip))
     assert not refused.value.fatal
     house.small.journal.put(replace(M, left_slurm=True), "left", "out of Slurm", NOW)
-    house.devices.check(OTHER.name, replace(peer(OTHER), ipv4=M.tailnet_ip))
+    house.devices.check(OTHER.name, replace(peer(OTHER), tailnet_ip=M.tailnet_ip))
 
 
 # -- what people are told ---------------------------------------------------------------------------------------------

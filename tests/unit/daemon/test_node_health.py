@@ -70,7 +70,7 @@ class World(Small):
         ]
         self.seen = snapshot(
             instances={"aws": Fresh(tuple(instance(m) for m in living), now)}, tailnet=Fresh(tailnet(*devices), now),
-            slurm=Fresh(self.slurm.seen, now), published={m.slot: m.tailnet_ip for m in living if not m.left_slurm},
+            slurm=Fresh(self.slurm.seen, now), node_addrs={m.slot: m.tailnet_ip for m in living if not m.left_slurm},
             reports=dict(self.reports.current),
         )  # fmt: skip
         self.reconciler.tick()

@@ -140,7 +140,7 @@ async def test_force_and_death_do_not_wait(small: Small) -> None:
 
 async def test_another_machines_node_is_not_set_down(small: Small) -> None:
     m = give(small, LEAVING, "IDLE", "DRAIN")
-    small.slurm.set(node(m, "IDLE", address="100.64.9.9"))
+    small.slurm.set(node(m, "IDLE", node_addr="100.64.9.9"))
     await do(small, p.Leave(m.name, "idle", m.slot))
     assert small.slurm.orders == []
     assert small.get(m.name).left_slurm
@@ -172,7 +172,7 @@ async def test_accept_resumes_only_what_meshd_drained(
     small: Small, reason: str, address: str, resumed: bool, phase: Phase
 ) -> None:
     m = small.journal.put(machine(Phase.TESTING), "phase", "given", NOW)
-    small.slurm.set(node(m, "IDLE", "DRAIN", reason=reason, address=address or m.tailnet_ip))
+    small.slurm.set(node(m, "IDLE", "DRAIN", reason=reason, node_addr=address or m.tailnet_ip))
     await do(small, p.MarkReady(m.name, "up"))
     assert bool(small.slurm.orders) is resumed
     assert small.get(m.name).phase is phase

@@ -62,7 +62,7 @@ SLURMS = {"reason_by": "slurm", "reason_at": ago(500)}
         (["DOWN", "FAIL"], {"reason": "to the vendor", "reason_by": "bob"}, Why.BY_PERSON),
         (["IDLE", "DRAIN"], {}, Why.BY_PERSON), (["IDLE", "DRAIN", "INVALID_REG"], {}, Why.INVALID),
         (["IDLE", "DRAIN", "INVALID_REG"], {"reason": "bad fan", "reason_by": "root"}, Why.BY_PERSON),
-        (["IDLE"], {"address": "100.64.9.9"}, Why.ABSENT),
+        (["IDLE"], {"node_addr": "100.64.9.9"}, Why.ABSENT),
     ],
 )  # fmt: skip
 def test_slurms_states_and_reasons(states: list[str], parts: dict[str, Any], verdict: Why | None) -> None:

@@ -34,7 +34,7 @@ def test_it_counts_from_the_first_look_without_a_job() -> None:
     [
         (["ALLOCATED"], {}), (["MIXED"], {}), (["IDLE", "COMPLETING"], {}), (["IDLE"], {"jobs": {"h100-1": "7"}}),
         (["IDLE", "DRAIN"], {}), (["IDLE", "DRAIN"], {"reason": "drained by alice: mine", "reason_by": "slurm"}),
-        (["DOWN"], {"reason": "disk", "reason_by": "alice"}), (["IDLE"], {"address": "100.64.9.9"}),
+        (["DOWN"], {"reason": "disk", "reason_by": "alice"}), (["IDLE"], {"node_addr": "100.64.9.9"}),
         (["MIXED", "DRAIN"], {"reason": "Kill task failed", "reason_by": "slurm"}),
     ],
 )  # fmt: skip

@@ -25,7 +25,7 @@ WANTED = Desired(
 
 
 def test_nothing_is_rented_while_the_head_has_no_ipv4_address() -> None:
-    view = replace(tailnet(), self_ipv4="")
+    view = replace(tailnet(), self_tailnet_ip="")
     made = plan(WANTED, [], snapshot(tailnet=Fresh(view, NOW)), NOW)
     assert not [step for step in made.steps if isinstance(step, RequestMachine)]
     (warning,) = made.warnings
@@ -36,7 +36,7 @@ def test_nothing_is_rented_while_the_head_has_no_ipv4_address() -> None:
 
 def test_a_machine_without_an_address_is_given_back_at_once() -> None:
     m = machine(Phase.BOOTING, age_s=5)
-    without = replace(peer(m), ipv4="")
+    without = replace(peer(m), tailnet_ip="")
     steps = plan(WANTED, [m], around(m, tailnet=Fresh(tailnet(without), NOW)), NOW).steps
     (move,) = [step for step in steps if isinstance(step, Move)]
     assert (move.to, move.failure.startswith(NO_IPV4)) == (Phase.TERMINATING, True)
@@ -58,13 +58,15 @@ def test_one_such_machine_stops_its_pool() -> None:
 def test_the_join_is_refused_for_good() -> None:
     m = machine(Phase.JOINING)
     with pytest.raises(JoinRefused) as caught:
-        check_join(m, replace(peer(m), ipv4=""), FACTS)
+        check_join(m, replace(peer(m), tailnet_ip=""), FACTS)
     assert caught.value.fatal
     check_join(m, peer(m), FACTS)
 
 
 def test_which_machines_the_doctor_names() -> None:
     m = machine(Phase.READY)
-    view: TailnetView = tailnet(replace(peer(m), ipv4=""), replace(peer(m), id="x", hostname="laptop", ipv4=""))
+    view: TailnetView = tailnet(
+        replace(peer(m), tailnet_ip=""), replace(peer(m), id="x", hostname="laptop", tailnet_ip="")
+    )
     assert machines_without_ipv4(view, frozenset({m.name})) == (m.name,)
     assert machines_without_ipv4(tailnet(peer(m)), frozenset({m.name})) == ()

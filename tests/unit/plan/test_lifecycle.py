@@ -63,7 +63,7 @@ DESTROYS = (p.Terminate, p.Leave, p.Drain)
 @pytest.mark.parametrize("age_s", [10.0, LONG])
 def test_with_no_source_at_all_nothing_is_destroyed(phase: Phase, removal: str, age_s: float) -> None:
     seen = snapshot(
-        instances={"aws": GONE_DARK}, offers={"aws": GONE_DARK}, tailnet=GONE_DARK, slurm=GONE_DARK, published={}
+        instances={"aws": GONE_DARK}, offers={"aws": GONE_DARK}, tailnet=GONE_DARK, slurm=GONE_DARK, node_addrs={}
     )
     found = step(machine(phase, age_s=age_s, removal=removal, heartbeat_at=ago(LONG)), seen)
     if phase in {Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING, Phase.TESTING, Phase.READY, Phase.DRAINING}:
@@ -100,7 +100,7 @@ def test_silence_counts_from_when_the_head_can_hear_again() -> None:
 @pytest.mark.parametrize("phase", [Phase.TESTING, Phase.CONFIGURING])
 def test_slurm_away_passes_no_deadline(phase: Phase) -> None:
     m = machine(phase, age_s=LONG)
-    assert step(m, around(m, slurm=GONE_DARK, published={})) is None
+    assert step(m, around(m, slurm=GONE_DARK, node_addrs={})) is None
 
 
 @pytest.mark.parametrize("at", [ago(600), ago(-600)])
@@ -146,7 +146,7 @@ def test_a_deleted_device_is_written_down_and_ends_nothing(phase: Phase) -> None
     m = machine(phase, tailnet_id="n-old", munge_ok=False, heartbeat_at=ago(LONG))
     for states, jobs in ((("MIXED",), {m.slot: "7"}), (("DOWN", "NOT_RESPONDING"), {m.slot: "7"})):
         ours = slurm(node(m, *states, "DRAIN", reason="meshd: x"), jobs=jobs)
-        seen = around(m, slurm=Fresh(ours, NOW), published={}, tailnet=Fresh(tailnet(), NOW))
+        seen = around(m, slurm=Fresh(ours, NOW), node_addrs={}, tailnet=Fresh(tailnet(), NOW))
         found = step(m, seen)
         if phase is Phase.TESTING and "MIXED" in states:
             assert isinstance(found, p.MarkReady)
@@ -374,8 +374,8 @@ def test_booting_is_seen_or_given_up() -> None:
 
 def test_configuring_goes_on_in_order() -> None:
     m = machine(Phase.CONFIGURING)
-    assert isinstance(step(m, around(m, published={m.slot: m.tailnet_ip})), p.RecordPublished)
-    assert step(m, around(m, published={m.slot: "100.64.9.9"})) is None, "another machine's line"
+    assert isinstance(step(m, around(m, node_addrs={m.slot: m.tailnet_ip})), p.RecordPublished)
+    assert step(m, around(m, node_addrs={m.slot: "100.64.9.9"})) is None, "another machine's line"
     ready = replace(m, munge_ok=True, line_published=True)
     assert isinstance(step(ready, around(ready)), p.StartSlurmd)
     assert to(step(replace(ready, slurmd_started=True), around(ready))) is Phase.TESTING
@@ -402,7 +402,7 @@ def test_testing_is_accepted_or_given_up() -> None:
     assert to(step(m, around(m, "IDLE", "INVALID_REG", "DRAIN"))) is Phase.DRAINING, "up, and refused all the same"
     assert step(m, around(m, "DOWN", "NOT_RESPONDING")) is None
     assert to(step(m, around(m, "DOWN", "INVALID_REG"))) is Phase.DRAINING
-    other = around(m, slurm=Fresh(slurm(node(m, "IDLE", address="100.64.9.9")), NOW))
+    other = around(m, slurm=Fresh(slurm(node(m, "IDLE", node_addr="100.64.9.9")), NOW))
     assert step(m, other) is None, "another machine's node says nothing of this one"
     old = machine(Phase.TESTING, age_s=LONG)
     assert to(step(old, around(old, "UNKNOWN"))) is Phase.DRAINING
@@ -462,15 +462,15 @@ def test_by_force() -> None:
 def test_terminating_waits_for_its_line_then_asks_for_ever() -> None:
     m = machine(Phase.TERMINATING, tailnet_ip="100.64.0.2", line_published=True)
     assert step(m, around(m, "DOWN", "DRAIN")) is None
-    assert isinstance(step(m, around(m, published={})), p.Terminate)
+    assert isinstance(step(m, around(m, node_addrs={})), p.Terminate)
     assert isinstance(step(replace(m, phase_since=ago(90)), around(m, "DOWN", "DRAIN")), p.Terminate)
     asked = replace(m, marks={"terminate_called": ago(5)})
-    assert step(asked, around(m, published={})) is None
+    assert step(asked, around(m, node_addrs={})) is None
     again = replace(m, marks={"terminate_called": ago(20)})
-    assert isinstance(step(again, around(m, published={})), p.Terminate)
-    assert to(step(replace(again, phase_since=ago(LONG)), around(m, published={}))) is Phase.LOST
+    assert isinstance(step(again, around(m, node_addrs={})), p.Terminate)
+    assert to(step(replace(again, phase_since=ago(LONG)), around(m, node_addrs={}))) is Phase.LOST
     lost = replace(again, phase=Phase.LOST, phase_since=ago(LONG))
-    assert isinstance(step(lost, around(m, published={})), p.Terminate)
+    assert isinstance(step(lost, around(m, node_addrs={})), p.Terminate)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def decided(
         offers={"aws": Fresh((OFFER,), NOW)},
         tailnet=Fresh(TailnetView("100.64.0.1", "head", addresses is not None, (), peers), NOW),
         slurm=Fresh(SlurmView("24.11.5", nodes, jobs), NOW) if slurm else gone,
-        published=dict(lines),
+        node_addrs=dict(lines),
     )
     targets = {} if target is None else {"h100": Target("h100", target)}
     return plan(Desired("lab", {"h100": POOL}, targets, Policy()), [], snapshot, NOW)
@@ -64,7 +64,7 @@ def test_the_machine_behind_a_slot_is_adopted_with_its_address_even_when_nobody_
     for target in (None, 0, 1):
         found = decided([OLD], {OLD: "100.64.0.5"}, lines=LINE, busy=True, target=target)
         (adopt,) = [step for step in found.steps if isinstance(step, AdoptOrphan)]
-        assert (adopt.slot, adopt.address, adopt.offer) == ("h100-1", "100.64.0.5", OFFER)
+        assert (adopt.slot, adopt.tailnet_ip, adopt.offer) == ("h100-1", "100.64.0.5", OFFER)
 
 
 def test_of_two_for_one_slot_the_one_behind_it_is_adopted_and_the_other_ended() -> None:

@@ -66,9 +66,9 @@ def test_not_while_it_may_be_behind_a_slot_at_work() -> None:
     busy = Fresh(slurm(node(LOST, "ALLOCATED"), jobs={"h100-3": "7"}), NOW)
     here = Fresh(tailnet(peer(LOST)), NOW)
     line = {"h100-3": LOST.tailnet_ip}
-    assert steps(other, seen={"slurm": busy, "tailnet": here, "published": line}) == []
-    assert steps(other, seen={"slurm": GONE_DARK, "tailnet": here, "published": line}) == []
-    assert steps(other, seen={"slurm": busy, "tailnet": GONE_DARK, "published": line}) == []
+    assert steps(other, seen={"slurm": busy, "tailnet": here, "node_addrs": line}) == []
+    assert steps(other, seen={"slurm": GONE_DARK, "tailnet": here, "node_addrs": line}) == []
+    assert steps(other, seen={"slurm": busy, "tailnet": GONE_DARK, "node_addrs": line}) == []
 
 
 def test_ended_ones_and_stale_listings_are_nothing() -> None:
@@ -83,7 +83,7 @@ def test_one_that_is_off_or_ill_costs_and_is_ended(state: InstanceState) -> None
     off = replace(STRAY, state=state)
     lost = Fresh(slurm(node(LOST, "ALLOCATED", "NOT_RESPONDING"), jobs={"h100-3": "7"}), NOW)
     away = Fresh(tailnet(replace(peer(LOST), online=False)), NOW)
-    here = {"tailnet": away, "published": {"h100-3": LOST.tailnet_ip}, "slurm": lost}
+    here = {"tailnet": away, "node_addrs": {"h100-3": LOST.tailnet_ip}, "slurm": lost}
     for gpus, seen in ((None, {}), (3, {}), (3, here), (0, {"slurm": GONE_DARK})):
         (found,) = steps(stray=off, gpus=gpus, seen=seen)
         assert isinstance(found, p.TerminateOrphan), "nothing runs on it, whatever its slot does"
@@ -96,7 +96,7 @@ def test_one_that_works_whatever_its_cloud_says_is_taken_over(state: InstanceSta
     busy = Fresh(slurm(node(LOST, "ALLOCATED"), jobs={"h100-3": "7"}), NOW)
     for online in (True, False):
         seen_by_tailnet = Fresh(tailnet(replace(peer(LOST), online=online)), NOW)
-        here = {"tailnet": seen_by_tailnet, "published": {"h100-3": LOST.tailnet_ip}, "slurm": busy}
+        here = {"tailnet": seen_by_tailnet, "node_addrs": {"h100-3": LOST.tailnet_ip}, "slurm": busy}
         (found,) = steps(stray=off, gpus=3, seen=here)
         assert isinstance(found, p.AdoptOrphan), "a job runs on it"
     dark = {"slurm": GONE_DARK, "tailnet": GONE_DARK}

@@ -42,7 +42,7 @@ def seen(*nodes: tuple[Machine, list[str], dict[str, Any]], jobs: dict[str, str]
         instances={"aws": Fresh(tuple(instance(m) for m in machines), NOW)},
         tailnet=Fresh(tailnet(*(peer(m) for m in machines)), NOW),
         slurm=Fresh(slurm(*(node(m, *states, **parts) for m, states, parts in nodes), jobs=jobs), NOW),
-        published={m.slot: m.tailnet_ip for m in machines}, reports={**told, **(reports or {})},
+        node_addrs={m.slot: m.tailnet_ip for m in machines}, reports={**told, **(reports or {})},
     )  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def test_not_under_a_job_whoever_tells_of_it() -> None:
 def test_never_a_persons_node_and_never_one_that_is_only_silent() -> None:
     for noted, states, parts in (
         (Why.BY_PERSON, ["IDLE", "DRAIN"], MINE), (Why.BY_PERSON, ["DOWN"], {"reason": "bad fan", "reason_by": "bob"}),
-        (Why.MAINTENANCE, ["IDLE", "MAINTENANCE"], {}), (Why.ABSENT, ["IDLE"], {"address": "100.64.9.9"}),
+        (Why.MAINTENANCE, ["IDLE", "MAINTENANCE"], {}), (Why.ABSENT, ["IDLE"], {"node_addr": "100.64.9.9"}),
     ):  # fmt: skip
         assert replaced((ready(noted=noted, since_s=1e6), states, parts), FIT) == []
     assert replaced((ready(noted=Why.SILENT, heartbeat_at=ago(1e6)), ["IDLE"], {}), FIT) == []

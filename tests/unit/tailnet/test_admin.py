@@ -128,7 +128,7 @@ async def test_a_revoked_an_invalid_and_a_forgotten_key(admin: TailscaleAdmin, a
 async def test_devices(admin: TailscaleAdmin, api: Api) -> None:
     api.will(200, {"devices": [DEVICE]})
     (device,) = await admin.list_devices()
-    assert (device.id, device.ipv4, device.expires) == ("nABC", "100.1.2.3", None)
+    assert (device.id, device.tailnet_ip, device.expires) == ("nABC", "100.1.2.3", None)
     assert device.last_seen is not None and device.last_seen.year == 2026
 
 

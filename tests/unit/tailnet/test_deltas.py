@@ -11,7 +11,7 @@ from meshd.tailnet.deltas import apply, parse_delta
 from meshd.tailnet.status import TailnetTable, parse_status
 
 Recording = Callable[[str], str]
-EMPTY = TailnetTable(backend="", self_online=False, self_id="", self_ipv4="")
+EMPTY = TailnetTable(backend="", self_online=False, self_id="", self_tailnet_ip="")
 
 
 def without_paths(table: TailnetTable) -> TailnetTable:
@@ -32,7 +32,7 @@ def test_the_recorded_bus_leads_to_the_recorded_statuses(recording: Recording) -
 
 def test_the_first_message_is_whole_and_asks_for_nothing(recording: Recording) -> None:
     table, resync = apply(EMPTY, parse_delta(recording("bus.jsonl").splitlines()[0]))
-    assert table.self_ipv4 == "100.64.0.1" and table.healthy and not resync
+    assert table.self_tailnet_ip == "100.64.0.1" and table.healthy and not resync
 
 
 def test_a_quiet_message_is_empty() -> None:

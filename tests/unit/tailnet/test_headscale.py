@@ -169,7 +169,7 @@ async def test_nodes(admin: HeadscaleAdmin, server: FakeHeadscale) -> None:
         }
     )  # fmt: skip
     (device,) = await admin.list_devices()
-    assert (device.id, device.ipv4, device.tags, device.ephemeral) == ("4", "100.64.0.4", ("tag:gpu",), True)
+    assert (device.id, device.tailnet_ip, device.tags, device.ephemeral) == ("4", "100.64.0.4", ("tag:gpu",), True)
     with pytest.raises(TailnetRefused, match=r"node.expiry: 0"):
         await admin.disable_key_expiry("4")
     with pytest.raises(TailnetRefused, match="no call"):

@@ -21,7 +21,7 @@ async def api(tailscaled: Any) -> AsyncIterator[LocalApi]:
 
 
 async def test_status_and_whois(api: LocalApi, tailscaled: Any, recording: Callable[[str], str]) -> None:
-    assert (await api.status()).self_ipv4 == "100.64.0.1"
+    assert (await api.status()).self_tailnet_ip == "100.64.0.1"
     assert tailscaled.hosts == ["local-tailscaled.sock"]
     tailscaled.answers["whois"] = (200, recording("whois.json"))
     assert (await api.whois("100.64.0.2:6818")).id == "nMINI00002"

@@ -14,9 +14,9 @@ Recording = Callable[[str], str]
 
 def test_a_running_tailnet(recording: Recording) -> None:
     view = parse_status(recording("direct.json")).view()
-    assert (view.self_ipv4, view.self_id, view.healthy, view.problems) == ("100.64.0.1", "nMINI00001", True, ())
+    assert (view.self_tailnet_ip, view.self_id, view.healthy, view.problems) == ("100.64.0.1", "nMINI00001", True, ())
     peer = view.peers["nMINI00002"]
-    assert (peer.hostname, peer.ipv4) == ("gpu-b", "100.64.0.2")
+    assert (peer.hostname, peer.tailnet_ip) == ("gpu-b", "100.64.0.2")
     assert (peer.online, peer.path, peer.tags) == (True, "direct 10.78.0.3:41641", ("tag:gpu",))
     assert peer.last_seen is None and peer.key_expiry is None and not peer.expired
 
@@ -38,7 +38,7 @@ def test_a_re_authenticated_peer_keeps_its_id_and_address(recording: Recording) 
     keys = [{k for k, p in s["Peer"].items() if p["HostName"] == "gpu-b"} for s in (before, after)]
     assert keys[0] != keys[1]
     peers = [parse_status(s).peers["nMINI00002"] for s in (before, after)]
-    assert peers[0].ipv4 == peers[1].ipv4
+    assert peers[0].tailnet_ip == peers[1].tailnet_ip
 
 
 def test_an_expired_peer_may_be_online(recording: Recording) -> None:
@@ -112,7 +112,7 @@ def test_rubbish_is_survived() -> None:
     }
     table = parse_status(status)
     assert set(table.peers) == {"n1"} and not table.self_online
-    assert table.peers["n1"].ipv4 == "" and not table.peers["n1"].online and table.ids == {}
+    assert table.peers["n1"].tailnet_ip == "" and not table.peers["n1"].online and table.ids == {}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense", "{}", '"secret-value"'])
@@ -124,7 +124,7 @@ def test_no_status_is_an_error_and_not_an_empty_tailnet(text: str) -> None:
 
 def test_whois(recording: Recording) -> None:
     peer = parse_whois(recording("whois.json"))
-    assert (peer.id, peer.hostname, peer.ipv4, peer.online, peer.tags) == (
+    assert (peer.id, peer.hostname, peer.tailnet_ip, peer.online, peer.tags) == (
         "nMINI00002",
         "gpu-b",
         "100.64.0.2",
