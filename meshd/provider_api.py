@@ -135,15 +135,6 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferQuery:
-    """Which offers are of interest. Empty fields do not constrain."""
-
-    gpu: str = ""
-    gpus: int | None = None
-    spot: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """One machine to rent.
 
@@ -218,8 +209,8 @@ class Provider(Protocol):
         """What this cloud can do; constant."""
         ...
 
-    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
-        """Everything that can be rented and matches, in no order."""
+    async def offers(self) -> Sequence[Offer]:
+        """Everything that can be rented with these settings, in no order."""
         ...
 
     async def launch(self, request: LaunchRequest) -> Instance:

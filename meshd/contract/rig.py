@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 import pytest
 
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind, When
-from meshd.provider_api import MachineKind, Offer, OfferQuery, Provider
+from meshd.provider_api import MachineKind, Offer, Provider
 
 NOT_COVERED = "not covered: "
 DOES_NOT_APPLY = "does not apply: "
@@ -47,7 +47,8 @@ class Rig(ABC):
     Attributes:
         name: the adapter's name.
         label: the name in the report, for several rigs of one adapter; "" for `name`.
-        gpu: a query that finds offers with free capacity. The stand-in has several types, one with several GPUs.
+        gpu, gpus, spot: which offers the cases rent: model, GPUs per machine, and whether spot (None: either). The
+            stand-in has free capacity for them.
         secrets: texts that may appear nowhere: the credential, and parts of it.
         secret_setting: the setting that holds the credential; the same name with `_file` names a file with it. "" for
             none.
@@ -65,7 +66,9 @@ class Rig(ABC):
 
     name: str
     label: str = ""
-    gpu: OfferQuery = OfferQuery(gpu="h100", gpus=1)
+    gpu: str = "h100"
+    gpus: int = 1
+    spot: bool | None = None
     secrets: tuple[str, ...] = ()
     secret_setting: str = ""
     bad_settings: Mapping[str, Any] = {"no_such_key": 1}

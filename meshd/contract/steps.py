@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from meshd import gpus
 from meshd.contract.rig import CloudMachine, Rig
 from meshd.errors import Transient
 from meshd.provider_api import Instance, LaunchRequest, Offer, Provider
@@ -23,9 +24,19 @@ def request(offer: Offer, token: str = TOKEN, user_data: str = USER_DATA) -> Lau
     return LaunchRequest(token, CLUSTER, offer, user_data, {"meshd-cluster": CLUSTER, "meshd-pool": "h100"})
 
 
+async def rentable(rig: Rig, provider: Provider, *, spot: bool | None = None) -> list[Offer]:
+    """The offers that the rig wants rented; `spot` overrides the rig's own."""
+    wanted = rig.spot if spot is None else spot
+    return [
+        offer
+        for offer in await provider.offers()
+        if gpus.matches(rig.gpu, offer.gpu) and offer.gpus == rig.gpus and wanted in (None, offer.spot)
+    ]
+
+
 async def launched(rig: Rig, provider: Provider, token: str = TOKEN) -> Instance:
     """Launch one machine and wait until the cloud has it."""
-    offers = await provider.offers(rig.gpu)
+    offers = await rentable(rig, provider)
     instance = await provider.launch(request(offers[0], token))
     await rig.settle()
     return instance

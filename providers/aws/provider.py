@@ -12,14 +12,12 @@ from meshd.provider_api import (
     InstanceState,
     LaunchRequest,
     Offer,
-    OfferQuery,
     ProviderCapabilities,
     ProviderContext,
     ProviderName,
 )
 from providers._fresh import Freshness
 from providers._gather import all_of
-from providers._offers import matches
 from providers._prices import Prices, shipped
 from providers._settings import parse
 from providers._userdata import check_user_data
@@ -74,10 +72,9 @@ class AwsProvider:
             user_data_private=False,
         )
 
-    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+    async def offers(self) -> Sequence[Offer]:
         """Types in zones with their prices; `available` is None, since EC2 does not tell."""
-        wants_spot = self._settings.spot and query.spot is not False
-        return [offer for offer in await self._catalogue.offers(spot=wants_spot) if matches(offer, query)]
+        return await self._catalogue.offers(spot=self._settings.spot)
 
     async def launch(self, request: LaunchRequest) -> Instance:
         """RunInstances with the machine's name as client token.

@@ -26,9 +26,9 @@ class Catalogue:
         """The price of a machine; None when it is not known."""
         return price_of(instance_type, region, self._settings, self._prices, spot=spot)
 
-    async def offers(self, *, spot: bool) -> list[Offer]:
-        """On-demand offers of every type with a known price, and spot offers when `spot`."""
-        return to_offers(await self.types(), self._settings, self._prices, spot=spot)
+    async def offers(self) -> list[Offer]:
+        """On-demand offers of every type with a known price, and spot offers where the settings want them."""
+        return to_offers(await self.types(), self._settings, self._prices)
 
     async def types(self) -> list[MachineType]:
         """The machine types of the settings, in each of their zones."""

@@ -14,14 +14,12 @@ from meshd.provider_api import (
     InstanceState,
     LaunchRequest,
     Offer,
-    OfferQuery,
     ProviderCapabilities,
     ProviderContext,
     ProviderName,
 )
 from providers._fresh import Freshness
 from providers._gather import all_of
-from providers._offers import matches
 from providers._prices import Prices, shipped
 from providers._settings import parse
 from providers._userdata import check_user_data
@@ -88,10 +86,9 @@ class GceProvider:
             user_data_private=False,
         )
 
-    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+    async def offers(self) -> Sequence[Offer]:
         """Types in zones with their prices; `available` is None, since Google does not tell."""
-        wants_spot = self._settings.spot and query.spot is not False
-        return [offer for offer in await self._catalogue.offers(spot=wants_spot) if matches(offer, query)]
+        return await self._catalogue.offers()
 
     async def launch(self, request: LaunchRequest) -> Instance:
         """instances.insert, and then for a while its operation: only there Google tells that it has no capacity.

@@ -156,9 +156,9 @@ def price_of(name: str, region: str, settings: GceSettings, prices: Prices, *, s
     return replace(older, usd_per_hour=round(machine.usd_per_hour + int(attached[3]) * card.usd_per_hour, 5))
 
 
-def to_offers(kinds: Iterable[MachineType], settings: GceSettings, prices: Prices, *, spot: bool) -> list[Offer]:
+def to_offers(kinds: Iterable[MachineType], settings: GceSettings, prices: Prices) -> list[Offer]:
     """One offer for each type, zone and way to rent with a known price. Google does not tell what is free."""
-    ways = (False, True) if spot else (False,)
+    ways = (False, True) if settings.spot else (False,)
     priced = (
         (kind, way, price_of(kind.name, region_of(kind.zone), settings, prices, spot=way))
         for kind in kinds

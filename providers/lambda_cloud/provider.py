@@ -12,13 +12,11 @@ from meshd.provider_api import (
     InstanceState,
     LaunchRequest,
     Offer,
-    OfferQuery,
     ProviderCapabilities,
     ProviderContext,
     ProviderName,
 )
 from providers._fresh import Freshness
-from providers._offers import matches
 from providers._remembered import Remembered
 from providers._settings import parse
 from providers._userdata import check_user_data
@@ -68,10 +66,9 @@ class LambdaProvider:
             user_data_private=False,
         )
 
-    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+    async def offers(self) -> Sequence[Offer]:
         """Types by region, with today's price and whether there is room."""
-        offers = to_offers(await self._api.instance_types(), self._settings, self._now())
-        return [offer for offer in offers if matches(offer, query)]
+        return to_offers(await self._api.instance_types(), self._settings, self._now())
 
     async def launch(self, request: LaunchRequest) -> Instance:
         """Launch one machine, named and tagged by its token.

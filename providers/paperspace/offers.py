@@ -7,8 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from meshd.errors import InvalidRequest
-from meshd.provider_api import Offer, OfferQuery, PriceSource
-from providers._offers import matches
+from meshd.provider_api import Offer, PriceSource
 from providers.paperspace.catalogue import Catalogue, MachineType
 from providers.paperspace.errors import PAPERSPACE
 from providers.paperspace.settings import PaperspaceSettings
@@ -69,20 +68,19 @@ def wanted_template(
 
 
 def candidates(
-    catalogue: Catalogue, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings, query: OfferQuery
+    catalogue: Catalogue, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings
 ) -> list[Offer]:
-    """All offers that the settings and the query mean and that a template can start, not yet asked for room.
+    """All offers that the settings want and a template can start. `available` is not filled in yet.
 
     A price of the settings stands in for the shipped one: the vendor's API tells none.
     """
     types = [kind for kind in catalogue.types.values() if _is_wanted(kind, templates, settings)]
-    offers = (
+    return [
         _offer(kind, region, catalogue, settings)
         for kind in types
         for region in settings.regions
         if region in kind.regions
-    )
-    return [offer for offer in offers if matches(offer, query)]
+    ]
 
 
 def _is_wanted(kind: MachineType, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings) -> bool:

@@ -14,7 +14,6 @@ from meshd.provider_api import (
     InstanceState,
     LaunchRequest,
     Offer,
-    OfferQuery,
     ProviderCapabilities,
     ProviderContext,
     ProviderName,
@@ -72,9 +71,9 @@ class PaperspaceProvider:
         """
         return ProviderCapabilities(tags=False, user_data_max_b=USER_DATA_MAX_B, user_data_private=False)
 
-    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+    async def offers(self) -> Sequence[Offer]:
         """Types by region, with the shipped or the settings' price, and whether there is room."""
-        found = candidates(self._catalogue, await self._os_templates("offers"), self._settings, query)
+        found = candidates(self._catalogue, await self._os_templates("offers"), self._settings)
         room = await all_of(self._api.available(offer.instance_type, offer.region) for offer in found)
         return [replace(offer, available=free) for offer, free in zip(found, room, strict=True)]
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from meshd.gpus import normalise
-from meshd.provider_api import Offer, OfferQuery
+from meshd.provider_api import Offer
 from providers.runpod.mapping import ANYWHERE, RUNPOD
 from providers.runpod.names import PodKind
 from providers.runpod.settings import RunpodSettings
@@ -16,17 +16,16 @@ from providers.runpod.settings import RunpodSettings
 _LEVELS = {"NONE": False, "LOW": True, "MEDIUM": True, "HIGH": True}
 
 
-def gpu_questions(query: OfferQuery, settings: RunpodSettings) -> list[tuple[str, int]]:
+def gpu_questions(settings: RunpodSettings) -> list[tuple[str, int]]:
     """What to ask the GPU catalogue: (tier, GPUs), since free capacity is told per tier and count."""
-    if (query.spot and not settings.spot) or not settings.gpu_types:
+    if not settings.gpu_types:
         return []
-    counts = [count for count in dict.fromkeys(settings.gpu_counts) if query.gpus in (None, count)]
-    return [(cloud, count) for cloud in dict.fromkeys(settings.clouds) for count in counts]
+    return [(cloud, count) for cloud in dict.fromkeys(settings.clouds) for count in dict.fromkeys(settings.gpu_counts)]
 
 
-def cpu_questions(query: OfferQuery, settings: RunpodSettings) -> list[int]:
+def cpu_questions(settings: RunpodSettings) -> list[int]:
     """What to ask the CPU catalogue: vCPUs. CPU pods are in the secure cloud only."""
-    if query.spot or query.gpu or query.gpus or not settings.cpu_types or "secure" not in settings.clouds:
+    if not settings.cpu_types or "secure" not in settings.clouds:
         return []
     return list(dict.fromkeys(settings.cpu_vcpus))
 

@@ -13,14 +13,12 @@ from meshd.provider_api import (
     LaunchRequest,
     MachineKind,
     Offer,
-    OfferQuery,
     ProviderCapabilities,
     ProviderContext,
     ProviderName,
 )
 from providers._fresh import Freshness
 from providers._gather import all_of
-from providers._offers import matches
 from providers._permissions import Probe, lacking, must_lack_nothing
 from providers._settings import parse
 from providers._userdata import check_user_data
@@ -74,21 +72,21 @@ class RunpodProvider:
             foreign_hosts="community" in self._settings.clouds,
         )
 
-    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+    async def offers(self) -> Sequence[Offer]:
         """Pods by data centre, with today's price; RunPod's stock is a hint, a create may be refused all the same."""
         answers = await all_of(
             [
-                *(self._gpus(cloud, count, query) for cloud, count in gpu_questions(query, self._settings)),
-                *(self._cpus(vcpus) for vcpus in cpu_questions(query, self._settings)),
+                *(self._gpus(cloud, count) for cloud, count in gpu_questions(self._settings)),
+                *(self._cpus(vcpus) for vcpus in cpu_questions(self._settings)),
             ]
         )
-        return [offer for offers in answers for offer in offers if matches(offer, query)]
+        return [offer for offers in answers for offer in offers]
 
-    async def _gpus(self, cloud: str, count: int, query: OfferQuery) -> list[Offer]:
+    async def _gpus(self, cloud: str, count: int) -> list[Offer]:
         types = await self._api.gpu_types(cloud, count)
         on_demand = gpu_offers(types, cloud, count, self._settings, self._now())
         places = bid_places(on_demand)
-        if self._spot is None or query.spot is False or not places:
+        if self._spot is None or not places:
             return on_demand
         return [*on_demand, *spot_offers(on_demand, await self._spot.bids(cloud, count, places), self._settings)]
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from meshd.provider_api import OfferQuery
 from tests.bench.report import Row, report
 
 KEY = "bench-key"
@@ -42,9 +41,7 @@ async def _measure(tables: dict[str, Any]) -> dict[str, float]:
     found = {"import_s": time.perf_counter() - began_s, "import_mib": rss_mib()}
     looked_s = time.perf_counter()
     for _ in range(2):
-        await asyncio.gather(
-            *(p.offers(OfferQuery()) for p in providers.values()), *(p.list() for p in providers.values())
-        )
+        await asyncio.gather(*(p.offers() for p in providers.values()), *(p.list() for p in providers.values()))
         found.setdefault("look_s", time.perf_counter() - looked_s)
     found |= {"cpu_s": time.process_time() - cpu_s, "rss_mib": rss_mib()}
     for provider in providers.values():

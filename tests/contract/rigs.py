@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ from meshd.contract.rig import CloudMachine, Rig, not_covered
 from meshd.daemon.providers.guards import Guards
 from meshd.obs.metrics import Metrics
 from meshd.price_list import PriceList
-from meshd.provider_api import MachineKind, Offer, OfferQuery, Provider, ProviderContext, ProviderFactory
+from meshd.provider_api import MachineKind, Offer, Provider, ProviderContext, ProviderFactory
 from meshd.runtime.clock import SystemClock
 from providers.aws.provider import create as create_aws
 from providers.gce.provider import create as create_gce
@@ -28,7 +27,6 @@ from tests.live import live_settings
 
 FetchedPrices = Callable[[], PriceList | None]
 SECRET = "s3cr3t-key-that-must-never-show"
-GPU = OfferQuery(gpu="h100", gpus=1)
 NOBODY = "http://127.0.0.1:9"
 
 
@@ -48,7 +46,6 @@ class ManualClock:
 class SandboxRig(Rig):
     """An adapter on one of the sandbox's clouds, with hollow machines."""
 
-    gpu = GPU
     secrets = (SECRET,)
     secret_setting = "api_key"
     bad_settings: ClassVar[Mapping[str, Any]] = {"no_such_key": 1, "call_timeout_s": -1}
@@ -196,7 +193,7 @@ class RunpodSpotRig(RunpodRig):
     """RunPod with spot pods, and those alone are rented: by the vendor's own SDK."""
 
     label = "runpod, spot"
-    gpu = replace(GPU, spot=True)
+    spot = True
     permissions = (*RunpodRig.permissions, "POST /graphql")
 
     def extra(self) -> dict[str, Any]:
@@ -259,6 +256,12 @@ class GuardedRig(LambdaRig):
 
 
 RIGS: dict[str, type[SandboxRig]] = {rig.name: rig for rig in (AwsRig, LambdaRig, PaperspaceRig, RunpodRig, GceRig)}
+
+
+async def h100_offers(provider: Provider, *, gpus: int = 1, spot: bool | None = None) -> list[Offer]:
+    """Offers of machines with H100s."""
+    found = [offer for offer in await provider.offers() if offer.gpu.startswith("h100")]
+    return [offer for offer in found if offer.gpus == gpus and spot in (None, offer.spot)]
 
 
 async def build(name: str, stack: AsyncExitStack) -> SandboxRig:

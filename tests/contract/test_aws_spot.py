@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -11,20 +10,18 @@ from meshd.contract.faults import FaultKind
 from meshd.contract.steps import TOKEN, request
 from meshd.errors import NoCapacity, ProviderError, QuotaExceeded
 from meshd.provider_api import InstanceState, Offer, Provider
-from tests.contract.rigs import GPU, AwsRig
-
-SPOT = replace(GPU, spot=True)
+from tests.contract.rigs import AwsRig, h100_offers
 
 
 async def _cheapest(provider: Provider) -> Offer:
-    return min(await provider.offers(SPOT), key=lambda offer: offer.usd_per_hour)
+    return min(await h100_offers(provider, spot=True), key=lambda offer: offer.usd_per_hour)
 
 
 async def test_each_zone_has_its_price_and_all_are_below_the_on_demand_price() -> None:
     async with AwsRig() as rig:
         provider = rig.make()
-        on_demand = {(o.zone, o.instance_type): o.usd_per_hour for o in await provider.offers(replace(GPU, spot=False))}
-        spot = {(o.zone, o.instance_type): o.usd_per_hour for o in await provider.offers(SPOT)}
+        on_demand = {(o.zone, o.instance_type): o.usd_per_hour for o in await h100_offers(provider, spot=False)}
+        spot = {(o.zone, o.instance_type): o.usd_per_hour for o in await h100_offers(provider, spot=True)}
     assert len(set(spot.values())) > 1
     assert set(spot) <= set(on_demand)
     # The older price and the one of Windows, both dearer than half of the on-demand price, are not taken.

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 
 from meshd.contract.steps import launched
-from tests.contract.rigs import GPU, build
+from tests.contract.rigs import build, h100_offers
 
 
 async def test_admin_api() -> None:
@@ -42,10 +42,10 @@ async def test_admin_api() -> None:
         assert (await call("GET", "/faults"))["faults"] == []
 
         await call("PUT", "/clouds/lambda/capacity", {"instance_type": "*", "place": "us-east-1", "machines": 0})
-        assert "us-east-1" not in {offer.region for offer in await provider.offers(GPU)}
+        assert "us-east-1" not in {offer.region for offer in await h100_offers(provider)}
         await call("PUT", "/clouds/lambda/capacity", {"instance_type": "*", "place": "us-east-1", "machines": None})
         await call("PUT", "/clouds/lambda/types/gpu_1x_h100_sxm5", {"cents_per_hour": 111, "regions": ["us-east-1"]})
-        cheap = [o for o in await provider.offers(GPU) if o.instance_type == "gpu_1x_h100_sxm5"]
+        cheap = [o for o in await h100_offers(provider) if o.instance_type == "gpu_1x_h100_sxm5"]
         assert [(offer.region, offer.usd_per_hour) for offer in cheap] == [("us-east-1", 1.11)]
         limits = await call("PUT", "/clouds/lambda/limits", {"launch_spacing_s": 12})
         assert limits == {"call_spacing_s": 0.0, "launch_spacing_s": 12.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshd.contract.faults import FaultKind
-from meshd.contract.steps import request
+from meshd.contract.steps import rentable, request
 from meshd.model.machine import FailureCause
 from meshd.plan.failure_rules import cause_of_end
 from meshd.provider_api import InstanceState
@@ -20,7 +20,7 @@ KINDS = [(FaultKind.NO_CAPACITY, FailureCause.NO_CAPACITY), (FaultKind.QUOTA, Fa
 async def test_gce_tells_it_only_when_asked_for_the_machine(kind: FaultKind, cause: FailureCause) -> None:
     async with GceRig() as rig:
         provider = rig.make(insert_wait_s=0)
-        (offer, *_) = await provider.offers(rig.gpu)
+        (offer, *_) = await rentable(rig, provider)
         rig.inject(kind, "launch")
         accepted = await provider.launch(request(offer))
         assert accepted.state is InstanceState.BOOTING

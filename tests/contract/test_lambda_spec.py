@@ -11,7 +11,7 @@ from jsonschema import ValidationError
 from meshd.contract.faults import FaultKind
 from meshd.contract.steps import request, running
 from meshd.errors import ProviderError
-from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
+from meshd.provider_api import Instance, InstanceId, InstanceState
 from tests.contract.recorder import Exchange, OpenApi, Recorder, recording
 from tests.contract.rigs import SECRET, SandboxRig
 
@@ -39,7 +39,7 @@ async def test_whole_life_of_a_machine(recorded: tuple[SandboxRig, Recorder, str
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, image_family="lambda-stack-24-04", tags={"team": "physics"})
     await provider.check()
-    await provider.offers(OfferQuery())
+    await provider.offers()
     instance = await running(rig, provider)
     await provider.list()
     await provider.terminate(instance)
@@ -56,7 +56,7 @@ async def test_whole_life_of_a_machine(recorded: tuple[SandboxRig, Recorder, str
 async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: FaultKind) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url)
-    offer = (await provider.offers(OfferQuery(gpus=1)))[0]
+    offer = next(offer for offer in await provider.offers() if offer.gpus == 1)
     rig.inject(kind, "launch")
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
@@ -70,7 +70,7 @@ async def test_unknown_machine_and_unknown_key(recorded: tuple[SandboxRig, Recor
     provider = rig.make(base_url=url, ssh_key_name="nobody")
     with pytest.raises(ProviderError):
         await provider.get(Instance(provider.name, InstanceId("f" * 32), "", InstanceState.UNKNOWN))
-    offer = (await provider.offers(OfferQuery(gpus=1)))[0]
+    offer = next(offer for offer in await provider.offers() if offer.gpus == 1)
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
     for exchange in recorder.exchanges:

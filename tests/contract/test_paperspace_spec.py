@@ -16,9 +16,9 @@ from deploy.sandbox.clouds.server import CloudServer
 from meshd.contract.faults import FaultKind, When
 from meshd.contract.steps import USER_DATA, launched, request, running
 from meshd.errors import InvalidRequest, NoCapacity, ProviderError, Transient, Uncertain
-from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery, Provider
+from meshd.provider_api import Instance, InstanceId, InstanceState, Provider
 from tests.contract.recorder import Exchange, OpenApi, Recorder, recording
-from tests.contract.rigs import GPU, SandboxRig
+from tests.contract.rigs import SandboxRig, h100_offers
 
 SPEC = OpenApi("paperspace_handmade.json")
 TOKEN = "lab-h100-1-k7q2mz"
@@ -67,7 +67,7 @@ def check_exchange(exchange: Exchange) -> None:
 
 async def test_whole_life_of_a_machine(rig: SandboxRig, recorder: Recorder, provider: Provider) -> None:
     assert await provider.check() == "team sandbox, at most 20 machines"
-    await provider.offers(OfferQuery())
+    await provider.offers()
     instance = await running(rig, provider)
     await provider.list()
     rig.clock.advance(301)
@@ -94,7 +94,7 @@ async def test_whole_life_of_a_machine(rig: SandboxRig, recorder: Recorder, prov
 
 
 async def test_machine_is_asked_for_without_costly_or_talkative_extras(recorder: Recorder, provider: Provider) -> None:
-    offers = {offer.instance_type: offer for offer in await provider.offers(OfferQuery(gpu="h100"))}
+    offers = {offer.instance_type: offer for offer in await provider.offers()}
     await provider.launch(request(offers["H100x8"]))
     body = next(one.sent for one in recorder.exchanges if (one.method, one.path) == ("POST", "/v1/machines"))
     assert body["templateId"] == "tmlb0008"
@@ -106,7 +106,7 @@ async def test_machine_is_asked_for_without_costly_or_talkative_extras(recorder:
 
 async def test_cpu_types_are_rented_when_asked_for(rig: SandboxRig, recorder: Recorder) -> None:
     provider = rig.make(base_url=recorder.url, machine_types=["C5"], regions=["CA1"])
-    (offer,) = await provider.offers(OfferQuery())
+    (offer,) = await provider.offers()
     assert (offer.gpu, offer.gpus, offer.vcpus, offer.region, offer.available) == ("", 0, 4, "ca1", True)
     await provider.launch(request(offer))
     body = recorder.exchanges[-1].sent
@@ -119,7 +119,7 @@ async def test_cpu_types_are_rented_when_asked_for(rig: SandboxRig, recorder: Re
 async def test_refusals_leave_no_script(
     rig: SandboxRig, cloud: CloudServer, provider: Provider, kind: FaultKind
 ) -> None:
-    offer = (await provider.offers(GPU))[0]
+    offer = (await h100_offers(provider))[0]
     rig.inject(kind, "launch")
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
@@ -184,7 +184,7 @@ async def test_restarted_daemon_deletes_the_script_of_a_terminated_machine(
 async def test_script_of_a_create_call_in_doubt_stays_for_its_machine(
     rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
-    offer = (await provider.offers(GPU))[0]
+    offer = (await h100_offers(provider))[0]
     rig.inject(FaultKind.CUT_AFTER, "launch")
     with pytest.raises(Uncertain):
         await provider.launch(request(offer))
@@ -195,7 +195,7 @@ async def test_script_of_a_create_call_in_doubt_stays_for_its_machine(
 async def test_orphaned_scripts_are_deleted_and_others_are_left(
     rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
-    offer = (await provider.offers(GPU))[0]
+    offer = (await h100_offers(provider))[0]
     rig.inject(FaultKind.ERROR_BEFORE, "launch")
     with pytest.raises(Uncertain):
         await provider.launch(request(offer))
@@ -239,7 +239,7 @@ async def test_failed_deletion_is_tried_again_and_hinders_nothing(
 
 
 async def test_no_machine_is_made_without_its_script(rig: SandboxRig, cloud: CloudServer, provider: Provider) -> None:
-    offer = (await provider.offers(GPU))[0]
+    offer = (await h100_offers(provider))[0]
     for kind in (FaultKind.ERROR_BEFORE, FaultKind.CUT_AFTER, FaultKind.HTML_AFTER):
         rig.faults.clear()
         rig.inject(kind, "other")
@@ -260,7 +260,7 @@ async def test_late_refusal_is_told_with_the_vendors_words(
 ) -> None:
     cloud.paperspace.ways.refuses_late = True
     cloud.paperspace.ways.shows_stillborn = shown
-    offer = (await provider.offers(GPU))[0]
+    offer = (await h100_offers(provider))[0]
     rig.ledger.set_capacity("H100", "ny2", 0)
     instance = await provider.launch(request(offer))
     rig.clock.advance(61)
@@ -282,7 +282,7 @@ async def test_lists_are_read_to_their_end(
 ) -> None:
     cloud.paperspace.ways.page = 3
     cloud.paperspace.ways.names_next_page = named
-    offer = (await provider.offers(GPU))[0]
+    offer = (await h100_offers(provider))[0]
     tokens = [f"lab-h100-{index}-abcdef" for index in range(7)]
     for token in tokens:
         await provider.launch(request(offer, token))
@@ -304,18 +304,18 @@ async def test_machine_that_must_be_off_first_is_turned_off(
 
 
 async def test_type_without_a_template_is_not_offered_and_not_launched(rig: SandboxRig, provider: Provider) -> None:
-    offer = (await provider.offers(GPU))[0]
+    offer = (await h100_offers(provider))[0]
     picky = rig.make(templates=["Debian*"])
-    assert list(await picky.offers(GPU)) == []
+    assert list(await h100_offers(picky)) == []
     with pytest.raises(InvalidRequest, match=r"ML-in-a-Box|ml-in-a-box"):
         await picky.launch(request(offer))
     assert rig.ledger.everything() == []
 
 
 async def test_full_region_is_told_before_and_refused_after(rig: SandboxRig, provider: Provider) -> None:
-    offer = (await provider.offers(GPU))[0]
+    offer = (await h100_offers(provider))[0]
     rig.ledger.set_capacity("H100", "ny2", 0)
-    assert [found.available for found in await provider.offers(GPU)] == [False]
+    assert [found.available for found in await h100_offers(provider)] == [False]
     with pytest.raises(NoCapacity):
         await provider.launch(request(offer))
 

@@ -15,7 +15,7 @@ from deploy.release_prices import release, wanted
 from meshd.contract.faults import FaultKind
 from meshd.errors import AuthFailed, ConfigError, ProviderError, RateLimited, Transient
 from meshd.price_list import PriceList, dump, parse
-from meshd.provider_api import Offer, OfferQuery, PriceBook, PriceSource, Provider
+from meshd.provider_api import Offer, PriceBook, PriceSource, Provider
 from providers._prices import shipped
 from tests.contract.rigs import SandboxRig, build
 
@@ -31,7 +31,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[SandboxRig]:
 
 async def tabled(provider: Provider) -> list[Offer]:
     """The offers whose prices come from a table: EC2 tells those of spot machines with the offers."""
-    return [o for o in await provider.offers(OfferQuery()) if not (o.provider == "aws" and o.spot)]
+    return [o for o in await provider.offers() if not (o.provider == "aws" and o.spot)]
 
 
 def book(provider: Provider) -> PriceBook:
@@ -84,7 +84,7 @@ async def test_the_settings_own_price_always_wins(rig: SandboxRig) -> None:
     fetched: list[PriceList | None] = [None]
     provider = rig.make(**SLOW, fetched_prices=lambda: fetched[0], prices={kind: 1.23})
     fetched[0] = await book(provider).fetch_prices()
-    own = [o for o in await provider.offers(OfferQuery(spot=False)) if o.instance_type == kind]
+    own = [o for o in await provider.offers() if o.instance_type == kind and not o.spot]
     assert own
     assert {(o.usd_per_hour, o.price_source, o.price_as_of) for o in own} == {(1.23, PriceSource.SETTINGS, None)}
 

@@ -12,8 +12,7 @@ import pytest
 from meshd.contract.faults import FaultKind, When
 from meshd.contract.steps import CLUSTER, request
 from meshd.errors import RateLimited
-from meshd.provider_api import OfferQuery
-from tests.contract.rigs import SandboxRig, build
+from tests.contract.rigs import SandboxRig, build, h100_offers
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ async def test_lambda_is_never_asked_too_often(rig: SandboxRig, monkeypatch: pyt
     limits = rig.server.lambda_cloud.limits
     limits.call_spacing_s, limits.launch_spacing_s = 1.0, 12.0
     provider = rig.make(CLUSTER, call_spacing_s=1.1, launch_spacing_s=12.5, max_wait_s=29.0)
-    (offer, *_) = await provider.offers(OfferQuery(gpu="h100", gpus=1))
+    (offer, *_) = await h100_offers(provider)
     assert provider.capabilities.launch_spacing_s >= limits.launch_spacing_s
     made = [await provider.launch(request(offer, f"lab-h100-{n}-abcdef")) for n in (1, 2, 3)]
     assert len(await provider.list()) == 3
@@ -63,7 +62,7 @@ async def test_lambda_is_never_asked_too_often(rig: SandboxRig, monkeypatch: pyt
 async def test_ec2s_sdk_repeats_reads_and_nothing_else(rig: SandboxRig) -> None:
     """RequestLimitExceeded comes from a token bucket: a read is tried again after a pause, a create never."""
     provider = rig.make(CLUSTER, read_attempts=3, regions=["us-east-1"])
-    (offer, *_) = await provider.offers(OfferQuery(gpu="h100", gpus=1))
+    (offer, *_) = await h100_offers(provider)
     for _ in range(2):
         rig.inject(FaultKind.THROTTLED, "list")
     before = rig.faults.calls("list")
@@ -85,7 +84,7 @@ async def test_ec2s_sdk_repeats_reads_and_nothing_else(rig: SandboxRig) -> None:
 @pytest.mark.parametrize("operation", ["list", "launch"])
 async def test_what_is_refused_is_asked_once(rig: SandboxRig, operation: str) -> None:
     provider = rig.make()
-    (offer, *_) = await provider.offers(OfferQuery(gpu="h100", gpus=1))
+    (offer, *_) = await h100_offers(provider)
     rig.inject(FaultKind.THROTTLED, operation, when=When.ALWAYS)
     with pytest.raises(RateLimited):
         await (provider.list() if operation == "list" else provider.launch(request(offer)))

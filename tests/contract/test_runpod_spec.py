@@ -13,9 +13,9 @@ from jsonschema import ValidationError
 from meshd.contract.faults import FaultKind, When
 from meshd.contract.steps import launched, request, running
 from meshd.errors import AuthFailed, NotFound, ProviderError, RateLimited
-from meshd.provider_api import Instance, InstanceId, InstanceState, OfferQuery
+from meshd.provider_api import Instance, InstanceId, InstanceState
 from tests.contract.recorder import Exchange, OpenApi, Recorder, recording
-from tests.contract.rigs import GPU, SECRET, SandboxRig
+from tests.contract.rigs import SECRET, SandboxRig, h100_offers
 
 SPEC = OpenApi("runpod_v2_openapi.json")
 
@@ -76,7 +76,7 @@ async def test_whole_life_of_a_pod(recorded: tuple[SandboxRig, Recorder, str], s
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, **settings)
     await provider.check()
-    await provider.offers(OfferQuery())
+    await provider.offers()
     instance = await running(rig, provider)
     await provider.list()
     await provider.terminate(instance)
@@ -91,7 +91,7 @@ async def test_whole_life_of_a_pod(recorded: tuple[SandboxRig, Recorder, str], s
 async def test_cpu_and_community_pods(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, cpu_types=["cpu5c"], cpu_vcpus=[4], clouds=["secure", "community"])
-    offers = await provider.offers(OfferQuery())
+    offers = await provider.offers()
     cpu = next(offer for offer in offers if offer.gpus == 0)
     community = next(offer for offer in offers if offer.instance_type.endswith("@community"))
     for number, offer in enumerate((cpu, community)):
@@ -128,7 +128,7 @@ async def test_lives_and_looks(recorded: tuple[SandboxRig, Recorder, str]) -> No
 async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: FaultKind) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url)
-    offer = (await provider.offers(GPU))[0]
+    offer = (await h100_offers(provider))[0]
     rig.inject(kind, "launch", seconds=3)
     with pytest.raises(ProviderError):
         await provider.launch(request(offer))
@@ -217,7 +217,7 @@ async def test_a_stock_that_shows_is_only_a_hint(recorded: tuple[SandboxRig, Rec
         price = {"id": "NVIDIA H100 80GB HBM3", "secure": 1.25}
         assert (await session.put("/clouds/runpod/gpus", json=price)).status == 200
         assert (await session.put("/clouds/runpod/limits", json={"per_minute": 600})).status == 200
-    offers = [o for o in await provider.offers(GPU) if o.gpu == "h100-sxm"]
+    offers = [o for o in await h100_offers(provider) if o.gpu == "h100-sxm"]
     assert [(o.region, o.available, o.usd_per_hour) for o in offers] == [
         ("US-KS-2", True, 1.25),
         ("EU-RO-1", False, 1.25),

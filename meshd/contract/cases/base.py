@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from meshd.contract.faults import FaultKind
 from meshd.contract.rig import Rig
+from meshd.contract.steps import rentable
 from meshd.provider_api import Offer, Provider
 
 REPORT = "meshd_contract"
@@ -47,4 +48,4 @@ class Cases:
     @pytest_asyncio.fixture
     async def offer(self, rig: Rig, provider: Provider) -> Offer:
         """An offer with free capacity."""
-        return (await provider.offers(rig.gpu))[0]
+        return (await rentable(rig, provider))[0]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
 from meshd.contract.cases.base import Cases, kinds
 from meshd.contract.faults import FaultKind, When
 from meshd.contract.rig import Rig, does_not_apply
-from meshd.contract.steps import TOKEN, ended, launched, only_machine, request, running
+from meshd.contract.steps import TOKEN, ended, launched, only_machine, rentable, request, running
 from meshd.errors import NotFound
 from meshd.provider_api import InstanceState, Offer, Provider
 
@@ -138,7 +137,7 @@ class SpotCases(Cases):
 async def _spot_offer(rig: Rig, provider: Provider) -> Offer:
     if not provider.capabilities.spot:
         does_not_apply("the adapter has no spot machines")
-    return (await provider.offers(replace(rig.gpu, spot=True)))[0]
+    return (await rentable(rig, provider, spot=True))[0]
 
 
 class UnexpectedAnswerCases(Cases):

@@ -10,7 +10,7 @@ import pytest
 from meshd.contract.cases.base import Cases
 from meshd.contract.faults import FaultKind, When
 from meshd.contract.rig import Rig, does_not_apply
-from meshd.contract.steps import CLUSTER, TOKEN, USER_DATA, launched, only_machine, request, running
+from meshd.contract.steps import CLUSTER, TOKEN, USER_DATA, launched, only_machine, rentable, request, running
 from meshd.errors import NotFound, Transient
 from meshd.provider_api import Instance, InstanceState, Offer, Provider
 
@@ -114,7 +114,7 @@ class ListCases(Cases):
         assert (await provider.get(bare)) == instance
 
     async def test_list_shows_all_machines_of_all_regions(self, rig: Rig, provider: Provider) -> None:
-        offers = await provider.offers(rig.gpu)
+        offers = await rentable(rig, provider)
         by_region = list({offer.region: offer for offer in offers}.values())[:2]
         tokens = [f"lab-h100-{index}-abcdef" for index in range(6)]
         for index, token in enumerate(tokens):
@@ -132,7 +132,7 @@ class ListCases(Cases):
 
     async def test_list_shows_only_this_cluster(self, rig: Rig, provider: Provider) -> None:
         other = rig.make("other")
-        offer = (await other.offers(rig.gpu))[0]
+        offer = (await rentable(rig, other))[0]
         await other.launch(replace(request(offer, "other-h100-1-abcdef"), cluster="other", tags={}))
         assert list(await provider.list()) == []
         assert [instance.token for instance in await other.list()] == ["other-h100-1-abcdef"]
@@ -141,7 +141,7 @@ class ListCases(Cases):
         if not provider.capabilities.tags:
             does_not_apply(NO_TAGS)
         other = rig.make("other")
-        offer = (await other.offers(rig.gpu))[0]
+        offer = (await rentable(rig, other))[0]
         await other.launch(replace(request(offer, "lab-h100-9-abcdef"), cluster="other", tags={}))
         assert list(await provider.list()) == []
 
@@ -149,7 +149,7 @@ class ListCases(Cases):
         if provider.capabilities.tags:
             does_not_apply("machines are known by their tags")
         other = rig.make("other")
-        offer = (await other.offers(rig.gpu))[0]
+        offer = (await rentable(rig, other))[0]
         for name in ("lab", "lab-h100", "lab-notes", "lab-ubuntu-22-04", "mylab-h100-1-abcdef", "labs-h100-1-abcdef"):
             await other.launch(replace(request(offer, name), cluster="other"))
         assert list(await provider.list()) == []

@@ -9,7 +9,7 @@ import pytest
 from meshd.contract.cases.base import Cases, kinds
 from meshd.contract.faults import FaultKind, When
 from meshd.contract.rig import Rig, does_not_apply
-from meshd.contract.steps import TOKEN, ended, launched, only_machine, request, running, takes_effect, warmed
+from meshd.contract.steps import TOKEN, ended, launched, only_machine, rentable, request, running, takes_effect, warmed
 from meshd.errors import Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, Offer, Provider
 
@@ -103,7 +103,7 @@ class FailedReadCases(Cases):
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "list": provider.list,
             "get": lambda: provider.get(instance),
-            "offers": lambda: provider.offers(rig.gpu),
+            "offers": lambda: rentable(rig, provider),
         }
         rig.inject(kind, operation, when=When.ALWAYS)
         with pytest.raises(Transient):

@@ -13,7 +13,7 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.poll_intervals import PollIntervals
 from meshd.daemon.observe.source import Source
 from meshd.model.observed import Fresh, SlurmView
-from meshd.provider_api import Instance, Offer, OfferQuery, Provider
+from meshd.provider_api import Instance, Offer, Provider
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 from meshd.tailnet.admin import AuthKey
@@ -120,6 +120,6 @@ def _listing(provider: Provider) -> Callable[[], Awaitable[tuple[Instance, ...]]
 
 def _offers(provider: Provider) -> Callable[[], Awaitable[tuple[Offer, ...]]]:
     async def read() -> tuple[Offer, ...]:
-        return tuple(await provider.offers(OfferQuery()))
+        return tuple(await provider.offers())
 
     return read

@@ -11,7 +11,6 @@ from meshd.provider_api import (
     Instance,
     LaunchRequest,
     Offer,
-    OfferQuery,
     PriceBook,
     Provider,
     ProviderCapabilities,
@@ -52,9 +51,9 @@ class GuardedProvider:
         """The provider's own."""
         return self._provider.capabilities
 
-    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+    async def offers(self) -> Sequence[Offer]:
         """See Provider."""
-        return await self._ask("offers", lambda: self._provider.offers(query))
+        return await self._ask("offers", self._provider.offers)
 
     async def launch(self, request: LaunchRequest) -> Instance:
         """See Provider."""

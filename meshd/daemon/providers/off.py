@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshd.errors import Fault, ProviderOff
-from meshd.provider_api import Instance, LaunchRequest, Offer, OfferQuery, ProviderCapabilities, ProviderName
+from meshd.provider_api import Instance, LaunchRequest, Offer, ProviderCapabilities, ProviderName
 
 RESTART = "`systemctl restart meshd`"
 
@@ -44,7 +44,7 @@ class OffProvider:
         cure = f"{cures}; then {RESTART}" if cures else f"mend it, then {RESTART}"
         return ProviderOff(f"{self._name} is off: {texts}", cure, provider="")
 
-    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+    async def offers(self) -> Sequence[Offer]:
         """Raises ProviderOff."""
         raise self.error
 

@@ -28,7 +28,6 @@ from meshd.provider_api import (
     InstanceState,
     LaunchRequest,
     Offer,
-    OfferQuery,
     ProviderCapabilities,
     ProviderContext,
     ProviderName,
@@ -81,21 +80,14 @@ class TinyProvider:
     def capabilities(self) -> ProviderCapabilities:
         return ProviderCapabilities(user_data_max_b=65536, user_data_private=False)
 
-    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
-        offers = [
+    async def offers(self) -> Sequence[Offer]:
+        return [
             Offer(
                 TINY, row["region"], "", row["name"], row["gpu"], row["gpus"], row["vram"], row["cpus"],
                 row["ram"] * 1024, row["usd"], available=row["free"], price_as_of=self._now(),
             )
             for row in (await self._call("GET", "/types", "offers"))["data"]
         ]  # fmt: skip
-        return [
-            offer
-            for offer in offers
-            if query.gpu in ("", offer.gpu, offer.gpu.partition("-")[0])
-            and query.gpus in (None, offer.gpus)
-            and not query.spot
-        ]
 
     async def launch(self, request: LaunchRequest) -> Instance:
         if len(request.user_data.encode()) > self.capabilities.user_data_max_b:

@@ -23,7 +23,6 @@ from meshd.provider_api import (
     InstanceState,
     LaunchRequest,
     Offer,
-    OfferQuery,
     PriceBook,
     Provider,
     ProviderCapabilities,
@@ -55,7 +54,7 @@ class Scripted:
         if self.fault is not None:
             raise self.fault
 
-    async def offers(self, query: OfferQuery) -> Sequence[Offer]:
+    async def offers(self) -> Sequence[Offer]:
         await self._answer("offers")
         return [OFFER]
 
@@ -110,7 +109,7 @@ def world() -> World:
 
 
 CALLS: dict[Operation, Callable[[Provider], Awaitable[object]]] = {
-    "offers": lambda p: p.offers(OfferQuery()),
+    "offers": lambda p: p.offers(),
     "launch": lambda p: p.launch(REQUEST),
     "get": lambda p: p.get(MACHINE),
     "list": lambda p: p.list(),
@@ -222,7 +221,7 @@ async def test_one_probe_and_only_a_read(world: World) -> None:
     probe = asyncio.create_task(world.provider.list())  # type: ignore[arg-type]
     await asyncio.sleep(0)
     with pytest.raises(Transient, match="not asked"):
-        await world.provider.offers(OfferQuery())
+        await world.provider.offers()
     assert world.cloud.asked == ["list"]
     probe.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -330,7 +329,7 @@ async def test_calls_are_counted_by_how_they_end(world: World) -> None:
         await world.provider.launch(REQUEST)
     world.cloud.fault = KeyError("ours")
     with pytest.raises(Transient):
-        await world.provider.offers(OfferQuery())
+        await world.provider.offers()
     calls = {
         (s.labels["operation"], s.labels["outcome"]): s.value
         for family in world.metrics.registry.collect()

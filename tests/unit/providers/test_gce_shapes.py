@@ -62,7 +62,8 @@ def table(**machines: Pair) -> Prices:
 
 
 def test_offers() -> None:
-    settings = GceSettings(attached_gpus=("n1-standard-8+nvidia-tesla-t4x2", "n1-standard-8+nvidia-tesla-t4x8"))
+    attached = ("n1-standard-8+nvidia-tesla-t4x2", "n1-standard-8+nvidia-tesla-t4x8")
+    settings = GceSettings(attached_gpus=attached, spot=True)
     rows = {
         f"zones/{ZONE}": {"machineTypes": [row(), row("n1-standard-8", "", 0), row("c3-standard-4", "", 0)]},
         "zones/europe-west4-b": {"machineTypes": [row()]},
@@ -76,7 +77,7 @@ def test_offers() -> None:
         ("n1-standard-8+nvidia-tesla-t4x2", ZONE),
     ]
     prices = table(a3_highgpu_8g=(88.0, 27.0), n1_standard_8=(0.4, 0.1))
-    offers = to_offers(kinds, settings, prices, spot=True)
+    offers = to_offers(kinds, settings, prices)
     assert [(offer.instance_type, offer.spot, offer.usd_per_hour) for offer in offers] == [
         ("a3-highgpu-8g", False, 88.0),
         ("a3-highgpu-8g", True, 27.0),
@@ -84,7 +85,7 @@ def test_offers() -> None:
     ]
     assert [offer.key for offer in offers][1] == f"gce/{ZONE}/a3-highgpu-8g/spot"
     assert {(offer.gpu, offer.gpus) for offer in offers} == {("h100-sxm", 8), ("t4", 2)}
-    assert len(to_offers(kinds, settings, prices, spot=False)) == 2
+    assert len(to_offers(kinds, GceSettings(attached_gpus=attached), prices)) == 2
 
 
 def test_own_prices_come_first() -> None:

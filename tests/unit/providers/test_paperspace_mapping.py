@@ -29,7 +29,6 @@ from meshd.provider_api import (
     InstanceState,
     LaunchRequest,
     Offer,
-    OfferQuery,
     PriceSource,
     ProviderName,
 )
@@ -323,16 +322,16 @@ def test_template_that_is_not_available_for_the_type_is_not_taken() -> None:
 
 
 def test_prices_of_the_settings_come_first() -> None:
-    settings = PaperspaceSettings(prices={"h100": 2.24})
-    (offer,) = candidates(shipped(), TEMPLATES, settings, OfferQuery(gpu="h100"))
+    settings = PaperspaceSettings(machine_types=["H100"], prices={"h100": 2.24})
+    (offer,) = candidates(shipped(), TEMPLATES, settings)
     assert (offer.usd_per_hour, offer.region, offer.available) == (2.24, "ny2", None)
     assert (offer.price_as_of, offer.price_source) == (None, PriceSource.SETTINGS)
-    (offer,) = candidates(shipped(), TEMPLATES, PaperspaceSettings(), OfferQuery(gpu="h100"))
+    (offer,) = candidates(shipped(), TEMPLATES, PaperspaceSettings(machine_types=["H100"]))
     assert (offer.price_as_of, offer.price_source) == (shipped().as_of, PriceSource.SHIPPED)
 
 
 def test_offers_keep_to_the_settings_types_and_regions() -> None:
-    offers = candidates(shipped(), TEMPLATES, PaperspaceSettings(machine_types=["a4*"], regions=["AMS1"]), OfferQuery())
+    offers = candidates(shipped(), TEMPLATES, PaperspaceSettings(machine_types=["a4*"], regions=["AMS1"]))
     assert [(offer.instance_type, offer.region) for offer in offers] == [("A4000", "ams1")]
 
 
