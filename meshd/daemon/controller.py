@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
 
-from meshd.api.schema import CheckRow, ProblemView
+from meshd.api.schema import ProblemView
+from meshd.daemon.reporting import Check
 from meshd.runtime.clock import Clock, sleep_until
 
 
@@ -45,8 +46,8 @@ class Controller(ABC):
         """What is not as it should be, for `meshctl status`. Reads memory only."""
         return ()
 
-    async def checks(self) -> Iterable[CheckRow]:
-        """Rows of `meshctl doctor`. May ask the outside world; each check has its own deadline."""
+    def checks(self) -> Iterable[Check]:
+        """What `meshctl doctor` may run. A check may ask the outside world; doctor gives each its deadline."""
         return ()
 
     def wake(self) -> None:

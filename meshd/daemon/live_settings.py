@@ -10,9 +10,11 @@ from typing import Final
 import structlog
 
 from meshd import config
-from meshd.api.schema import CheckRow, ReloadView
+from meshd.api.schema import CheckRow, ProblemView, ReloadView
+from meshd.codes import CheckName, ProblemCode
 from meshd.config import Settings
 from meshd.daemon.machines import desired_state as wanted
+from meshd.daemon.reporting import ok, problem, warn
 from meshd.errors import ConfigError, Fault
 from meshd.model.machine import Machine
 from meshd.obs import log as logging
@@ -21,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 RELOADABLE: Final = ("pools", "timing", "prices", "log", "slurm")
 """Tables that a reload puts in force; the others need a restart."""
+
+_CHECK: Final = "`meshctl config check` shows every fault; then `systemctl reload meshd`"
 
 
 def _doubts(path: Path, settings: Settings) -> Sequence[Fault]:
@@ -89,6 +93,27 @@ class LiveSettings:
             for fault in self.faults
         ]  # fmt: skip
         return ReloadView(reloaded=not rows, faults=rows, waiting=list(self.waiting))
+
+    def problems(self) -> Iterable[ProblemView]:
+        """A file that is not in force, and what the settings in force can hardly mean."""
+        if self.faults:
+            yield problem(ProblemCode.SETTINGS_REFUSED, "error", self.problem, _CHECK)
+        elif self.waiting:
+            yield problem(ProblemCode.SETTINGS_NEED_RESTART, "warning", self.problem, "`systemctl restart meshd`")
+        for fault in self.doubts:
+            place = f" (line {fault.line})" if fault.line else ""
+            cure = f"{fault.cure}; then `systemctl reload meshd`" if fault.cure else "mend it: `systemctl reload meshd`"
+            yield problem(ProblemCode.SETTINGS_DOUBTFUL, "warning", f"settings: {fault.text}{place}", cure)
+
+    async def check(self) -> CheckRow:
+        """Whether all that the file says is in force, and means something."""
+        text = self.problem or "; ".join(map(str, self.doubts))
+        if not text:
+            return ok(CheckName.SETTINGS, "are in force")
+        code = ProblemCode.SETTINGS_DOUBTFUL
+        if self.problem:
+            code = ProblemCode.SETTINGS_REFUSED if self.faults else ProblemCode.SETTINGS_NEED_RESTART
+        return warn(CheckName.SETTINGS, code, text, _CHECK)
 
     def reload(self) -> None:
         """Read the file again; the old settings stay when the new ones are wrong, and `faults` says why.

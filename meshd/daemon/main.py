@@ -7,21 +7,23 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from meshd import __version__
 from meshd.api.auth import Gate
-from meshd.api.schema import ProblemView, ReloadView
+from meshd.api.schema import CheckRow, ProblemView, ReloadView
 from meshd.api.server import HeadApiServer
+from meshd.codes import CheckName, ProblemCode
 from meshd.config import Settings
 from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.auth_key import problems as auth_key_problems
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.current_key import current_key
 from meshd.daemon.auth_key.wiring import Sights
 from meshd.daemon.auth_key.wiring import build as auth_key_parts
-from meshd.daemon.head_api import problems
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.metrics_server import Telemetry
 from meshd.daemon.head_api.metrics_snapshot import standing
@@ -29,6 +31,7 @@ from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.head_api.views import cluster_view_of, status_line
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines import desired_state as wanted
+from meshd.daemon.machines import problems as machine_problems
 from meshd.daemon.machines.boot_breaker import BootBreaker
 from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.controller import MachineController, Tick
@@ -38,10 +41,12 @@ from meshd.daemon.machines.idle_watch import IdleWatch
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.user_data import UserDataMaker
+from meshd.daemon.munge_key.checks import round_trip
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.quiesce import Quiesce
 from meshd.daemon.munge_key.wiring import build as munge_key_parts
 from meshd.daemon.nodes import metadata_service as metadata_watch
+from meshd.daemon.nodes import problems as node_problems
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.head_names import HeadNames
@@ -55,18 +60,23 @@ from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.notify import Notifier
+from meshd.daemon.observe import checks as source_checks
 from meshd.daemon.observe.loop_lag import LoopLag
 from meshd.daemon.observe.source import Refresh, sources_of
 from meshd.daemon.observe.sources import Sources
+from meshd.daemon.prices import problems as price_problems
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceService
+from meshd.daemon.providers import checks as provider_checks
+from meshd.daemon.providers import problems as provider_problems
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.providers.off import OffProvider
 from meshd.daemon.providers.registry import load_providers
+from meshd.daemon.reporting import Check
 from meshd.daemon.slurm.gpu_devices import GpuDevices
 from meshd.daemon.slurm.ping import SlurmPing
-from meshd.daemon.slurm.publishing import NEWER_SLURM, Publishing
+from meshd.daemon.slurm.publishing import Publishing
 from meshd.daemon.slurm.root_files import RootFiles
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
@@ -202,21 +212,26 @@ class Daemon:
 
         # What people, monitoring and nodes speak to.
         slurm_ping = SlurmPing(self._slurm.ping, self._sources.slurm.hurry, clock)
-        doctor = Doctor(
-            snapshot=self._snapshot, providers=self._providers, munge=self._munge,
-            devices=DeviceChecks(
-                cluster=settings.cluster.name, snapshot=self._snapshot, keys=self._auth.keys, api=self._auth.api,
-                modes=self._auth.modes, own_keys_unused=lambda: self._auth.own_keys.unused,
-                spares=self._auth.spares.count, key_file=self._auth.file.name,
-                machines=self._journal.machines, gone=self._journal.gone_with_device,
-                ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
-            ),
-            files=self._publishing.check, munge_key=self._munge_key.service.check, names=self._roster.check,
-            config_problem=lambda: self._in_force.problem or "; ".join(map(str, self._in_force.doubts)),
-            machines=self._journal.machines,
-            gpu_devices=GpuDevices(self._slurm, lambda: self.settings.pools),
-            look=self._look_anew, slurm_answers=slurm_ping, now=clock.now,
+        device_checks = DeviceChecks(
+            cluster=settings.cluster.name, snapshot=self._snapshot, keys=self._auth.keys, api=self._auth.api,
+            modes=self._auth.modes, own_keys_unused=lambda: self._auth.own_keys.unused,
+            spares=self._auth.spares.count, key_file=self._auth.file.name,
+            machines=self._journal.machines, gone=self._journal.gone_with_device,
+            ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
         )  # fmt: skip
+        self._checks = (
+            Check(CheckName.SETTINGS, self._in_force.check),
+            *source_checks.checks(self._snapshot, self._journal.machines, slurm_ping),
+            Check(CheckName.SLURM_FILES, self._publishing.check),
+            Check(CheckName.GPU_DEVICES, GpuDevices(self._slurm, lambda: self.settings.pools)),
+            Check(CheckName.NODE_NAMES, self._roster.check),
+            Check(CheckName.METADATA_SERVICE, self._metadata_service),
+            Check(CheckName.MUNGE, partial(round_trip, self._munge), failed=ProblemCode.MUNGE_BROKEN),
+            Check(CheckName.MUNGE_KEY, self._munge_key.service.check),
+            *device_checks.all(),
+            *provider_checks.checks(self._providers),
+        )
+        doctor = Doctor(lambda: self._checks, look=self._look_anew, now=clock.now)
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
         self._metrics.follow(self._standing)
         self._desk = HeadService(
@@ -224,8 +239,7 @@ class Daemon:
             published=self._publishing, doctor=doctor, problems_of_others=self._problems, desired=self.desired,
             snapshot=self._snapshot,
             partitions=lambda: {name: pool.partition or name for name, pool in self.settings.pools.items()},
-            clock=clock, cluster=settings.cluster.name, config_problem=lambda: self._in_force.problem,
-            reload=self.reload,
+            clock=clock, cluster=settings.cluster.name, reload=self.reload,
             tailscale_version=lambda: self._watcher.table.version if self._watcher.table else "",
             look_at_slurm=self._sources.slurm.read_once, slurm_ping=slurm_ping,
             look_at_key=self._sources.key.read_once, read_offers=Refresh(self._sources.offers.values(), clock),
@@ -284,6 +298,9 @@ class Daemon:
             reports=dict(self._reports.current),
         )
 
+    async def _metadata_service(self) -> CheckRow:
+        return metadata_watch.check(self._journal.machines())
+
     async def _look_anew(self) -> None:
         """Read Slurm and the tailnet now. A source that fails says so itself."""
         await asyncio.gather(self._sources.slurm.read_once(), self._watcher.look(), return_exceptions=True)
@@ -299,30 +316,27 @@ class Daemon:
         """Those that show neither in the journal nor in a tick."""
         now_s, now = self._clock.monotonic_s(), self._clock.now()
         return [
-            *problems.of_off_providers(self._providers.values()),
-            *problems.of_tailnet_api(self._auth.api),
-            *problems.of_settings(self._in_force.doubts),
-            *problems.of_breakers(self._guards.breakers(), now_s, now),
-            *problems.of_price_files(self._prices.files.damaged()),
-            *problems.of_text(self._publishing.unused_ranges(), NEWER_SLURM, "warning"),
-            *self._publishing.held.problems(),
-            *problems.of_left_out(self._publishing.left_out),
-            *problems.of_unsafe(self._publishing.unsafe),
+            *self._in_force.problems(),
+            *provider_problems.off(self._providers.values()),
+            *provider_problems.paused(self._guards.breakers(), now_s, now),
+            *auth_key_problems.tailnet_api(self._auth.api),
+            *price_problems.files(self._prices.files.damaged()),
+            *self._publishing.problems(),
             *self._telemetry.problems(),
             *self._munge_key.service.problem(),
             *self._machine_devices.problems(now),
             *self._ticket_watch.problems(now),
             *self._token_desk.problems(),
             *self._machine_store.node_events.problems({machine.name for machine in self._journal.machines()}),
-            *problems.of_journal(
-                self._journal.unreadable.lately(now), self._journal.machines(), self._journal.targets(), now
+            *machine_problems.journal(
+                self._journal.unreadable.lately(now), self._journal.machines(), self._journal.targets()
             ),
             *metadata_watch.problems(self._journal.machines()),
-            *problems.of_devices(self._journal.machines(), now),
+            *node_problems.devices(self._journal.machines(), now),
             *self._auth.occasion.problems(),
             *self._auth.own_keys.problems(),
             *self._auth.spares.problems(),
-            *problems.of_node_keys(
+            *node_problems.node_keys(
                 self._journal.machines(),
                 self._snapshot(),
                 now,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from meshd.codes import WarningCode
 from meshd.model.ids import MachineName
 from meshd.model.machine import FailureCause, Phase
 from meshd.provider_api import Instance, Offer
@@ -233,13 +234,12 @@ class Warn(Step):
     """People should know this before the plan is carried out. `cure` says what would help.
 
     Attributes:
-        rule: of `plan.alternatives.OfferRule`, what keeps the pool from its target; "" for all else.
-        holds_back: it keeps the pool from its target; else it is done all the same.
+        holds_back: it keeps the pool from its target. False: the plan is carried out all the same.
     """
 
+    code: WarningCode
     cure: str = ""
     holds_back: bool = True
-    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)

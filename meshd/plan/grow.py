@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from meshd.codes import WarningCode
 from meshd.model.desired import TRIED_ALONE, Cooldown, Desired, Pool, Target
 from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
 from meshd.model.words import counted
-from meshd.plan.alternatives import OfferRule, Selection
+from meshd.plan.alternatives import Selection
 from meshd.plan.arriving import DEAD_KEY_CURE
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.devices import NO_IPV4_CURE
@@ -164,14 +165,17 @@ class Growth:
 
     def _held_back(self) -> Warn | None:
         if self._world.dead_key:
-            return Warn(self._pool.name, f"no new machines: {self._world.dead_key}", DEAD_KEY_CURE)
+            return Warn(
+                self._pool.name, f"no new machines: {self._world.dead_key}", WarningCode.AUTH_KEY_DEAD, DEAD_KEY_CURE
+            )
         if self._world.no_ipv4:
-            return Warn(self._pool.name, f"no new machines: {self._world.no_ipv4}", NO_IPV4_CURE)
+            return Warn(self._pool.name, f"no new machines: {self._world.no_ipv4}", WarningCode.NO_IPV4, NO_IPV4_CURE)
         cooldown = self._desired.cooldowns.get(f"pool:{self._pool.name}")
         if cooldown is not None and cooldown.until > self._world.now:
             return Warn(
                 self._pool.name,
                 f"no new machines until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}",
+                WarningCode.POOL_COOLING,
                 f"mend the cause (see `meshctl events`); `meshctl scale --pool {self._pool.name}` lifts this at once",
             )
         cooldown = self._probing(f"pool:{self._pool.name}")
@@ -236,6 +240,7 @@ class Growth:
         return Warn(
             self._pool.name,
             f"{what} is tried alone; the others follow once it is READY: {cooldown.reason}",
+            WarningCode.TRIED_ALONE,
             f"`meshctl scale --pool {self._pool.name}` lifts this at once",
         )
 
@@ -285,15 +290,15 @@ class Growth:
         wanted = f"{amount(target.gpus, pool)} wanted, {have} can be had"
         if not fit:
             why = why_none(self._offers, pool, target, self._desired.cooldowns, self._world.now)
-            return Warn(pool.name, f"{wanted}: no offer will do: {why}")
+            return Warn(pool.name, f"{wanted}: no offer will do: {why}", WarningCode.NO_OFFER)
         if not mine:
             return self._stuck(self._here[0])
         if self._best(mine, replace(need, machines_most=need.units)) is not None:
             return Warn(
                 pool.name,
                 f"{wanted}: the pool has at most {pool.max_nodes} nodes, and {need.machines_most} slots are free",
+                WarningCode.SLOTS,
                 f"raise pools.{pool.name}.max_nodes",
-                rule=OfferRule.SLOTS.value,
             )
         if self._best(mine, replace(need, usd_per_hour_most=None)) is not None:
             limit = total_limit(pool, target)
@@ -305,30 +310,30 @@ class Growth:
                     pool.name,
                     f"{amount(target.gpus, pool)} wanted, {there} there: what the pool has costs {spent:.2f} USD per "
                     f"hour, over the limit of {limit or 0:.2f} in all, and no more is rented",
+                    WarningCode.OVER_LIMIT,
                     f"raise {'--max-total' if said else f'pools.{pool.name}.max_usd_per_hour'}",
-                    rule=OfferRule.LIMIT.value,
                 )
             return Warn(
                 pool.name,
                 f"{wanted} under the limit of {limit or 0:.2f} USD per hour in all",
+                WarningCode.LIMIT_IN_ALL,
                 f"raise {'--max-total' if said else f'pools.{pool.name}.max_usd_per_hour'}",
-                rule=OfferRule.LIMIT.value,
             )
         if self._best(mine, replace(need, overshoot_most=None)) is not None:
             said = target.overshoot_max_gpus is not None
             return Warn(
                 pool.name,
                 f"{wanted}: no machines come to that number with at most {need.overshoot_most} more",
+                WarningCode.OVERSHOOT,
                 f"raise {'--max-overshoot' if said else f'pools.{pool.name}.overshoot_max_gpus'}",
-                rule=OfferRule.OVERSHOOT.value,
             )
         if self._gang and len(self._here) == 1:
             return self._stuck(self._here[0])
         return Warn(
             pool.name,
             f"{wanted} within {need.machines_most} free slots and the limits on price and overshoot together",
+            WarningCode.LIMITS_TOGETHER,
             f"raise pools.{pool.name}.max_nodes, or a limit",
-            rule=OfferRule.LIMITS.value,
         )
 
     def _stuck(self, group: Group) -> Warn:
@@ -345,6 +350,6 @@ class Growth:
         return Warn(
             self._pool.name,
             f"{self._missing} of {self._target.gpus} GPUs are missing in {place(group)}, and {state}: {why}",
+            WarningCode.PLACE,
             f"`meshctl scale --pool {self._pool.name} --spread` lets the rest be elsewhere",
-            rule=OfferRule.PLACE.value,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from meshd.codes import WarningCode
 from meshd.model.machine import DEVICE_GONE, IN_SLURM, FailureCause, Machine, Phase
 from meshd.model.plan import AskAgent, DisableKeyExpiry, Move, RecordDevice, RecordPeer, Step, Warn
 from meshd.plan import arriving, leaving, unclear_launch
@@ -32,6 +33,7 @@ def contradiction_warning(machine: Machine, given: PlanInput) -> Warn | None:
     return Warn(
         machine.name,
         f"{words}; but its agent spoke {given.silence_s(machine):.0f} s ago, so it is kept, and its jobs go on",
+        WarningCode.CLOUD_SAYS_ENDED,
         f"look at {machine.instance_id} in {machine.provider}'s console; `meshctl remove {machine.name}` gives it back "
         "once its jobs have ended",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
+from meshd.codes import WarningCode
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import RequestMachine, Step, Warn
@@ -62,6 +63,7 @@ def stale_warnings(desired: Desired, steps: Iterable[Step], now: datetime) -> It
             yield Warn(
                 pool.name,
                 f"the limit is held against prices of {provider} of {date}, which may have risen since",
+                WarningCode.PRICES_STALE,
                 refresh_words(provider),
                 holds_back=False,
             )

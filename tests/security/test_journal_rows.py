@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from meshd.daemon.head_api import problems
+from meshd.daemon.machines import problems
 from meshd.model.desired import Cooldown, Desired, Policy, Pool, Target
 from meshd.model.machine import UNREADABLE, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
@@ -149,7 +149,7 @@ def test_an_unreadable_machine_is_neither_ended_nor_replaced_nor_forgotten(
         steps = plan(desired, journal.machines(), world, NOW).steps
         assert not [step for step in steps if step.subject == one.name]
         assert not [step for step in steps if getattr(step, "slot", "") == one.slot], "its slot is taken"
-    shown = list(problems.of_journal(journal.unreadable.lately(NOW), journal.machines(), journal.targets(), NOW))
+    shown = list(problems.journal(journal.unreadable.lately(NOW), journal.machines(), journal.targets()))
     assert [(p.severity, p.machine) for p in shown] == [("error", one.name)]
     assert f"meshctl remove {one.name}" in shown[0].cure
     removed = replace(journal.machines()[0], removal="wanted")
@@ -204,10 +204,10 @@ def test_targets_and_blocks(tmp_path: Path) -> None:
     assert set(journal.targets()) == {"a100"}
     assert set(journal.cooldowns(NOW)) == {"pool:a100"}
     assert [(table, key) for table, key, _ in kept_aside(path)] == [("targets", "h100"), ("blocks", "pool:h100")]
-    shown = list(problems.of_journal(journal.unreadable.lately(NOW), [], journal.targets(), NOW))
+    shown = list(problems.journal(journal.unreadable.lately(NOW), [], journal.targets()))
     assert {p.severity for p in shown} == {"warning"} and len(shown) == 2
     journal.set_target(Target("h100", 3), "three", NOW)
-    shown = list(problems.of_journal(journal.unreadable.lately(NOW), [], journal.targets(), NOW))
+    shown = list(problems.journal(journal.unreadable.lately(NOW), [], journal.targets()))
     assert len(shown) == 1, "the target was set again"
     journal.close()
 

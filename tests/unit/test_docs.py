@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from meshd.api.node_schema import Verb
 from meshd.cli.main import COMMANDS, cli
+from meshd.codes import CheckName, ProblemCode, WarningCode
 from meshd.config import PoolSettings, ProviderSettings, Settings
 from meshd.contract.faults import FaultKind
 from meshd.daemon.live_settings import RELOADABLE
@@ -89,6 +91,18 @@ def test_every_setting_of_the_adapters_is_described(heading: str, model: type[Ad
         value = model.model_fields[name].default
         assert default in {_default(value), "below"} or value == {}, name
         assert meaning
+
+
+@pytest.mark.parametrize(
+    ("heading", "codes"),
+    [("Problems", ProblemCode), ("Warnings of a plan", WarningCode), ("Checks", CheckName)],
+)
+def test_every_code_is_described_and_every_described_code_exists(heading: str, codes: type[StrEnum]) -> None:
+    chapter = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", (DOCS / "codes.md").read_text(), re.M | re.S)
+    assert chapter is not None
+    rows = _rows(chapter[1])
+    assert rows.keys() == {code.value for code in codes}
+    assert all(all(cells) for cells in rows.values())
 
 
 def test_every_command_is_described() -> None:

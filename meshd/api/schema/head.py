@@ -8,14 +8,17 @@ from meshd.api.schema.base import Document, Part, Request
 
 
 class CheckRow(Part):
-    """One check of `meshctl doctor`; status is ok, warn or fail.
+    """One check of `meshctl doctor`, or of the settings; status is ok, warn or fail.
 
     Attributes:
+        name: which check of doctor it is (docs/codes.md): stable. For settings: the file and line.
+        code: what is wrong (docs/codes.md): stable; "" when nothing is.
         at: when the answer was got; None where that is not told.
     """
 
     name: str
     status: str
+    code: str = ""
     text: str
     cure: str = ""
     at: AwareDatetime | None = None

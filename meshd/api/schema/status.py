@@ -61,11 +61,13 @@ class ProblemView(Part):
     """Something that is not as it should be.
 
     Attributes:
+        code: which problem it is (docs/codes.md): stable, the text is not.
         severity: `info`, `warning` (meshd goes on by itself) or `error` (somebody must act).
         pool: the pool it concerns, "" when none.
         blocking: the pool's target is not reached until somebody acts: who waits for it need not wait on.
     """
 
+    code: str = ""
     severity: str
     text: str
     cure: str = ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 from meshd.api.schema import CheckRow
+from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.auth_key.current_key import current_key
-from meshd.daemon.head_api.check_rows import fail, ok, warn
+from meshd.daemon.reporting import Check, fail, ok, warn
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot, TailnetView
 from meshd.model.words import counted, ending
@@ -69,34 +70,38 @@ class DeviceChecks:
         self._ahead = ahead
         self._now = now
 
-    def all(self) -> list[tuple[str, Callable[[], Awaitable[CheckRow]]]]:
-        """Each check by its name."""
+    def all(self) -> list[Check]:
+        """Every one."""
         return [
-            ("auth key", self.auth_key),
-            ("key mode", self.key_mode),
-            ("node keys", self.node_keys),
-            ("device tags", self.tags),
-            ("tailnet devices", self.leftovers),
+            Check(CheckName.AUTH_KEY, self.auth_key, reads=True),
+            Check(CheckName.KEY_MODE, self.key_mode, reads=True),
+            Check(CheckName.NODE_KEYS, self.node_keys, reads=True),
+            Check(CheckName.DEVICE_TAGS, self.tags, reads=True),
+            Check(CheckName.TAILNET_DEVICES, self.leftovers, reads=True),
         ]
 
     async def auth_key(self) -> CheckRow:
         """The key that new machines get: alive, and for how long."""
         if not self._modes.shared_key_wanted:
-            return ok("auth key", "none is shared: each machine is given one of its own")
+            return ok(CheckName.AUTH_KEY, "none is shared: each machine is given one of its own")
         await self._keys.current()
         if self._api is None:
-            return ok("auth key", "is there; without an API credential its expiry cannot be seen")
+            return ok(CheckName.AUTH_KEY, "is there; without an API credential its expiry cannot be seen")
         found = await current_key(self._keys, self._api)
         if found is None:
-            return warn("auth key", "the tailnet's API does not know it", self._rotate())
+            return warn(
+                CheckName.AUTH_KEY, ProblemCode.AUTH_KEY_UNKNOWN, "the tailnet's API does not know it", self._rotate()
+            )
         if not found.valid or (found.expires is not None and found.expires <= self._now()):
-            return fail("auth key", f"{found.id} is expired or revoked", self._rotate())
+            return fail(
+                CheckName.AUTH_KEY, ProblemCode.AUTH_KEY_DEAD, f"{found.id} is expired or revoked", self._rotate()
+            )
         if found.expires is None:
-            return ok("auth key", f"{found.id} is valid")
+            return ok(CheckName.AUTH_KEY, f"{found.id} is valid")
         if found.expires - self._ahead <= self._now():
             text = f"{found.id} {ending(found.expires, self._now())}: then no machine can join"
-            return warn("auth key", text, self._rotate())
-        return ok("auth key", f"{found.id} is valid until {found.expires:%Y-%m-%d}")
+            return warn(CheckName.AUTH_KEY, ProblemCode.AUTH_KEY_ENDS, text, self._rotate())
+        return ok(CheckName.AUTH_KEY, f"{found.id} is valid until {found.expires:%Y-%m-%d}")
 
     def _rotate(self) -> str:
         if self._api is not None:
@@ -108,49 +113,51 @@ class DeviceChecks:
         modes, own = self._modes, sorted(name for name in self._modes.by_provider if self._modes.own_key(name))
         if modes.exposed:
             text = f"others can read the reusable key in the user data of machines of {', '.join(modes.exposed)}"
-            return warn("key mode", text, EXPOSED_CURE)
+            return warn(CheckName.KEY_MODE, ProblemCode.AUTH_KEY_EXPOSED, text, EXPOSED_CURE)
         if not own:
-            return ok("key mode", "one reusable key for all machines")
+            return ok(CheckName.KEY_MODE, "one reusable key for all machines")
         count, (kept, may) = self._own_keys_unused(), self._spares()
         waiting = f"; {counted(count, 'key')} for machines that have not joined yet" if count else ""
         spares = f"; {kept} of {counted(may, 'node')} hold a spare" if may else ""
-        return ok("key mode", f"a key for each machine, for one use, on {', '.join(own)}{waiting}{spares}")
+        return ok(CheckName.KEY_MODE, f"a key for each machine, for one use, on {', '.join(own)}{waiting}{spares}")
 
     async def node_keys(self) -> CheckRow:
         """Keys of our own devices that expire. The head's end stops everything, a machine's end that machine."""
         view = self._view()
         if view is None:
-            return _dark("node keys")
+            return _dark(CheckName.NODE_KEYS)
         keys = devices.expiring_keys(self._machines(), view)
         if not keys:
-            return ok("node keys", "none expires")
+            return ok(CheckName.NODE_KEYS, "none expires")
         told = [f"{key.owner} ({key.expires:%Y-%m-%d})" for key in keys]
         text = f"{len(keys)} will expire: {_some(told)}; then the device loses the tailnet"
         over = [key for key in keys if key.expired or key.expires <= self._now()]
         if over:
-            return fail("node keys", f"expired: {_some([key.owner for key in over])}. {text}", EXPIRY_BY_HAND)
+            text = f"expired: {_some([key.owner for key in over])}. {text}"
+            return fail(CheckName.NODE_KEYS, ProblemCode.NODE_KEY_EXPIRED, text, EXPIRY_BY_HAND)
         if self._api is not None and all(key.machine for key in keys):
-            return warn("node keys", text, "meshd disables it by itself; `meshctl events` tells when it could not")
-        return warn("node keys", text, EXPIRY_BY_HAND)
+            cure = "meshd disables it by itself; `meshctl events` tells when it could not"
+            return warn(CheckName.NODE_KEYS, ProblemCode.NODE_KEY_EXPIRES, text, cure)
+        return warn(CheckName.NODE_KEYS, ProblemCode.NODE_KEY_EXPIRES, text, EXPIRY_BY_HAND)
 
     async def tags(self) -> CheckRow:
         """Our machines' devices that belong to somebody's account."""
         view = self._view()
         if view is None:
-            return _dark("device tags")
+            return _dark(CheckName.DEVICE_TAGS)
         found = devices.untagged(self._machines(), view)
         if not found:
-            return ok("device tags", "every machine's device is tagged")
+            return ok(CheckName.DEVICE_TAGS, "every machine's device is tagged")
         some = "1 machine belongs" if len(found) == 1 else f"{len(found)} machines belong"
         text = f"{some} to a user, whose leaving ends them: {_some(found)}"
         cure = "use a tagged auth key for new machines; these keep their owner (docs/tailnet.md)"
-        return warn("device tags", text, cure)
+        return warn(CheckName.DEVICE_TAGS, ProblemCode.DEVICES_UNTAGGED, text, cure)
 
     async def leftovers(self) -> CheckRow:
         """Devices that no machine stands behind."""
         view = self._view()
         if view is None:
-            return _dark("tailnet devices")
+            return _dark(CheckName.TAILNET_DEVICES)
         gone = {m.name for m in self._gone()}
         strays = devices.strays(self._cluster, self._machines(), gone, view)
         if strays:
@@ -160,12 +167,13 @@ class DeviceChecks:
                 "a journal that was lost, another meshd with this cluster's name, or an image made from a joined "
                 "machine: look in the cloud's console, then delete them in the admin console"
             )
-            return warn("tailnet devices", text, cure)
+            return warn(CheckName.TAILNET_DEVICES, ProblemCode.DEVICES_STRAY, text, cure)
         stale = sorted(gone & {peer.hostname for peer in view.peers.values()})
         if stale:
             cure = "meshd deletes them by itself" if self._api else BY_HAND
-            return warn("tailnet devices", f"{len(stale)} left of machines that are gone: {_some(stale)}", cure)
-        return ok("tailnet devices", "each is a machine's")
+            text = f"{len(stale)} left of machines that are gone: {_some(stale)}"
+            return warn(CheckName.TAILNET_DEVICES, ProblemCode.DEVICES_LEFT, text, cure)
+        return ok(CheckName.TAILNET_DEVICES, "each is a machine's")
 
     def _view(self) -> TailnetView | None:
         snapshot = self._snapshot()
@@ -173,8 +181,8 @@ class DeviceChecks:
         return seen.value if isinstance(seen, Fresh) else None
 
 
-def _dark(name: str) -> CheckRow:
-    return warn(name, "not known", "see the check of the tailnet")
+def _dark(name: CheckName) -> CheckRow:
+    return warn(name, ProblemCode.CHECK_NOT_POSSIBLE, "not known", "see the check of the tailnet")
 
 
 def _some(names: Sequence[str]) -> str:

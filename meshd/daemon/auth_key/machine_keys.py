@@ -17,7 +17,9 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
+from meshd.codes import ProblemCode
 from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.reporting import problem
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine
 from meshd.runtime.clock import Clock
@@ -239,14 +241,15 @@ class MachineKeys:
         """Keys that could not be ended."""
         if self.problem:
             text = f"keys of machines are not looked after: {self.problem}"
-            yield ProblemView(severity="error", text=text, cure="check the disk")
+            yield problem(ProblemCode.MACHINE_KEYS_STUCK, "error", text, "check the disk")
         for key in self._open.all():
             if key.attempts >= TOLD_AFTER:
                 name = f"the auth key {key.id}" if key.id else f"a key that may have been minted for {key.machine}"
-                yield ProblemView(
-                    severity="warning",
-                    text=f"{name} is not needed any more and cannot be revoked: {key.failure}",
-                    cure=f"meshd tries again; it ends by itself at {key.expires:%H:%M} UTC, or revoke it in the admin "
+                yield problem(
+                    ProblemCode.MACHINE_KEY_NOT_REVOKED,
+                    "warning",
+                    f"{name} is not needed any more and cannot be revoked: {key.failure}",
+                    f"meshd tries again; it ends by itself at {key.expires:%H:%M} UTC, or revoke it in the admin "
                     f"console (description: {key.description})",
                     machine=key.machine,
                 )  # fmt: skip

@@ -17,9 +17,11 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
+from meshd.codes import ProblemCode
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import Asks
+from meshd.daemon.reporting import problem
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine
 from meshd.runtime.clock import Clock
@@ -193,17 +195,18 @@ class SpareKeys:
         cure = "meshd tries again; until then a machine cannot come back by itself when its device is deleted by hand"
         if self._api is not None and self._api.tries >= TOLD_AFTER:
             text = f"machines are given no spare auth keys: {self._api.why}"
-            yield ProblemView(severity="info", text=text, cure=cure)
+            yield problem(ProblemCode.SPARE_KEYS_NOT_MINTED, "info", text, cure)
         for machine in self._machine_store.journal.machines():
             if s.may_hold(machine) and (why := self._stopped(machine, self._rotated_at())):
                 text = f"{machine.name} is given no further spare auth key: {why}"
-                yield ProblemView(
-                    severity="error", text=text, machine=machine.name,
-                    cure="`meshctl rotate-key --compromised` revokes all spares, lists the devices that are new, and "
+                yield problem(
+                    ProblemCode.SPARE_KEY_STOPPED, "error", text,
+                    "`meshctl rotate-key --compromised` revokes all spares, lists the devices that are new, and "
                     f"gives new spares; if the machine is not yours alone, `meshctl remove {machine.name}`",
+                    machine=machine.name,
                 )  # fmt: skip
         stopped = {machine.name for machine in self._machine_store.journal.machines() if self._stopped(machine, None)}
         for name, pause in self._nodes.items():
             if pause.tries >= TOLD_AFTER and name not in stopped:
                 text = f"{name} takes no spare auth key: {pause.why}"
-                yield ProblemView(severity="info", text=text, cure=cure, machine=name)
+                yield problem(ProblemCode.SPARE_KEY_NOT_TAKEN, "info", text, cure, machine=name)

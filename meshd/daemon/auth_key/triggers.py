@@ -10,8 +10,10 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
+from meshd.codes import ProblemCode
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.controller import AuthKeyController
+from meshd.daemon.reporting import problem
 from meshd.errors import TailnetError
 from meshd.model.words import ending
 from meshd.runtime.clock import Clock
@@ -141,15 +143,30 @@ class RotationTriggers:
         """What is not as it should be with keys and their rotation."""
         engine, now, in_use = self._engine(), self._clock.now(), self._store.in_use()
         if engine.problem:
-            yield _problem("error", f"the rotation of the auth key stands still: {engine.problem}", "check the disk")
+            yield problem(
+                ProblemCode.AUTH_KEY_ROTATION_STUCK,
+                "error",
+                f"the rotation of the auth key stands still: {engine.problem}",
+                "check the disk",
+            )
         if self._file_problem and not self._mints:
-            yield _problem("warning", self._file_problem, "the key in use stays in use while it works")
+            yield problem(
+                ProblemCode.AUTH_KEY_FILE_UNREADABLE,
+                "warning",
+                self._file_problem,
+                "the key in use stays in use while it works",
+            )
         last = engine.last
         if last is not None:
             yield from _of_rotation(last, now, in_use)
         if self._put_off and (other := self._active.current()) is not None:
             text = f"the auth key shall be rotated ({self._put_off}), and waits: {other.text}"
-            yield _problem("info", text, f"it begins by itself after that; `{other.command} --status` tells more")
+            yield problem(
+                ProblemCode.AUTH_KEY_ROTATION_WAITS,
+                "info",
+                text,
+                f"it begins by itself after that; `{other.command} --status` tells more",
+            )
         end = (in_use.expires or self._expires()) if in_use else None
         if in_use is not None and end is not None and end - self._ahead <= now and engine.active is None:
             yield self._ending(in_use, end, now)
@@ -162,7 +179,7 @@ class RotationTriggers:
             cure = f"put a new reusable key into {self._file.name}: meshd gives it to all nodes (docs/tailnet.md)"
         then = "then no machine can join" if end > now else "no machine can join with it"
         text = f"{name} {ending(end, now)}: {then}"
-        return _problem("error" if end - URGENT <= now else "warning", text, cure)
+        return problem(ProblemCode.AUTH_KEY_ENDS, "error" if end - URGENT <= now else "warning", text, cure)
 
 
 def _of_rotation(rotation: AuthKeyRotation, now: datetime, in_use: KeptKey | None) -> Iterable[ProblemView]:
@@ -171,22 +188,22 @@ def _of_rotation(rotation: AuthKeyRotation, now: datetime, in_use: KeptKey | Non
     if refused and rotation.source is KeyOrigin.FILE:
         text = f"the new auth key of the file is not used: {rotation.taken_back}"
         cure = "put another one there, or `meshctl rotate-key` to try it again; the old key stays in use while it works"
-        yield _problem("error", text, cure, rotation.ended_at)
+        yield problem(ProblemCode.AUTH_KEY_FILE_REFUSED, "error", text, cure, since=rotation.ended_at)
     elif refused or (rotation.stage is AuthKeyStage.ABORTED and rotation.aborted_by == "meshd"):
         text = f"{name} was taken back: {rotation.taken_back}"
-        yield _problem("error", text, "`meshctl rotate-key` tries again", rotation.ended_at)
+        cure = "`meshctl rotate-key` tries again"
+        yield problem(ProblemCode.AUTH_KEY_ROTATION_TAKEN_BACK, "error", text, cure, since=rotation.ended_at)
     if rotation.ended:
         return
     held_s = (now - rotation.stage_since).total_seconds()
     if rotation.failure:
         cure = "meshd tries again; `meshctl rotate-key --abort` takes it back"
-        yield _problem("warning", f"{name} ({rotation.stage.value}): {rotation.failure}", cure)
+        text = f"{name} ({rotation.stage.value}): {rotation.failure}"
+        yield problem(ProblemCode.AUTH_KEY_ROTATION_FAILS, "warning", text, cure)
     if rotation.stage is AuthKeyStage.HOLD and held_s > HOLD_LONG_S:
         text = f"{name} waits for nodes for {held_s / 3600:.0f} h, and the old key is valid until then"
-        yield _problem("error", text, "`meshctl rotate-key --status` shows them; `--waive NODE` or `--abort`")
+        cure = "`meshctl rotate-key --status` shows them; `--waive NODE` or `--abort`"
+        yield problem(ProblemCode.AUTH_KEY_ROTATION_HELD, "error", text, cure)
     elif in_use is not None:
-        yield _problem("info", f"{name} is under way: {rotation.stage.value}", "see `meshctl rotate-key --status`")
-
-
-def _problem(severity: str, text: str, cure: str, since: datetime | None = None) -> ProblemView:
-    return ProblemView(severity=severity, text=text, cure=cure, since=since)
+        text = f"{name} is under way: {rotation.stage.value}"
+        yield problem(ProblemCode.AUTH_KEY_ROTATION_ACTIVE, "info", text, "see `meshctl rotate-key --status`")

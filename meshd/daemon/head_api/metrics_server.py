@@ -10,7 +10,8 @@ import structlog
 from meshd.api.listen import SocketError
 from meshd.api.metrics import MetricsServer
 from meshd.api.schema import ProblemView
-from meshd.daemon.head_api import problems
+from meshd.codes import ProblemCode
+from meshd.daemon.reporting import problem
 from meshd.obs.metrics import Metrics
 from meshd.runtime.clock import Clock
 
@@ -35,7 +36,9 @@ class Telemetry:
 
     def problems(self) -> Iterable[ProblemView]:
         """Why nobody can read them."""
-        return problems.of_text(self._problem, "free the address, or set metrics.listen to another one", "warning")
+        if self._problem:
+            cure = "free the address, or set metrics.listen to another one"
+            yield problem(ProblemCode.METRICS_NOT_SERVED, "warning", self._problem, cure)
 
     async def run(self) -> None:
         """Serve until cancelled."""

@@ -62,7 +62,6 @@ class HeadService:
         snapshot: Callable[[], Snapshot],
         clock: Clock,
         cluster: str,
-        config_problem: Callable[[], str],
         reload: Callable[[], s.ReloadView],
         tailscale_version: Callable[[], str],
         look_at_slurm: Callable[[], Awaitable[object]],
@@ -78,7 +77,7 @@ class HeadService:
         self._status = StatusService(
             state, executor=executor, published=published, slurm_ping=slurm_ping,
             problems_of_others=problems_of_others, partitions=partitions, cluster=cluster,
-            config_problem=config_problem, tailscale_version=tailscale_version,
+            tailscale_version=tailscale_version,
         )  # fmt: skip
         self._machines = MachineService(state, slurm)
         self._scale = ScaleService(state, look_at_slurm=look_at_slurm, look_at_key=look_at_key)

@@ -8,13 +8,20 @@ from typing import Protocol
 
 from meshd import __version__
 from meshd.api import schema as s
-from meshd.daemon.head_api import problems, views
+from meshd.daemon.head_api import views
 from meshd.daemon.head_api.state import HeadState
+from meshd.daemon.machines import problems as machine_problems
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.nodes import health as node_health
+from meshd.daemon.nodes import problems as node_problems
+from meshd.daemon.observe import problems as source_problems
+from meshd.daemon.prices import problems as price_problems
+from meshd.daemon.providers import problems as provider_problems
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, Machine
+
+_WORST_FIRST = {"error": 0, "warning": 1, "info": 2}
 
 
 class PublishState(Protocol):
@@ -36,7 +43,6 @@ class StatusService:
         problems_of_others: what shows neither in the journal nor in a tick.
         partitions: the partition of each pool.
         cluster: the cluster's name.
-        config_problem: why the settings in the file are not in force; "" while they are.
         tailscale_version: of the head; "" when not known.
     """
 
@@ -50,7 +56,6 @@ class StatusService:
         problems_of_others: Callable[[], Iterable[s.ProblemView]],
         partitions: Callable[[], dict[str, str]],
         cluster: str,
-        config_problem: Callable[[], str],
         tailscale_version: Callable[[], str],
     ) -> None:
         self._state = state
@@ -60,7 +65,6 @@ class StatusService:
         self._problems_of_others = problems_of_others
         self._partitions = partitions
         self._cluster = cluster
-        self._config_problem = config_problem
         self._tailscale_version = tailscale_version
         self._started_at = state.clock.now()
 
@@ -102,28 +106,20 @@ class StatusService:
         state, tick = self._state, self._state.controller.last
         now, desired, machines = state.clock.now(), state.desired(), state.journal.machines()
         found = [
-            *problems.of_text(state.controller.problem, "check the disk that holds meshd's state"),
-            *problems.of_text(
-                self._config_problem(),
-                "`meshctl config check` shows every fault; then `systemctl reload meshd`",
-                "error" if "stay in force" in self._config_problem() else "warning",
-            ),
-            *problems.of_text(
-                self._published.view().error, "slurmctld runs on the last good files; see `meshctl doctor`"
-            ),
-            *problems.of_machines(machines, self._executor.problems, now),
-            *problems.of_prices(desired, machines),
+            *machine_problems.tick(state.controller.problem),
+            *machine_problems.machines(machines, self._executor.problems),
+            *price_problems.stale(desired, machines),
             *self._problems_of_others(),
         ]
         if tick is not None:
             found += node_health.problems(machines, desired, state.cluster_view(now))
-            found += problems.of_sources(tick.snapshot)
+            found += source_problems.sources(tick.snapshot)
             if self._slurm_ping is not None:
                 found += self._slurm_ping.problems(tick.snapshot.slurm)
-            found += problems.of_providers(machines, tick.snapshot)
-            found += problems.of_logins(machines, tick.snapshot, now)
-            found += problems.of_plan(desired, machines, tick.plan.warnings, tick.snapshot)
-        return problems.ordered(found)
+            found += provider_problems.not_enabled(machines, tick.snapshot)
+            found += node_problems.logins(machines, tick.snapshot, now)
+            found += machine_problems.pools(desired, machines, tick.plan.warnings, tick.snapshot)
+        return sorted(found, key=lambda p: (_WORST_FIRST.get(p.severity, 9), p.pool, p.text))
 
     async def nodes(self) -> s.NodesView:
         """All machines that are not GONE."""

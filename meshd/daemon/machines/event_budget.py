@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from meshd.api.schema import ProblemView
+from meshd.codes import ProblemCode
+from meshd.daemon.reporting import problem
 from meshd.runtime.clock import Clock
 from meshd.runtime.tokenbucket import TokenBuckets
 
@@ -65,4 +67,4 @@ class EventBudget:
         for name in sorted(self._flooded):
             text = f"{name} reports so much that meshd writes only a part of it down"
             cure = f"see `meshctl events --machine {name}`; `meshctl remove {name}` gives the machine back"
-            yield ProblemView(severity="warning", text=text, cure=cure, machine=name)
+            yield problem(ProblemCode.EVENT_FLOOD, "warning", text, cure, machine=name)

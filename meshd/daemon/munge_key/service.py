@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
+from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.active_rotation import ActiveRotations
-from meshd.daemon.head_api.check_rows import fail, ok, warn
 from meshd.daemon.munge_key.controller import MungeKeyController
+from meshd.daemon.reporting import fail, ok, problem, warn
 from meshd.errors import MungeError, SlurmError
 from meshd.model.ids import slot_order
 from meshd.model.words import counted
@@ -90,7 +91,7 @@ class MungeKeyService:
         Raises:
             MungeError: the head's key cannot be looked at.
         """
-        name, cure = "munge key", "meshctl rotate-key --munge"
+        name, cure = CheckName.MUNGE_KEY, "meshctl rotate-key --munge"
         if self._rotator.active:
             text = f"is being rotated: {self._rotator.current.stage.value}"
             return ok(name, text)
@@ -102,24 +103,31 @@ class MungeKeyService:
         if others:
             text = f"another one than the head's is on {counted(len(others), 'node')}: {', '.join(others[:10])}"
             by_hand = "`systemctl restart munge meshd`"
-            return fail(name, text, f"`{cure}` gives all the same one; or, after a change by hand, {by_hand}")
+            return fail(
+                name,
+                ProblemCode.MUNGE_KEYS_DIFFER,
+                text,
+                f"`{cure}` gives all the same one; or, after a change by hand, {by_hand}",
+            )
         if days > OLD_AFTER_D:
-            return warn(name, age, f"`{cure}` makes a new one, the fleet running")
+            return warn(name, ProblemCode.MUNGE_KEY_OLD, age, f"`{cure}` makes a new one, the fleet running")
         return ok(name, f"{age}; the same on {sum(bool(n.key) for n in nodes)} nodes")
 
     def problem(self) -> Iterable[s.ProblemView]:
         """What people must know without asking."""
         rotation, cure = self._rotator.rotation, "`meshctl rotate-key --munge --status` tells more"
         if self._rotator.problem:
-            yield s.ProblemView(severity="error", text=f"the munge key cannot be rotated: {self._rotator.problem}",
-                                cure=cure)  # fmt: skip
+            text = f"the munge key cannot be rotated: {self._rotator.problem}"
+            yield problem(ProblemCode.MUNGE_ROTATION_STUCK, "error", text, cure)
         if rotation is None or rotation.ended or not rotation.failure:
             return
-        severity = "error" if rotation.stage in {MungeStage.RETURN, MungeStage.CHECK} else "warning"
-        yield s.ProblemView(
-            severity=severity, text=f"the munge key's rotation ({rotation.stage.value}): {rotation.failure}",
-            cure=f"{cure}; --waive MACHINE goes on without one, --abort takes it back", since=rotation.stage_since,
-        )  # fmt: skip
+        yield problem(
+            ProblemCode.MUNGE_ROTATION_FAILS,
+            "error" if rotation.stage in {MungeStage.RETURN, MungeStage.CHECK} else "warning",
+            f"the munge key's rotation ({rotation.stage.value}): {rotation.failure}",
+            f"{cure}; --waive MACHINE goes on without one, --abort takes it back",
+            since=rotation.stage_since,
+        )
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

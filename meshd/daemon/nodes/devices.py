@@ -8,7 +8,9 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from meshd.api.schema import ProblemView
+from meshd.codes import ProblemCode
 from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.reporting import problem
 from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
@@ -135,15 +137,16 @@ class MachineDevices:
         self._copies = {pair: seen for pair, seen in self._copies.items() if now - seen[1] < SHOWN_FOR}
         self._flapping = {name: at for name, at in self._flapping.items() if now - at < SHOWN_FOR}
         flapping = [
-            ProblemView(
-                severity="error", text=f"{name} comes with ever other devices: meshd takes no further one today",
-                cure=f"delete those that are not its own in the admin console; `meshctl remove {name}` gives it back",
+            problem(
+                ProblemCode.DEVICE_FLAPPING, "error",
+                f"{name} comes with one new device after the other: meshd takes no further one today",
+                f"delete those that are not its own in the admin console; `meshctl remove {name}` gives it back",
                 machine=name,
             )
             for name in sorted(self._flapping)
         ]  # fmt: skip
         return flapping + [
-            ProblemView(severity="error", text=text, cure=CLONE_CURE, machine=machine)
+            problem(ProblemCode.DEVICE_COPIED, "error", text, CLONE_CURE, machine=machine)
             for (machine, _), (text, _) in sorted(self._copies.items())
         ]
 

@@ -17,8 +17,9 @@ from pathlib import Path
 import structlog
 
 from meshd.api.schema import CheckRow
-from meshd.daemon.head_api.check_rows import ok, warn
+from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.reporting import ok, warn
 from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
 from meshd.runtime.hostsfile import read_block, with_block
@@ -31,7 +32,7 @@ AGAIN_S = 30.0
 SERVED_WITHIN_S = 10.0
 SLOW_S = 1.0
 LOOKUP_MAX_S = 5.0
-NAME = "node names"
+NAME = CheckName.NODE_NAMES
 
 Lookup = Callable[[str], str]
 
@@ -108,11 +109,12 @@ class HeadNames:
             own_address: the head's on the tailnet; "" when it is not known now.
         """
         if self._error:
-            return warn(NAME, self._error, f"meshd must be able to read {self._hosts} and to write {self._request}")
+            cure = f"meshd must be able to read {self._hosts} and to write {self._request}"
+            return warn(NAME, ProblemCode.HEAD_NAMES_NOT_KEPT, self._error, cure)
         if self._asked is not None and self._clock.monotonic_s() - self._lacking_since_s > SERVED_WITHIN_S:
             text = f"{self._hosts} lacks the names of nodes, and meshd-hosts.path does not put them there"
             cure = "`systemctl enable --now meshd-hosts.path`; when it runs: `journalctl -u meshd-hosts`"
-            return warn(NAME, text, cure)
+            return warn(NAME, ProblemCode.HEAD_NAMES_NOT_KEPT, text, cure)
         for address in (own_address, *sorted(self._names.values())[:1]):
             if address and (slow := await self._slow(address)):
                 return slow
@@ -135,4 +137,4 @@ class HeadNames:
             return None
         text = f"a name for {address} is looked up for {took_s:.0f} s or more: slurmctld waits so long at connections"
         cure = f"put `{address} NAME` into {self._hosts}, or mend the name servers in /etc/resolv.conf"
-        return warn(NAME, text, cure)
+        return warn(NAME, ProblemCode.HEAD_NAMES_SLOW, text, cure)

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from meshd.api import schema as s
+from meshd.codes import ProblemCode
 from meshd.daemon.head_api import views
 from meshd.daemon.nodes.logs import LogTail
+from meshd.daemon.reporting import problem
 from meshd.model.desired import Desired
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.plan.fitness import Unfit, Why, marked, silent, unfit
@@ -35,11 +37,12 @@ def problems(machines: Sequence[Machine], desired: Desired, cluster_view: Cluste
     for name in desired.pools:
         cooldown = desired.cooldowns.get(cooldown_key(name)) or desired.expired_cooldowns.get(cooldown_key(name))
         if cooldown is not None and cooldown.strikes >= STRIKES_TOLD:
-            yield s.ProblemView(
-                severity="error",
-                text=f"{cooldown.strikes} nodes were replaced one after another, and what came in their place did not "
-                f"stay fit: it has one cause outside of the machines. The last: {cooldown.reason}",
-                cure="look at slurm.conf, prologs and the image; `meshctl explain SLOT` shows slurmd's log",
+            yield problem(
+                ProblemCode.REPLACEMENTS_UNFIT,
+                "error",
+                f"{cooldown.strikes} nodes were replaced one after another, and what came in their place did not "
+                f"stay fit: the cause is outside of the machines. The last: {cooldown.reason}",
+                "look at slurm.conf, prologs and the image; `meshctl explain SLOT` shows slurmd's log",
                 pool=name,
             )
 
@@ -57,10 +60,11 @@ def _problem(
     pool = desired.pools.get(machine.pool)
     stays = found.deliberate or (pool is not None and not pool.replace_unfit)
     coming = any(m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY and marked(m) is None for m in machines)
-    return s.ProblemView(
-        severity="info" if found.deliberate else "warning",
-        text=f"{machine.slot} is not fit: {found.words}" + (f"; {after}" if after else ""),
-        cure=cure(machine, found),
+    return problem(
+        ProblemCode.NODE_UNFIT,
+        "info" if found.deliberate else "warning",
+        f"{machine.slot} is not fit: {found.words}" + (f"; {after}" if after else ""),
+        cure(machine, found),
         since=found.since,
         machine=machine.name,
         pool=machine.pool,

@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 
 from meshd.api.schema import ProblemView
 from meshd.bootstrap.tokens import TICKET_CLOSED
+from meshd.codes import ProblemCode
+from meshd.daemon.reporting import problem
 from meshd.errors import JoinRefused
 from meshd.store.events import NewEvent, Origin
 from meshd.store.journal import Journal
@@ -40,9 +42,9 @@ class JoinTokenWatch:
         """The tries of the last 15 minutes."""
         self._seen = {pair: seen for pair, seen in self._seen.items() if now - seen[1] < SHOWN_FOR}
         return [
-            ProblemView(
-                severity="warning", text=f"a caller from {machine} was refused: {reason}", cure=_cure(code, machine),
-                machine=machine,
+            problem(
+                ProblemCode.JOIN_TOKEN_REFUSED, "warning", f"a caller from {machine} was refused: {reason}",
+                _cure(code, machine), machine=machine,
             )
             for (machine, code), (reason, _) in sorted(self._seen.items())
         ]  # fmt: skip

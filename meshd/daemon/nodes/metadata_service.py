@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshd.api.schema import CheckRow, ProblemView
-from meshd.daemon.head_api.check_rows import ok, warn
+from meshd.codes import CheckName, ProblemCode
+from meshd.daemon.reporting import ok, problem, warn
 from meshd.model.machine import IN_SLURM, Machine
+from meshd.model.words import counted
 
 CURE = (
     "have nftables or iptables in the image, or run `apt-get install nftables` on the node: its agent closes it within "
     "a minute"
 )
-NAME = "metadata service"
+NAME = CheckName.METADATA_SERVICE
 
 
 def problems(machines: Iterable[Machine]) -> list[ProblemView]:
     """One for each node in Slurm: its users can read its user data, and with it an auth key of the tailnet."""
     return [
-        ProblemView(
-            severity="warning", machine=one.name, pool=one.pool, cure=CURE,
-            text=f"users of {one.slot} can read its user data at the metadata service: {one.metadata_open}",
+        problem(
+            ProblemCode.METADATA_OPEN, "warning",
+            f"users of {one.slot} can read its user data at the metadata service: {one.metadata_open}",
+            CURE, machine=one.name, pool=one.pool,
         )
         for one in _open(machines)
     ]  # fmt: skip
@@ -32,7 +35,8 @@ def check(machines: Iterable[Machine]) -> CheckRow:
     if not found:
         return ok(NAME, "closed to users on all nodes")
     slots = ", ".join(sorted(one.slot for one in found)[:5])
-    return warn(NAME, f"open to users on {len(found)} nodes: {slots}: {found[0].metadata_open}", CURE)
+    text = f"open to users on {counted(len(found), 'node')}: {slots}: {found[0].metadata_open}"
+    return warn(NAME, ProblemCode.METADATA_OPEN, text, CURE)
 
 
 def _open(machines: Iterable[Machine]) -> list[Machine]:

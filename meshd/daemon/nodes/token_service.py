@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
+from meshd.codes import ProblemCode
 from meshd.daemon.nodes.token_renewal import NodeTokenController
+from meshd.daemon.reporting import problem
 from meshd.model.ids import slot_order
 from meshd.model.machine import Machine
 from meshd.model.words import counted
@@ -53,12 +55,11 @@ class NodeTokenService:
         renewal = self._renewer.last
         failed = [one for one in self._renewer.standing(renewal) if one.state == "failed"] if renewal else []
         for one in failed:
-            yield s.ProblemView(
-                severity="warning", text=f"{one.slot} does not take its new node token: {one.reason}",
-                cure="meshd asks again; an agent of an older version never can: "
-                f"`meshctl remove {one.machine}` replaces it",
-                machine=one.machine,
-            )  # fmt: skip
+            text = f"{one.slot} does not take its new node token: {one.reason}"
+            cure = (
+                f"meshd asks again; an agent of an older version never can: `meshctl remove {one.machine}` replaces it"
+            )
+            yield problem(ProblemCode.NODE_TOKEN_NOT_TAKEN, "warning", text, cure, machine=one.machine)
 
     def _chosen(self, asked: tuple[str, ...]) -> list[Machine]:
         found = self._renewer.may_renew()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshd.api.schema import CheckRow
-from meshd.daemon.head_api.check_rows import ok, warn
+from meshd.codes import CheckName, ProblemCode
+from meshd.daemon.reporting import ok, warn
 from meshd.provider_api import Provider
 
-NAME = "trust in hosts"
+NAME = CheckName.HOST_TRUST
 
 
 def check(providers: Mapping[str, Provider]) -> CheckRow:
@@ -21,4 +22,4 @@ def check(providers: Mapping[str, Provider]) -> CheckRow:
         "on every node of the cluster"
     )
     cure = "rent there only what strangers may have; for runpod, leave `community` out of providers.runpod.clouds"
-    return warn(NAME, text, cure)
+    return warn(NAME, ProblemCode.PROVIDER_HOSTS_FOREIGN, text, cure)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from meshd.api.schema import CheckRow
+from meshd.codes import CheckName, ProblemCode
 from meshd.config import PoolSettings
-from meshd.daemon.head_api.check_rows import ok, warn
+from meshd.daemon.reporting import ok, warn
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.gpu_devices import CURE, OPEN
 
-NAME = "gpu devices"
+NAME = CheckName.GPU_DEVICES
 
 
 class GpuDevices:
@@ -31,4 +32,4 @@ class GpuDevices:
             return ok(NAME, "no pool has GPUs")
         if await self._slurm.gpus_closed():
             return ok(NAME, "a job can open its own GPUs alone")
-        return warn(NAME, OPEN, CURE)
+        return warn(NAME, ProblemCode.GPUS_OPEN, OPEN, CURE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.head_api import problems
+from meshd.codes import ProblemCode
+from meshd.daemon.reporting import problem
 from meshd.errors import SlurmError
 from meshd.model.observed import SlurmReservation, SlurmView
 from meshd.runtime.clock import Clock
@@ -95,4 +96,4 @@ def problem_of(hold: Hold) -> ProblemView:
         f"{what} is no longer in the settings, but {' and '.join(names)} name it: Slurm would end them, so it stays "
         "until they are gone; meshd rents nothing for it"
     )
-    return next(iter(problems.of_text(text, " or ".join(cures), "warning"))).model_copy(update={"pool": hold.pool})
+    return problem(ProblemCode.POOL_LINES_KEPT, "warning", text, " or ".join(cures), pool=hold.pool)

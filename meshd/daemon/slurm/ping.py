@@ -12,7 +12,8 @@ from contextlib import suppress
 from datetime import datetime
 
 from meshd.api.schema import ProblemView
-from meshd.daemon.head_api import problems
+from meshd.codes import ProblemCode
+from meshd.daemon.reporting import problem
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, Observation, SlurmView
 from meshd.runtime.clock import Clock
@@ -60,7 +61,7 @@ class SlurmPing:
     def problems(self, seen: Observation[SlurmView]) -> Iterable[ProblemView]:
         """That it does not answer, until its source says so itself, or that it does."""
         if self.is_down(seen) and isinstance(seen, Fresh):
-            return [one.model_copy(update={"since": self._since}) for one in problems.of_text(DOWN, CURE)]
+            return [problem(ProblemCode.SLURMCTLD_DOWN, "error", DOWN, CURE, since=self._since)]
         return []
 
     async def _ask(self) -> bool | None:

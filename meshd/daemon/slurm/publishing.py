@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 import structlog
 
-from meshd.api.schema import CheckRow, PublishView
+from meshd.api.schema import CheckRow, ProblemView, PublishView
+from meshd.codes import CheckName, ProblemCode
 from meshd.config import Settings
-from meshd.daemon.head_api.check_rows import fail, ok, warn
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.reporting import fail, ok, problem, warn
+from meshd.daemon.slurm import problems
 from meshd.daemon.slurm.held_lines import HeldLines
 from meshd.errors import SlurmError
 from meshd.model.machine import IN_SLURM, Machine, Phase
@@ -288,17 +290,29 @@ class Publishing:
         text = f"{which} is not used: Slurm {self._fixed_by} cannot change a node's shape while it runs"
         return text if mixed else ""
 
+    def problems(self) -> Iterable[ProblemView]:
+        """What is wrong with Slurm's files, or stays in them for now."""
+        if error := self.view().error:
+            cure = "slurmctld runs on the last good files; see `meshctl doctor`"
+            yield problem(ProblemCode.SLURM_FILES_REFUSED, "error", error, cure)
+        if unused := self.unused_ranges():
+            yield problem(ProblemCode.GPU_RANGE_UNUSED, "warning", unused, NEWER_SLURM)
+        yield from self.held.problems()
+        yield from problems.left_out(self.left_out)
+        yield from problems.kept_lines(self.unsafe)
+
     async def check(self) -> CheckRow:
         """For `meshctl doctor`: does slurm.conf include what meshd writes?"""
         confs = [self._live.settings.slurm.conf_dir / include for include in NODES_INCLUDES]
         ours = self._directory / NODES
-        name, view = "slurm files", self.view()
+        name, view = CheckName.SLURM_FILES, self.view()
         if view.error:
-            return fail(name, view.error, "see docs/troubleshooting.md, Slurm files")
+            return fail(name, ProblemCode.SLURM_FILES_REFUSED, view.error, "see docs/troubleshooting.md, Slurm files")
         if unused := self.unused_ranges():
-            return warn(name, unused, NEWER_SLURM)
+            return warn(name, ProblemCode.GPU_RANGE_UNUSED, unused, NEWER_SLURM)
         if not any(_same(conf, ours) for conf in confs):
-            return fail(name, f"{confs[0]} is not the file that meshd writes", "run `meshctl init` as root")
+            text = f"{confs[0]} is not the file that meshd writes"
+            return fail(name, ProblemCode.SLURM_FILES_NOT_INCLUDED, text, "run `meshctl init` as root")
         return ok(name, f"{view.reconfigures} reconfigures, {view.refusals} refused")
 
 

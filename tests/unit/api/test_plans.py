@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from meshd.api.plans import plan_view
+from meshd.codes import WarningCode
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase
@@ -37,7 +38,7 @@ def test_a_plan_as_document() -> None:
             Remove("lab-a100-1-aaaaaa", "not wanted"),
             RecordPublished("lab-a100-2-aaaaaa", "its line is in force"),
         ),
-        (Warn("a100", "too few slots", "raise max_nodes"),),
+        (Warn("a100", "too few slots", WarningCode.SLOTS, "raise max_nodes"),),
     )
     view = plan_view(plan, [machine(1, Phase.READY), machine(2, Phase.BOOTING), machine(9, Phase.GONE)])
     assert [(s.action, s.subject) for s in view.steps] == [

@@ -14,10 +14,10 @@ import pytest
 from meshd.api import schema as s
 from meshd.cli.adapters import _check
 from meshd.config import File, Settings
-from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.offers import offers_view
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.cloud_steps import UserData
+from meshd.daemon.providers.checks import check
 from meshd.model import plan as p
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase
@@ -90,7 +90,7 @@ async def test_doctor_and_config_check_say_so(tun: bool, status: str) -> None:
 
     cloud: Any = Pods()
     cloud.name, cloud.capabilities = RUNPOD, replace(PODS, tun=tun)
-    found = await Doctor._provider(Doctor.__new__(Doctor), cloud)()
+    found = await check(cloud)
     assert (found.status, NO_TUN in found.text, "containers" in found.text) == (status, not tun, True)
     (row,) = await _check(File(Path("meshd.toml"), {}, 0o600, ""), cloud, "providers.runpod")  # type: ignore[call-arg]
     assert (row.status, NO_TUN in row.text, "pods_have_tun" in row.cure) == (status, not tun, not tun)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from meshd.api import endpoints as e
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
+from meshd.codes import ProblemCode
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.nodes.agents import AgentQueues
@@ -21,10 +23,12 @@ from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
+from meshd.daemon.observe import checks as source_checks
 from meshd.daemon.observe.source import Refresh, Source
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceService
+from meshd.daemon.providers import checks as provider_checks
 from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, Transient, Uncertain
 from meshd.model.desired import Cooldown, Target
 from meshd.model.ids import MachineName
@@ -48,9 +52,6 @@ class Files:
 
     def view(self) -> s.PublishView:
         return s.PublishView()
-
-    async def __call__(self) -> s.CheckRow:
-        return s.CheckRow(name="slurm files", status="ok", text="fine")
 
 
 class NoDoctor:
@@ -78,7 +79,7 @@ class World(Small):
         self.desk = HeadService(
             machine_store=self.machine_store, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
             published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
-            clock=self.clock, cluster="lab", config_problem=lambda: "",
+            clock=self.clock, cluster="lab",
             reload=lambda: s.ReloadView(reloaded=True), tailscale_version=lambda: "1.102",
             look_at_slurm=self.look_at_slurm, look_at_key=self.look_at_key, read_offers=self.read_offers,
             problems_of_others=lambda: [],
@@ -292,9 +293,13 @@ async def test_problems_tell_of_sources_and_of_machines_that_nobody_watches(worl
     world.journal.put(machine(Phase.LOST, index=2, instance_id=""), "phase", "given", NOW)
     world.seen = snapshot(slurm=GONE_DARK, instances={"aws": GONE_DARK})
     world.reconciler.tick()
-    texts = " | ".join(p.text + p.cure for p in world.desk.problems())
-    for words in ("slurm cannot be read", "1 machines of gce", "end lab-h100-2-abcde2 in aws's console"):
-        assert words in texts
+    found = {(problem.code, problem.machine) for problem in world.desk.problems()}
+    assert found >= {
+        (ProblemCode.SLURM_UNREADABLE, ""),
+        (ProblemCode.PROVIDER_UNREADABLE, ""),
+        (ProblemCode.PROVIDER_NOT_ENABLED, ""),
+        (ProblemCode.MACHINE_LOST, machine(Phase.LOST, index=2).name),
+    }
 
 
 # -- offers and explanations ------------------------------------------------------------------------------------------
@@ -444,25 +449,9 @@ async def test_unknown_names_are_answered_with_near_ones(world: World) -> None:
 # -- doctor -----------------------------------------------------------------------------------------------------------
 
 
-class Munge:
-    async def encode(self) -> str:
-        return "MUNGE:x:"
-
-    async def exchange(self, credential: str) -> str:
-        return credential
-
-
 class BrokenCloud(Cloud):
     async def check(self) -> str:
         raise KeyError("account")
-
-
-async def munge_key_is_fine() -> s.CheckRow:
-    return s.CheckRow(name="munge key", status="ok", text="fine")
-
-
-async def names_are_fine() -> s.CheckRow:
-    return s.CheckRow(name="node names", status="ok", text="fine")
 
 
 class PoorCloud(Cloud):
@@ -476,46 +465,42 @@ class SickCloud(Cloud):
 
 
 async def test_a_cloud_that_is_ill_is_no_wrong_credential() -> None:
-    doctor = Doctor(
-        snapshot=snapshot, providers={"aws": SickCloud()}, munge=Munge(),  # type: ignore[dict-item, arg-type]
-        devices=device_checks(snapshot, keys=NoKey()), files=Files(),
-        munge_key=munge_key_is_fine, names=names_are_fine, config_problem=lambda: "",
-    )  # fmt: skip
-    (row,) = [row for row in await doctor() if row.name == "provider aws"]
-    assert row.status == "fail" and "status page" in row.cure and "credential" not in row.cure
+    cloud: Any = SickCloud()
+    row = await provider_checks.check(cloud)
+    assert (row.status, row.code) == ("fail", ProblemCode.PROVIDER_UNREADABLE)
 
 
 async def test_a_missing_permission_has_a_cure_of_its_own() -> None:
-    doctor = Doctor(
-        snapshot=snapshot, providers={"aws": PoorCloud()}, munge=Munge(),  # type: ignore[dict-item, arg-type]
-        devices=device_checks(snapshot, keys=NoKey()), files=Files(),
-            munge_key=munge_key_is_fine, names=names_are_fine, config_problem=lambda: "",
-    )  # fmt: skip
-    (row,) = [row for row in await doctor() if row.name == "provider aws"]
-    assert (row.status, row.text) == ("fail", "aws check: user meshd may not: ec2:RunInstances")
+    cloud: Any = PoorCloud()
+    row = await provider_checks.check(cloud)
+    assert (row.name, row.status, row.code) == ("provider aws", "fail", ProblemCode.PROVIDER_REFUSES)
+    assert "ec2:RunInstances" in row.text
     assert "docs/providers.md" in row.cure and "/etc/meshd/credentials/aws" in row.cure
 
 
 async def test_every_check_has_its_row_whatever_breaks() -> None:
     def rows(seen: Snapshot | None) -> Doctor:
-        return Doctor(
-            snapshot=lambda: seen, providers={"aws": BrokenCloud()}, munge=Munge(),  # type: ignore[dict-item, arg-type]
-            devices=device_checks(lambda: seen, keys=NoKey(), gone=[machine(Phase.GONE)]), files=Files(),
-            munge_key=munge_key_is_fine, names=names_are_fine, config_problem=lambda: "",
-        )  # fmt: skip
+        cloud: Any = BrokenCloud()
+        checks = (
+            *source_checks.checks(lambda: seen, tuple),
+            *device_checks(lambda: seen, keys=NoKey(), gone=[machine(Phase.GONE)]).all(),
+            *provider_checks.checks({"aws": cloud}),
+        )
+        return Doctor(lambda: checks)
+
+    async def codes(seen: Snapshot | None) -> dict[str, str]:
+        return {row.name: row.code for row in await rows(seen)()}
 
     found = {row.name: row for row in await rows(snapshot())()}
-    assert [found[name].status for name in ("settings", "munge", "slurm", "slurm files", "tailnet")] == ["ok"] * 5
-    assert found["auth key"].status == found["provider aws"].status == "fail"
-    assert "KeyError" in found["provider aws"].text
-    dark = {row.name: row.status for row in await rows(snapshot(slurm=GONE_DARK, tailnet=GONE_DARK))()}
-    (tailnet,) = [row for row in await rows(snapshot(tailnet=GONE_DARK))() if row.name == "tailnet"]
-    assert GONE_DARK.reason in tailnet.text
-    assert (dark["slurm"], dark["tailnet"], dark["tailnet devices"]) == ("fail", "fail", "warn")
-    assert len(await rows(None)()) == len(found)
-    left = around(machine(Phase.GONE))
-    assert isinstance(left.tailnet, Fresh)
-    assert {row.name: row.status for row in await rows(left)()}["tailnet devices"] == "warn"
+    assert [found[name].status for name in ("slurm", "tailnet", "trust in hosts")] == ["ok"] * 3
+    assert found["auth key"].code == ProblemCode.CHECK_FAILED
+    assert (found["provider aws"].status, found["provider aws"].code) == ("fail", ProblemCode.MESHD_FAULT)
+    dark = await codes(snapshot(slurm=GONE_DARK, tailnet=GONE_DARK))
+    assert dark["slurm"] == ProblemCode.SLURM_UNREADABLE
+    assert dark["tailnet"] == ProblemCode.TAILNET_UNREADABLE
+    assert dark["tailnet devices"] == ProblemCode.CHECK_NOT_POSSIBLE
+    assert (await codes(None)).keys() == found.keys()
+    assert (await codes(around(machine(Phase.GONE))))["tailnet devices"] == ProblemCode.DEVICES_LEFT
 
 
 async def test_a_limit_in_all_that_is_too_low_is_told_before_anything_is_rented(world: World) -> None:

@@ -12,9 +12,11 @@ import pytest
 
 from meshd.api.node_schema import PollIn
 from meshd.api.schema import ProblemView
+from meshd.codes import ProblemCode
 from meshd.config import TimingSettings
-from meshd.daemon.head_api import problems
+from meshd.daemon.machines import problems as machine_problems
 from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.nodes import problems
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.service import NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
@@ -64,11 +66,11 @@ async def test_an_agent_tells_what_it_mended(small: Small, tmp_path: Path) -> No
 async def test_a_problem_of_a_ready_node_shows_until_it_is_over(small: Small, tmp_path: Path) -> None:
     desk = desk_of(small, tmp_path)
     await desk.poll(READY.name, PollIn(phase="serving", munge_ok=True, problem="not connected: invalid key"), 0.0)
-    (told,) = problems.of_machines([small.get(READY.name)], {}, NOW)
-    assert (told.severity, told.machine) == ("warning", READY.name)
+    (told,) = machine_problems.machines([small.get(READY.name)], {})
+    assert (told.code, told.machine) == (ProblemCode.AGENT_TROUBLE, READY.name)
     assert "not connected: invalid key" in told.text
     await desk.poll(READY.name, PollIn(phase="serving", munge_ok=True), 0.0)
-    assert list(problems.of_machines([small.get(READY.name)], {}, NOW)) == []
+    assert list(machine_problems.machines([small.get(READY.name)], {})) == []
     assert small.journal.events(machine=READY.name)[-1].text == "is over: not connected: invalid key"
     count = len(small.journal.events())
     await desk.poll(READY.name, PollIn(phase="serving", munge_ok=True), 0.0)
@@ -83,20 +85,20 @@ def seen(offline_s: float, *states: str, healthy: bool = True) -> Snapshot:
 
 
 def test_a_node_that_control_does_not_see_is_told() -> None:
-    assert list(problems.of_logins([READY], seen(60), NOW)) == []
-    (told,) = problems.of_logins([READY], seen(1800, "MIXED"), NOW)
-    assert (told.severity, told.machine, told.since) == ("warning", READY.name, ago(1800))
-    assert "for 30 min; its slurmd answers, so it is kept" in told.text
-    (told,) = problems.of_logins([READY], seen(1800, "DOWN", "NOT_RESPONDING"), NOW)
-    assert "it is kept while jobs may run" in told.text
+    assert list(problems.logins([READY], seen(60), NOW)) == []
+    (told,) = problems.logins([READY], seen(1800, "MIXED"), NOW)
+    assert (told.code, told.severity) == (ProblemCode.CONTROL_OFFLINE, "warning")
+    assert (told.machine, told.since) == (READY.name, ago(1800))
+    (told,) = problems.logins([READY], seen(1800, "DOWN", "NOT_RESPONDING"), NOW)
+    assert told.code == ProblemCode.CONTROL_OFFLINE
 
 
 def test_it_is_not_told_where_it_is_not_known_or_told_already() -> None:
-    assert list(problems.of_logins([READY], seen(1800, healthy=False), NOW)) == []
-    assert list(problems.of_logins([READY], around(READY, tailnet=GONE_DARK), NOW)) == []
-    assert list(problems.of_logins([READY], around(READY), NOW)) == []
-    assert list(problems.of_logins([replace(READY, problem="its agent's words")], seen(1800), NOW)) == []
-    assert list(problems.of_logins([replace(READY, phase=Phase.DRAINING)], seen(1800), NOW)) == []
+    assert list(problems.logins([READY], seen(1800, healthy=False), NOW)) == []
+    assert list(problems.logins([READY], around(READY, tailnet=GONE_DARK), NOW)) == []
+    assert list(problems.logins([READY], around(READY), NOW)) == []
+    assert list(problems.logins([replace(READY, problem="its agent's words")], seen(1800), NOW)) == []
+    assert list(problems.logins([replace(READY, phase=Phase.DRAINING)], seen(1800), NOW)) == []
 
 
 # -- node keys that expire --------------------------------------------------------------------------------------------
@@ -138,33 +140,31 @@ def key_problems(
     ends = replace(peer(READY), key_expiry=ago(-86400 * ends_d), expired=expired)
     view = replace(tailnet(ends), self_key_expiry=ago(-86400 * head_d))
     seen = around(READY, tailnet=Fresh(view, NOW))
-    return list(problems.of_node_keys([READY], seen, NOW, AHEAD, may_change=api))
+    return list(problems.node_keys([READY], seen, NOW, AHEAD, may_change=api))
 
 
 def test_the_end_of_a_node_key_is_announced() -> None:
     assert key_problems(15) == []
     (told,) = key_problems(9.5)
-    assert (told.severity, told.machine, told.pool) == ("warning", READY.name, READY.pool)
-    assert "ends on 2026-03-11, in 9 days" in told.text
-    assert "admin console" in told.cure
+    assert (told.code, told.severity) == (ProblemCode.NODE_KEY_EXPIRES, "warning")
+    assert (told.machine, told.pool) == (READY.name, READY.pool)
+    assert "2026-03-11" in told.text
     assert "devices:core" in key_problems(9.5, api=True)[0].cure
-    assert key_problems(3)[0].severity == "error"
-    (told,) = key_problems(15, expired=True)
-    assert (told.severity, "is off the tailnet" in told.text) == ("error", True)
-    assert "ended on" in key_problems(-1)[0].text
+    assert (key_problems(3)[0].code, key_problems(3)[0].severity) == (ProblemCode.NODE_KEY_EXPIRES, "error")
+    for (told,) in (key_problems(15, expired=True), key_problems(-1)):
+        assert (told.code, told.severity) == (ProblemCode.NODE_KEY_EXPIRED, "error")
 
 
 def test_the_heads_own_is_announced_too() -> None:
     (told,) = key_problems(100, head_d=2, api=True)
-    assert (told.severity, told.machine) == ("error", "")
-    assert "the node key of the head" in told.text
-    assert "on it" in told.cure
-    assert list(problems.of_node_keys([READY], around(READY, tailnet=GONE_DARK), NOW, AHEAD, may_change=True)) == []
+    assert (told.code, told.severity, told.machine) == (ProblemCode.NODE_KEY_EXPIRES, "error", "")
+    assert list(problems.node_keys([READY], around(READY, tailnet=GONE_DARK), NOW, AHEAD, may_change=True)) == []
 
 
 def test_what_keeps_a_machine_from_joining_is_shown_while_it_lasts() -> None:
     m = machine(Phase.JOINING, problem="packages: E: Could not get lock /var/lib/apt/lists/lock")
-    (told,) = problems.of_machines([m], {}, NOW)
-    assert (told.severity, told.machine, told.blocking) == ("warning", m.name, False)
+    (told,) = machine_problems.machines([m], {})
+    assert (told.code, told.severity, told.machine) == (ProblemCode.MACHINE_LATE, "warning", m.name)
+    assert not told.blocking
     assert "/var/lib/apt/lists/lock" in told.text
-    assert not list(problems.of_machines([replace(m, problem="")], {}, NOW))
+    assert not list(machine_problems.machines([replace(m, problem="")], {}))

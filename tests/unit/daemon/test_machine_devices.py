@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from meshd.config import TimingSettings
-from meshd.daemon.head_api import problems
 from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.nodes import problems
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import CHANGES, DAY_S, FORMER_MAX, SHOWN_FOR, MachineDevices
 from meshd.daemon.nodes.service import NodeService
@@ -81,7 +81,7 @@ async def test_a_machine_that_comes_back_with_another_device_keeps_its_slot(hous
     (told,) = house.events("device")
     assert f"made anew: 100.64.0.77 instead of {M.tailnet_ip} (without an API credential" in told
     assert "scancel" in told
-    assert list(problems.of_devices([record], NOW)) == []
+    assert list(problems.devices([record], NOW)) == []
 
 
 async def test_with_an_api_credential_it_gets_its_address_back(tmp_path: Path) -> None:
@@ -211,33 +211,33 @@ def test_an_address_of_a_machine_whose_device_was_deleted_is_waited_for(house: H
 
 
 def test_a_deleted_device_is_a_problem_that_grows_with_its_time() -> None:
-    (fresh,) = problems.of_devices([M], NOW)
+    (fresh,) = problems.devices([M], NOW)
     assert (fresh.severity, fresh.machine, fresh.since) == ("warning", M.name, ago(20))
     assert "logs in again" in fresh.cure
     old = replace(M, marks={DEVICE_GONE: ago(600)}, public_ip="198.51.100.7")
-    (late,) = problems.of_devices([old], NOW)
+    (late,) = problems.devices([old], NOW)
     assert late.severity == "error"
     assert "within 10 min" in late.text
     assert f"--hostname={M.name}" in late.cure
     assert "ssh 198.51.100.7" in late.cure
     assert f"meshctl remove {M.name}" in late.cure
-    assert list(problems.of_devices([replace(M, phase=Phase.TERMINATING)], NOW)) == []
+    assert list(problems.devices([replace(M, phase=Phase.TERMINATING)], NOW)) == []
 
 
 def test_one_that_holds_no_key_to_come_back_with_is_an_error_at_once() -> None:
-    (told,) = problems.of_devices([replace(M, own_key=True)], NOW)
+    (told,) = problems.devices([replace(M, own_key=True)], NOW)
     assert (told.severity, told.machine) == ("error", M.name)
     assert "holds no spare auth key" in told.text and f"--hostname={M.name}" in told.cure
-    (told,) = problems.of_devices([replace(M, own_key=True, spare_key="ab")], NOW)
+    (told,) = problems.devices([replace(M, own_key=True, spare_key="ab")], NOW)
     assert told.severity == "warning" and "logs in again" in told.cure
-    (late,) = problems.of_devices([replace(M, own_key=True, spare_key="ab", marks={DEVICE_GONE: ago(600)})], NOW)
+    (late,) = problems.devices([replace(M, own_key=True, spare_key="ab", marks={DEVICE_GONE: ago(600)})], NOW)
     assert "within 10 min" in late.text and "ssh" not in late.cure
 
 
 def test_machines_with_one_machine_id_are_named_together() -> None:
     same = replace(FACTS, machine_id="a" * 16)
     one, two = replace(M, marks={}, facts=same), replace(OTHER, facts=same)
-    (told,) = problems.of_devices([one, two, replace(OTHER, facts=FACTS)], NOW + timedelta(seconds=1))
+    (told,) = problems.devices([one, two, replace(OTHER, facts=FACTS)], NOW + timedelta(seconds=1))
     assert M.name in told.text
     assert OTHER.name in told.text
     assert "/etc/machine-id" in told.text

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
 from meshd.config import PriceSettings, Settings
-from meshd.daemon.head_api.problems import of_price_files
+from meshd.daemon.prices import problems
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import AGAIN_DENIED_S, AGAIN_S, LOOK_EVERY_S, Prices
 from meshd.daemon.prices.service import PriceService
@@ -142,14 +142,14 @@ async def test_a_damaged_file_is_told_and_not_used(world: World, logs: Logs, tmp
     assert world.files.find("aws") is None
     assert world.files.find("aws") is None
     assert [line["event"] for line in logs] == ["prices_unreadable"], "once"
-    (problem,) = of_price_files(world.files.damaged())
+    (problem,) = problems.files(world.files.damaged())
     assert problem.severity == "warning" and "aws.json cannot be read" in problem.text
     assert "meshctl prices refresh aws" in problem.cure
     assert "aws.json cannot be read" in world.desk.view().prices[0].note
     assert world.prices.due("aws")
     await world.prices.refresh("aws")
     assert world.usd() == 2.0
-    assert not list(of_price_files(world.files.damaged()))
+    assert not list(problems.files(world.files.damaged()))
 
 
 @pytest.mark.parametrize("mended", [True, False])

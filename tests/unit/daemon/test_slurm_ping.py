@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from meshd.api import schema as s
+from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.head_api import doctor as doctors
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.views import sources
+from meshd.daemon.observe import checks as source_checks
+from meshd.daemon.reporting import Check, ok
 from meshd.daemon.slurm.ping import SPACING_S, SlurmPing
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, Snapshot
 from tests.unit.daemon.small import HandClock
 from tests.unit.daemon.test_device_checks import NoKey
-from tests.unit.daemon.test_head_desk import Files, Munge, device_checks, munge_key_is_fine, names_are_fine
+from tests.unit.daemon.test_head_desk import device_checks
 from tests.unit.worlds import GONE_DARK, snapshot
 
 
@@ -55,8 +58,7 @@ async def test_an_old_word_of_slurm_does_not_hide_that_it_is_down() -> None:
     clock.t_s += SPACING_S
     assert await ping() is False
     (problem,) = ping.problems(seen.slurm)
-    assert (problem.severity, problem.since) == ("error", clock.now())
-    assert "scontrol ping" in problem.cure
+    assert (problem.code, problem.severity, problem.since) == (ProblemCode.SLURMCTLD_DOWN, "error", clock.now())
     assert ctld.hurried == [1], "its source reads it again now"
     (row,) = [one for one in sources(seen, clock.now(), ping) if one.name == "slurm"]
     assert (row.ok, row.age_s) == (False, 25 + SPACING_S)
@@ -86,12 +88,22 @@ async def test_many_who_ask_are_one_ping_and_one_that_hangs_keeps_nobody(monkeyp
 # -- doctor -----------------------------------------------------------------------------------------------------------
 
 
-def doctor(clock: HandClock, seen: list[Snapshot], **more: Any) -> Doctor:
-    return Doctor(
-        snapshot=lambda: seen[-1], providers={}, munge=Munge(),  # type: ignore[arg-type]
-        devices=device_checks(lambda: seen[-1], keys=NoKey()), files=Files(), munge_key=munge_key_is_fine,
-        names=names_are_fine, config_problem=lambda: "", now=clock.now, **more,
-    )  # fmt: skip
+async def fine() -> s.CheckRow:
+    return ok(CheckName.MUNGE, "fine")
+
+
+def doctor(
+    clock: HandClock,
+    seen: list[Snapshot],
+    look: Callable[[], Awaitable[None]],
+    slurm_answers: Callable[[], Awaitable[bool | None]] | None = None,
+) -> Doctor:
+    checks = (
+        *source_checks.checks(lambda: seen[-1], tuple, slurm_answers),
+        Check(CheckName.MUNGE, fine),
+        *device_checks(lambda: seen[-1], keys=NoKey()).all(),
+    )
+    return Doctor(lambda: checks, look=look, now=clock.now)
 
 
 async def rows(check: Doctor) -> dict[str, s.CheckRow]:
@@ -109,7 +121,7 @@ async def test_doctor_says_at_once_that_slurmctld_is_stopped() -> None:
         gate.set()
 
     found = await rows(doctor(clock, seen, slurm_answers=down, look=look))
-    assert found["slurm"].status == "fail"
+    assert found["slurm"].code == ProblemCode.SLURMCTLD_DOWN
     assert found["slurm"].at == clock.now()
     assert all(row.at is not None for row in found.values()), "each tells how old it is"
 
@@ -122,7 +134,8 @@ async def test_doctor_reads_slurm_and_the_tailnet_anew() -> None:
         seen.append(snapshot(slurm=GONE_DARK, tailnet=GONE_DARK))
 
     found = await rows(doctor(clock, seen, look=look))
-    assert found["slurm"].status == found["tailnet"].status == "fail"
+    assert found["slurm"].code == ProblemCode.SLURM_UNREADABLE
+    assert found["tailnet"].code == ProblemCode.TAILNET_UNREADABLE
 
 
 async def test_doctor_shows_an_old_word_as_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +147,6 @@ async def test_doctor_shows_an_old_word_as_old(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.Event().wait()
 
     found = await rows(doctor(clock, seen, look=look))
-    assert found["slurm"].status == "warn"
+    assert (found["slurm"].status, found["slurm"].code) == ("warn", ProblemCode.CHECK_ANSWER_OLD)
     assert found["slurm"].at == clock.now() - timedelta(seconds=29)
-    assert "29 s" in found["slurm"].text
     assert found["munge"].status == "ok", "it keeps no other check"

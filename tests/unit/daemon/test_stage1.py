@@ -12,8 +12,8 @@ from pydantic import SecretStr
 
 from meshd.config import ClusterSettings, Settings
 from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.auth_key import problems
 from meshd.daemon.auth_key.wiring import AuthKeyParts, Sights, build
-from meshd.daemon.head_api import problems
 from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.user_data import UserDataMaker
@@ -172,7 +172,7 @@ async def test_a_key_for_each_machine_without_a_credential_rents_nothing_and_sha
 ) -> None:
     birth = Birth(tmp_path, monkeypatch, api=False, mode="per_machine")
     assert isinstance(birth.auth.api, OffApi)
-    (problem,) = problems.of_tailnet_api(birth.auth.api)
+    (problem,) = problems.tailnet_api(birth.auth.api)
     assert problem.severity == "error" and 'key_mode = "per_machine" needs a credential' in problem.text
     after = await birth.launch(birth.request())
     assert birth.cloud.launched == [] and after.phase is not Phase.BOOTING
@@ -186,7 +186,7 @@ async def test_a_faulty_credential_for_the_tailnets_api_does_not_take_meshd_down
         path.unlink() if content is None else path.write_bytes(content)
 
     birth = Birth(tmp_path, monkeypatch, spoil=spoilt)
-    (problem,) = problems.of_tailnet_api(birth.auth.api)
+    (problem,) = problems.tailnet_api(birth.auth.api)
     assert str(tmp_path / "token") in problem.text and "`systemctl restart meshd`" in problem.cure
     await birth.launch(birth.request())
     assert birth.cloud.launched == [], "no machine gets the shared key because its own cannot be minted"

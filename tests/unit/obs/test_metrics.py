@@ -24,8 +24,8 @@ from meshd.api.server import HeadApiServer
 from meshd.config import MetricsSettings
 from meshd.daemon.head_api.metrics_server import RETRY_S, Telemetry
 from meshd.daemon.head_api.metrics_snapshot import standing
-from meshd.daemon.head_api.problems import of_breakers
 from meshd.daemon.providers.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
+from meshd.daemon.providers.problems import paused
 from meshd.errors import ConfigError
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase
@@ -96,7 +96,7 @@ def test_no_series_is_made_for_a_machine() -> None:
 
 def test_an_open_breaker_is_a_problem_and_a_metric() -> None:
     breaker = Breaker(FAILURES_MAX, "aws list: the cloud burns", COOL_DOWN_S, 100.0, 40.0)
-    (problem,) = of_breakers({"aws": breaker, "gce": Breaker()}, 104.0, NOW)
+    (problem,) = paused({"aws": breaker, "gce": Breaker()}, 104.0, NOW)
     assert problem.text == (
         "aws is left alone after 5 failed calls, and asked again in 6 s; the last: aws list: the cloud burns"
     )

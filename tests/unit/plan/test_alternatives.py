@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from meshd.codes import WarningCode
 from meshd.daemon.head_api.views import alternatives
 from meshd.model.desired import Cooldown, Desired, Pool, Target
 from meshd.model.machine import Phase
@@ -126,5 +127,5 @@ def test_money_that_is_spent_already_is_not_called_to_be_had() -> None:
     found = plan(desired, [there], seen, NOW)
     (warning,) = found.warnings
     assert not [step for step in found.steps if isinstance(step, RequestMachine)]
-    assert warning.rule == OfferRule.LIMIT
+    assert warning.code is WarningCode.OVER_LIMIT
     assert "9.30" in warning.reason and "5.00" in warning.reason and "can be had" not in warning.reason

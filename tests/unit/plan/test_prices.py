@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshd.config import PriceSettings, Settings
-from meshd.daemon.head_api.problems import of_plan, of_prices
 from meshd.daemon.head_api.views import alternatives
+from meshd.daemon.machines import problems
 from meshd.daemon.machines.desired_state import pools
+from meshd.daemon.prices.problems import stale
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
@@ -119,7 +120,7 @@ def test_the_plan_tells_of_old_prices_under_a_limit() -> None:
     )
     assert not plan(wanted(POOL), [], seen, NOW).warnings, "nobody asked for a limit"
     assert not plan(wanted(CAPPED), [], snapshot(offers={"aws": Fresh((NEW,), NOW)}), NOW).warnings
-    assert not list(of_plan(wanted(CAPPED), [], found.warnings, seen)), "nothing is held back by it"
+    assert not list(problems.pools(wanted(CAPPED), [], found.warnings, seen)), "nothing is held back by it"
 
 
 def test_the_status_tells_of_machines_that_were_rented_by_old_prices() -> None:
@@ -129,11 +130,11 @@ def test_the_status_tells_of_machines_that_were_rented_by_old_prices() -> None:
         return replace(made, offer=replace(OFFER, price_as_of=made.created_at - timedelta(days=age_d)))
 
     fleet = [rented(1, 31), rented(2, 31), rented(3, 29), replace(rented(4, 31), phase=Phase.GONE)]
-    (problem,) = of_prices(wanted(CAPPED), fleet)
+    (problem,) = stale(wanted(CAPPED), fleet)
     assert (problem.severity, problem.pool, problem.blocking) == ("warning", "h100", False)
     assert problem.text == (
         "2 machines were rented within the limit by prices of aws of 2026-01-29: the bill may be higher"
     )
     assert "meshctl prices refresh aws" in problem.cure
-    assert not list(of_prices(wanted(POOL), fleet))
-    assert not list(of_prices(wanted(CAPPED), [rented(3, 29)])), "it grows no older: the machine's price is what it was"
+    assert not list(stale(wanted(POOL), fleet))
+    assert not list(stale(wanted(CAPPED), [rented(3, 29)])), "it grows no older: the machine's price is what it was"

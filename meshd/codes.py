@@ -1,0 +1,155 @@
+"""PURE: the stable codes that programs compare. The wording beside them is free and changes between releases.
+
+docs/codes.md describes each one. A code that was released keeps its meaning; one that is not used any more goes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ProblemCode(StrEnum):
+    """What is wrong: `code` of a problem in `meshctl status`, and of a row in `meshctl doctor` that is not ok."""
+
+    # What meshd observes.
+    TAILNET_UNREADABLE = "tailnet_unreadable"
+    TAILNET_UNWELL = "tailnet_unwell"
+    TAILNET_RELAYED = "tailnet_relayed"
+    NO_IPV4 = "no_ipv4"
+    SLURM_UNREADABLE = "slurm_unreadable"
+    SLURMCTLD_DOWN = "slurmctld_down"
+    PROVIDER_UNREADABLE = "provider_unreadable"
+    OFFERS_UNREADABLE = "offers_unreadable"
+
+    # Settings.
+    SETTINGS_REFUSED = "settings_refused"
+    SETTINGS_NEED_RESTART = "settings_need_restart"
+    SETTINGS_DOUBTFUL = "settings_doubtful"
+
+    # Machines and the journal.
+    TICK_FAILED = "tick_failed"
+    STEP_FAILED = "step_failed"
+    MACHINE_LOST = "machine_lost"
+    MACHINE_FAILED = "machine_failed"
+    MACHINE_LATE = "machine_late"
+    AGENT_TROUBLE = "agent_trouble"
+    EVENT_FLOOD = "event_flood"
+    JOURNAL_MACHINE_UNREADABLE = "journal_machine_unreadable"
+    JOURNAL_ROW_UNREADABLE = "journal_row_unreadable"
+
+    # Nodes.
+    NODE_UNFIT = "node_unfit"
+    REPLACEMENTS_UNFIT = "replacements_unfit"
+    CONTROL_OFFLINE = "control_offline"
+    DEVICE_DELETED = "device_deleted"
+    DEVICE_COPIED = "device_copied"
+    DEVICE_FLAPPING = "device_flapping"
+    DEVICES_UNTAGGED = "devices_untagged"
+    DEVICES_STRAY = "devices_stray"
+    DEVICES_LEFT = "devices_left"
+    MACHINE_ID_SHARED = "machine_id_shared"
+    NODE_KEY_EXPIRES = "node_key_expires"
+    NODE_KEY_EXPIRED = "node_key_expired"
+    NODE_TOKEN_NOT_TAKEN = "node_token_not_taken"  # noqa: S105  # not a password
+    JOIN_TOKEN_REFUSED = "join_token_refused"  # noqa: S105  # not a password
+    METADATA_OPEN = "metadata_open"
+    HEAD_NAMES_NOT_KEPT = "head_names_not_kept"
+    HEAD_NAMES_SLOW = "head_names_slow"
+
+    # Slurm's files.
+    SLURM_FILES_REFUSED = "slurm_files_refused"
+    SLURM_FILES_NOT_INCLUDED = "slurm_files_not_included"
+    MACHINE_LEFT_OUT = "machine_left_out"
+    SLOT_LINE_KEPT = "slot_line_kept"
+    POOL_LINES_KEPT = "pool_lines_kept"
+    GPU_RANGE_UNUSED = "gpu_range_unused"
+    GPUS_OPEN = "gpus_open"
+
+    # Providers and prices.
+    PROVIDER_OFF = "provider_off"
+    PROVIDER_PAUSED = "provider_paused"
+    PROVIDER_NOT_ENABLED = "provider_not_enabled"
+    PROVIDER_REFUSES = "provider_refuses"
+    PROVIDER_WITHOUT_TUN = "provider_without_tun"
+    PROVIDER_HOSTS_FOREIGN = "provider_hosts_foreign"
+    PRICES_STALE = "prices_stale"
+    PRICE_FILE_UNREADABLE = "price_file_unreadable"
+
+    # Keys.
+    TAILNET_API_OFF = "tailnet_api_off"
+    AUTH_KEY_ENDS = "auth_key_ends"
+    AUTH_KEY_DEAD = "auth_key_dead"
+    AUTH_KEY_UNKNOWN = "auth_key_unknown"
+    AUTH_KEY_EXPOSED = "auth_key_exposed"
+    AUTH_KEY_FILE_UNREADABLE = "auth_key_file_unreadable"
+    AUTH_KEY_FILE_REFUSED = "auth_key_file_refused"
+    AUTH_KEY_ROTATION_STUCK = "auth_key_rotation_stuck"
+    AUTH_KEY_ROTATION_TAKEN_BACK = "auth_key_rotation_taken_back"
+    AUTH_KEY_ROTATION_FAILS = "auth_key_rotation_fails"
+    AUTH_KEY_ROTATION_HELD = "auth_key_rotation_held"
+    AUTH_KEY_ROTATION_ACTIVE = "auth_key_rotation_active"
+    AUTH_KEY_ROTATION_WAITS = "auth_key_rotation_waits"
+    MACHINE_KEYS_STUCK = "machine_keys_stuck"
+    MACHINE_KEY_NOT_REVOKED = "machine_key_not_revoked"
+    SPARE_KEYS_NOT_MINTED = "spare_keys_not_minted"
+    SPARE_KEY_NOT_TAKEN = "spare_key_not_taken"
+    SPARE_KEY_STOPPED = "spare_key_stopped"
+    MUNGE_BROKEN = "munge_broken"
+    MUNGE_KEYS_DIFFER = "munge_keys_differ"
+    MUNGE_KEY_OLD = "munge_key_old"
+    MUNGE_ROTATION_STUCK = "munge_rotation_stuck"
+    MUNGE_ROTATION_FAILS = "munge_rotation_fails"
+
+    # meshd itself.
+    METRICS_NOT_SERVED = "metrics_not_served"
+    CHECK_FAILED = "check_failed"
+    CHECK_TIMED_OUT = "check_timed_out"
+    CHECK_NOT_POSSIBLE = "check_not_possible"
+    CHECK_ANSWER_OLD = "check_answer_old"
+    MESHD_FAULT = "meshd_fault"
+
+
+class WarningCode(StrEnum):
+    """What a plan warns of. One that keeps a pool from its target is also a problem in `meshctl status`."""
+
+    AUTH_KEY_DEAD = "auth_key_dead"
+    NO_IPV4 = "no_ipv4"
+    POOL_COOLING = "pool_cooling"
+    TRIED_ALONE = "tried_alone"
+    NO_OFFER = "no_offer"
+    SLOTS = "slots"
+    LIMIT_IN_ALL = "limit_in_all"
+    OVER_LIMIT = "over_limit"
+    OVERSHOOT = "overshoot"
+    LIMITS_TOGETHER = "limits_together"
+    PLACE = "place"
+    PRICES_STALE = "prices_stale"
+    CLOUD_SAYS_ENDED = "cloud_says_ended"
+    OPTION_DROPPED = "option_dropped"
+
+
+class CheckName(StrEnum):
+    """The checks of `meshctl doctor`: `name` of a row. A row of a provider has the provider's name behind it."""
+
+    # Made by the daemon.
+    SETTINGS = "settings"
+    MUNGE = "munge"
+    MUNGE_KEY = "munge key"
+    SLURM = "slurm"
+    SLURM_FILES = "slurm files"
+    NODE_NAMES = "node names"
+    GPU_DEVICES = "gpu devices"
+    METADATA_SERVICE = "metadata service"
+    HOST_TRUST = "trust in hosts"
+    TAILNET = "tailnet"
+    AUTH_KEY = "auth key"
+    KEY_MODE = "key mode"
+    NODE_KEYS = "node keys"
+    DEVICE_TAGS = "device tags"
+    TAILNET_DEVICES = "tailnet devices"
+    PROVIDER = "provider"
+
+    # Made by meshctl.
+    ACCESS = "access"
+    DAEMON = "daemon"
+    TAILSCALE = "tailscale"

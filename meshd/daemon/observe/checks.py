@@ -1,0 +1,81 @@
+"""Whether meshd can read Slurm and the tailnet, and what it sees there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from meshd.api.schema import CheckRow
+from meshd.codes import CheckName, ProblemCode
+from meshd.daemon.reporting import Check, fail, ok, warn
+from meshd.model.machine import Machine
+from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot, TailnetView
+from meshd.model.words import counted
+from meshd.plan.devices import NO_IPV4_CURE, head_without_ipv4, machines_without_ipv4
+
+SLURM_CURE = "check `scontrol ping` and `systemctl status slurmctld`"
+
+
+def checks(
+    snapshot: Callable[[], Snapshot | None],
+    machines: Callable[[], Iterable[Machine]],
+    slurm_answers: Callable[[], Awaitable[bool | None]] | None = None,
+) -> Iterable[Check]:
+    """The checks of Slurm and of the tailnet.
+
+    Args:
+        snapshot: the newest word of every source.
+        machines: those that are not GONE.
+        slurm_answers: pings slurmctld; None from it: that cannot be told.
+    """
+
+    async def of_slurm() -> CheckRow:
+        found = snapshot()
+        return slurm(found.slurm if found is not None else None)
+
+    async def slurm_down() -> CheckRow | None:
+        if slurm_answers is None or await slurm_answers() is not False:
+            return None
+        text = "slurmctld does not answer (scontrol ping)"
+        return fail(CheckName.SLURM, ProblemCode.SLURMCTLD_DOWN, text, SLURM_CURE)
+
+    async def of_tailnet() -> CheckRow:
+        found = snapshot()
+        return tailnet(found.tailnet if found is not None else None, machines())
+
+    yield Check(CheckName.SLURM, of_slurm, reads=True, at_once=slurm_down)
+    yield Check(CheckName.TAILNET, of_tailnet, reads=True)
+
+
+def slurm(seen: Observation[SlurmView] | None) -> CheckRow:
+    """Whether Slurm can be read; None: it was not read yet."""
+    if not isinstance(seen, Fresh):
+        text = f"cannot be read: {seen.reason if seen is not None else 'not read yet'}"
+        return fail(CheckName.SLURM, ProblemCode.SLURM_UNREADABLE, text, SLURM_CURE)
+    view = seen.value
+    return ok(CheckName.SLURM, f"{view.version} answers, {counted(len(view.nodes), 'node')}", at=seen.at)
+
+
+def tailnet(seen: Observation[TailnetView] | None, machines: Iterable[Machine]) -> CheckRow:
+    """Whether the tailnet can be read, gives everybody an IPv4 address, and has direct links; None: not read yet."""
+    name = CheckName.TAILNET
+    if not isinstance(seen, Fresh):
+        text = f"cannot be read: {seen.reason if seen is not None else 'not read yet'}"
+        return fail(name, ProblemCode.TAILNET_UNREADABLE, text, "check `systemctl status tailscaled`")
+    view = seen.value
+    if not view.healthy:
+        text = "; ".join(view.problems) or "the head is not online"
+        return fail(name, ProblemCode.TAILNET_UNWELL, text, "run `tailscale status`")
+    if without := head_without_ipv4(view):
+        return fail(name, ProblemCode.NO_IPV4, without, NO_IPV4_CURE)
+    if lacking := machines_without_ipv4(view, frozenset(m.name for m in machines)):
+        text = f"no IPv4 address, which Slurm's files need: {_some(lacking)}"
+        return fail(name, ProblemCode.NO_IPV4, text, NO_IPV4_CURE)
+    if relayed := sorted(p.hostname for p in view.peers.values() if p.path.startswith("relay")):
+        text = f"reached over a relay, which is slow: {_some(relayed)}"
+        cure = "let UDP out at both ends, and 41641 in at one of them; `tailscale netcheck` tells more"
+        return warn(name, ProblemCode.TAILNET_RELAYED, text, cure)
+    return ok(name, f"the head is {view.self_tailnet_ip}, {counted(len(view.peers), 'peer')}", at=seen.at)
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{counted(len(names), 'machine')}: {', '.join(names[:5])}"
