@@ -51,7 +51,7 @@ class Endpoint(Generic[Q, A]):
     @property
     def has_dry_run(self) -> bool:
         """Whether a request can ask for what would be done alone."""
-        return "dry_run" in getattr(self.request, "model_fields", ())
+        return self.request is not None and issubclass(self.request, s.DryRunRequest)
 
 
 class Read(Endpoint[Q, A]):
@@ -148,42 +148,61 @@ REFRESH_PRICES: Write[s.PricesRefresh, s.PricesRefreshed] = Write(
 )  # fmt: skip
 
 AUTH_KEY_ROTATION: Read[None, s.RotationView] = Read(
-    "rotation", "GET", "/v1/rotation", None, s.RotationView,
+    "auth_key_rotation", "GET", "/v1/auth-key/rotation", None, s.RotationView,
     "The active rotation of the auth key, or the last one.",
+    formerly=("/v1/rotation",),
 )  # fmt: skip
 ROTATE_AUTH_KEY: Write[s.RotateKeyRequest, s.RotationView] = Write(
-    "rotate-key", "POST", "/v1/rotate-key", s.RotateKeyRequest, s.RotationView,
+    "rotate_auth_key", "POST", "/v1/auth-key/rotation", s.RotateKeyRequest, s.RotationView,
     "Begins a rotation of the auth key. Answers once it is in the journal, before the work.",
-    refusals=(Refused,),
+    refusals=(Refused,), formerly=("/v1/rotate-key",),
 )  # fmt: skip
 ABORT_AUTH_KEY_ROTATION: Write[s.AbortRotationRequest, s.RotationView] = Write(
-    "abort-rotation", "POST", "/v1/rotation/abort", s.AbortRotationRequest, s.RotationView,
-    "Takes the active rotation of the auth key back, as long as the old key is not revoked.",
-    refusals=(Refused,),
+    "abort_auth_key_rotation", "POST", "/v1/auth-key/rotation/abort", s.AbortRotationRequest, s.RotationView,
+    "Takes the active rotation back, as long as the old key is not revoked.",
+    refusals=(Refused,), formerly=("/v1/rotation/abort",),
 )  # fmt: skip
 WAIVE_AUTH_KEY_NODE: Write[s.WaiveRequest, s.RotationView] = Write(
-    "waive", "POST", "/v1/rotation/waive", s.WaiveRequest, s.RotationView,
-    "The rotation of the auth key no longer waits for that node.",
-    refusals=(Unknown, Refused),
+    "waive_auth_key_node", "POST", "/v1/auth-key/rotation/waive", s.WaiveRequest, s.RotationView,
+    "The active rotation no longer waits for that node.",
+    refusals=(Unknown, Refused), formerly=("/v1/rotation/waive",),
 )  # fmt: skip
 
 MUNGE_KEY_ROTATION: Read[None, s.MungeRotationView] = Read(
-    "munge_rotation", "GET", "/v1/munge-rotation", None, s.MungeRotationView,
+    "munge_key_rotation", "GET", "/v1/munge-key/rotation", None, s.MungeRotationView,
     "The active rotation of the munge key, or the last one.",
+    formerly=("/v1/munge-rotation",),
 )  # fmt: skip
-ROTATE_MUNGE_KEY: Write[s.MungeRotationRequest, s.MungeRotationView] = Write(
-    "rotate-munge-key", "POST", "/v1/munge-rotation", s.MungeRotationRequest, s.MungeRotationView,
-    "Begins a rotation of the munge key, aborts it, or waives machines. Answers once it is in the journal.",
+ROTATE_MUNGE_KEY: Write[s.RotateMungeKeyRequest, s.MungeRotationView] = Write(
+    "rotate_munge_key", "POST", "/v1/munge-key/rotation", s.RotateMungeKeyRequest, s.MungeRotationView,
+    "Begins a rotation of the munge key. Answers once it is in the journal, before the work.",
     refusals=(Unknown, Refused),
+)  # fmt: skip
+ABORT_MUNGE_KEY_ROTATION: Write[s.AbortRotationRequest, s.MungeRotationView] = Write(
+    "abort_munge_key_rotation", "POST", "/v1/munge-key/rotation/abort", s.AbortRotationRequest, s.MungeRotationView,
+    "Takes the active rotation back.",
+    refusals=(Refused,),
+)  # fmt: skip
+WAIVE_MUNGE_KEY_NODE: Write[s.WaiveRequest, s.MungeRotationView] = Write(
+    "waive_munge_key_node", "POST", "/v1/munge-key/rotation/waive", s.WaiveRequest, s.MungeRotationView,
+    "The active rotation no longer waits for that node.",
+    refusals=(Unknown, Refused),
+)  # fmt: skip
+MUNGE_ROTATION_ACTION: Write[s.MungeRotationRequest, s.MungeRotationView] = Write(
+    "munge_rotation_action", "POST", "/v1/munge-rotation", s.MungeRotationRequest, s.MungeRotationView,
+    "Begins a rotation of the munge key, aborts it, or waives machines, by `action`.",
+    refusals=(Unknown, Refused), deprecated=True,
 )  # fmt: skip
 
 NODE_TOKEN_RENEWAL: Read[None, s.TokenRenewalView] = Read(
-    "token_renewal", "GET", "/v1/token-renewal", None, s.TokenRenewalView, "The last renewal of node tokens."
+    "node_token_renewal", "GET", "/v1/node-tokens/renewal", None, s.TokenRenewalView,
+    "The last renewal of node tokens.",
+    formerly=("/v1/token-renewal",),
 )  # fmt: skip
 RENEW_NODE_TOKENS: Write[s.TokenRenewalRequest, s.TokenRenewalView] = Write(
-    "renew-tokens", "POST", "/v1/token-renewal", s.TokenRenewalRequest, s.TokenRenewalView,
-    "Begins a renewal of node tokens. Answers once it is in the journal.",
-    refusals=(Unknown, Refused),
+    "renew_node_tokens", "POST", "/v1/node-tokens/renewal", s.TokenRenewalRequest, s.TokenRenewalView,
+    "Begins a renewal of node tokens. Answers once it is in the journal, before the work.",
+    refusals=(Unknown, Refused), formerly=("/v1/token-renewal",),
 )  # fmt: skip
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
@@ -191,6 +210,6 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     SCALE, DRAIN, UNDRAIN, REMOVE, RELOAD,
     PRICES, REFRESH_PRICES,
     AUTH_KEY_ROTATION, ROTATE_AUTH_KEY, ABORT_AUTH_KEY_ROTATION, WAIVE_AUTH_KEY_NODE,
-    MUNGE_KEY_ROTATION, ROTATE_MUNGE_KEY,
+    MUNGE_KEY_ROTATION, ROTATE_MUNGE_KEY, ABORT_MUNGE_KEY_ROTATION, WAIVE_MUNGE_KEY_NODE, MUNGE_ROTATION_ACTION,
     NODE_TOKEN_RENEWAL, RENEW_NODE_TOKENS,
 )  # fmt: skip

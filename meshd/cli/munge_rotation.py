@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from rich.console import RenderableType
 
 from meshd.api import endpoints
-from meshd.api.schema import MungeRotationRequest, MungeRotationView
+from meshd.api.schema import AbortRotationRequest, MungeRotationView, RotateMungeKeyRequest
 from meshd.cli import render
 from meshd.cli.exits import CliError, Exit
 from meshd.cli.follow import LineProgress, follow
+from meshd.cli.onmachines import waive_each
 from meshd.cli.session import Session, confirm, print_json
 from meshd.cli.sheet import Sheet
 
@@ -31,15 +33,14 @@ def command(
     elif abort:
         _abort(session, wait=wait, timeout_s=timeout_s, as_json=as_json)
     elif waive:
-        request = MungeRotationRequest(action="waive", machines=waive)
-        _print(session.ask(lambda head: head.call(endpoints.ROTATE_MUNGE_KEY, request)), as_json=as_json)
+        waive_each(session, endpoints.WAIVE_MUNGE_KEY_NODE, waive, partial(_print, as_json=as_json))
     else:
         _rotate(session, dry_run=dry_run, wait=wait, timeout_s=timeout_s, yes=yes, as_json=as_json)
 
 
 def _rotate(session: Session, *, dry_run: bool, wait: bool, timeout_s: float, yes: bool, as_json: bool) -> None:
     """Begin a rotation, and stay until it has ended."""
-    preview = session.ask(lambda head: head.call(endpoints.ROTATE_MUNGE_KEY, MungeRotationRequest(dry_run=True)))
+    preview = session.ask(lambda head: head.call(endpoints.ROTATE_MUNGE_KEY, RotateMungeKeyRequest(dry_run=True)))
     if dry_run:
         _print(preview, as_json=as_json)
         return
@@ -48,7 +49,7 @@ def _rotate(session: Session, *, dry_run: bool, wait: bool, timeout_s: float, ye
         "Rotate the munge key now?", yes=yes,
         why="this changes the munge key of the head and of all nodes; jobs run on, and Slurm's commands wait a moment",
     )  # fmt: skip
-    begun = session.ask(lambda head: head.call(endpoints.ROTATE_MUNGE_KEY, MungeRotationRequest()))
+    begun = session.ask(lambda head: head.call(endpoints.ROTATE_MUNGE_KEY, RotateMungeKeyRequest()))
     if wait:
         _stay(session, begun.id, timeout_s, as_json=as_json)
     else:
@@ -57,7 +58,7 @@ def _rotate(session: Session, *, dry_run: bool, wait: bool, timeout_s: float, ye
 
 def _abort(session: Session, *, wait: bool, timeout_s: float, as_json: bool) -> None:
     """Have everybody keep the old key, or go back to it."""
-    view = session.ask(lambda head: head.call(endpoints.ROTATE_MUNGE_KEY, MungeRotationRequest(action="abort")))
+    view = session.ask(lambda head: head.call(endpoints.ABORT_MUNGE_KEY_ROTATION, AbortRotationRequest()))
     if wait and view.active:
         view = _followed(session, view.id, timeout_s)
     _print(view, as_json=as_json)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from meshd.api.schema import MachineAnswer, MachineAnswers, MachineFailure
+from meshd.api.endpoints import A, Endpoint
+from meshd.api.schema import MachineAnswer, MachineAnswers, MachineFailure, WaiveRequest
 from meshd.cli import render
 from meshd.cli.client import Head
 from meshd.cli.exits import CliError, Exit, UnreachableError
@@ -55,6 +57,28 @@ def tell_failed(failed: Sequence[tuple[str, CliError]], count: int) -> None:
         raise CliError(f"{len(failed)} of {count} failed", code=Exit.PARTLY, kind="partly")
     if failed:
         raise CliError(f"all {len(failed)} failed", code=Exit(failed[0][1].exit_code), kind=failed[0][1].kind)
+
+
+def waive_each(
+    session: Session, endpoint: Endpoint[WaiveRequest, A], machines: Sequence[str], show: Callable[[A], None]
+) -> None:
+    """Have a rotation no longer wait for these nodes, one after the other, and show how the rotation stands then.
+
+    Raises:
+        CliError: all failed (the first error), some failed (partly done), or the daemon went away.
+    """
+    view, failed = None, []
+    for machine in machines:
+        try:
+            view = session.ask(partial(Head.call, endpoint=endpoint, request=WaiveRequest(machine=machine)))
+        except UnreachableError:
+            raise
+        except CliError as error:
+            failed.append((machine, error))
+    if view is None:
+        raise failed[0][1]
+    show(view)
+    tell_failed(failed, len(machines))
 
 
 async def _ask_all(

@@ -17,7 +17,7 @@ from pydantic import SecretBytes
 
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused
-from meshd.api.schema import AbortRotationRequest, MungeRotationRequest, RotateKeyRequest
+from meshd.api.schema import AbortRotationRequest, RotateKeyRequest, RotateMungeKeyRequest, WaiveRequest
 from meshd.daemon.munge_key.wiring import build
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.munge.key import fingerprint
@@ -98,33 +98,33 @@ class Both:
     async def ask_auth(self) -> None:
         was = self.life.active_rotation()
         if was is None:
-            await self.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+            await self.life.desk.rotate(RotateKeyRequest(), ROOT)
             return
         with pytest.raises(Refused, match=f"one rotation at a time: the {was.key} is being rotated since 20") as told:
-            await self.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+            await self.life.desk.rotate(RotateKeyRequest(), ROOT)
         assert f"{was.command} --status" in told.value.cure
 
     async def ask_munge(self) -> None:
         was = self.life.active_rotation()
         if was is None:
-            await self.munge_desk.ask(MungeRotationRequest(), "root")
+            await self.munge_desk.rotate(RotateMungeKeyRequest(), ROOT)
             return
         with pytest.raises(Refused, match=f"one rotation at a time: the {was.key} is being rotated since 20"):
-            await self.munge_desk.ask(MungeRotationRequest(), "root")
+            await self.munge_desk.rotate(RotateMungeKeyRequest(), ROOT)
 
     async def end_munge(self, action: str) -> None:
         if not self.munge.active:
             return
         if action == "waive":
-            names = tuple(self.munge.fleet().nodes)
-            await self.munge_desk.ask(MungeRotationRequest(action="waive", machines=names), "root")
+            for name in tuple(self.munge.fleet().nodes):
+                await self.munge_desk.waive(WaiveRequest(machine=name), ROOT)
         else:
-            await self.munge_desk.ask(MungeRotationRequest(action="abort"), "root")
+            await self.munge_desk.abort(AbortRotationRequest(), ROOT)
 
     async def end_auth(self) -> None:
         active = self.life.engine.active
         if active is not None and not why_not_abort(active):
-            await self.life.desk.abort_rotation(AbortRotationRequest(), ROOT)
+            await self.life.desk.abort(AbortRotationRequest(), ROOT)
 
     def new_in_file(self) -> None:
         """A user mints a key and puts it into the file."""
@@ -220,7 +220,7 @@ async def test_a_munge_key_is_told_what_it_would_wait_for(tmp_path: Path) -> Non
     await both.ask_auth()
     await both.rounds(6)
     with pytest.raises(Refused, match="the auth key is being rotated") as told:
-        await both.munge_desk.ask(MungeRotationRequest(dry_run=True), "root")
+        await both.munge_desk.rotate(RotateMungeKeyRequest(dry_run=True), ROOT)
     assert ": hold" in told.value.text and "--waive NODE" in told.value.cure
     assert both.munge.rotation is None
     assert both.head.view == HeadView(), "nothing was asked of the head"

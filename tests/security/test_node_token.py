@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Unknown
 from meshd.api.schema import TokenRenewalRequest
 from meshd.errors import StoreError
@@ -38,8 +39,11 @@ class Agent:
         return answer
 
 
-def states(head: Head) -> list[str]:
-    return [node.state for node in head.token_desk.view().nodes]
+ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
+
+
+async def states(head: Head) -> list[str]:
+    return [node.state for node in (await head.token_desk.renewal()).nodes]
 
 
 async def handed(head: Head, agent: Agent) -> None:
@@ -58,7 +62,7 @@ async def handed(head: Head, agent: Agent) -> None:
 async def renewed(head: Head, agent: Agent) -> str:
     """A whole renewal of all nodes; the old token."""
     old = agent.stored
-    head.token_desk.ask(TokenRenewalRequest(), "root")
+    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
     await handed(head, agent)
     assert (await agent.poll()).status == 200
     return old
@@ -102,13 +106,13 @@ async def test_a_caller_without_a_device_of_the_tailnet(head: Head) -> None:
 async def test_a_new_token_ends_the_old_one_with_its_first_use(head: Head) -> None:
     one, caller = await head.ready()
     agent = Agent(caller)
-    head.token_desk.ask(TokenRenewalRequest(machines=(one.slot,)), "root")
-    assert states(head) == ["waiting"]
+    await head.token_desk.renew(TokenRenewalRequest(machines=(one.slot,)), ROOT)
+    assert await states(head) == ["waiting"]
     old = agent.stored
     await handed(head, agent)
     assert (await caller.prove(old)).status == 200, "until the new one is used"
     assert (await agent.poll()).status == 200
-    assert states(head) == ["done"]
+    assert await states(head) == ["done"]
     for answer in (await caller.poll(old), await caller.prove(old), await caller.join(old)):
         assert (answer.status, answer.code) == (401, "unknown_token")
     assert (await caller.join(agent.stored, munge_key=fingerprint(KEY))).body["node_token"] == agent.stored
@@ -126,19 +130,19 @@ async def test_generations_go_up_one_by_one_and_no_old_one_comes_back(head: Head
 async def test_the_agent_is_killed_between_keeping_and_using_it(head: Head) -> None:
     _, caller = await head.ready()
     agent = Agent(caller)
-    head.token_desk.ask(TokenRenewalRequest(), "root")
+    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
     await handed(head, agent)
     again = Agent(caller)
     again.stored = agent.stored  # what is on its disk
     assert (await again.poll()).status == 200
-    assert states(head) == ["done"]
+    assert await states(head) == ["done"]
 
 
 @pytest.mark.parametrize("moment", ["begun", "handed", "used"])
 async def test_meshd_is_killed_at_any_moment(head: Head, tmp_path: Path, moment: str) -> None:
     _, caller = await head.ready()
     agent, old = Agent(caller), caller.token
-    head.token_desk.ask(TokenRenewalRequest(), "root")
+    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
     if moment != "begun":
         await handed(head, agent)
     if moment == "used":
@@ -152,7 +156,7 @@ async def test_meshd_is_killed_at_any_moment(head: Head, tmp_path: Path, moment:
             assert (await agent.poll()).status == 200
             await handed(next_life, agent)
         assert (await agent.poll()).status == 200
-        assert states(next_life) == ["done"]
+        assert await states(next_life) == ["done"]
         assert agent.stored != old
         assert (await agent.caller.poll(old)).code == "unknown_token"
 
@@ -180,15 +184,15 @@ async def test_a_compromised_token_opens_nothing_at_once_and_its_machine_is_give
     one, caller = await head.ready(1)
     _, other = await head.ready(2)
     agent = Agent(caller)
-    head.token_desk.ask(TokenRenewalRequest(), "root")
+    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
     await handed(head, agent)  # the next one may have been read there as well
-    head.token_desk.ask(TokenRenewalRequest(machines=(one.slot,), compromised=True), "root")
+    await head.token_desk.renew(TokenRenewalRequest(machines=(one.slot,), compromised=True), ROOT)
     for token in (caller.token, agent.stored):
         for answer in (await caller.poll(token), await caller.join(token), await caller.prove(token)):
             assert (answer.status, answer.code) == (401, "unknown_token")
     assert (await caller.join(head.join_token(one))).code == "ticket_closed"
     assert head.get(one.name).removal == "wanted"
-    assert states(head) == ["locked_out"]
+    assert await states(head) == ["locked_out"]
     assert (await other.poll()).status == 200
 
 
@@ -196,25 +200,25 @@ async def test_a_node_that_is_off_gets_its_token_when_it_returns(head: Head) -> 
     _, caller = await head.ready()
     agent = Agent(caller)
     head.later(600)
-    head.token_desk.ask(TokenRenewalRequest(), "root")
-    assert states(head) == ["offline"]
-    assert not head.token_desk.view().active
+    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
+    assert await states(head) == ["offline"]
+    assert not (await head.token_desk.renewal()).active
     await head.renewer.tick()
     assert (await agent.poll()).body["commands"] == [] or agent.stored == caller.token
     await handed(head, agent)
     assert (await agent.poll()).status == 200
-    assert states(head) == ["done"]
+    assert await states(head) == ["done"]
 
 
 async def test_an_agent_that_does_not_know_the_verb_is_told_to_people(head: Head) -> None:
     _, caller = await head.ready()
-    head.token_desk.ask(TokenRenewalRequest(), "root")
+    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
     tick = asyncio.create_task(head.renewer.tick())
     (command,) = [one for one in (await caller.poll(hold_s=5)).body["commands"] if one["verb"] == "node_token"]
     detail = "this agent does not know the verb 'node_token'"
     await caller.poll(results=[{"id": command["id"], "ok": False, "detail": detail}])
     await tick
-    (row,) = head.token_desk.view().nodes
+    (row,) = (await head.token_desk.renewal()).nodes
     assert (row.state, row.reason) == ("failed", detail)
     assert [problem.machine for problem in head.token_desk.problems()] == [row.machine]
     assert (await caller.poll()).status == 200, "its old token opens as before"
@@ -223,10 +227,10 @@ async def test_an_agent_that_does_not_know_the_verb_is_told_to_people(head: Head
 async def test_what_is_asked_for_in_vain(head: Head) -> None:
     await head.ready()
     with pytest.raises(Unknown):
-        head.token_desk.ask(TokenRenewalRequest(machines=("nobody",)), "root")
+        await head.token_desk.renew(TokenRenewalRequest(machines=("nobody",)), ROOT)
     with pytest.raises(BadRequest):
-        head.token_desk.ask(TokenRenewalRequest(compromised=True), "root")
-    preview = head.token_desk.ask(TokenRenewalRequest(dry_run=True), "root")
+        await head.token_desk.renew(TokenRenewalRequest(compromised=True), ROOT)
+    preview = await head.token_desk.renew(TokenRenewalRequest(dry_run=True), ROOT)
     assert (len(preview.steps), head.renewer.last) == (3, None)
 
 

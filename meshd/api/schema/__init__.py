@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from meshd.api.schema.base import SCHEMA_VERSION, Document, Part, Request
+from meshd.api.schema.base import SCHEMA_VERSION, Document, DryRunRequest, Part, Request
 from meshd.api.schema.events import EventRow, EventsQuery, EventsView
 from meshd.api.schema.explain import ExplainFailure, ExplainQuery, ExplainView, ExplainViews, RungRow
 from meshd.api.schema.head import (
@@ -34,7 +34,12 @@ from meshd.api.schema.key_rotation import (
     RotationView,
     WaiveRequest,
 )
-from meshd.api.schema.munge_rotation import MungeNodeRow, MungeRotationRequest, MungeRotationView
+from meshd.api.schema.munge_rotation import (
+    MungeNodeRow,
+    MungeRotationRequest,
+    MungeRotationView,
+    RotateMungeKeyRequest,
+)
 from meshd.api.schema.nodes import (
     DrainRequest,
     MachineAnswer,
@@ -61,6 +66,7 @@ __all__ = [
     "DoctorView",
     "Document",
     "DrainRequest",
+    "DryRunRequest",
     "ErrorView",
     "EventRow",
     "EventsQuery",
@@ -105,6 +111,7 @@ __all__ = [
     "RemoveRequest",
     "Request",
     "RotateKeyRequest",
+    "RotateMungeKeyRequest",
     "RotationNodeRow",
     "RotationView",
     "RungRow",
@@ -146,6 +153,7 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     AbortRotationRequest,
     WaiveRequest,
     MungeRotationView,
+    RotateMungeKeyRequest,
     MungeRotationRequest,
     TokenRenewalView,
     TokenRenewalRequest,

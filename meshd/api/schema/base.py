@@ -45,9 +45,19 @@ class Request(BaseModel):
     schema_version: Literal[1] = 1
 
     def only_looks(self) -> bool:
-        """Whether it changes nothing, so that everybody may ask it."""
+        """Whether it changes nothing, so that everybody may make it."""
         return False
 
     def waits_s(self) -> float:
         """How long it may wait for something to happen, in seconds."""
         return 0.0
+
+
+class DryRunRequest(Request):
+    """A request that can be a dry run: with `dry_run` the answer says what would be done, and nothing changes."""
+
+    dry_run: bool = False
+
+    def only_looks(self) -> bool:
+        """A dry run only looks."""
+        return self.dry_run

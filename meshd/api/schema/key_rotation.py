@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import AwareDatetime
 
-from meshd.api.schema.base import Document, Name, Part, Request
+from meshd.api.schema.base import Document, DryRunRequest, Name, Part, Request
 
 
 class KeyRow(Part):
@@ -97,31 +97,25 @@ class RotationView(Document):
     steps: list[str] = []
 
 
-class RotateKeyRequest(Request):
+class RotateKeyRequest(DryRunRequest):
     """Rotate the auth key.
 
     Attributes:
         reauth: nodes also log in anew with it.
         compromised: strangers know the old key: revoke it first; implies `reauth`.
         leaked_at: devices born since then are listed; None: since the key was made.
-        dry_run: only answer what would be done.
     """
 
     reauth: bool = False
     compromised: bool = False
     leaked_at: AwareDatetime | None = None
-    dry_run: bool = False
-
-    def only_looks(self) -> bool:
-        """A dry run."""
-        return self.dry_run
 
 
 class AbortRotationRequest(Request):
-    """Take the rotation back that is under way."""
+    """Take the active rotation back."""
 
 
 class WaiveRequest(Request):
-    """Do not wait for a node any more. `machine` may be its slot."""
+    """The rotation no longer waits for a node. `machine` may be its slot."""
 
     machine: Name

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from meshd.api.schema.base import Document, Name, Part, Request
+from meshd.api.schema.base import Document, DryRunRequest, Name, Part, Request
 
 
 class MungeNodeRow(Part):
@@ -61,8 +61,18 @@ class MungeRotationView(Document):
     steps: list[str] = []
 
 
+class RotateMungeKeyRequest(DryRunRequest):
+    """Rotate the munge key.
+
+    Attributes:
+        machines: not waited for; each may be a slot.
+    """
+
+    machines: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
+
+
 class MungeRotationRequest(Request):
-    """Rotate the munge key, take a rotation back, or do not wait for some machines any more.
+    """Deprecated: rotate the munge key, take a rotation back, or stop waiting for some machines.
 
     Attributes:
         machines: not waited for; each may be a slot.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
-from meshd.api.schema.base import Document, Name, Part, Request
+from meshd.api.schema.base import Document, DryRunRequest, Name, Part, Request
 from meshd.api.schema.head import ErrorView
 from meshd.api.schema.health import GpuLoadRow
 from meshd.plaintext import plain
@@ -68,19 +68,11 @@ class DrainRequest(Request):
     reason: Annotated[str, Field(max_length=200), AfterValidator(plain)] = ""
 
 
-class RemoveRequest(Request):
-    """Give a machine back, after its jobs have ended, or with `force` at once. `machine` may be its slot.
-
-    With `dry_run` only answer what would be done.
-    """
+class RemoveRequest(DryRunRequest):
+    """Give a machine back, after its jobs have ended, or with `force` at once. `machine` may be its slot."""
 
     machine: Name
     force: bool = False
-    dry_run: bool = False
-
-    def only_looks(self) -> bool:
-        """A dry run."""
-        return self.dry_run
 
 
 class MachineAnswer(Document):

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from meshd.api.schema.base import Document, GpuModel, GpusPerNode, Part, Request, Usd, Words
+from meshd.api.schema.base import Document, DryRunRequest, GpuModel, GpusPerNode, Part, Usd, Words
 from meshd.api.schema.nodes import NodeRow
 from meshd.api.schema.plan import PlanView
 
 
-class ScaleRequest(Request):
+class ScaleRequest(DryRunRequest):
     """A pool's new target.
 
     Attributes:
@@ -26,7 +26,6 @@ class ScaleRequest(Request):
         spot: None: what the pool says.
         spread: new machines may be of several providers and regions; else all are of one.
         overshoot_max_gpus: so many GPUs more may be taken where that is cheaper; None: what the pool says.
-        dry_run: only answer what would be done.
         reset: options that are not named are the pool's again; else those of the pool's target before hold on. A field
             that is there is named, also as null.
     """
@@ -42,12 +41,7 @@ class ScaleRequest(Request):
     spot: Literal["never", "prefer", "only"] | None = None
     spread: bool = False
     overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = None
-    dry_run: bool = False
     reset: bool = False
-
-    def only_looks(self) -> bool:
-        """A dry run."""
-        return self.dry_run
 
 
 class WaitingFor(Part):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
-from meshd.api.schema.base import Document, Name, Part, Request
+from meshd.api.schema.base import Document, DryRunRequest, Name, Part
 
 
 class TokenNodeRow(Part):
@@ -45,19 +45,13 @@ class TokenRenewalView(Document):
     steps: list[str] = []
 
 
-class TokenRenewalRequest(Request):
+class TokenRenewalRequest(DryRunRequest):
     """Renew node tokens.
 
     Attributes:
         machines: whose; each may be a slot. Empty: all that have joined.
         compromised: stop the old tokens at once; the machines are locked out and given back after their jobs.
-        dry_run: only answer what would be done.
     """
 
     machines: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
     compromised: bool = False
-    dry_run: bool = False
-
-    def only_looks(self) -> bool:
-        """A dry run."""
-        return self.dry_run

@@ -8,12 +8,11 @@ from functools import partial
 import click
 
 from meshd.api import endpoints
-from meshd.api.schema import AbortRotationRequest, RotateKeyRequest, RotationView, WaiveRequest
+from meshd.api.schema import AbortRotationRequest, RotateKeyRequest, RotationView
 from meshd.cli import munge_rotation, render, rotation, token_renewal
-from meshd.cli.client import Head
-from meshd.cli.exits import CliError, Exit, UnreachableError
+from meshd.cli.exits import CliError, Exit
 from meshd.cli.follow import follow
-from meshd.cli.onmachines import tell_failed
+from meshd.cli.onmachines import waive_each
 from meshd.cli.params import duration, node_option, past_moment
 from meshd.cli.session import Session, confirm, output_option, print_json, say
 
@@ -120,7 +119,7 @@ def command(
         _show(session.ask(lambda head: head.call(endpoints.AUTH_KEY_ROTATION)), as_json=as_json)
         return
     if waive:
-        _waive(session, waive, as_json=as_json)
+        waive_each(session, endpoints.WAIVE_AUTH_KEY_NODE, waive, partial(_show, as_json=as_json))
         return
     if abort:
         view = session.ask(lambda head: head.call(endpoints.ABORT_AUTH_KEY_ROTATION, AbortRotationRequest()))
@@ -141,24 +140,6 @@ def command(
         _show(view, as_json=as_json)
         return
     _wait(session, view, timeout_s, aborting=abort, as_json=as_json)
-
-
-def _waive(session: Session, names: tuple[str, ...], *, as_json: bool) -> None:
-    """Each by itself: one that is not waited for does not keep the others."""
-    view, failed = None, []
-    for name in names:
-        try:
-            view = session.ask(
-                partial(Head.call, endpoint=endpoints.WAIVE_AUTH_KEY_NODE, request=WaiveRequest(machine=name))
-            )
-        except UnreachableError:
-            raise
-        except CliError as error:
-            failed.append((name, error))
-    if view is None:
-        raise failed[0][1]
-    _show(view, as_json=as_json)
-    tell_failed(failed, len(names))
 
 
 def _check(begins: bool, others: list[bool], *, since: datetime | None, compromised: bool) -> None:

@@ -65,7 +65,7 @@ class AuthKeyService:
         """The rotation under way, or the last one."""
         return self._view(self._engine.last)
 
-    async def rotate_key(self, request: s.RotateKeyRequest, actor: Actor) -> s.RotationView:
+    async def rotate(self, request: s.RotateKeyRequest, actor: Actor) -> s.RotationView:
         """Begin one, unless `dry_run`."""
         if (other := self._active.current()) is not None:
             raise other.refusal()
@@ -88,7 +88,7 @@ class AuthKeyService:
             )
         )  # fmt: skip
 
-    async def abort_rotation(self, request: s.AbortRotationRequest, actor: Actor) -> s.RotationView:
+    async def abort(self, request: s.AbortRotationRequest, actor: Actor) -> s.RotationView:
         """Take it back. Asking twice is no error."""
         active = self._active_rotation()
         if active.aborted_by or active.taken_back:

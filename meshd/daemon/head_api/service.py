@@ -108,16 +108,19 @@ class HeadService:
         table.write(e.DRAIN, self._machines.drain)
         table.write(e.UNDRAIN, self._machines.undrain)
         table.write(e.REMOVE, self._machines.remove)
-        table.read(e.PRICES, self._prices_in_use)
+        table.read(e.PRICES, self._prices.prices)
         table.write(e.REFRESH_PRICES, self._refresh_prices)
         table.read(e.AUTH_KEY_ROTATION, self._auth_key.rotation)
-        table.write(e.ROTATE_AUTH_KEY, self._auth_key.rotate_key)
-        table.write(e.ABORT_AUTH_KEY_ROTATION, self._auth_key.abort_rotation)
+        table.write(e.ROTATE_AUTH_KEY, self._auth_key.rotate)
+        table.write(e.ABORT_AUTH_KEY_ROTATION, self._auth_key.abort)
         table.write(e.WAIVE_AUTH_KEY_NODE, self._auth_key.waive)
-        table.read(e.MUNGE_KEY_ROTATION, self._munge_rotation)
-        table.write(e.ROTATE_MUNGE_KEY, self._rotate_munge_key)
-        table.read(e.NODE_TOKEN_RENEWAL, self._token_renewal)
-        table.write(e.RENEW_NODE_TOKENS, self._renew_tokens)
+        table.read(e.MUNGE_KEY_ROTATION, self._munge_key.rotation)
+        table.write(e.ROTATE_MUNGE_KEY, self._munge_key.rotate)
+        table.write(e.ABORT_MUNGE_KEY_ROTATION, self._munge_key.abort)
+        table.write(e.WAIVE_MUNGE_KEY_NODE, self._munge_key.waive)
+        table.write(e.MUNGE_ROTATION_ACTION, self._munge_key.act)
+        table.read(e.NODE_TOKEN_RENEWAL, self._tokens.renewal)
+        table.write(e.RENEW_NODE_TOKENS, self._tokens.renew)
         return table
 
     def problems(self) -> list[s.ProblemView]:
@@ -136,18 +139,3 @@ class HeadService:
         answer = await self._prices.refresh(request)
         self._state.controller.wake()
         return answer
-
-    async def _prices_in_use(self) -> s.PricesView:
-        return self._prices.view()
-
-    async def _munge_rotation(self) -> s.MungeRotationView:
-        return self._munge_key.view()
-
-    async def _rotate_munge_key(self, request: s.MungeRotationRequest, actor: Actor) -> s.MungeRotationView:
-        return await self._munge_key.ask(request, str(actor.user))
-
-    async def _token_renewal(self) -> s.TokenRenewalView:
-        return self._tokens.view()
-
-    async def _renew_tokens(self, request: s.TokenRenewalRequest, actor: Actor) -> s.TokenRenewalView:
-        return self._tokens.ask(request, str(actor.user))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshd.api import schema as s
+from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.active_rotation import ActiveRotations
@@ -40,25 +41,35 @@ class MungeKeyService:
         self._active = active
         self._clock = clock
 
-    def view(self) -> s.MungeRotationView:
-        """The rotation that is under way, or the last one."""
+    async def rotation(self) -> s.MungeRotationView:
+        """The active rotation, or the last one."""
         rotation = self._rotator.rotation
         return self._view(rotation) if rotation else s.MungeRotationView(at=self._clock.now(), key=self._key())
 
-    async def ask(self, request: s.MungeRotationRequest, by: str) -> s.MungeRotationView:
-        """Begin, abort or waive."""
-        rotator = self._rotator
+    async def abort(self, request: s.AbortRotationRequest, actor: Actor) -> s.MungeRotationView:
+        """Take it back."""
+        self._check_active()
+        return self._view(self._rotator.abort(str(actor.user)))
+
+    async def waive(self, request: s.WaiveRequest, actor: Actor) -> s.MungeRotationView:
+        """No longer wait for a node."""
+        self._check_active()
+        return self._view(self._rotator.waive(self._names([request.machine]), str(actor.user)))
+
+    async def act(self, request: s.MungeRotationRequest, actor: Actor) -> s.MungeRotationView:
+        """Begin, abort or waive, as the deprecated endpoint has it."""
         if request.action == "begin":
-            return await self._begin(request, by)
-        if not rotator.active:
-            raise Refused("no rotation of the munge key is under way", "`meshctl rotate-key --munge --status`")
+            begin = s.RotateMungeKeyRequest(machines=request.machines, dry_run=request.dry_run)
+            return await self.rotate(begin, actor)
         if request.action == "abort":
-            return self._view(rotator.abort(by))
+            return await self.abort(s.AbortRotationRequest(), actor)
+        self._check_active()
         if not request.machines:
             raise BadRequest("say which machine shall not be waited for", "a machine or its slot")
-        return self._view(rotator.waive(self._names(request.machines), by))
+        return self._view(self._rotator.waive(self._names(request.machines), str(actor.user)))
 
-    async def _begin(self, request: s.MungeRotationRequest, by: str) -> s.MungeRotationView:
+    async def rotate(self, request: s.RotateMungeKeyRequest, actor: Actor) -> s.MungeRotationView:
+        """Begin one, unless it is a dry run."""
         await self._check_slurm()
         if (other := self._active.current()) is not None:
             raise other.refusal()
@@ -66,9 +77,13 @@ class MungeKeyService:
         if request.dry_run:
             return self._preview(waived)
         try:
-            return self._view(self._rotator.begin(by, waived))
+            return self._view(self._rotator.begin(str(actor.user), waived))
         except MungeError as error:
             raise Refused(str(error), "see `meshctl doctor`") from error
+
+    def _check_active(self) -> None:
+        if not self._rotator.active:
+            raise Refused("no rotation of the munge key is under way", "`meshctl rotate-key --munge --status`")
 
     async def _check_slurm(self) -> None:
         try:

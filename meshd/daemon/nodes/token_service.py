@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshd.api import schema as s
+from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.codes import ProblemCode
 from meshd.daemon.nodes.token_renewal import NodeTokenController
@@ -22,7 +23,7 @@ class NodeTokenService:
         self._renewer = renewer
         self._clock = clock
 
-    def view(self) -> s.TokenRenewalView:
+    async def renewal(self) -> s.TokenRenewalView:
         """The last renewal."""
         renewal = self._renewer.last
         if renewal is None:
@@ -38,7 +39,7 @@ class NodeTokenService:
             started_at=renewal.started_at, by=renewal.by, compromised=renewal.compromised, nodes=rows,
         )  # fmt: skip
 
-    def ask(self, request: s.TokenRenewalRequest, by: str) -> s.TokenRenewalView:
+    async def renew(self, request: s.TokenRenewalRequest, actor: Actor) -> s.TokenRenewalView:
         """Begin a renewal, unless it is a dry run."""
         machines = self._chosen(request.machines)
         if request.compromised and not request.machines:
@@ -47,8 +48,8 @@ class NodeTokenService:
             )
         if request.dry_run:
             return self._preview(machines, compromised=request.compromised)
-        self._renewer.begin(machines, by, compromised=request.compromised)
-        return self.view()
+        self._renewer.begin(machines, str(actor.user), compromised=request.compromised)
+        return await self.renewal()
 
     def problems(self) -> Iterable[s.ProblemView]:
         """Nodes that do not take their token."""

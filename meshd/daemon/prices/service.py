@@ -36,7 +36,7 @@ class PriceService:
         self._desired = desired
         self._clock = clock
 
-    def view(self) -> s.PricesView:
+    async def prices(self) -> s.PricesView:
         """Which prices are in use."""
         return prices_view(
             self._offers(), self._prices.books, self._prices.last(), self._prices.files.damaged(),
@@ -56,7 +56,7 @@ class PriceService:
             raise Unknown(f"{', '.join(unknown)} is not enabled", f"enabled providers are: {known}")
         asked = list(dict.fromkeys(request.providers)) or sorted(books)
         rows = await asyncio.gather(*(self._row(name, offers[name]) for name in asked))
-        view = self.view()
+        view = await self.prices()
         return s.PricesRefreshed(at=view.at, results=rows, prices=view.prices)
 
     async def _row(self, provider: str, seen: Observation[Sequence[Offer]]) -> s.PriceRefreshRow:

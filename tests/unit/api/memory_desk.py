@@ -99,13 +99,16 @@ class MemoryDesk(MemoryFleet):
         table.read(e.PRICES, self.prices)
         table.write(e.REFRESH_PRICES, self.refresh_prices)
         table.read(e.AUTH_KEY_ROTATION, self.rotating.rotation)
-        table.write(e.ROTATE_AUTH_KEY, self.rotating.rotate_key)
-        table.write(e.ABORT_AUTH_KEY_ROTATION, self.rotating.abort_rotation)
+        table.write(e.ROTATE_AUTH_KEY, self.rotating.rotate)
+        table.write(e.ABORT_AUTH_KEY_ROTATION, self.rotating.abort)
         table.write(e.WAIVE_AUTH_KEY_NODE, self.rotating.waive)
-        table.read(e.MUNGE_KEY_ROTATION, self.munge.munge_rotation)
-        table.write(e.ROTATE_MUNGE_KEY, self.munge.rotate_munge_key)
-        table.read(e.NODE_TOKEN_RENEWAL, self.tokens.token_renewal)
-        table.write(e.RENEW_NODE_TOKENS, self.tokens.renew_tokens)
+        table.read(e.MUNGE_KEY_ROTATION, self.munge.rotation)
+        table.write(e.ROTATE_MUNGE_KEY, self.munge.rotate)
+        table.write(e.ABORT_MUNGE_KEY_ROTATION, self.munge.abort)
+        table.write(e.WAIVE_MUNGE_KEY_NODE, self.munge.waive)
+        table.write(e.MUNGE_ROTATION_ACTION, self.munge.act)
+        table.read(e.NODE_TOKEN_RENEWAL, self.tokens.renewal)
+        table.write(e.RENEW_NODE_TOKENS, self.tokens.renew)
         return table
 
     async def tick(self) -> None:

@@ -65,7 +65,7 @@ class MemoryRotation:
         self.tick()
         return self.current
 
-    async def rotate_key(self, request: RotateKeyRequest, actor: Actor) -> RotationView:
+    async def rotate(self, request: RotateKeyRequest, actor: Actor) -> RotationView:
         if self.current.active:
             raise Refused("a rotation is under way", "see `meshctl rotate-key --status`")
         base = RotationView(at=self.now(), in_use=self.key)
@@ -81,7 +81,7 @@ class MemoryRotation:
         )  # fmt: skip
         return self.current
 
-    async def abort_rotation(self, request: AbortRotationRequest, actor: Actor) -> RotationView:
+    async def abort(self, request: AbortRotationRequest, actor: Actor) -> RotationView:
         if not self.current.active:
             raise Refused("no rotation is under way", "`meshctl rotate-key` begins one")
         self._to("rollback", taken_back=f"asked for by {actor.user}")

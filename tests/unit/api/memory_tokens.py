@@ -20,7 +20,7 @@ class MemoryTokens:
         #: What becomes of the nodes that are waited for, one at each look.
         self.ends = ["done", "done"]
 
-    async def token_renewal(self) -> TokenRenewalView:
+    async def renewal(self) -> TokenRenewalView:
         waiting = [row for row in self.view.nodes if row.state == "waiting"]
         if waiting and self.ends:
             state = self.ends.pop(0)
@@ -29,7 +29,7 @@ class MemoryTokens:
             self.view = self.view.model_copy(update={"nodes": rows, "active": active})
         return self.view
 
-    async def renew_tokens(self, request: TokenRenewalRequest, actor: Actor) -> TokenRenewalView:
+    async def renew(self, request: TokenRenewalRequest, actor: Actor) -> TokenRenewalView:
         self.asked.append(request)
         names = request.machines or ("h100-1", "h100-2")
         rows = [TokenNodeRow(machine=f"lab-{name}-x", slot=name, state="waiting") for name in names]

@@ -107,7 +107,7 @@ async def test_a_rotation_greets_every_node_and_hears_the_tailnet_only_then(tmp_
     life = Life(net, tmp_path)
     life.engine.tailnet_changed()
     assert not life.engine._awake.is_set(), "a busy tailnet is no reason to look"
-    await life.desk.rotate_key(RotateKeyRequest(reauth=True), ROOT)
+    await life.desk.rotate(RotateKeyRequest(reauth=True), ROOT)
     heard = 0
     for _ in range(40):
         net.clock.t_s += 3

@@ -119,12 +119,12 @@ async def test_a_failed_fetch_keeps_the_old_prices(world: World, error: Exceptio
     fetched = await world.prices.refresh("aws")
     assert fetched.error is not None
     assert world.usd() == 2.0
-    (row,) = world.desk.view().prices
+    (row,) = (await world.desk.prices()).prices
     assert "fetching failed at 2026-03-02 12:00 UTC: aws" in row.note
     world.book.error, world.book.empty = None, False
     await world.prices.refresh("aws")
     assert world.usd() == 4.0
-    assert world.desk.view().prices[0].note == ""
+    assert (await world.desk.prices()).prices[0].note == ""
 
 
 async def test_a_file_that_cannot_be_written_is_told(world: World, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_a_damaged_file_is_told_and_not_used(world: World, logs: Logs, tmp
     (problem,) = problems.files(world.files.damaged())
     assert problem.severity == "warning" and "aws.json cannot be read" in problem.text
     assert "meshctl prices refresh aws" in problem.cure
-    assert "aws.json cannot be read" in world.desk.view().prices[0].note
+    assert "aws.json cannot be read" in (await world.desk.prices()).prices[0].note
     assert world.prices.due("aws")
     await world.prices.refresh("aws")
     assert world.usd() == 2.0
@@ -260,7 +260,7 @@ async def test_the_view_tells_source_date_and_what_helps(world: World) -> None:
     }  # fmt: skip
     rows = [
         (row.provider, row.source, row.types, row.regions, row.stale, row.refreshable, row.note)
-        for row in world.desk.view().prices
+        for row in (await world.desk.prices()).prices
     ]
     help_ = "its API tells no prices: set providers.paperspace.prices, or update meshd"
     assert rows == [
@@ -272,7 +272,7 @@ async def test_the_view_tells_source_date_and_what_helps(world: World) -> None:
         ("paperspace", "shipped", 1, 1, True, False, help_),
         ("runpod", "", 0, 0, False, False, "it offers nothing with a known price"),
     ]
-    shipped = world.desk.view().prices[2]
+    shipped = (await world.desk.prices()).prices[2]
     assert (shipped.as_of, shipped.age_s) == (NOW - timedelta(days=40), 40 * DAY_S)
 
 

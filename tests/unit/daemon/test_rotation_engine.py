@@ -60,7 +60,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
 
 
 async def test_by_one_command(lab: Lab) -> None:
-    view = await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    view = await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     assert view.active and view.old is not None and view.old.id == "k1" and view.by == "root"
     await lab.rounds()
     view = await lab.life.desk.rotation()
@@ -75,25 +75,25 @@ async def test_by_one_command(lab: Lab) -> None:
 
 
 async def test_the_plan_is_shown_before(lab: Lab) -> None:
-    view = await lab.life.desk.rotate_key(RotateKeyRequest(compromised=True, dry_run=True), ROOT)
+    view = await lab.life.desk.rotate(RotateKeyRequest(compromised=True, dry_run=True), ROOT)
     assert view.id == "" and lab.life.engine.last is None
     assert "revoke the key in use, k1" in view.steps[0] and any("log in anew" in step for step in view.steps)
 
 
 async def test_never_two_at_once(lab: Lab) -> None:
-    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     with pytest.raises(Refused, match="one rotation at a time: the auth key is being rotated since"):
-        await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+        await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     await lab.restart()
     with pytest.raises(Refused, match="one rotation at a time: the auth key"):
-        await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+        await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
 
 
 async def test_a_node_that_is_away_is_held_for_and_may_be_waived(lab: Lab) -> None:
     away = list(lab.net.nodes.values())[2]
     away.here = False
     lab.net.clock.t_s += 100
-    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     await lab.rounds()
     (row,) = [row for row in (await lab.life.desk.rotation()).nodes if row.slot == away.slot]
     assert lab.stage is AuthKeyStage.HOLD and (row.state, row.reason) == ("pending", "its agent cannot be reached")
@@ -111,15 +111,15 @@ async def test_a_node_that_is_away_is_held_for_and_may_be_waived(lab: Lab) -> No
 async def test_taken_back(lab: Lab) -> None:
     list(lab.net.nodes.values())[2].here = False
     lab.net.clock.t_s += 100
-    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     await lab.rounds()
-    await lab.life.desk.abort_rotation(AbortRotationRequest(), ROOT)
+    await lab.life.desk.abort(AbortRotationRequest(), ROOT)
     await lab.rounds()
     in_use = lab.life.store.in_use()
     assert lab.stage is AuthKeyStage.ABORTED and in_use is not None and in_use.id == "k1"
     assert {node.key for node in lab.net.nodes.values()} == {OLD} and not lab.net.keys["k2"].valid
     with pytest.raises(Refused, match="no rotation"):
-        await lab.life.desk.abort_rotation(AbortRotationRequest(), ROOT)
+        await lab.life.desk.abort(AbortRotationRequest(), ROOT)
 
 
 async def test_the_answer_to_minting_is_lost(lab: Lab) -> None:
@@ -134,7 +134,7 @@ async def test_the_answer_to_minting_is_lost(lab: Lab) -> None:
             raise TailnetError("no answer")
 
     lab.net._answer = lose  # type: ignore[method-assign]
-    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     await lab.rounds()
     assert lab.stage is AuthKeyStage.DONE
     assert [key.id for key in lab.net.keys.values() if key.valid] == ["k3"]
@@ -170,7 +170,7 @@ async def test_a_bad_key_in_the_file_is_told_and_the_old_one_stays(lab: Lab) -> 
     await lab.restart()
     await lab.rounds()
     assert lab.life.engine.last is not None and last is not None and lab.life.engine.last.id == last.id
-    view = await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    view = await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     assert view.source == "file", "by hand it is tried once more"
 
 
@@ -180,14 +180,14 @@ async def test_a_file_that_is_out_of_date_after_minting_is_no_new_key(lab: Lab) 
     assert in_use is not None
 
     lab.life.store.use(replace(in_use, minted=False, file_sha256=sha(OLD)))
-    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     await lab.rounds()
     first = lab.life.engine.last
     await lab.restart()
     await lab.rounds(4)
     assert lab.stage is AuthKeyStage.DONE and first is not None and lab.life.engine.last is not None
     assert lab.life.engine.last.id == first.id
-    assert (await lab.life.desk.rotate_key(RotateKeyRequest(dry_run=True), ROOT)).source == "minted"
+    assert (await lab.life.desk.rotate(RotateKeyRequest(dry_run=True), ROOT)).source == "minted"
 
 
 async def test_the_calendar_begins_it(lab: Lab) -> None:
@@ -214,7 +214,7 @@ async def test_nodes_log_in_anew_and_jobs_are_never_two_nodes_short(lab: Lab) ->
         lab.net.add(index, OLD)
     for node in lab.net.nodes.values():
         node.jobs.add("7")
-    await lab.life.desk.rotate_key(RotateKeyRequest(reauth=True), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(reauth=True), ROOT)
     await lab.rounds(60)
     assert lab.stage is AuthKeyStage.DONE and {node.logins for node in lab.net.nodes.values()} == {1}
     last = lab.life.engine.last
@@ -223,12 +223,12 @@ async def test_nodes_log_in_anew_and_jobs_are_never_two_nodes_short(lab: Lab) ->
 
 async def test_a_compromised_key_is_dead_before_the_new_one_is_made(lab: Lab) -> None:
     lab.net.compromised = True
-    await lab.life.desk.rotate_key(RotateKeyRequest(compromised=True), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(compromised=True), ROOT)
     lab.life.agents_speak()
     await lab.life.tick()
     assert not lab.net.keys["k1"].valid and len(lab.net.keys) == 1
     with pytest.raises(Refused, match="revoked already"):
-        await lab.life.desk.abort_rotation(AbortRotationRequest(), ROOT)
+        await lab.life.desk.abort(AbortRotationRequest(), ROOT)
     await lab.rounds(30)
     assert lab.stage is AuthKeyStage.DONE
 
@@ -238,7 +238,7 @@ async def test_what_a_node_needs_that_was_off_while_its_key_was_compromised(lab:
     off.here = False
     lab.net.clock.t_s += 120
     lab.net.compromised = True
-    await lab.life.desk.rotate_key(RotateKeyRequest(compromised=True), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(compromised=True), ROOT)
     await lab.rounds()
     view = await lab.life.desk.rotation()
     reasons = {row.slot: row.reason for row in view.nodes if row.state != "confirmed"}
@@ -265,14 +265,14 @@ async def test_devices_born_since_a_leak_are_told_apart(lab: Lab, monkeypatch: p
     monkeypatch.setattr(lab.net, "list_devices", devices)
     lab.life.engine._means = replace(lab.life.engine._means, head_address=lambda: "100.64.7.1")
     lab.net.compromised = True
-    await lab.life.desk.rotate_key(RotateKeyRequest(compromised=True), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(compromised=True), ROOT)
     await lab.rounds(2)
     found = [(row.hostname, row.machine) for row in (await lab.life.desk.rotation()).newcomers]
     assert found == [("thief", ""), ("aaa-head", "the head"), (one.name, one.name)]
 
 
 async def test_no_secret_is_in_the_journal(lab: Lab) -> None:
-    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     await lab.rounds()
     lab.life.journal._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert b"tskey-auth" not in (lab.directory / "j.db").read_bytes()
@@ -300,10 +300,10 @@ class OwnLab(Lab):
 
 async def test_a_rotation_asks_nothing_of_nodes_that_keep_no_key(tmp_path: Path) -> None:
     lab = OwnLab(tmp_path, own_nodes(tmp_path, 2, shared=1), shared_key_wanted=True)
-    view = await lab.life.desk.rotate_key(RotateKeyRequest(dry_run=True), ROOT)
+    view = await lab.life.desk.rotate(RotateKeyRequest(dry_run=True), ROOT)
     assert "give it to 1 node, verified by its sha256" in view.steps
     assert any("nothing on h100-1, h100-2: they joined with keys of their own" in step for step in view.steps)
-    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     await lab.rounds()
     view = await lab.life.desk.rotation()
     assert view.stage == "done" and [row.slot for row in view.nodes] == ["h100-3"]
@@ -317,9 +317,9 @@ async def test_logging_in_anew_each_with_a_key_of_its_own(tmp_path: Path, shared
     lab = OwnLab(tmp_path, own_nodes(tmp_path, 3, shared=shared), shared_key_wanted=bool(shared))
     if not shared:
         (tmp_path / "tailscale-auth-key.json").unlink()
-    plan = await lab.life.desk.rotate_key(RotateKeyRequest(reauth=True, dry_run=True), ROOT)
+    plan = await lab.life.desk.rotate(RotateKeyRequest(reauth=True, dry_run=True), ROOT)
     assert "each with a new key of its own" in plan.steps[-1 if not shared else -2]
-    await lab.life.desk.rotate_key(RotateKeyRequest(reauth=True), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(reauth=True), ROOT)
     await lab.rounds(40)
     view = await lab.life.desk.rotation()
     assert view.stage == "done" and view.source == ("minted" if shared else "none")
@@ -348,10 +348,10 @@ async def test_a_rotation_exchanges_the_spares(tmp_path: Path, shared: int) -> N
     await lab.rounds(2)
     before = spares(lab)
     assert len(before) == 3 and living(lab) == set(before.values())
-    plan = await lab.life.desk.rotate_key(RotateKeyRequest(dry_run=True), ROOT)
+    plan = await lab.life.desk.rotate(RotateKeyRequest(dry_run=True), ROOT)
     assert any("give h100-1, h100-2, h100-3 each a new spare key" in step for step in plan.steps)
     away = next(iter(lab.net.nodes.values()))
-    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     for _ in range(30):  # one is off for the whole length of it
         lab.net.clock.t_s += 3
         away.here = False
@@ -376,11 +376,11 @@ async def test_compromised_spares_are_revoked_before_anything_else(tmp_path: Pat
     await lab.rounds(2)
     before, lab.net.compromised = spares(lab), True
     request = RotateKeyRequest(compromised=True, dry_run=True)
-    plan = await lab.life.desk.rotate_key(request, ROOT)
+    plan = await lab.life.desk.rotate(request, ROOT)
     assert plan.steps[0] == "revoke all spare keys, and list the devices born since"
     for node in lab.net.nodes.values():
         node.here = False  # nobody can be reached now
-    await lab.life.desk.rotate_key(request.model_copy(update={"dry_run": False}), ROOT)
+    await lab.life.desk.rotate(request.model_copy(update={"dry_run": False}), ROOT)
     lab.net.clock.t_s += 100
     await lab.life.tick()
     assert not living(lab)
@@ -400,7 +400,7 @@ async def test_who_was_waived_gets_its_new_spare_when_it_returns(tmp_path: Path)
     (node,) = lab.net.nodes.values()
     node.here, before = False, spares(lab)
     lab.net.clock.t_s += 100
-    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     await lab.life.tick()
     await lab.life.desk.waive(WaiveRequest(machine=node.slot), ROOT)
     await lab.rounds(3)
@@ -419,9 +419,9 @@ async def test_a_rotation_of_spares_that_is_taken_back(tmp_path: Path) -> None:
     away = next(iter(lab.net.nodes.values()))
     away.here, before = False, spares(lab)
     lab.net.clock.t_s += 100
-    await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     await lab.rounds(3)
-    await lab.life.desk.abort_rotation(AbortRotationRequest(), ROOT)
+    await lab.life.desk.abort(AbortRotationRequest(), ROOT)
     away.here = True
     await lab.rounds(6)
     assert lab.stage is AuthKeyStage.ABORTED
@@ -434,7 +434,7 @@ async def test_where_no_key_is_shared_there_is_none_to_rotate(tmp_path: Path) ->
     lab = OwnLab(tmp_path, own_nodes(tmp_path, 1), shared_key_wanted=False)
     (tmp_path / "tailscale-auth-key.json").unlink()
     with pytest.raises(Refused, match="no node holds a spare one now") as caught:
-        await lab.life.desk.rotate_key(RotateKeyRequest(), ROOT)
+        await lab.life.desk.rotate(RotateKeyRequest(), ROOT)
     assert "--reauth" in caught.value.cure
     await lab.life.kill()
 
@@ -443,7 +443,7 @@ async def test_logins_that_fail_are_taken_back_and_leave_no_key(tmp_path: Path) 
     lab = OwnLab(tmp_path, own_nodes(tmp_path, 3), shared_key_wanted=False)
     (tmp_path / "tailscale-auth-key.json").unlink()
     lab.net.no_logins = True
-    await lab.life.desk.rotate_key(RotateKeyRequest(reauth=True), ROOT)
+    await lab.life.desk.rotate(RotateKeyRequest(reauth=True), ROOT)
     await lab.rounds(60)
     assert lab.stage is AuthKeyStage.ABORTED
     assert living(lab) == set(spares(lab).values()), "only the spares are left"
