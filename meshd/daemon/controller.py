@@ -20,6 +20,7 @@ class Controller(ABC):
 
     Args:
         clock: time.
+        awake: what `wake` sets; its own when none is given.
 
     Attributes:
         name: for logs and for the task that runs it.
@@ -27,9 +28,9 @@ class Controller(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, awake: asyncio.Event | None = None) -> None:
         self._clock = clock
-        self._awake = asyncio.Event()
+        self._awake = awake or asyncio.Event()
 
     @abstractmethod
     async def reconcile(self) -> float | None:

@@ -13,10 +13,10 @@ from meshd import config
 from meshd.api.schema import CheckRow, ProblemView, ReloadView
 from meshd.codes import CheckName, ProblemCode
 from meshd.config import Settings
-from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.reporting import ok, problem, warn
 from meshd.errors import ConfigError, Fault
-from meshd.model.machine import Machine
+from meshd.model.ids import slot_index
+from meshd.model.machine import Machine, Phase
 from meshd.obs import log as logging
 
 log = structlog.get_logger(__name__)
@@ -34,6 +34,40 @@ def _doubts(path: Path, settings: Settings) -> Sequence[Fault]:
     except ConfigError:
         return ()
     return file.placed(config.doubts(settings, file.table, file.mode, str(file.path)))
+
+
+def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -> None:
+    """Whether every machine that is rented still has its place in the settings.
+
+    A pool's partition and slots are lines in Slurm's files: without them slurmctld ends the jobs on them. So a pool is
+    scaled to nothing first, and removed then.
+
+    Raises:
+        ConfigError: a machine's pool, or its slot, would be no more.
+    """
+    stranded: dict[tuple[tuple[str, ...], str, str], list[str]] = {}
+    for machine in machines:
+        pool = settings.pools.get(machine.pool)
+        if machine.phase in {Phase.TERMINATING, Phase.LOST}:
+            continue
+        if pool is None:
+            text = f"pools.{machine.pool} is no more, but has machines ({{}})"
+            cure = (
+                f"put it back, `meshctl scale --pool {machine.pool} --gpus 0`, and remove it once they are gone: "
+                "`meshctl nodes` tells"
+            )
+            stranded.setdefault((("pools",), text, cure), []).append(machine.name)
+        elif (slot_index(machine.pool, machine.slot) or 0) > pool.max_nodes:
+            text = f"pools.{machine.pool}.max_nodes = {pool.max_nodes} leaves no slot for {{}}"
+            where = ("pools", machine.pool, "max_nodes")
+            cure = "give them back first: `meshctl remove {}`"
+            stranded.setdefault((where, text, cure), []).append(machine.name)
+    if stranded:
+        raise ConfigError(
+            source,
+            [Fault(text.format(", ".join(sorted(names)[:5])), cure.format(",".join(sorted(names)[:5])), key)
+             for (key, text, cure), names in stranded.items()],
+        )  # fmt: skip
 
 
 class LiveSettings:
@@ -56,7 +90,7 @@ class LiveSettings:
     """
 
     def __init__(self, settings: Settings, path: Path, machines: Callable[[], Iterable[Machine]]) -> None:
-        wanted.check_rented(settings, machines(), str(path))
+        check_rented(settings, machines(), str(path))
         self.settings = settings
         self.problem = ""
         self.faults: Sequence[Fault] = ()
@@ -73,7 +107,7 @@ class LiveSettings:
             return
         data, new = self._held
         with suppress(ConfigError):
-            wanted.check_rented(new, self._machines(), str(self._path))
+            check_rented(new, self._machines(), str(self._path))
             self._held = None
             if self._bytes() == data:
                 log.info("reload_goes_on", path=str(self._path))
@@ -126,7 +160,7 @@ class LiveSettings:
             file = config.read(self._path)
             new = config.parse(file)
             try:
-                wanted.check_rented(new, self._machines(), str(self._path))
+                check_rented(new, self._machines(), str(self._path))
             except ConfigError as error:
                 self._held = (data, new)
                 raise ConfigError(error.source, file.placed(error.faults)) from error

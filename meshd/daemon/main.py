@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -24,21 +24,16 @@ from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.current_key import current_key
 from meshd.daemon.auth_key.wiring import Sights
 from meshd.daemon.auth_key.wiring import build as auth_key_parts
+from meshd.daemon.controller import Controller
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.metrics_server import Telemetry
 from meshd.daemon.head_api.metrics_snapshot import standing
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.head_api.views import cluster_view_of, status_line
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines import problems as machine_problems
-from meshd.daemon.machines.boot_breaker import BootBreaker
-from meshd.daemon.machines.cloud_steps import CloudSteps
-from meshd.daemon.machines.controller import MachineController, Tick
-from meshd.daemon.machines.executor import Executor
-from meshd.daemon.machines.fitness_watch import FitnessWatch
-from meshd.daemon.machines.idle_watch import IdleWatch
-from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.build import build as build_machines
+from meshd.daemon.machines.desired_state import DesiredState
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.user_data import UserDataMaker
 from meshd.daemon.munge_key.checks import round_trip
@@ -62,6 +57,7 @@ from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe import checks as source_checks
 from meshd.daemon.observe.loop_lag import LoopLag
+from meshd.daemon.observe.snapshot import SnapshotReader
 from meshd.daemon.observe.source import Refresh, sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.prices import problems as price_problems
@@ -78,8 +74,6 @@ from meshd.daemon.slurm.gpu_devices import GpuDevices
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.slurm.publishing import Publishing
 from meshd.daemon.slurm.root_files import RootFiles
-from meshd.model.desired import Desired
-from meshd.model.observed import Snapshot
 from meshd.munge.client import MungeClient
 from meshd.munge.keystore import MungeKeyStore
 from meshd.obs.metrics import Metrics, Standing
@@ -101,6 +95,20 @@ log = structlog.get_logger(__name__)
 
 STOP_GRACE_S = 15.0
 RECONCILE = "reconcile"
+
+
+class _AfterTick(Controller):
+    name = "after_tick"
+
+    def __init__(self, act: Callable[[], None], clock: SystemClock) -> None:
+        super().__init__(clock)
+        self._act = act
+
+    def wake(self) -> None:
+        self._act()
+
+    async def reconcile(self) -> None:
+        return None
 
 
 class Daemon:
@@ -185,30 +193,22 @@ class Daemon:
             live, self._auth.keys, self._auth.own_keys, self._auth.modes, self._tokens,
             lambda: self._watcher.current, self._providers,
         )  # fmt: skip
-        self._nodes = NodeSteps(
-            machine_store, self._slurm, self._agents, self._auth.api, live, quiesce.wait_until_quiet
-        )
         self._machine_devices = MachineDevices(machine_store, lambda: self._watcher.current, self._auth.api)
-        cloud = CloudSteps(
-            settings.cluster.name, machine_store, self._providers, stage1, live,
-            lambda name: self._sources.listings[name].hurry(), self._nodes.at_work,
-        )  # fmt: skip
-        self._executor = Executor(
-            machine_store, cloud, self._nodes, clock, self._wake,
-            max_concurrent=lambda lane: self.settings.providers[lane].max_concurrent_calls
-            if lane in self.settings.providers else 16,
-        )  # fmt: skip
-
         # What decides.
-        self._boots = BootBreaker(machine_store, live, self.desired)
-        self._idle = IdleWatch(machine_store, self.desired, lambda: self._executor.busy)
-        self._logs = NodeLogs(self._agents, clock)
-        self._fitness = FitnessWatch(machine_store, self.desired, self._reports, self._logs)
-        self._reconciler = MachineController(
-            machine_store, self._executor, clock, desired=self.desired, snapshot=self._snapshot,
-            after_tick=self._after_tick,
-            interval_s=lambda: self.settings.timing.tick_interval_s, before_plan=self._before_plan, awake=self._awake,
+        self.desired = DesiredState(
+            live, self._journal, self._providers, self._publishing, clock,
+            may_change_devices=self._auth.api is not None,
         )  # fmt: skip
+        self._snapshot = SnapshotReader(self._sources, self._watcher, self._pulse, self._publishing, self._reports)
+        self._logs = NodeLogs(self._agents, clock)
+        machines = build_machines(
+            live, machine_store, providers=self._providers, slurm=self._slurm, agents=self._agents,
+            devices=self._auth.api, user_data=stage1, desired=self.desired, snapshot=self._snapshot,
+            list_again=self._sources.list_again, reports=self._reports, logs=self._logs,
+            wait_until_quiet=quiesce.wait_until_quiet, awake=self._awake,
+            followers=(_AfterTick(self._after_tick, clock),),
+        )  # fmt: skip
+        self._nodes, self._executor, self._reconciler = machines.node_steps, machines.executor, machines.controller
 
         # What people, monitoring and nodes speak to.
         slurm_ping = SlurmPing(self._slurm.ping, self._sources.slurm.hurry, clock)
@@ -231,7 +231,7 @@ class Daemon:
             *device_checks.all(),
             *provider_checks.checks(self._providers),
         )
-        doctor = Doctor(lambda: self._checks, look=self._look_anew, now=clock.now)
+        doctor = Doctor(lambda: self._checks, look=self._snapshot.refresh, now=clock.now)
         self._telemetry = Telemetry(self._metrics, lambda: self.settings.metrics.address, clock)
         self._metrics.follow(self._standing)
         self._desk = HeadService(
@@ -260,55 +260,13 @@ class Daemon:
         """Those in force."""
         return self._in_force.settings
 
-    # -- what the planner is told ---------------------------------------------------------------------------------
-
-    def desired(self) -> Desired:
-        """What is wanted now."""
-        now = self._clock.now()
-        return Desired(
-            cluster=self.settings.cluster.name,
-            pools=wanted.pools(
-                self.settings, self._providers, now, shapes_fixed=self._publishing.shapes_fixed, able=self._providers
-            ),
-            targets=self._journal.targets(),
-            policy=wanted.policy(
-                self.settings.timing,
-                self.settings.prices,
-                may_change_devices=self._auth.api is not None,
-                providers=self._providers,
-                poll_hold_s=self.settings.node_api.poll_hold_s,
-            ),
-            cooldowns=self._journal.cooldowns(now),
-            expired_cooldowns=self._journal.expired_cooldowns(now),
-        )
-
     async def _key_record(self) -> AuthKey | None:
         if self._auth.api is None or not self._auth.modes.shared_key_wanted:
             return None  # one that is left from before ends nothing for new machines
         return await current_key(self._auth.keys, self._auth.api)
 
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(
-            instances=sources_of(self._sources.listings),
-            offers=sources_of(self._sources.offers),
-            tailnet=self._pulse.heard(self._watcher.current),
-            slurm=self._sources.slurm.current,
-            node_addrs=self._publishing.in_force,
-            dead_key=self._sources.dead_key(),
-            reports=dict(self._reports.current),
-        )
-
     async def _metadata_service(self) -> CheckRow:
         return metadata_watch.check(self._journal.machines())
-
-    async def _look_anew(self) -> None:
-        """Read Slurm and the tailnet now. A source that fails says so itself."""
-        await asyncio.gather(self._sources.slurm.read_once(), self._watcher.look(), return_exceptions=True)
-
-    def _before_plan(self, snapshot: Snapshot, now: datetime) -> None:
-        self._boots.look(snapshot, now)
-        self._idle.look(snapshot, now)
-        self._fitness.look(snapshot, now)
 
     # -- what people and monitoring are told ----------------------------------------------------------------------
 
@@ -363,7 +321,10 @@ class Daemon:
         self._wake()
         self._auth.engine.tailnet_changed()
 
-    def _after_tick(self, tick: Tick) -> None:
+    def _after_tick(self) -> None:
+        tick = self._reconciler.last
+        if tick is None:
+            return
         self._metrics.tick_seconds.observe(tick.took_s)
         now_s = self._clock.monotonic_s()
         if now_s - self._watchdog_fed_s > 1.0:

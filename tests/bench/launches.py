@@ -23,11 +23,9 @@ import aiohttp
 import structlog
 
 from meshd.config import Settings
-from meshd.daemon.machines.cloud_steps import CloudSteps
-from meshd.daemon.machines.controller import MachineController
-from meshd.daemon.machines.executor import Executor
-from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.build import build as build_machines
 from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.providers.guards import Guards
@@ -74,22 +72,13 @@ class Head:
             providers=self.providers, slurm=slurm.view, key_record=_no_key,
             journal=self.journal, live=live, clock=self.clock, changed=self._wake,
         )  # fmt: skip
-        nodes = NodeSteps(machine_store, slurm, agents, None, live)
-        cloud = CloudSteps(
-            "lab", machine_store, self.providers, agents, live, lambda name: self.sources.listings[name].hurry(),
-            nodes.at_work,
-        )  # fmt: skip
-        self.executor = Executor(
-            machine_store, cloud, nodes, self.clock, self._wake,
-            max_concurrent=lambda lane: settings.providers[lane].max_concurrent_calls
-            if lane in settings.providers else 16,
-        )  # fmt: skip
         self._awake = asyncio.Event()
-        self.reconciler = MachineController(
-            machine_store, self.executor, self.clock, desired=self._desired, snapshot=self._snapshot,
-            after_tick=lambda _: None, interval_s=lambda: settings.timing.tick_interval_s,
-            before_plan=lambda _, __: None, awake=self._awake,
+        parts = build_machines(
+            live, machine_store, providers=self.providers, slurm=slurm, agents=agents, devices=None, user_data=agents,
+            desired=self._desired, snapshot=self._snapshot, list_again=self.sources.list_again, reports=NodeReports(),
+            awake=self._awake,
         )  # fmt: skip
+        self.executor, self.reconciler = parts.executor, parts.controller
 
     def _wake(self) -> None:
         self._awake.set()

@@ -29,14 +29,12 @@ from meshd.config import Settings, TimingSettings
 from meshd.contract.cases.random_faults import CHANCES, LAG_S
 from meshd.contract.faults import CloudFault, FaultKind, When
 from meshd.daemon.machines import desired_state as wanted
-from meshd.daemon.machines.boot_breaker import BootBreaker
-from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
-from meshd.daemon.machines.controller import MachineController
-from meshd.daemon.machines.executor import Executor
-from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.build import build as build_machines
+from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
+from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import sources_of
@@ -292,22 +290,15 @@ class Engine:
             journal=self.journal, live=live, changed=lambda: None,
         )  # fmt: skip
         self._queues = AgentQueues()
-        self._nodes = NodeSteps(self.machine_store, clouds.slurm, self._queues, None, live)
-        cloud = CloudSteps(
-            "lab", self.machine_store, self.providers, _Stage1(self._tokens), live,
-            lambda name: self.sources.listings[name].hurry(), self._nodes.at_work,
-        )  # fmt: skip
-        self.executor = Executor(
-            self.machine_store, cloud, self._nodes, clock, lambda: None, max_concurrent=lambda _: 8
-        )
-        self._boots = BootBreaker(self.machine_store, live, self.desired)
         self._settings = settings
         self._published: dict[str, str] = {}
         self._began = clock.now()
-        self.reconciler = MachineController(
-            self.machine_store, self.executor, clock, desired=self.desired, snapshot=self._snapshot,
-            after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=self._boots.look,
+        machines = build_machines(
+            live, self.machine_store, providers=self.providers, slurm=clouds.slurm, agents=self._queues, devices=None,
+            user_data=_Stage1(self._tokens), desired=self.desired, snapshot=self._snapshot,
+            list_again=self.sources.list_again, reports=NodeReports(),
         )  # fmt: skip
+        self._nodes, self.executor, self.reconciler = machines.node_steps, machines.executor, machines.controller
 
     async def start(self) -> None:
         """Serve the node API and look at everything once."""

@@ -12,12 +12,8 @@ from typing import ClassVar, TypeVar
 
 from meshd.api.node_schema import HeartbeatIn
 from meshd.config import TimingSettings
-from meshd.daemon.machines.boot_breaker import BootBreaker
-from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
-from meshd.daemon.machines.controller import MachineController
-from meshd.daemon.machines.executor import Executor
-from meshd.daemon.machines.fitness_watch import FitnessWatch
-from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.daemon.machines.build import build as build_machines
+from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.admission import accept_join
 from meshd.daemon.nodes.reports import NodeReports
@@ -422,24 +418,13 @@ class Daemon:
         live = live_settings(timing=timing)
         repeatable = frozenset({"cloud"} if world.capabilities.idempotent_launch else ())
         policy = replace(policy, launch_timeout_s=LAUNCH_TIMEOUT_S, idempotent_launch=repeatable)
-        nodes = NodeSteps(self.machine_store, world, world, world, live)
-        clouds = {"cloud": world}
-        cloud = CloudSteps("lab", self.machine_store, clouds, world, live, lambda _: None, nodes.at_work)  # type: ignore[arg-type]
-        self.executor = Executor(
-            self.machine_store, cloud, nodes, world.clock, lambda: None, max_concurrent=lambda _: 8
-        )
         self.pool, self.policy = pool, policy
-        boots = BootBreaker(self.machine_store, live, self.desired)
-        fitness = FitnessWatch(self.machine_store, self.desired, self.reports)
-
-        def before_plan(seen: Snapshot, now: datetime) -> None:
-            boots.look(seen, now)
-            fitness.look(seen, now)
-
-        self.reconciler = MachineController(
-            self.machine_store, self.executor, world.clock, desired=self.desired, snapshot=self.snapshot,
-            after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=before_plan,
+        machines = build_machines(
+            live, self.machine_store, providers={"cloud": world}, slurm=world, agents=world, devices=world,  # type: ignore[dict-item]
+            user_data=world, desired=self.desired, snapshot=self.snapshot, list_again=lambda _: None,
+            reports=self.reports,
         )  # fmt: skip
+        self.executor, self.reconciler = machines.executor, machines.controller
 
     def desired(self) -> Desired:
         now = self.world.clock.now()

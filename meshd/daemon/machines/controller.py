@@ -1,15 +1,18 @@
-"""The loop: observe, plan, begin. It is woken by whatever changed; a timer is only the belt."""
+"""The tick: observe, plan, begin. Whatever changes wakes it; the timer is only a fallback."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 
+from meshd.daemon.controller import Controller
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.executor import Executor
+from meshd.daemon.machines.policies import Policies
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import IllegalMove, StoreError
 from meshd.model.desired import Desired
@@ -39,59 +42,57 @@ class Tick:
     took_s: float
 
 
-class MachineController:
-    """See the module.
+class MachineController(Controller):
+    """Looks at everything, plans, and begins what the plan says.
 
     Args:
-        desired: made anew for each tick: targets and cooldowns change.
-        snapshot: the newest word of every source.
-        before_plan: called in each tick with what was observed: what follows from the past alone is journaled there,
-            e.g. that a pool's machines fail one after another, and the plan heeds it already.
-        after_tick: called with each tick: publishes Slurm's files, feeds the watchdog, writes the status line.
+        machine_store: the journal's machines.
+        executor: carries steps out.
+        policies: look at each snapshot before the plan is made.
+        desired: what is desired now; called once for each tick.
+        snapshot: the newest word of every source; called once for each tick.
+        live: the settings: how long it waits for a change at most.
+        clock: time.
         awake: set by whoever wants a tick soon; its own when none is given.
+        followers: woken after each tick: what they do follows from the journal.
+
+    Attributes:
+        last: the last tick.
+        problem: why it could not be finished; "" when it was.
     """
+
+    name = "machines"
 
     def __init__(
         self,
         machine_store: MachineStore,
         executor: Executor,
+        policies: Policies,
+        live: LiveSettings,
         clock: Clock,
         *,
         desired: Callable[[], Desired],
         snapshot: Callable[[], Snapshot],
-        after_tick: Callable[[Tick], None],
-        interval_s: Callable[[], float],
-        before_plan: Callable[[Snapshot, datetime], None],
         awake: asyncio.Event | None = None,
+        followers: Sequence[Controller] = (),
     ) -> None:
+        super().__init__(clock, awake)
         self._machine_store = machine_store
         self._executor = executor
-        self._clock = clock
+        self._policies = policies
+        self._live = live
         self._desired = desired
         self._snapshot = snapshot
-        self._after_tick = after_tick
-        self._interval_s = interval_s
-        self._before_plan = before_plan
-        self._awake = awake or asyncio.Event()
+        self._followers = followers
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self.last: Tick | None = None
         self.problem = ""
 
-    def wake(self) -> None:
-        """Have a tick soon."""
-        self._awake.set()
-
-    async def run(self) -> None:
-        """Tick for ever."""
-        while True:
-            self.tick()
-            await asyncio.sleep(TICK_SPACING_S)
-            try:
-                async with asyncio.timeout(self._interval_s()):
-                    await self._awake.wait()
-            except TimeoutError:
-                pass
-            self._awake.clear()
+    async def reconcile(self) -> float:
+        """Tick once, and rest for a moment: a burst of changes is one tick."""
+        self.tick()
+        await asyncio.sleep(TICK_SPACING_S)
+        return self._live.settings.timing.tick_interval_s
 
     def tick(self) -> Tick:
         """Look, decide, begin. Reads memory only, so it is quick and can be measured."""
@@ -101,7 +102,7 @@ class MachineController:
         decided = Plan()
         try:
             self._heal_times(now)
-            self._before_plan(snapshot, now)
+            self._policies.look(snapshot, now)
             decided = self.decide(snapshot, now)
             self._begin(decided)
             self.problem = ""
@@ -111,7 +112,8 @@ class MachineController:
                 log.error("tick_stopped", reason=str(error))
             self.problem = str(error)
         self.last = Tick(now, decided, snapshot, self._clock.monotonic_s() - started_s)
-        self._after_tick(self.last)
+        for follower in self._followers:
+            follower.wake()
         return self.last
 
     def _begin(self, decided: Plan) -> None:

@@ -1,55 +1,22 @@
-"""From settings to what the planner is told."""
+"""What the planner should bring about: settings, targets and cooldowns, put together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from meshd.config import PoolSettings, PriceSettings, Settings, TimingSettings
-from meshd.errors import ConfigError, Fault
-from meshd.model.desired import Policy, Pool
-from meshd.model.ids import slot_index
-from meshd.model.machine import Machine, Phase
+from meshd.daemon.live_settings import LiveSettings
+from meshd.model.desired import Desired, Policy, Pool
 from meshd.provider_api import Provider
+from meshd.runtime.clock import Clock
+from meshd.store.journal import Journal
 
 DAY_S = 86400.0
 LATE_SLACK_S = 10.0
 """An agent that was held for the whole time needs so long at most until its next poll arrives."""
-
-
-def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -> None:
-    """Whether every machine that is rented still has its place in the settings.
-
-    A pool's partition and slots are lines in Slurm's files: without them slurmctld ends the jobs on them. So a pool is
-    scaled to nothing first, and removed then.
-
-    Raises:
-        ConfigError: a machine's pool, or its slot, would be no more.
-    """
-    stranded: dict[tuple[tuple[str, ...], str, str], list[str]] = {}
-    for machine in machines:
-        pool = settings.pools.get(machine.pool)
-        if machine.phase in {Phase.TERMINATING, Phase.LOST}:
-            continue
-        if pool is None:
-            text = f"pools.{machine.pool} is no more, but has machines ({{}})"
-            cure = (
-                f"put it back, `meshctl scale --pool {machine.pool} --gpus 0`, and remove it once they are gone: "
-                "`meshctl nodes` tells"
-            )
-            stranded.setdefault((("pools",), text, cure), []).append(machine.name)
-        elif (slot_index(machine.pool, machine.slot) or 0) > pool.max_nodes:
-            text = f"pools.{machine.pool}.max_nodes = {pool.max_nodes} leaves no slot for {{}}"
-            where = ("pools", machine.pool, "max_nodes")
-            cure = "give them back first: `meshctl remove {}`"
-            stranded.setdefault((where, text, cure), []).append(machine.name)
-    if stranded:
-        raise ConfigError(
-            source,
-            [Fault(text.format(", ".join(sorted(names)[:5])), cure.format(",".join(sorted(names)[:5])), key)
-             for (key, text, cure), names in stranded.items()],
-        )  # fmt: skip
 
 
 def pools(
@@ -147,3 +114,59 @@ def policy(
         may_change_devices=may_change_devices,
         price_stale_after_s=prices.stale_after_d * DAY_S,
     )
+
+
+class Shapes(Protocol):
+    """What Slurm's files can say of a pool's machines."""
+
+    @property
+    def shapes_fixed(self) -> bool:
+        """All nodes of a pool have to be of its smallest shape."""
+        ...
+
+
+class DesiredState:
+    """Calling it returns what is desired at this moment. Reads memory only.
+
+    Args:
+        live: the settings.
+        journal: targets and cooldowns.
+        providers: the enabled ones.
+        shapes: what Slurm's files can say.
+        clock: time.
+        may_change_devices: the tailnet's API can be asked to change devices.
+    """
+
+    def __init__(
+        self,
+        live: LiveSettings,
+        journal: Journal,
+        providers: Mapping[str, Provider],
+        shapes: Shapes,
+        clock: Clock,
+        *,
+        may_change_devices: bool,
+    ) -> None:
+        self._live = live
+        self._journal = journal
+        self._providers = providers
+        self._shapes = shapes
+        self._clock = clock
+        self._may_change_devices = may_change_devices
+
+    def __call__(self) -> Desired:
+        """The pools, targets, limits and cooldowns of now."""
+        now, settings = self._clock.now(), self._live.settings
+        return Desired(
+            cluster=settings.cluster.name,
+            pools=pools(
+                settings, self._providers, now, shapes_fixed=self._shapes.shapes_fixed, able=self._providers
+            ),
+            targets=self._journal.targets(),
+            policy=policy(
+                settings.timing, settings.prices, may_change_devices=self._may_change_devices,
+                providers=self._providers, poll_hold_s=settings.node_api.poll_hold_s,
+            ),
+            cooldowns=self._journal.cooldowns(now),
+            expired_cooldowns=self._journal.expired_cooldowns(now),
+        )  # fmt: skip

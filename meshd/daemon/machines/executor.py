@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.launch_queue import LaunchQueue
 from meshd.daemon.machines.node_steps import NodeSteps
@@ -27,14 +28,16 @@ log = structlog.get_logger(__name__)
 RETRY_FIRST_S = 2.0
 RETRY_MAX_S = 60.0
 ORPHAN_AGAIN_S = 15.0
+SLURM_AT_ONCE = 16
 
 
 class Executor:
     """Begins steps and keeps account of which are in flight.
 
     Steps that only change the journal are done before `begin` returns. The others run as tasks, at most
-    `max_concurrent` for each provider (and for Slurm); while one runs, its machine is in `busy` and the planner leaves
-    it alone. A step that fails is not repeated here: the next tick plans again, after a growing pause for its subject.
+    `max_concurrent_calls` for each provider, and `SLURM_AT_ONCE` for Slurm. While one runs, its machine is in `busy`
+    and the planner leaves it alone. A step that fails is not repeated here: the next tick plans again, after a pause
+    for its subject that grows with each failure.
     """
 
     def __init__(
@@ -44,8 +47,7 @@ class Executor:
         nodes: NodeSteps,
         clock: Clock,
         wake: Callable[[], None],
-        *,
-        max_concurrent: Callable[[str], int],
+        live: LiveSettings,
     ) -> None:
         self._machine_store = machine_store
         self._cloud = cloud
@@ -53,7 +55,7 @@ class Executor:
         self._clock = clock
         self._wake = wake
         self._note_fitness = nodes.repairs.note
-        self._max_concurrent = max_concurrent
+        self._live = live
         self._limits: dict[str, asyncio.Semaphore] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._pauses: dict[str, tuple[int, float]] = {}
@@ -65,7 +67,7 @@ class Executor:
             paused_s=cloud.paused_s,
             free=lambda subject: subject not in self._tasks,
             begin=self._start,
-            at_once_most=max_concurrent,
+            at_once_most=self._at_once_most,
         )
         self._handlers: dict[type[p.Step], Callable[[Any], Awaitable[None]]] = {
             p.RequestMachine: cloud.request,
@@ -86,6 +88,10 @@ class Executor:
             p.Undrain: nodes.repairs.undrain,
             p.Replace: nodes.repairs.replace,
         }
+
+    def _at_once_most(self, lane: str) -> int:
+        provider = self._live.settings.providers.get(lane)
+        return provider.max_concurrent_calls if provider is not None else SLURM_AT_ONCE
 
     @property
     def busy(self) -> frozenset[str]:
@@ -191,7 +197,7 @@ class Executor:
         elif isinstance(step, p.Terminate | p.AskCloud):
             machine = self._machine_store.journal.machine(step.subject)
             lane = machine.provider if machine else lane
-        return self._limits.setdefault(lane, asyncio.Semaphore(self._max_concurrent(lane)))
+        return self._limits.setdefault(lane, asyncio.Semaphore(self._at_once_most(lane)))
 
     def _failed(self, step: p.Step, error: BaseException) -> None:
         failures = self._pauses.get(step.subject, (0, 0.0))[0] + 1

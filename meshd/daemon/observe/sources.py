@@ -82,6 +82,10 @@ class Sources:
             **{source.name: source.run for source in self.offers.values()},
         }
 
+    def list_again(self, provider: str) -> None:
+        """Have a provider's machines listed soon."""
+        self.listings[provider].hurry()
+
     def reconsider(self) -> None:
         """Look again how often each is read. Call it when the journal or the settings have changed."""
         everything: tuple[Source[Any], ...] = (self.slurm, *self.listings.values(), *self.offers.values())

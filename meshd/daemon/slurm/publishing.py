@@ -96,7 +96,7 @@ class Publishing:
         """All nodes of a pool have to be of its smallest shape: so it is before 23.11, and until Slurm has answered."""
 
     @property
-    def in_force(self) -> Mapping[str, str]:
+    def node_addrs(self) -> Mapping[str, str]:
         """The address of every slot whose joined line Slurm has."""
         return self._publisher.published if self._publisher else {}
 

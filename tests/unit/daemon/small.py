@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from meshd.daemon.machines.boot_breaker import BootBreaker
-from meshd.daemon.machines.cloud_steps import CloudSteps, UserData
-from meshd.daemon.machines.controller import MachineController
-from meshd.daemon.machines.executor import Executor
-from meshd.daemon.machines.fitness_watch import FitnessWatch
-from meshd.daemon.machines.idle_watch import IdleWatch
-from meshd.daemon.machines.node_steps import NodeSteps
+from meshd.config import ProviderSettings
+from meshd.daemon.machines.build import build as build_machines
+from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.errors import NotFound, SlurmError
@@ -135,33 +130,18 @@ class Small:
             self.journal.put(one, "phase", "given", NOW)
         self.cloud, self.slurm, self.agents = Cloud(), Slurm(), Agents()
         self.providers: dict[str, Any] = {"aws": self.cloud}
-        live = live_settings()
-        self.node_steps = NodeSteps(self.machine_store, self.slurm, self.agents, None, live)
-        self.cloud_steps = CloudSteps(
-            "lab", self.machine_store, self.providers, self.agents, live, lambda _: None, self.node_steps.at_work
-        )
-        self.woken = 0
-        self.executor = Executor(
-            self.machine_store,
-            self.cloud_steps,
-            self.node_steps,
-            self.clock,
-            self._wake,
-            max_concurrent=lambda _: at_once,
-        )
+        live = live_settings(providers={"aws": ProviderSettings(max_concurrent_calls=at_once)})
         self.seen: Snapshot = snapshot()
         self.pool = Pool("h100", "h100", 1, 8, ("aws",))
-        self.boots = BootBreaker(self.machine_store, live, self.desired)
         self.reports = NodeReports(lambda name, kind, text: self.journal.event(self.clock.now(), kind, text, name))
-        self.fitness = FitnessWatch(self.machine_store, self.desired, self.reports)
-        self.idle = IdleWatch(self.machine_store, self.desired, lambda: self.executor.busy)
-        self.reconciler = MachineController(
-            self.machine_store, self.executor, self.clock, desired=self.desired, snapshot=lambda: self.seen,
-            after_tick=lambda _: None, interval_s=lambda: 5.0, before_plan=self.before_plan,
+        self.awake = asyncio.Event()
+        self.machines = build_machines(
+            live, self.machine_store, providers=self.providers, slurm=self.slurm, agents=self.agents, devices=None,
+            user_data=self.agents, desired=self.desired, snapshot=lambda: self.seen, list_again=lambda _: None,
+            reports=self.reports, awake=self.awake,
         )  # fmt: skip
-
-    def _wake(self) -> None:
-        self.woken += 1
+        self.node_steps, self.cloud_steps = self.machines.node_steps, self.machines.cloud_steps
+        self.executor, self.reconciler = self.machines.executor, self.machines.controller
 
     def desired(self) -> Desired:
         now = self.clock.now()
@@ -169,12 +149,6 @@ class Small:
             "lab", {"h100": self.pool}, self.journal.targets(), Policy(), self.journal.cooldowns(now),
             self.journal.expired_cooldowns(now),
         )  # fmt: skip
-
-    def before_plan(self, snapshot: Snapshot, now: datetime) -> None:
-        """As the daemon does."""
-        self.boots.look(snapshot, now)
-        self.idle.look(snapshot, now)
-        self.fitness.look(snapshot, now)
 
     async def settle(self) -> None:
         """Let every step in flight come to its end."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from meshd.config import PoolSettings, Settings
-from meshd.daemon.machines.desired_state import check_rented
+from meshd.daemon.live_settings import check_rented
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import Source
 from meshd.errors import ConfigError, SlurmError, StoreError

@@ -303,7 +303,7 @@ async def test_the_log_is_bounded_clean_and_kept_for_when_nobody_answers() -> No
 async def test_the_log_of_a_node_is_fetched_once_when_it_becomes_unfit(world: World) -> None:
     agent = Asked()
     logs = NodeLogs(agent, world.clock)
-    world.fitness._logs = logs
+    world.machines.policies.fitness._logs = logs
     world.holds(FIRST, "IDLE", "DRAIN", reason="Kill task failed")
     await world.go_on(3)
     while logs._wanted.qsize():

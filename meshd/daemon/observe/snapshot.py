@@ -1,0 +1,60 @@
+"""The snapshot that a plan is made from: the newest word of every source, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.observe.loop_lag import LoopLag
+from meshd.daemon.observe.source import sources_of
+from meshd.daemon.observe.sources import Sources
+from meshd.model.observed import Snapshot
+from meshd.tailnet.watcher import TailnetWatcher
+
+
+class Applied(Protocol):
+    """What Slurm's files say."""
+
+    @property
+    def node_addrs(self) -> Mapping[str, str]:
+        """The address of every slot whose joined line Slurm has."""
+        ...
+
+
+class SnapshotReader:
+    """Calling it returns the snapshot of this moment. Reads memory only.
+
+    Args:
+        sources: the clouds, Slurm and the auth key's state.
+        tailnet: the head's view of the tailnet.
+        loop_lag: a head that was late has heard nobody meanwhile.
+        applied: what Slurm has of the machines' lines.
+        reports: what the node agents said last.
+    """
+
+    def __init__(
+        self, sources: Sources, tailnet: TailnetWatcher, loop_lag: LoopLag, applied: Applied, reports: NodeReports
+    ) -> None:
+        self._sources = sources
+        self._tailnet = tailnet
+        self._loop_lag = loop_lag
+        self._applied = applied
+        self._reports = reports
+
+    def __call__(self) -> Snapshot:
+        """The newest word of every source."""
+        return Snapshot(
+            instances=sources_of(self._sources.listings),
+            offers=sources_of(self._sources.offers),
+            tailnet=self._loop_lag.heard(self._tailnet.current),
+            slurm=self._sources.slurm.current,
+            node_addrs=self._applied.node_addrs,
+            dead_key=self._sources.dead_key(),
+            reports=dict(self._reports.current),
+        )
+
+    async def refresh(self) -> None:
+        """Read Slurm and the tailnet now. A source that cannot be read becomes unavailable; nothing is raised."""
+        await asyncio.gather(self._sources.slurm.read_once(), self._tailnet.look(), return_exceptions=True)
