@@ -32,10 +32,10 @@ from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.head_api.views import cluster_view_of, status_line
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines import problems as machine_problems
-from meshd.daemon.machines.build import build as build_machines
 from meshd.daemon.machines.desired_state import DesiredState
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.user_data import UserDataMaker
+from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.munge_key.checks import round_trip
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.quiesce import Quiesce

@@ -29,9 +29,9 @@ from meshd.config import Settings, TimingSettings
 from meshd.contract.cases.random_faults import CHANCES, LAG_S
 from meshd.contract.faults import CloudFault, FaultKind, When
 from meshd.daemon.machines import desired_state as wanted
-from meshd.daemon.machines.build import build as build_machines
 from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.reports import NodeReports

@@ -12,9 +12,9 @@ from typing import ClassVar, TypeVar
 
 from meshd.api.node_schema import HeartbeatIn
 from meshd.config import TimingSettings
-from meshd.daemon.machines.build import build as build_machines
 from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.nodes.admission import accept_join
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.errors import JoinRefused, NoCapacity, NotFound, SlurmError, Transient, Uncertain

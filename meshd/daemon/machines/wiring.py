@@ -22,7 +22,7 @@ from meshd.provider_api import Provider
 
 
 @dataclass(frozen=True, slots=True)
-class Machines:
+class MachineParts:
     """The parts.
 
     Attributes:
@@ -57,7 +57,7 @@ def build(
     wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
     awake: asyncio.Event | None = None,
     followers: Sequence[Controller] = (),
-) -> Machines:
+) -> MachineParts:
     """Make the parts.
 
     Args:
@@ -88,4 +88,4 @@ def build(
         store, executor, policies, live, store.clock, desired=desired, snapshot=snapshot, awake=awake,
         followers=followers,
     )  # fmt: skip
-    return Machines(controller, executor, policies, cloud_steps, node_steps)
+    return MachineParts(controller, executor, policies, cloud_steps, node_steps)
