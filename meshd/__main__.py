@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from meshd import __version__, config
-from meshd.api.doorkeeper import raise_descriptor_limit
+from meshd.api.connections import raise_descriptor_limit
 from meshd.config import Settings
 from meshd.daemon.main import Daemon
 from meshd.errors import ConfigError, MeshdError

@@ -97,7 +97,7 @@ def peer_of(sock: HasSockopt | None) -> Peer | None:
     return None if uid == _NO_UID else Peer(pid=pid, uid=uid, gid=gid)
 
 
-class Gate:
+class Authorizer:
     """Decides who may change things: root, the daemon's own user and the members of one group."""
 
     def __init__(self, group: str, *, own_uid: int, accounts: Accounts | None = None) -> None:

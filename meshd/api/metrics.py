@@ -7,8 +7,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.aiohttp import make_aiohttp_handler
 
-from meshd.api.boundary import boundary
-from meshd.api.doorkeeper import Doorkeeper, Limits, address_of, share
+from meshd.api.connections import ConnectionLimiter, ConnectionLimits, address_of, share
+from meshd.api.faults import error_documents
 from meshd.api.listen import SocketError
 
 PAGE = "/metrics"
@@ -19,11 +19,11 @@ class MetricsServer:
     """Serves one page that anybody may read who reaches the address, and nothing else. `start` and `stop` once each."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        limits = Limits(total=share(1 / 16, 64), each=8, burst=20, every_s=0.5, answer_s=60.0)
-        self._door = Doorkeeper("metrics", limits, address_of)
-        app = web.Application(middlewares=[self._door.middleware(), boundary])
+        limits = ConnectionLimits(total=share(1 / 16, 64), each=8, burst=20, every_s=0.5, answer_s=60.0)
+        self._connections = ConnectionLimiter("metrics", limits, address_of)
+        app = web.Application(middlewares=[self._connections.middleware(), error_documents])
         app.router.add_get(PAGE, make_aiohttp_handler(registry))
-        self._runner = self._door.runner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._runner = self._connections.runner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which the system chooses for port 0.
@@ -33,7 +33,7 @@ class MetricsServer:
         """
         await self._runner.setup()
         try:
-            site = web.TCPSite(self._runner, host, port, backlog=self._door.backlog)
+            site = web.TCPSite(self._runner, host, port, backlog=self._connections.backlog)
             await site.start()
         except OSError as error:
             await self._runner.cleanup()

@@ -11,8 +11,8 @@ import structlog
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from meshd.api.doorkeeper import Doorkeeper, Limits, address_of, share
-from meshd.api.node_desk import NodeHandlers
+from meshd.api.connections import ConnectionLimiter, ConnectionLimits, address_of, share
+from meshd.api.node_handlers import NodeHandlers
 from meshd.api.node_results import LOGS_MAX_B
 from meshd.api.node_schema import JoinIn, MungeIn, PollIn, TroubleIn
 from meshd.api.node_throttle import Throttle
@@ -44,9 +44,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 M = TypeVar("M", bound=BaseModel)
 
 
-def node_limits(poll_hold_s: float) -> Limits:
+def node_limits(poll_hold_s: float) -> ConnectionLimits:
     """Of the node API. An agent holds one connection, and opens another when that breaks."""
-    return Limits(total=share(0.5, 32768), each=16, answer_s=CALL_TIMEOUT_S + poll_hold_s + 30.0)
+    return ConnectionLimits(total=share(0.5, 32768), each=16, answer_s=CALL_TIMEOUT_S + poll_hold_s + 30.0)
 
 
 class NodeApi:
@@ -65,7 +65,7 @@ class NodeApi:
         *,
         poll_hold_s: float,
         clock: Clock,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         self._desk = desk
         self._hold_s = poll_hold_s
@@ -73,12 +73,12 @@ class NodeApi:
         self._throttle = Throttle()
         self._pace = TokenBuckets(BURST, CALL_EVERY_S)
         self._reports = TokenBuckets(TROUBLE_BURST, TROUBLE_EVERY_S)
-        self._door = Doorkeeper("node_api", limits or node_limits(poll_hold_s), address_of)
+        self._connections = ConnectionLimiter("node_api", limits or node_limits(poll_hold_s), address_of)
         self._runner: web.AppRunner | None = None
 
     def app(self) -> web.Application:
         """The routes; anything else is 404."""
-        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[self._door.middleware(), self._boundary])
+        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[self._connections.middleware(), self._boundary])
         app.router.add_get("/v1/time", self._time)
         app.router.add_get("/v1/agent", self._get_agent)
         app.router.add_get("/v1/needs", self._needs)
@@ -94,10 +94,10 @@ class NodeApi:
         Raises:
             OSError: the address is not this machine's (yet), or the port is taken.
         """
-        runner = self._door.runner(self.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+        runner = self._connections.runner(self.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, address, port, reuse_address=True, backlog=self._door.backlog)
+            site = web.TCPSite(runner, address, port, reuse_address=True, backlog=self._connections.backlog)
             await site.start()
         except OSError:
             await runner.cleanup()
@@ -195,7 +195,7 @@ class NodeApi:
             await self._desk.check_device(found.machine, peer)
         elif peer.id != found.device_id:
             await self._desk.take_device(found.machine, peer)
-        self._door.trust(request)
+        self._connections.trust(request)
         await self._desk.proved(found)
         return found, peer
 

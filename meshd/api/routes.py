@@ -14,7 +14,7 @@ from prometheus_client.aiohttp import make_aiohttp_handler
 from pydantic import BaseModel
 
 from meshd.api import openapi
-from meshd.api.auth import UNKNOWN_ACTOR, Actor, Gate, peer_of
+from meshd.api.auth import UNKNOWN_ACTOR, Actor, Authorizer, peer_of
 from meshd.api.endpoints import CALLER, ENDPOINTS, Endpoint, Write
 from meshd.api.faults import Denied, NotReady, TooMany
 from meshd.api.handlers import Handlers
@@ -31,10 +31,10 @@ POLLS_PER_USER = 32
 class Routes:
     """Serves the table of endpoints: reads the request, checks the caller, calls the handler, writes the answer."""
 
-    def __init__(self, handlers: Handlers, gate: Gate, metrics: CollectorRegistry) -> None:
+    def __init__(self, handlers: Handlers, authorizer: Authorizer, metrics: CollectorRegistry) -> None:
         handlers.check()
         self._handlers = handlers
-        self._gate = gate
+        self._authorizer = authorizer
         self._metrics = metrics
         self._polls: Counter[int] = Counter()
         self._closing = asyncio.Event()
@@ -106,13 +106,15 @@ class Routes:
 
     async def _caller(self, request: web.Request) -> web.Response:
         actor = await self._actor(request)
-        return _json(CallerView(uid=actor.uid, user=actor.user, may_write=actor.may_write, group=self._gate.group))
+        return _json(
+            CallerView(uid=actor.uid, user=actor.user, may_write=actor.may_write, group=self._authorizer.group)
+        )
 
     async def _actor(self, request: web.Request) -> Actor:
         """Who asks. The account database may be a slow network service: no answer in time means nobody."""
         try:
             async with asyncio.timeout(ACCOUNTS_TIMEOUT_S):
-                return await asyncio.to_thread(self._gate.actor, peer_of(_socket(request)))
+                return await asyncio.to_thread(self._authorizer.actor, peer_of(_socket(request)))
         except TimeoutError:
             log.warning("accounts_slow", timeout_s=ACCOUNTS_TIMEOUT_S)
             return UNKNOWN_ACTOR
@@ -125,7 +127,7 @@ class Routes:
             line.warning("api_write", outcome="denied")
             raise Denied(
                 f"{actor.user} may look but not change anything",
-                f"use root, or `usermod -aG {self._gate.group} {actor.user}` and log in again",
+                f"use root, or `usermod -aG {self._authorizer.group} {actor.user}` and log in again",
             )
         outcome = "failed"
         try:

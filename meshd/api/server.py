@@ -13,10 +13,9 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from meshd.api.auth import Gate, peer_of
-from meshd.api.boundary import boundary
-from meshd.api.doorkeeper import Doorkeeper, Limits, share
-from meshd.api.faults import TooMany
+from meshd.api.auth import Authorizer, peer_of
+from meshd.api.connections import ConnectionLimiter, ConnectionLimits, share
+from meshd.api.faults import TooMany, error_documents
 from meshd.api.handlers import Handlers
 from meshd.api.listen import SocketError, clear_stale, identity
 from meshd.api.routes import Routes
@@ -39,10 +38,10 @@ _SHUTDOWN_TIMEOUT_S = 5.0
 class HeadApiServer:
     """Serves the endpoints. `start` and `stop` once each."""
 
-    def __init__(self, handlers: Handlers, *, path: Path, gate: Gate, metrics: CollectorRegistry) -> None:
+    def __init__(self, handlers: Handlers, *, path: Path, authorizer: Authorizer, metrics: CollectorRegistry) -> None:
         self._handlers = handlers
         self._path = path
-        self._gate = gate
+        self._authorizer = authorizer
         self._metrics = metrics
         self._runner: web.AppRunner | None = None
         self._routes: Routes | None = None
@@ -57,20 +56,24 @@ class HeadApiServer:
         clear_stale(self._path)
         own_uid = os.getuid()
         # Connections of root and of meshd's own user are not limited: they have to get through.
-        door = Doorkeeper("api", Limits(total=share(1 / 8, 1024), each=EACH_USER), uid_of, free=frozenset({0, own_uid}))
-        app = web.Application(client_max_size=BODY_MAX_B, middlewares=[door.middleware(), boundary, paced(own_uid)])
-        self._routes = Routes(self._handlers, self._gate, self._metrics)
+        limiter = ConnectionLimiter(
+            "api", ConnectionLimits(total=share(1 / 8, 1024), each=EACH_USER), uid_of, free=frozenset({0, own_uid})
+        )
+        app = web.Application(
+            client_max_size=BODY_MAX_B, middlewares=[limiter.middleware(), error_documents, paced(own_uid)]
+        )
+        self._routes = Routes(self._handlers, self._authorizer, self._metrics)
         self._routes.add_to(app)
-        self._runner = door.runner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
+        self._runner = limiter.runner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
         await self._runner.setup()
         try:
-            await web.UnixSite(self._runner, self._path, backlog=door.backlog).start()
+            await web.UnixSite(self._runner, self._path, backlog=limiter.backlog).start()
             self._path.chmod(SOCKET_MODE)
         except OSError as error:
             await self._runner.cleanup()
             raise SocketError(f"{self._path} cannot be listened on: {error.strerror}") from error
         self._ours = identity(self._path)
-        log.info("api_listens", socket=str(self._path), group=self._gate.group)
+        log.info("api_listens", socket=str(self._path), group=self._authorizer.group)
 
     async def stop(self) -> None:
         """Take no new requests, let those finish that are under way, and take the socket file away if it is ours."""

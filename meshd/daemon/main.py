@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from meshd import __version__
-from meshd.api.auth import Gate
+from meshd.api.auth import Authorizer
 from meshd.api.schema import CheckRow, ProblemView, ReloadView
 from meshd.api.server import HeadApiServer
 from meshd.codes import CheckName, ProblemCode
@@ -252,7 +252,7 @@ class Daemon:
         )
         self._api = HeadApiServer(
             self._desk.handlers(), path=settings.cluster.socket,
-            gate=Gate(settings.cluster.socket_group, own_uid=os.getuid()), metrics=self._metrics.registry,
+            authorizer=Authorizer(settings.cluster.socket_group, own_uid=os.getuid()), metrics=self._metrics.registry,
         )  # fmt: skip
 
     @property

@@ -25,7 +25,7 @@ from typing import Any
 
 import aiohttp
 
-from meshd.api.doorkeeper import raise_descriptor_limit
+from meshd.api.connections import raise_descriptor_limit
 from meshd.api.node_api import NodeApi
 from meshd.daemon import main as daemon_main
 from meshd.daemon.main import Daemon

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from meshd.api.doorkeeper import Doorkeeper, Limits
+from meshd.api.connections import ConnectionLimiter, ConnectionLimits
 from meshd.api.server import uid_of
 from tests.security.attacker import Head, address_of, head_at
 from tests.waiting import until as seen
@@ -74,12 +74,12 @@ class Crowd:
 
 
 @pytest.fixture
-def limits() -> Limits:
-    return Limits(total=40, each=EACH, burst=1000, request_s=60.0)
+def limits() -> ConnectionLimits:
+    return ConnectionLimits(total=40, each=EACH, burst=1000, request_s=60.0)
 
 
 @pytest.fixture
-async def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: Limits) -> AsyncIterator[Head]:
+async def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: ConnectionLimits) -> AsyncIterator[Head]:
     monkeypatch.setattr("meshd.api.node_api.node_limits", lambda _hold_s: limits)
     async with head_at(tmp_path / "head") as one:
         yield one
@@ -98,7 +98,7 @@ async def test_one_address_holds_few_and_the_agent_on_it_keeps_its_own(head: Hea
     await until(lambda: head.queues.of(one.name)._turn > 1)
     for _ in range(EACH * 10):
         await crowd.come(1)
-    await until(lambda: head.api._door.of(address_of(1)) <= EACH)
+    await until(lambda: head.api._connections.of(address_of(1)) <= EACH)
     await until(lambda: sum(conn.alive for conn in crowd.conns) < EACH)
     assert not held.done(), "the poll of the agent is held as before"
     assert (await head.at(1, agent.token).poll()).status == 200, "and a new connection of it is served"
@@ -108,7 +108,7 @@ async def test_one_address_holds_few_and_the_agent_on_it_keeps_its_own(head: Hea
 
 
 async def test_all_together_hold_no_more_than_the_total_and_agents_stay(
-    head: Head, crowd: Crowd, limits: Limits
+    head: Head, crowd: Crowd, limits: ConnectionLimits
 ) -> None:
     agents = [await head.ready(index) for index in range(1, 6)]
     held = [asyncio.create_task(agent.poll(hold_s=60)) for _, agent in agents]
@@ -116,21 +116,21 @@ async def test_all_together_hold_no_more_than_the_total_and_agents_stay(
     for index in range(10, 40):
         for _ in range(EACH):
             await crowd.come(index)
-    assert head.api._door.open <= limits.total
+    assert head.api._connections.open <= limits.total
     assert not any(task.done() for task in held)
     for one, _ in agents:
         head.queues.of(one.name).put("leave")
     assert [answer.status for answer in await asyncio.gather(*held)] == [200] * 5
 
 
-@pytest.mark.parametrize("limits", [Limits(total=40, each=EACH, burst=1000, request_s=0.5)])
+@pytest.mark.parametrize("limits", [ConnectionLimits(total=40, each=EACH, burst=1000, request_s=0.5)])
 @pytest.mark.parametrize("sends", [b"", b"GET", HALF, HALF + b"Content-Length: 1000\r\n\r\n{"])
 async def test_a_request_that_does_not_come_whole_is_not_waited_for(crowd: Crowd, sends: bytes) -> None:
     conn = await crowd.come(1, sends)
     assert await conn.ended()
 
 
-@pytest.mark.parametrize("limits", [Limits(total=40, each=EACH, burst=1000, request_s=0.5)])
+@pytest.mark.parametrize("limits", [ConnectionLimits(total=40, each=EACH, burst=1000, request_s=0.5)])
 async def test_nor_is_the_next_one(crowd: Crowd) -> None:
     conn = await crowd.come(1, b"GET /v1/time HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"200 OK" in await conn.reader.readline()
@@ -138,7 +138,7 @@ async def test_nor_is_the_next_one(crowd: Crowd) -> None:
     assert await conn.ended()
 
 
-@pytest.mark.parametrize("limits", [Limits(total=40, each=EACH, burst=1000, request_s=1.0)])
+@pytest.mark.parametrize("limits", [ConnectionLimits(total=40, each=EACH, burst=1000, request_s=1.0)])
 async def test_a_trickle_is_not_a_request(crowd: Crowd) -> None:
     """A byte now and then does not keep a connection."""
     conn = await crowd.come(1)
@@ -200,15 +200,15 @@ async def test_a_machine_that_polls_without_a_pause_waits_for_its_turn(head: Hea
 
 async def test_each_user_of_the_unix_socket_has_so_many(tmp_path: Path) -> None:
     """This test's user stands for one that is not root."""
-    limits = Limits(total=20, each=5, burst=1000)
-    door = Doorkeeper("api", limits, uid_of)
+    limits = ConnectionLimits(total=20, each=5, burst=1000)
+    limiter = ConnectionLimiter("api", limits, uid_of)
 
     async def hello(_request: web.Request) -> web.Response:
         return web.Response(text="hello")
 
-    app = web.Application(middlewares=[door.middleware()])
+    app = web.Application(middlewares=[limiter.middleware()])
     app.router.add_get("/", hello)
-    runner = door.runner(app, access_log=None)
+    runner = limiter.runner(app, access_log=None)
     await runner.setup()
     path = tmp_path / "s"
     await web.UnixSite(runner, path).start()
@@ -217,7 +217,7 @@ async def test_each_user_of_the_unix_socket_has_so_many(tmp_path: Path) -> None:
         reader, writer = await asyncio.open_unix_connection(path)
         conns.append(Conn(reader, writer))
     await until(lambda: sum(conn.alive for conn in conns) == 5)
-    assert door.of(os.getuid()) == 5
+    assert limiter.of(os.getuid()) == 5
     conns[-1].writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"200 OK" in await conns[-1].reader.readline()
     for conn in conns:

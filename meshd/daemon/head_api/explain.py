@@ -7,7 +7,7 @@ from datetime import datetime
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
-from meshd.daemon.head_api import views
+from meshd.daemon.head_api import plan_views, views
 from meshd.daemon.head_api.names import near_words, pool_of_slot
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.machines.controller import Tick
@@ -104,7 +104,7 @@ class _Now:
         if pool not in self.desired.pools or (target is not None and ready >= target.gpus):
             return []
         settled = [m for m in machines if m.phase is Phase.READY or m.removal or m.failure]
-        return views.alternatives([pool], (), self.tick.snapshot, self.desired, self.at, settled)
+        return plan_views.alternatives([pool], (), self.tick.snapshot, self.desired, self.at, settled)
 
     def _held(self, pool: str) -> str:
         return "; ".join(warn.reason for warn in self.tick.plan.warnings if warn.subject == pool and warn.holds_back)

@@ -12,7 +12,7 @@ from meshd import gpus
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.daemon.head_api import views
+from meshd.daemon.head_api import plan_views, views
 from meshd.daemon.head_api.state import HeadState
 from meshd.model.desired import Cooldown, Desired, Pool, Target
 from meshd.model.machine import IN_SLURM, Machine, Phase
@@ -109,7 +109,7 @@ class ScaleService:
     def _plan(self, desired: Desired, snapshot: Snapshot) -> s.PlanView:
         now = self._state.clock.now()
         decided = self._state.controller.decide(snapshot, now, desired)
-        return views.plan_view(decided, self._state.journal.machines(), snapshot, desired, now)
+        return plan_views.plan_view(decided, self._state.journal.machines(), snapshot, desired, now)
 
     def _target(self, pool: Pool, request: s.ScaleRequest, snapshot: Snapshot, by: str) -> tuple[Target, list[str]]:
         before, offers = self._state.journal.targets().get(pool.name), snapshot.known_offers

@@ -7,22 +7,16 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from meshd.api import schema as s
-from meshd.api.plans import plan_view as document
 from meshd.daemon.slurm.ping import DOWN, SlurmPing
-from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.desired import Desired, Policy, Pool
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import AgentReport, Fresh, Observation, SlurmNode, SlurmView, Snapshot
-from meshd.model.plan import Plan, RequestMachine
 from meshd.plan import fitness
-from meshd.plan.alternatives import OfferRule, Selection, considered
 from meshd.plan.fitness import is_ready
 from meshd.plan.grow import unit_of
-from meshd.plan.plan_input import ClusterView, PlanInput
-from meshd.plan.plan_summary import overshoot_gpus
-from meshd.plan.prices import is_stale
-from meshd.plan.scale import growth_of, units
+from meshd.plan.plan_input import ClusterView
+from meshd.plan.scale import units
 from meshd.plan.target_options import options_of
-from meshd.provider_api import Offer
 from meshd.store.events import Event
 
 
@@ -149,60 +143,6 @@ def usd_so_far(machines: Iterable[Machine], now: datetime) -> float:
             hours = ((machine.gone_at or now) - machine.launched_at).total_seconds() / 3600
             total += max(hours, 0.0) * machine.usd_per_hour
     return round(total, 4)
-
-
-def plan_view(
-    plan: Plan, machines: Sequence[Machine], snapshot: Snapshot, desired: Desired, now: datetime
-) -> s.PlanView:
-    """A plan for people, with the offers that were looked at."""
-    requests = [step for step in plan.steps if isinstance(step, RequestMachine)]
-    chosen = {step.offer.key for step in requests}
-    considered = alternatives({step.pool for step in requests}, chosen, snapshot, desired, now, machines)
-    return document(plan, machines, considered, overshoot_gpus(plan, machines, desired))
-
-
-def alternatives(
-    pools: Iterable[str],
-    chosen: Iterable[str],
-    snapshot: Snapshot,
-    desired: Desired,
-    now: datetime,
-    machines: Sequence[Machine] = (),
-) -> list[s.AlternativeRow]:
-    """The offers that would do, best first, and the nearest of those that would not, each with the rule that decided.
-
-    `machines` are those that the choice was made beside.
-    """
-    given = PlanInput.of(snapshot, desired.policy, now, desired.cooldowns)
-    offers = snapshot.known_offers
-    taken = set(chosen)
-    found = [
-        (pool, desired.target(pool) or Target(pool.name, 0)) for pool in map(desired.pools.__getitem__, sorted(pools))
-    ]
-    return [
-        _alternative(offer, taken, rule, note, stale=is_stale(offer, now, desired.policy.price_stale_after_s))
-        for pool, target in found
-        for offer, rule, note in considered(
-            offers, pool, target, desired.cooldowns, taken, now, _choice(desired, pool, machines, snapshot, given)
-        )
-    ]
-
-
-def _choice(
-    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, given: PlanInput
-) -> Selection | None:
-    alive = [m for m in machines if m.pool == pool.name and m.phase is not Phase.GONE]
-    growth = growth_of(desired, pool, alive, snapshot, given)
-    return growth.selection() if growth is not None else None
-
-
-def _alternative(offer: Offer, chosen: set[str], rule: OfferRule, note: str, *, stale: bool) -> s.AlternativeRow:
-    return s.AlternativeRow(
-        offer=offer.key, provider=offer.provider, region=offer.zone or offer.region, instance_type=offer.instance_type,
-        gpu=offer.gpu, gpus=offer.gpus, usd_per_hour=offer.usd_per_hour,
-        usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4), chosen=offer.key in chosen, note=note, rule=rule.value,
-        price_stale=stale,
-    )  # fmt: skip
 
 
 def status_line(machines: Sequence[Machine], problems: Sequence[s.ProblemView], cluster_view: ClusterView) -> str:

@@ -7,7 +7,7 @@ import pwd
 from collections.abc import Callable
 
 from meshd.api.node_api import NodeApi
-from meshd.api.node_desk import NodeHandlers
+from meshd.api.node_handlers import NodeHandlers
 from meshd.config import NodeApiSettings, Settings
 from meshd.daemon.nodes.service import HeadFacts
 from meshd.errors import MungeError

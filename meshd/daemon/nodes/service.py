@@ -71,7 +71,7 @@ class Whois(Protocol):
 
 
 class NodeService:
-    """See meshd.api.node_desk.NodeHandlers for what each method promises."""
+    """See meshd.api.node_handlers.NodeHandlers for what each method promises."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshd.api.auth import Accounts, Gate
+from meshd.api.auth import Accounts, Authorizer
 from meshd.api.server import HeadApiServer
 from meshd.obs.metrics import Metrics
 from tests.unit.api.memory_desk import MemoryDesk
@@ -47,7 +47,7 @@ def serve(
         server = HeadApiServer(
             desk.handlers(),
             path=socket,
-            gate=Gate(group, own_uid=own_uid, accounts=accounts),
+            authorizer=Authorizer(group, own_uid=own_uid, accounts=accounts),
             metrics=Metrics().registry,
         )
         await server.start()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from meshd.api.auth import Gate, Peer, SystemAccounts, peer_of
+from meshd.api.auth import Authorizer, Peer, SystemAccounts, peer_of
 
 
 @dataclass
@@ -48,17 +48,17 @@ ACCOUNTS = Accounts(
     ],
 )
 def test_roles(uid: int, gid: int, user: str, may_write: bool) -> None:
-    actor = Gate("meshd", own_uid=400, accounts=ACCOUNTS).actor(Peer(pid=9, uid=uid, gid=gid))
+    actor = Authorizer("meshd", own_uid=400, accounts=ACCOUNTS).actor(Peer(pid=9, uid=uid, gid=gid))
     assert (actor.user, actor.may_write, actor.uid) == (user, may_write, uid)
 
 
 def test_without_the_group_only_root_and_the_daemon_write() -> None:
-    gate = Gate("absent", own_uid=400, accounts=ACCOUNTS)
-    assert [gate.actor(Peer(1, uid, uid)).may_write for uid in (0, 400, 1000, 1001)] == [True, True, False, False]
+    authorizer = Authorizer("absent", own_uid=400, accounts=ACCOUNTS)
+    assert [authorizer.actor(Peer(1, uid, uid)).may_write for uid in (0, 400, 1000, 1001)] == [True, True, False, False]
 
 
 def test_unknown_is_read_only() -> None:
-    actor = Gate("meshd", own_uid=0, accounts=ACCOUNTS).actor(None)
+    actor = Authorizer("meshd", own_uid=0, accounts=ACCOUNTS).actor(None)
     assert not actor.may_write
     assert actor.uid == -1
 

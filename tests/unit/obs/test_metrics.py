@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from meshd import config
-from meshd.api.auth import Gate
+from meshd.api.auth import Authorizer
 from meshd.api.listen import SocketError
 from meshd.api.metrics import MetricsServer
 from meshd.api.schema import ProblemView
@@ -119,7 +119,9 @@ async def metrics() -> Metrics:
 
 async def test_served_on_the_unix_socket(metrics: Metrics, tmp_path: Path) -> None:
     path = tmp_path / "s"
-    server = HeadApiServer(MemoryDesk(), path=path, gate=Gate("nobody", own_uid=0), metrics=metrics.registry)
+    server = HeadApiServer(
+        MemoryDesk().handlers(), path=path, authorizer=Authorizer("nobody", own_uid=0), metrics=metrics.registry
+    )
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:
         async with session.get("http://meshd/metrics") as answer:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from meshd.codes import WarningCode
-from meshd.daemon.head_api.views import alternatives
+from meshd.daemon.head_api.plan_views import alternatives
 from meshd.model.desired import Cooldown, Desired, Pool, Target
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh

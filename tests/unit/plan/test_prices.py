@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshd.config import PriceSettings, Settings
-from meshd.daemon.head_api.views import alternatives
+from meshd.daemon.head_api.plan_views import alternatives
 from meshd.daemon.machines import problems
 from meshd.daemon.machines.desired_state import pools
 from meshd.daemon.prices.problems import stale

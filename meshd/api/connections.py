@@ -1,11 +1,11 @@
-"""Who may hold a connection to one of meshd's servers, how many, and for how long without asking anything.
+"""Limits on the connections to meshd's servers: how many, and how long without a request.
 
-A connection costs a file descriptor before anybody has shown a token. So there is a limit for each caller and one for
-the server; a request has to come whole within a deadline; and a part of the process's descriptors is left for the
+A connection costs a file descriptor before its caller has shown a token. So there is a limit for each caller and one
+for the server; a request must arrive whole within a deadline; and a part of the process's descriptors is left for the
 programs that meshd runs. A caller is an address, or on the unix socket a user.
 
-Callers that have shown the right token are not sent away for others. So whoever shares a machine's address, its users
-among them, cannot shut its node agent out.
+A caller that has shown the right token does not lose its connection to others. So whoever shares a machine's address,
+its users among them, cannot shut its node agent out.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ log = structlog.get_logger(__name__)
 SWEEP_S: Final = 1.0
 KEEPALIVE_S: Final = 75.0
 UNPARSED_MAX_B: Final = 1024 * 1024
-"""A client that sends so much without a request that can be served is sent away."""
+"""A client that sends more than this without a complete request is disconnected."""
 TOLD_EVERY_S: Final = 60.0
 
 CallerOf = Callable[[asyncio.BaseTransport], Hashable]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Of one server.
+class ConnectionLimits:
+    """The limits of one server.
 
     Attributes:
         total: connections in all.
         each: connections of one caller.
         burst: new connections of one caller at once.
-        every_s: then one in so many seconds.
-        request_s: a request has to come within this, its head as well as its body.
-        answer_s: a request is served within this; None where it may take as long as it likes.
+        every_s: seconds between further ones.
+        request_s: a request must arrive within this, its head as well as its body.
+        answer_s: a request is served within this; None: no deadline.
     """
 
     total: int
@@ -69,25 +69,27 @@ def raise_descriptor_limit(wanted: int = 65536) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
 
 
-class Doorkeeper:
-    """Keeps one server's connections.
+class ConnectionLimiter:
+    """Counts and ends the connections of one server.
 
     Args:
         name: of the server, for the log.
         limits: of it.
-        caller_of: who is at the other end.
+        caller_of: tells who is at the other end.
         free: callers without limits of their own; they still count in the total.
     """
 
-    def __init__(self, name: str, limits: Limits, caller_of: CallerOf, free: frozenset[Hashable] = frozenset()) -> None:
+    def __init__(
+        self, name: str, limits: ConnectionLimits, caller_of: CallerOf, free: frozenset[Hashable] = frozenset()
+    ) -> None:
         self._name = name
         self._limits = limits
         self._caller_of = caller_of
         self._free = free
         self._counts: Counter[Hashable] = Counter()
-        self._doors: dict[Any, _Door] = {}
-        self._untrusted: OrderedDict[_Door, None] = OrderedDict()
-        self._untrusted_of: dict[Hashable, OrderedDict[_Door, None]] = {}
+        self._open: dict[Any, _Connection] = {}
+        self._untrusted: OrderedDict[_Connection, None] = OrderedDict()
+        self._untrusted_of: dict[Hashable, OrderedDict[_Connection, None]] = {}
         self._new = TokenBuckets(limits.burst, limits.every_s)
         self._refused = 0
         self._told_s = float("-inf")
@@ -96,7 +98,7 @@ class Doorkeeper:
     @property
     def open(self) -> int:
         """Connections now."""
-        return len(self._doors)
+        return len(self._open)
 
     def of(self, caller: Hashable) -> int:
         """Connections of one caller now."""
@@ -104,34 +106,34 @@ class Doorkeeper:
 
     @property
     def backlog(self) -> int:
-        """So many connections are accepted at once, before they are counted."""
+        """How many connections the kernel accepts before they are counted."""
         return max(4, min(512, self._limits.total // 8))
 
     def runner(self, app: web.Application, **options: Any) -> web.AppRunner:
-        """What serves the app behind this door. The app has to have `middleware` as its first one."""
+        """Serves the app within these limits. `middleware` must be the app's first one."""
         return _Runner(self, app, keepalive_timeout=KEEPALIVE_S, lingering_time=2.0, **options)
 
     def middleware(self) -> Any:
-        """Tells this door when a request has come, and when it is answered."""
+        """Notes when a connection's request has arrived, and when it is answered."""
 
         @web.middleware
         async def told(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
-            door = self._doors.get(request.protocol)
-            if door is None:
+            connection = self._open.get(request.protocol)
+            if connection is None:
                 return cast("web.StreamResponse", await handler(request))
-            door.begins(request)
+            connection.begins(request)
             try:
                 return cast("web.StreamResponse", await handler(request))
             finally:
-                door.ends()
+                connection.ends()
 
         return told
 
     def trust(self, request: web.Request) -> None:
-        """The caller has shown the right token: its connection is not given up for others."""
-        door = self._doors.get(request.protocol)
-        if door is not None:
-            self._pass_over(door)
+        """The caller has shown the right token: never end its connection to make room."""
+        connection = self._open.get(request.protocol)
+        if connection is not None:
+            self._never_give_up(connection)
 
     def start(self) -> None:
         """Watch over the deadlines."""
@@ -145,63 +147,63 @@ class Doorkeeper:
                 await self._sweeper
             self._sweeper = None
 
-    # -- for the doors --------------------------------------------------------------------------------------------
+    # -- for the candidates --------------------------------------------------------------------------------------------
 
-    def admit(self, door: _Door, transport: asyncio.BaseTransport) -> bool:
-        """Whether a new connection may stay; another one may have to go for it."""
-        door.caller = caller = self._caller_of(transport)
+    def admit(self, connection: _Connection, transport: asyncio.BaseTransport) -> bool:
+        """Whether a new connection may stay. An older one may be ended to make room."""
+        connection.caller = caller = self._caller_of(transport)
         free = caller in self._free
         if not free:
             if self._new.wait_s(caller, time.monotonic()) > 0 or not self._room_for(caller):
                 self._note(caller)
                 return False
             self._new.take(caller, time.monotonic())
-        if len(self._doors) >= self._limits.total and not self._give_up(None):
+        if len(self._open) >= self._limits.total and not self._give_up(None):
             self._note(caller)
             return False
         self._counts[caller] += 1
-        self._doors[door.inner] = door
-        self._untrusted[door] = None
-        self._untrusted_of.setdefault(caller, OrderedDict())[door] = None
+        self._open[connection.inner] = connection
+        self._untrusted[connection] = None
+        self._untrusted_of.setdefault(caller, OrderedDict())[connection] = None
         return True
 
-    def lost(self, door: _Door) -> None:
+    def lost(self, connection: _Connection) -> None:
         """A connection has ended."""
-        if self._doors.pop(door.inner, None) is None:
+        if self._open.pop(connection.inner, None) is None:
             return
-        self._pass_over(door)
-        self._counts[door.caller] -= 1
-        if not self._counts[door.caller]:
-            del self._counts[door.caller]
+        self._never_give_up(connection)
+        self._counts[connection.caller] -= 1
+        if not self._counts[connection.caller]:
+            del self._counts[connection.caller]
 
     def _room_for(self, caller: Hashable) -> bool:
         return self._counts[caller] < self._limits.each or self._give_up(caller)
 
     def _give_up(self, caller: Hashable | None) -> bool:
         """End the oldest connection that showed no token, of one caller or of anybody."""
-        doors = self._untrusted if caller is None else self._untrusted_of.get(caller, OrderedDict())
-        door = next(iter(doors), None)
-        if door is None:
+        candidates = self._untrusted if caller is None else self._untrusted_of.get(caller, OrderedDict())
+        connection = next(iter(candidates), None)
+        if connection is None:
             return False
-        self._note(door.caller)
-        door.abort()
+        self._note(connection.caller)
+        connection.abort()
         return True
 
-    def _pass_over(self, door: _Door) -> None:
-        """It is not among those that may be given up."""
-        self._untrusted.pop(door, None)
-        of_caller = self._untrusted_of.get(door.caller)
+    def _never_give_up(self, connection: _Connection) -> None:
+        """Take it off the list of connections that may be ended to make room."""
+        self._untrusted.pop(connection, None)
+        of_caller = self._untrusted_of.get(connection.caller)
         if of_caller is not None:
-            of_caller.pop(door, None)
+            of_caller.pop(connection, None)
             if not of_caller:
-                del self._untrusted_of[door.caller]
+                del self._untrusted_of[connection.caller]
 
     def _note(self, caller: Hashable) -> None:
         self._refused += 1
         now_s = time.monotonic()
         if now_s - self._told_s >= TOLD_EVERY_S:
             log.warning(
-                "connections_refused", server=self._name, refused=self._refused, last=str(caller), open=len(self._doors)
+                "connections_refused", server=self._name, refused=self._refused, last=str(caller), open=len(self._open)
             )
             self._told_s, self._refused = now_s, 0
 
@@ -209,15 +211,15 @@ class Doorkeeper:
         while True:
             await asyncio.sleep(SWEEP_S)
             now_s = time.monotonic()
-            for door in [door for door in self._doors.values() if door.late(now_s, self._limits)]:
-                door.abort()
+            for late in [one for one in self._open.values() if one.late(now_s, self._limits)]:
+                late.abort()
 
 
-class _Door(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection: what comes goes on to aiohttp's protocol, once it is admitted."""
 
-    def __init__(self, keeper: Doorkeeper, inner: Any) -> None:
-        self._keeper = keeper
+    def __init__(self, limiter: ConnectionLimiter, inner: Any) -> None:
+        self._limiter = limiter
         self.inner = inner
         self.caller: Hashable = None
         self._transport: asyncio.Transport | None = None
@@ -229,7 +231,7 @@ class _Door(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if not self._keeper.admit(self, transport):
+        if not self._limiter.admit(self, transport):
             self._transport.abort()
             self._transport = None
             return
@@ -251,7 +253,7 @@ class _Door(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
-            self._keeper.lost(self)
+            self._limiter.lost(self)
             self.inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -270,8 +272,8 @@ class _Door(asyncio.Protocol):
         """It is answered, or about to be."""
         self._request, self._idle, self._since_s, self._came_b = None, True, time.monotonic(), 0
 
-    def late(self, now_s: float, limits: Limits) -> bool:
-        """It has not done in time what it has to."""
+    def late(self, now_s: float, limits: ConnectionLimits) -> bool:
+        """It missed a deadline."""
         waited_s = now_s - self._since_s
         if self._request is None:
             return waited_s > (KEEPALIVE_S + limits.request_s if self._idle else limits.request_s)
@@ -283,30 +285,30 @@ class _Door(asyncio.Protocol):
         """End it at once."""
         if self._transport is not None:
             self._transport.abort()
-            self._keeper.lost(self)
+            self._limiter.lost(self)
 
 
 class _Runner(web.AppRunner):
-    """An AppRunner whose sites make connections through the door."""
+    """An AppRunner whose connections pass the limiter."""
 
-    def __init__(self, keeper: Doorkeeper, app: web.Application, **options: Any) -> None:
+    def __init__(self, limiter: ConnectionLimiter, app: web.Application, **options: Any) -> None:
         super().__init__(app, **options)
-        self._keeper = keeper
+        self._limiter = limiter
 
     @property
     def server(self) -> Any:
         """The factory of protocols."""
         inner = super().server
-        return None if inner is None else lambda: _Door(self._keeper, inner())
+        return None if inner is None else lambda: _Connection(self._limiter, inner())
 
     async def setup(self) -> None:
         """As AppRunner's."""
         await super().setup()
-        self._keeper.start()
+        self._limiter.start()
 
     async def cleanup(self) -> None:
         """As AppRunner's."""
-        await self._keeper.stop()
+        await self._limiter.stop()
         await super().cleanup()
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from meshd.api.plans import plan_view
 from meshd.codes import WarningCode
+from meshd.daemon.head_api.plan_views import document
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase
@@ -40,7 +40,7 @@ def test_a_plan_as_document() -> None:
         ),
         (Warn("a100", "too few slots", WarningCode.SLOTS, "raise max_nodes"),),
     )
-    view = plan_view(plan, [machine(1, Phase.READY), machine(2, Phase.BOOTING), machine(9, Phase.GONE)])
+    view = document(plan, [machine(1, Phase.READY), machine(2, Phase.BOOTING), machine(9, Phase.GONE)])
     assert [(s.action, s.subject) for s in view.steps] == [
         ("request_machine", "a100-3"),
         ("remove", "lab-a100-1-aaaaaa"),
