@@ -65,7 +65,7 @@ class ProviderCapabilities:
         tags: the cloud keeps `LaunchRequest.tags`. Without, none are sent, and `list` knows machines by their names.
         idempotent_launch: the API itself takes a token: a create call with the same one, whenever it is repeated, makes
             no second machine. Else meshd finds a lost create by its name.
-        user_data_max_b: the most bytes of user data that the API takes. More is refused before anything is sent.
+        user_data_max_b: the most bytes of user data that the API accepts. meshd refuses a launch with more.
         launch_spacing_s: the least seconds between two launches of the account; 0 for none that is known. meshd keeps
             it; without, it learns the rate from refusals.
         ends_itself: a machine that powers itself off stops costing money.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from meshd.errors import AuthFailed
 from meshd.provider_api import ProviderName
-from providers._gather import all_of
+from providers._reads import all_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from functools import partial
 
 from meshd.errors import InvalidRequest
 from meshd.provider_api import Offer, PriceSource
-from providers._gather import all_of
 from providers._prices import Price, Prices, by_settings
-from providers._remembered import Remembered
+from providers._reads import ReadCache, all_of
 from providers.aws.client import Ec2
 from providers.aws.mapping import AWS, Image, InstanceType, newest_image, spot_prices, to_instance_type, to_offer
 from providers.aws.settings import AwsSettings
@@ -31,8 +30,8 @@ class Catalogue:
         self._settings = settings
         self._prices = prices
         self._now = now
-        self._regions: Remembered[str, _Region] = Remembered(now, settings.catalogue_ttl_s)
-        self._images: Remembered[tuple[str, str], Image] = Remembered(now, settings.catalogue_ttl_s)
+        self._regions: ReadCache[str, _Region] = ReadCache(now, settings.catalogue_ttl_s)
+        self._images: ReadCache[tuple[str, str], Image] = ReadCache(now, settings.catalogue_ttl_s)
 
     def price(self, region: str, instance_type: str) -> Price | None:
         """The on-demand price: from the settings, else from the newer table; None when none has it."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from meshd.errors import AuthFailed, NoCapacity, NotFound, QuotaExceeded
 from meshd.provider_api import LaunchRequest, Offer
-from providers._gather import all_of
 from providers._permissions import Probe, lacking, must_lack_nothing
+from providers._reads import all_of
 from providers.aws.catalogue import Catalogue
 from providers.aws.client import Ec2, Row
 from providers.aws.mapping import AWS, CLUSTER_TAG, cluster_filter, run_parameters

@@ -19,7 +19,7 @@ from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, U
 from meshd.runtime.collector import paused
 from providers._answers import Refusal, in_doubt
 from providers._http import USER_AGENT
-from providers._pages import until_end
+from providers._reads import until_end
 from providers._settings import secret_of
 from providers._threads import Workers
 from providers.aws.capped import cap_answers

@@ -17,10 +17,9 @@ from meshd.provider_api import (
     ProviderName,
 )
 from providers._fresh import Freshness
-from providers._gather import all_of
 from providers._prices import Prices, shipped
+from providers._reads import all_of
 from providers._settings import parse
-from providers._userdata import check_user_data
 from providers.aws.catalogue import Catalogue
 from providers.aws.check import Check
 from providers.aws.client import Ec2, Row
@@ -82,7 +81,6 @@ class AwsProvider:
         A second launch with the same name returns the first machine, even if its parameters differ: EC2 refuses
         those, and the machine is then found by its tag. Returns it in state GONE when it has ended meanwhile.
         """
-        check_user_data(request, USER_DATA_MAX_B, AWS)
         region = request.offer.region
         image = await self._catalogue.image(region, request.offer.arch)
         try:

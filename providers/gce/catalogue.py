@@ -7,7 +7,7 @@ from datetime import datetime
 
 from meshd.provider_api import Offer
 from providers._prices import Price, Prices
-from providers._remembered import Remembered
+from providers._reads import ReadCache
 from providers.gce.client import Gce
 from providers.gce.settings import GceSettings
 from providers.gce.shapes import MachineType, by_zone, name_filter, price_of, to_offers, usable_types
@@ -20,7 +20,7 @@ class Catalogue:
         self._gce = gce
         self._settings = settings
         self._prices = prices
-        self._types: Remembered[str, list[MachineType]] = Remembered(now, settings.catalogue_ttl_s)
+        self._types: ReadCache[str, list[MachineType]] = ReadCache(now, settings.catalogue_ttl_s)
 
     def price(self, region: str, instance_type: str, *, spot: bool) -> Price | None:
         """The price of a machine; None when it is not known."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
 from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt, retry_after_s
-from providers._pages import until_end
+from providers._reads import until_end
 from providers._settings import place_of, secret_of
 from providers._threads import Workers
 from providers.gce.errors import GCE, refusal_of_answer, to_error

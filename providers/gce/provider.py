@@ -19,10 +19,9 @@ from meshd.provider_api import (
     ProviderName,
 )
 from providers._fresh import Freshness
-from providers._gather import all_of
 from providers._prices import Prices, shipped
+from providers._reads import all_of
 from providers._settings import parse
-from providers._userdata import check_user_data
 from providers.gce.body import insert_body
 from providers.gce.catalogue import Catalogue
 from providers.gce.check import Check
@@ -96,7 +95,6 @@ class GceProvider:
         A second launch with the same name returns the first machine: by the request id, and by the name, which a zone
         has only once. Returns it in state GONE when it has ended meanwhile.
         """
-        check_user_data(request, USER_DATA_MAX_B, GCE)
         zone, name = request.offer.zone, request.token
         try:
             operation = await self._gce.insert(zone, insert_body(request, self._settings), request_id(name))

@@ -17,9 +17,8 @@ from meshd.provider_api import (
     ProviderName,
 )
 from providers._fresh import Freshness
-from providers._remembered import Remembered
+from providers._reads import ReadCache
 from providers._settings import parse
-from providers._userdata import check_user_data
 from providers.lambda_cloud.client import LambdaApi
 from providers.lambda_cloud.mapping import (
     LAMBDA,
@@ -46,7 +45,7 @@ class LambdaProvider:
         self._settings = settings
         self._api = api
         self._now = context.now
-        self._ssh_keys: Remembered[str, str] = Remembered(context.now, SSH_KEYS_TTL_S)
+        self._ssh_keys: ReadCache[str, str] = ReadCache(context.now, SSH_KEYS_TTL_S)
         self._fresh = Freshness(context.now, settings.fresh_s)
 
     @property
@@ -75,7 +74,6 @@ class LambdaProvider:
 
         Lambda takes no idempotency token: after Uncertain, list and look for the name before launching again.
         """
-        check_user_data(request, USER_DATA_MAX_B, LAMBDA)
         ssh_key_name = self._settings.ssh_key_name or await self._ssh_keys.get("", self._only_ssh_key)
         instance_id = await self._api.launch(launch_body(request, self._settings, ssh_key_name))
         self._fresh.see(InstanceId(instance_id))

@@ -19,10 +19,8 @@ from meshd.provider_api import (
     ProviderName,
 )
 from providers._fresh import Freshness
-from providers._gather import all_of
-from providers._remembered import Remembered
+from providers._reads import ReadCache, all_of
 from providers._settings import parse
-from providers._userdata import check_user_data
 from providers.paperspace.catalogue import Catalogue, shipped
 from providers.paperspace.client import PaperspaceApi
 from providers.paperspace.errors import PAPERSPACE, NotNow, by_words
@@ -54,7 +52,7 @@ class PaperspaceProvider:
         self._now = context.now
         self._fresh = Freshness(context.now, settings.fresh_s)
         self._scripts = StartupScripts(context.cluster, settings, api, context.now)
-        self._templates: Remembered[str, list[Mapping[str, Any]]] = Remembered(context.now, settings.templates_ttl_s)
+        self._templates: ReadCache[str, list[Mapping[str, Any]]] = ReadCache(context.now, settings.templates_ttl_s)
         self._was_up: set[InstanceId] = set()
         self._ending: set[InstanceId] = set()
 
@@ -86,7 +84,6 @@ class PaperspaceProvider:
         Paperspace takes no idempotency token: after Uncertain, list and look for the name before launching again.
         The script is deleted at once when no machine was made, and by `list` once a machine has run it.
         """
-        check_user_data(request, USER_DATA_MAX_B, PAPERSPACE)
         template = wanted_template(request.offer, await self._os_templates("launch"), self._settings)
         script_id = await self._scripts.make(request.token, request.user_data)
         try:

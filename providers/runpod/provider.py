@@ -18,10 +18,9 @@ from meshd.provider_api import (
     ProviderName,
 )
 from providers._fresh import Freshness
-from providers._gather import all_of
 from providers._permissions import Probe, lacking, must_lack_nothing
+from providers._reads import all_of
 from providers._settings import parse
-from providers._userdata import check_user_data
 from providers.runpod.catalogue import cpu_offers, cpu_questions, gpu_offers, gpu_questions
 from providers.runpod.client import RunpodApi
 from providers.runpod.endings import Endings
@@ -98,7 +97,6 @@ class RunpodProvider:
 
         RunPod takes no idempotency token: after Uncertain, list and look for the name before launching again.
         """
-        check_user_data(request, USER_DATA_MAX_B, RUNPOD)
         kind = parse_type(request.offer.instance_type)
         if kind is None:
             text = f"{request.offer.instance_type!r} is no type that this adapter offers"

@@ -26,7 +26,7 @@ from meshd.tailnet.adminhttp import AdminHttp, ApiToken, OAuthClient
 from meshd.tailnet.fields import moment, text, texts
 from providers._answers import RETRY_AFTER_MAX_S, retry_after_s
 from providers._http import MAX_ANSWER_B
-from providers._pages import until_end
+from providers._reads import until_end
 from providers.aws.client import Ec2
 from providers.aws.settings import AwsSettings
 from providers.gce.client import Gce

@@ -111,12 +111,6 @@ class RefusalCases(Cases):
         assert [machine.token for machine in rig.machines()] == [instance.token]
         assert (await provider.get(instance)).state is InstanceState.RUNNING
 
-    async def test_too_much_user_data_is_refused_unsent(self, rig: Rig, provider: Provider, offer: Offer) -> None:
-        data = "#" * (provider.capabilities.user_data_max_b + 1)
-        with pytest.raises(InvalidRequest):
-            await provider.launch(request(offer, user_data=data))
-        assert rig.faults.calls("launch") == 0
-
 
 def _permissions(rig: Rig) -> tuple[str, ...]:
     if not rig.permissions:

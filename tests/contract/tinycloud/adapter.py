@@ -90,8 +90,6 @@ class TinyProvider:
         ]  # fmt: skip
 
     async def launch(self, request: LaunchRequest) -> Instance:
-        if len(request.user_data.encode()) > self.capabilities.user_data_max_b:
-            raise InvalidRequest("the user data is too long", provider=TINY, operation="launch")
         body = {
             "name": request.token,
             "type": request.offer.instance_type,

@@ -14,8 +14,8 @@ from meshd.errors import ConfigError, NotFound, RateLimited, Transient, Uncertai
 from meshd.provider_api import Instance, InstanceId, InstanceState, ProviderName
 from providers._answers import retry_after_s
 from providers._fresh import Freshness
-from providers._gather import all_of
 from providers._limits import Spacing, shared_spacing
+from providers._reads import all_of
 from providers._settings import secret_of
 from providers._threads import Workers
 from tests.clocks import SimClock

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from meshd.errors import Transient
-from providers._remembered import Remembered
+from providers._reads import ReadCache
 from tests.clocks import SimClock
 
 
@@ -27,7 +27,7 @@ class Cloud:
 
 async def test_equal_questions_at_the_same_time_are_one_read() -> None:
     cloud, clock = Cloud(), SimClock()
-    kept: Remembered[str, int] = Remembered(clock.now, 60)
+    kept: ReadCache[str, int] = ReadCache(clock.now, 60)
     asking = [asyncio.create_task(kept.get("image", cloud)) for _ in range(64)]
     await asyncio.sleep(0)
     cloud.answer.set()
@@ -39,7 +39,7 @@ async def test_equal_questions_at_the_same_time_are_one_read() -> None:
 async def test_a_value_is_read_again_after_its_time() -> None:
     cloud, clock = Cloud(), SimClock()
     cloud.answer.set()
-    kept: Remembered[str, int] = Remembered(clock.now, 60)
+    kept: ReadCache[str, int] = ReadCache(clock.now, 60)
     assert await kept.get("image", cloud) == 1
     clock.t_s = 59.9
     assert await kept.get("image", cloud) == 1
@@ -51,7 +51,7 @@ async def test_an_error_reaches_all_who_ask_and_is_not_kept() -> None:
     cloud, clock = Cloud(), SimClock()
     cloud.error = Transient("busy", provider="aws", operation="launch")
     cloud.answer.set()
-    kept: Remembered[str, int] = Remembered(clock.now, 60)
+    kept: ReadCache[str, int] = ReadCache(clock.now, 60)
     found = await asyncio.gather(*(kept.get("image", cloud) for _ in range(8)), return_exceptions=True)
     assert (cloud.asked, [type(one) for one in found]) == (1, [Transient] * 8)
     cloud.error = None
@@ -60,7 +60,7 @@ async def test_an_error_reaches_all_who_ask_and_is_not_kept() -> None:
 
 async def test_one_who_gives_up_does_not_end_the_read_of_the_others() -> None:
     cloud, clock = Cloud(), SimClock()
-    kept: Remembered[str, int] = Remembered(clock.now, 60)
+    kept: ReadCache[str, int] = ReadCache(clock.now, 60)
     first, second = (asyncio.create_task(kept.get("image", cloud)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
