@@ -12,7 +12,9 @@ from meshd.provider_api import Offer, PriceSource
 from providers._prices import Price, Prices, by_settings
 from providers._reads import ReadCache, all_of
 from providers.aws.client import Ec2
-from providers.aws.mapping import AWS, Image, InstanceType, newest_image, spot_prices, to_instance_type, to_offer
+from providers.aws.errors import AWS
+from providers.aws.mapping import Image, newest_image
+from providers.aws.offers import InstanceType, spot_prices, to_instance_type, to_offer
 from providers.aws.settings import AwsSettings
 
 

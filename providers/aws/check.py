@@ -12,8 +12,8 @@ from providers._permissions import Probe, lacking, must_lack_nothing
 from providers._reads import all_of
 from providers.aws.catalogue import Catalogue
 from providers.aws.client import Ec2, Row
-from providers.aws.mapping import AWS, CLUSTER_TAG, cluster_filter, run_parameters
-from providers.aws.permissions import is_denial, missing_in
+from providers.aws.errors import AWS, is_denial, missing_in
+from providers.aws.mapping import CLUSTER_TAG, cluster_filter, run_parameters
 from providers.aws.settings import AwsSettings
 
 NOBODY = "i-00000000000000000"

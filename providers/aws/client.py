@@ -6,26 +6,23 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import boto3
 import botocore.session
 from botocore import exceptions, parsers
 from botocore.config import Config
-from botocore.loaders import Loader
 
-from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
+from meshd.errors import AuthFailed, Transient, Uncertain
 from meshd.runtime.collector import paused
 from providers._answers import Refusal, in_doubt
 from providers._http import USER_AGENT
 from providers._reads import until_end
 from providers._settings import secret_of
 from providers._threads import Workers
-from providers.aws.capped import cap_answers
-from providers.aws.mapping import AWS, INSTANCE_FIELDS, to_error
-from providers.aws.permissions import decoded, encoded_in, without_code
-from providers.aws.pricelist import price_filter
+from providers.aws.errors import AWS, decoded, encoded_in, to_error, without_code
+from providers.aws.prices import price_filter
+from providers.aws.sdk import cap_answers, models, refusal_of, sdk_error
 from providers.aws.settings import AwsSettings
 
 if TYPE_CHECKING:
@@ -39,21 +36,6 @@ PRICING_REGION = "us-east-1"
 """One of the three regions that have the Price List Query API; each tells the prices of all."""
 PRICES_TIMEOUT_S = 120.0
 """For all pages of one region: about ten."""
-
-_NOT_SENT = (
-    exceptions.EndpointConnectionError,
-    exceptions.ConnectTimeoutError,
-    exceptions.ProxyConnectionError,
-    exceptions.SSLError,
-)
-_NO_KEY = (
-    exceptions.NoCredentialsError,
-    exceptions.PartialCredentialsError,
-    exceptions.CredentialRetrievalError,
-    exceptions.ProfileNotFound,
-    exceptions.TokenRetrievalError,
-)
-_WRONG = (exceptions.ParamValidationError, exceptions.NoRegionError, exceptions.InvalidRegionError)
 
 
 class Ec2:
@@ -279,11 +261,11 @@ class Ec2:
             try:
                 return call()
             except exceptions.ClientError as error:
-                refusal = _refusal(error)
+                refusal = refusal_of(error)
                 refusal = self._told(refusal) if operation == "check" else refusal
                 raise to_error(refusal, operation=operation, changes=changes) from None
             except (exceptions.BotoCoreError, parsers.ResponseParserError) as error:
-                raise _translate(error, operation, changes) from None
+                raise sdk_error(error, operation, changes) from None
 
         deadline_s = timeout_s or self._settings.call_timeout_s
         return await self._workers.call(guarded, operation=operation, changes=changes, timeout_s=deadline_s)
@@ -314,7 +296,7 @@ class Ec2:
     def _new_session(self) -> boto3.Session:
         settings = self._settings
         base = botocore.session.get_session()
-        base.register_component("data_loader", _models())
+        base.register_component("data_loader", models())
         if not settings.access_key_id or self._secret is None:
             return boto3.Session(profile_name=settings.profile or None, botocore_session=base)
         token = settings.session_token
@@ -324,29 +306,6 @@ class Ec2:
             aws_secret_access_key=self._secret.get_secret_value(),
             aws_session_token=token.get_secret_value() if token else None,
         )
-
-
-class _Models(Loader):
-    """The SDK's service descriptions, with only those fields of an instance that the adapter reads.
-
-    The SDK looks for each field of the description in each entry of an answer: of 61 fields 9 are read, and without the
-    others a listing takes half of the CPU.
-    """
-
-    def load_service_model(self, service_name: str, type_name: str, api_version: str | None = None) -> Any:
-        """As the SDK's loader, which remembers what it returns."""
-        model = super().load_service_model(service_name, type_name, api_version)
-        if (service_name, type_name) == ("ec2", "service-2"):
-            members = model["shapes"]["Instance"]["members"]
-            for name in members.keys() - INSTANCE_FIELDS:
-                del members[name]
-        return model
-
-
-@lru_cache(maxsize=1)
-def _models() -> Loader:
-    """EC2's description takes a third of a second to read: once per process."""
-    return _Models()
 
 
 def _part(answer: Mapping[str, Any], key: str, operation: str, *, changes: bool = False) -> list[Any]:
@@ -364,31 +323,3 @@ def _part(answer: Mapping[str, Any], key: str, operation: str, *, changes: bool 
         return rows
     text = "the answer is not what EC2's API promises"
     raise in_doubt(text, changes=changes, provider=AWS, operation=operation)
-
-
-def _translate(error: Exception, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for one of the SDK's.
-
-    The SDK's own exception is not chained: it can hold the request, and with it the user data.
-    """
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, exceptions.ParamValidationError):
-        text = "the SDK refuses the request's shape (ParamValidationError)"
-    kind: type[ProviderError] = Uncertain if changes else Transient
-    if isinstance(error, _NOT_SENT):
-        kind = Transient
-    elif isinstance(error, _NO_KEY):
-        kind = AuthFailed
-    elif isinstance(error, _WRONG):
-        kind = InvalidRequest
-    return kind(text[:400], provider=AWS, operation=operation)
-
-
-def _refusal(error: exceptions.ClientError) -> Refusal:
-    detail = error.response.get("Error", {})
-    meta: Mapping[str, Any] = error.response.get("ResponseMetadata", {})
-    wait_s: float | None = None
-    with suppress(ValueError, TypeError):
-        wait_s = float(meta.get("HTTPHeaders", {}).get("retry-after"))
-    status = int(meta.get("HTTPStatusCode", 0))
-    return Refusal(str(detail.get("Code", status)), status, str(detail.get("Message", "")), wait_s)

@@ -5,30 +5,15 @@ Sources: the EC2 API reference (error codes, instance life cycle, RunInstances i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from meshd.errors import (
-    AuthFailed,
-    InvalidRequest,
-    NoCapacity,
-    NotFound,
-    ProviderError,
-    QuotaExceeded,
-    RateLimited,
-    Transient,
-    Uncertain,
-)
-from meshd.gpus import normalise
-from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
-from providers._answers import Refusal
-from providers._prices import Price
-from providers.aws.permissions import without_code
+from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest
+from providers.aws.errors import AWS
 from providers.aws.settings import AwsSettings
 
-AWS = ProviderName("aws")
 CLUSTER_TAG = "meshd-cluster"
 MACHINE_TAG = "meshd-machine"
 
@@ -50,153 +35,6 @@ _FAILED = frozenset(
         "Client.InvalidSnapshot.NotFound",
     }
 )
-
-_NO_CAPACITY = frozenset(
-    {
-        "InsufficientInstanceCapacity",
-        "InsufficientCapacity",
-        "InsufficientHostCapacity",
-        "InsufficientReservedInstanceCapacity",
-        "UnfulfillableCapacity",
-        "Unsupported",
-        "InstanceTypeNotSupported",
-        "SpotMaxPriceTooLow",
-    }
-)
-_QUOTA = frozenset({"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"})
-_THROTTLED = frozenset(
-    {"RequestLimitExceeded", "EC2ThrottledException", "Throttling", "ThrottlingException", "TooManyRequestsException"}
-)
-_AUTH = frozenset(
-    {
-        "AuthFailure",
-        "UnauthorizedOperation",
-        "OptInRequired",
-        "PendingVerification",
-        "Blocked",
-        "ExpiredToken",
-        "RequestExpired",
-        "InvalidClientTokenId",
-        "SignatureDoesNotMatch",
-        "AccessDenied",
-        "AccessDeniedException",
-        "MissingAuthenticationToken",
-        "MissingAuthenticationTokenException",
-        "UnrecognizedClientException",
-        "InvalidSignatureException",
-        "IncompleteSignatureException",
-        "ExpiredTokenException",
-    }
-)
-_NOT_YET = frozenset({"IncorrectInstanceState", "IncorrectState"})
-TOKEN_TAKEN = "IdempotentParameterMismatch"  # noqa: S105  an error code
-TOKEN_USED_UP = "IdempotentInstanceTerminated"  # noqa: S105  an error code
-UNKNOWN_ID = "InvalidInstanceID.NotFound"
-
-
-def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for a refusal.
-
-    Args:
-        refusal: EC2's answer.
-        operation: the contract's name of the call.
-        changes: the call may have made or ended a machine, so an unknown 5xx leaves that in doubt.
-    """
-    code = refusal.code
-    text = f"{code}: {without_code(refusal.message)}"
-    if code in _THROTTLED or refusal.status == 429:
-        return RateLimited(text, retry_after_s=refusal.retry_after_s, provider=AWS, operation=operation)
-    return _kind(code, refusal.status, changes)(text, provider=AWS, operation=operation)
-
-
-def _kind(code: str, status: int, changes: bool) -> type[ProviderError]:
-    tables: tuple[tuple[frozenset[str], type[ProviderError]], ...] = (
-        (_NO_CAPACITY, NoCapacity),
-        (_QUOTA, QuotaExceeded),
-        (_AUTH, AuthFailed),
-        (_NOT_YET, Transient),
-        (frozenset({UNKNOWN_ID}), NotFound),
-    )
-    for codes, kind in tables:
-        if code in codes:
-            return kind
-    if status >= 500 or status < 400:
-        return Uncertain if changes else Transient
-    return AuthFailed if status in (401, 403) else InvalidRequest
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceType:
-    """A row of DescribeInstanceTypes.
-
-    Attributes:
-        gpu: the normalised model, "" for none.
-        gpus: whole GPUs; a machine with a part of one has 0 and is no GPU machine to meshd.
-    """
-
-    name: str
-    gpu: str
-    gpus: int
-    gpu_memory_gib: int
-    vcpus: int
-    memory_mib: int
-    arch: str
-    spot: bool
-    on_demand: bool
-
-
-def to_instance_type(raw: Mapping[str, Any]) -> InstanceType | None:
-    """A type that meshd can use; None for a fraction of a GPU, or GPUs that are not NVIDIA's."""
-    gpus = raw.get("GpuInfo", {}).get("Gpus", [])
-    gpu = gpus[0] if gpus else {}
-    if gpu and (gpu.get("GpuPartitionSize", 1.0) < 1.0 or gpu.get("Manufacturer", "NVIDIA").upper() != "NVIDIA"):
-        return None
-    usage = raw.get("SupportedUsageClasses", ["on-demand"])
-    architectures = raw.get("ProcessorInfo", {}).get("SupportedArchitectures", ["x86_64"])
-    name = str(raw["InstanceType"])
-    return InstanceType(
-        name=name,
-        gpu=(normalise(name) or normalise(str(gpu.get("Name", "")))) if gpu else "",
-        gpus=sum(int(g.get("Count", 0)) for g in gpus),
-        gpu_memory_gib=round(gpu.get("MemoryInfo", {}).get("SizeInMiB", 0) / 1024) if gpu else 0,
-        vcpus=int(raw["VCpuInfo"]["DefaultVCpus"]),
-        memory_mib=int(raw["MemoryInfo"]["SizeInMiB"]),
-        arch="arm64" if "arm64" in architectures else "x86_64",
-        spot="spot" in usage,
-        on_demand="on-demand" in usage,
-    )
-
-
-def to_offer(kind: InstanceType, region: str, zone: str, price: Price, *, spot: bool) -> Offer:
-    """One type in one zone. EC2 does not tell what is free."""
-    return Offer(
-        provider=AWS,
-        region=region,
-        zone=zone,
-        instance_type=kind.name,
-        gpu=kind.gpu,
-        gpus=kind.gpus,
-        gpu_memory_gib=kind.gpu_memory_gib,
-        vcpus=kind.vcpus,
-        memory_mib=kind.memory_mib,
-        usd_per_hour=price.usd_per_hour,
-        spot=spot,
-        arch=kind.arch,
-        available=None,
-        price_as_of=price.as_of,
-        price_source=price.source,
-    )
-
-
-def spot_prices(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
-    """The newest spot price by (type, zone), from DescribeSpotPriceHistory."""
-    newest: dict[tuple[str, str], tuple[datetime, float]] = {}
-    for row in rows:
-        key = (str(row["InstanceType"]), str(row["AvailabilityZone"]))
-        at, price = row["Timestamp"], float(row["SpotPrice"])
-        if key not in newest or at > newest[key][0]:
-            newest[key] = (at, price)
-    return {key: price for key, (_, price) in newest.items()}
 
 
 def tags_of(raw: Mapping[str, Any]) -> dict[str, str]:

@@ -23,16 +23,9 @@ from providers._settings import parse
 from providers.aws.catalogue import Catalogue
 from providers.aws.check import Check
 from providers.aws.client import Ec2, Row
-from providers.aws.mapping import (
-    AWS,
-    TOKEN_TAKEN,
-    TOKEN_USED_UP,
-    cluster_filter,
-    run_parameters,
-    to_instance,
-    token_filter,
-)
-from providers.aws.pricelist import NOTE, rates
+from providers.aws.errors import AWS, TOKEN_TAKEN, TOKEN_USED_UP
+from providers.aws.mapping import cluster_filter, run_parameters, to_instance, token_filter
+from providers.aws.prices import NOTE, rates
 from providers.aws.settings import AwsSettings
 
 USER_DATA_MAX_B = 16384

@@ -104,7 +104,7 @@ async def test_an_answer_without_end_is_cut() -> None:
 
 async def test_an_sdk_gives_up_an_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Amazon's and Google's own SDKs, over the wire."""
-    monkeypatch.setattr("providers.aws.capped.ANSWER_MAX_B", 2**20)
+    monkeypatch.setattr("providers.aws.sdk.ANSWER_MAX_B", 2**20)
     monkeypatch.setattr("providers.gce.sdk.ANSWER_MAX_B", 2**20)
     async with cloud(endless) as url:
         aws = Ec2(

@@ -23,8 +23,11 @@ from meshd.errors import (
 from meshd.provider_api import InstanceState, LaunchRequest, Offer, ProviderName
 from providers._answers import Refusal
 from providers._prices import shipped
-from providers.aws import client, mapping
-from providers.aws.mapping import Image, run_parameters, to_error, to_instance, to_instance_type, to_state
+from providers.aws import mapping
+from providers.aws.errors import to_error
+from providers.aws.mapping import Image, run_parameters, to_instance, to_state
+from providers.aws.offers import spot_prices, to_instance_type
+from providers.aws.sdk import models
 from providers.aws.settings import AwsSettings
 from tests.bench import ec2_pages
 
@@ -179,7 +182,7 @@ def test_newest_image_and_spot_price() -> None:
         }
         for price, day in (("1.0", 1), ("3.0", 3), ("2.0", 2))
     ]
-    assert mapping.spot_prices(prices) == {("t", "z"): 3.0}
+    assert spot_prices(prices) == {("t", "z"): 3.0}
 
 
 def test_shipped_prices() -> None:
@@ -196,7 +199,7 @@ def test_shipped_prices() -> None:
 def test_the_sdk_is_asked_for_all_that_is_read_of_an_instance_and_for_nothing_else() -> None:
     whole = botocore.session.get_session()
     lean = botocore.session.get_session()
-    lean.register_component("data_loader", client._models())
+    lean.register_component("data_loader", models())
     body = ec2_pages.page(1, 3, "next").replace(
         b"<reason/>",
         b"<reason>Server.SpotInstanceTermination</reason><instanceLifecycle>spot</instanceLifecycle><stateReason>"

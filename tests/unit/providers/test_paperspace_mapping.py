@@ -23,15 +23,7 @@ from meshd.errors import (
 )
 from meshd.gpus import normalise
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, machine_name, slot_name
-from meshd.provider_api import (
-    Instance,
-    InstanceId,
-    InstanceState,
-    LaunchRequest,
-    Offer,
-    PriceSource,
-    ProviderName,
-)
+from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, PriceSource, ProviderName
 from providers._answers import Answer
 from providers._settings import parse
 from providers.paperspace.catalogue import shipped

@@ -12,8 +12,7 @@ from meshd.errors import AuthFailed, Transient
 from meshd.provider_api import ProviderName
 from providers._answers import Refusal
 from providers._permissions import Probe, lacking, must_lack_nothing
-from providers.aws.mapping import to_error
-from providers.aws.permissions import decoded, encoded_in, is_denial, missing_in, without_code
+from providers.aws.errors import decoded, encoded_in, is_denial, missing_in, to_error, without_code
 from providers.gce.permissions import ALWAYS, STORIES, needed
 from providers.gce.permissions import missing_in as missing_in_gce
 from providers.gce.settings import GceSettings

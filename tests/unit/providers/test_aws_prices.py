@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from providers.aws.pricelist import price_filter, rates
+from providers.aws.prices import price_filter, rates
 
 P5 = ("p5.*",)
 

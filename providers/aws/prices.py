@@ -1,6 +1,6 @@
-"""From the products of AWS's Price List Query API to rates. PURE: no I/O, no clock.
+"""Rates from the products of AWS's Price List Query API. PURE: no I/O, no clock.
 
-Source: the AWS Price List user guide (query API, finding services and products); each product comes as JSON text.
+Source: the AWS Price List user guide (query API, finding services and products). Each product is a JSON text.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from typing import Any
 
 Rate = tuple[str, str, bool, float]
 """Region, instance type, spot (never here), USD per hour."""
-
 NOTE = "On-demand list prices of Linux machines, shared tenancy, read from AWS's Price List Query API."
-
 _WANTED = {
     "operatingSystem": "Linux",
     "tenancy": "Shared",
