@@ -23,25 +23,25 @@ from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import supply_gpus, units
 
 EVENTS_MAX = 20
-RUNGS_MAX = 50
+ATTEMPTS_MAX = 50
 ENDING = frozenset({Phase.TERMINATING, Phase.LOST})
 
 
 @dataclass(frozen=True, slots=True)
-class _Now:
-    """What is wanted and what the last tick saw, at one moment."""
+class _Moment:
+    """What is desired and what the last tick saw, at one moment."""
 
     desired: Desired
     tick: Tick
     at: datetime
 
     def target(self, pool: str) -> Target | None:
-        """What a pool shall have."""
+        """A pool's target; None: it has none, or there is no such pool."""
         known = self.desired.pools.get(pool)
         return self.desired.target(known) if known else None
 
     def doing(self, machine: Machine) -> str:
-        """What a machine is doing."""
+        """What a machine is doing, in one sentence."""
         cooldown = self.desired.cooldowns.get(f"provider:{machine.provider}")
         held = cooldown if cooldown is not None and cooldown.until > self.at else None
         context = explanation.Context(
@@ -54,7 +54,7 @@ class _Now:
         return ClusterView.of(self.tick.snapshot, self.desired.policy, self.at)
 
     def why_none(self, slot: str, pool: str, machines: list[Machine]) -> str:
-        """Why no machine stands behind a slot. `machines` are the pool's."""
+        """Why a slot has no machine. `machines` are the pool's."""
         if pool not in self.desired.pools:
             return f"nothing is rented for it: pool {pool} is not in the settings any more"
         target = self.target(pool)
@@ -68,13 +68,13 @@ class _Now:
         missing = target.gpus - supply_gpus(machines)
         if missing <= 0:
             wanted = amount(target.gpus, self.desired.pools[pool])
-            return f"no machine is wanted for it: the {wanted} that are wanted are in the pool's other slots"
+            return f"no machine is wanted for it: the pool's other slots have the {wanted} of its target"
         held = self._held(pool)
         because = f"nothing is rented for it: {held}" if held else "other free slots come before it"
         return f"{amount(missing, self.desired.pools[pool])} of the pool missing, and {because}"
 
     def pool_why(self, pool: str, machines: list[Machine]) -> str:
-        """How far a pool is, and what keeps it from its target. `machines` are its own."""
+        """How many GPUs a pool has of its target, and what holds it back. `machines` are the pool's."""
         target = self.target(pool)
         if target is None:
             return f"it has no target: it is held as it is (`meshctl scale --pool {pool} --gpus N` sets one)"
@@ -88,7 +88,7 @@ class _Now:
         return f"{text}; {held}" if held else text
 
     def unit(self, pool: str) -> str:
-        """What is counted in a pool."""
+        """What a pool's target counts: `GPU` or `machine`."""
         found = self.desired.pools.get(pool)
         return unit_of(found) if found else "GPU"
 
@@ -97,8 +97,8 @@ class _Now:
         found = self.desired.pools.get(pool)
         return explanation.constraints(found, self.target(pool)) if found else []
 
-    def next_rungs(self, pool: str, machines: list[Machine]) -> list[s.AlternativeRow]:
-        """The offers that come next, and why the others would not do; none for a pool that has all. `machines`: its."""
+    def next_offers(self, pool: str, machines: list[Machine]) -> list[s.AlternativeRow]:
+        """The offers to try next, and why not the others; none if the pool has its target. `machines`: its own."""
         target = self.target(pool)
         ready = sum(units(m) for m in machines if m.phase is Phase.READY and not m.removal)
         if pool not in self.desired.pools or (target is not None and ready >= target.gpus):
@@ -143,52 +143,52 @@ class ExplainService:
         return view.model_copy(update={"health": health})
 
     def _explanation(self, subject: str) -> s.ExplainView:
-        now = _Now(self._state.desired(), self._state.tick(), self._state.clock.now())
+        moment = _Moment(self._state.desired(), self._state.tick(), self._state.clock.now())
         machine = self._journal.machine(subject)
         if machine is not None:
-            return self._slot(subject, machine.slot, machine.pool, machine, now)
-        if subject in now.desired.pools:
-            return self._pool(now.desired.pools[subject], now)
+            return self._slot(subject, machine.slot, machine.pool, machine, moment)
+        if subject in moment.desired.pools:
+            return self._pool(moment.desired.pools[subject], moment)
         made = self._journal.machines_of_slot(subject, 1)
-        pool = made[0].pool if made else pool_of_slot(subject, now.desired)
+        pool = made[0].pool if made else pool_of_slot(subject, moment.desired)
         if pool is None:
-            words = near_words(subject, now.desired, self._journal.machines(), pools=True)
+            words = near_words(subject, moment.desired, self._journal.machines(), pools=True)
             raise Unknown(f"there is no machine, slot or pool {subject}", words)
-        return self._slot(subject, subject, pool, self._at(subject), now)
+        return self._slot(subject, subject, pool, self._at(subject), moment)
 
     def _at(self, slot: str) -> Machine | None:
-        """The machine that stands at a slot: the one that holds it, else the newest one that is still ending there."""
+        """The machine of a slot: the one that holds it, or else the newest one that is still ending there."""
         there = [m for m in self._journal.machines() if m.slot == slot]
         return max(there, key=lambda m: (m.phase in HOLDS_SLOT, m.created_at), default=None)
 
-    def _slot(self, subject: str, slot: str, pool: str, machine: Machine | None, now: _Now) -> s.ExplainView:
+    def _slot(self, subject: str, slot: str, pool: str, machine: Machine | None, moment: _Moment) -> s.ExplainView:
         """A slot, or one of its machines."""
-        target = now.target(pool)
-        made = self._journal.machines_of_slot(slot, RUNGS_MAX)
+        target = moment.target(pool)
+        made = self._journal.machines_of_slot(slot, ATTEMPTS_MAX)
         newest = machine or (made[0] if made else None)
-        rungs = explanation.attempts(made, newest.name if newest else "", target.at if target else None)
-        why = now.doing(machine) if machine else now.why_none(slot, pool, self._of(pool))
+        attempts = explanation.attempts(made, newest.name if newest else "", target.at if target else None)
+        why = moment.doing(machine) if machine else moment.why_none(slot, pool, self._of(pool))
         if machine and machine.phase is Phase.GONE and made and made[0].name != machine.name:
             why += f". Slot {slot} went on with {made[0].name}"
         why += _also_there(slot, machine, self._of(pool))
         return s.ExplainView(
-            subject=subject, at=now.at, pool=pool, slot=slot, machine=newest.name if newest else "",
-            phase=machine.phase.value if machine else "", why=why, rungs=[_rung(m) for m in rungs],
-            target_gpus=target.gpus if target else 0, unit=now.unit(pool), constraints=now.constraints(pool),
-            next_rungs=now.next_rungs(pool, self._of(pool)), events=self._events(newest),
+            subject=subject, at=moment.at, pool=pool, slot=slot, machine=newest.name if newest else "",
+            phase=machine.phase.value if machine else "", why=why, rungs=[_attempt(m) for m in attempts],
+            target_gpus=target.gpus if target else 0, unit=moment.unit(pool), constraints=moment.constraints(pool),
+            next_rungs=moment.next_offers(pool, self._of(pool)), events=self._events(newest),
         )  # fmt: skip
 
-    def _pool(self, pool: Pool, now: _Now) -> s.ExplainView:
-        """A pool: everything tried since its target was set."""
-        target = now.target(pool.name)
+    def _pool(self, pool: Pool, moment: _Moment) -> s.ExplainView:
+        """A pool: every attempt since its target was set."""
+        target = moment.target(pool.name)
         since = target.at if target else None
-        made = self._journal.machines_of_pool(pool.name, 4 * RUNGS_MAX)
-        rungs = [m for m in made if (since is not None and m.created_at >= since) or m.phase is not Phase.GONE]
+        made = self._journal.machines_of_pool(pool.name, 4 * ATTEMPTS_MAX)
+        attempts = [m for m in made if (since is not None and m.created_at >= since) or m.phase is not Phase.GONE]
         return s.ExplainView(
-            subject=pool.name, at=now.at, pool=pool.name, why=now.pool_why(pool.name, self._of(pool.name)),
-            rungs=[_rung(m) for m in rungs[:RUNGS_MAX]][::-1], target_gpus=target.gpus if target else 0,
-            unit=unit_of(pool), constraints=now.constraints(pool.name),
-            next_rungs=now.next_rungs(pool.name, self._of(pool.name)),
+            subject=pool.name, at=moment.at, pool=pool.name, why=moment.pool_why(pool.name, self._of(pool.name)),
+            rungs=[_attempt(m) for m in attempts[:ATTEMPTS_MAX]][::-1], target_gpus=target.gpus if target else 0,
+            unit=unit_of(pool), constraints=moment.constraints(pool.name),
+            next_rungs=moment.next_offers(pool.name, self._of(pool.name)),
             events=self._events_of_pool(pool.name),
         )  # fmt: skip
 
@@ -208,12 +208,12 @@ class ExplainService:
 
 
 def _also_there(slot: str, machine: Machine | None, machines: list[Machine]) -> str:
-    """The other machines of a slot that still exist: former ones that their cloud has not ended yet."""
+    """The former machines of a slot that their cloud has not ended yet."""
     others = sorted(m.name for m in machines if m.slot == slot and m.phase in ENDING and m is not machine)
-    return f". Before it, {', '.join(others)} stood there and is still being ended" if others else ""
+    return f". Still being ended there: {', '.join(others)}" if others else ""
 
 
-def _rung(machine: Machine) -> s.RungRow:
+def _attempt(machine: Machine) -> s.RungRow:
     return s.RungRow(
         at=machine.launch_called_at or machine.created_at, machine=machine.name, offer=machine.offer.key,
         provider=machine.provider, usd_per_hour=machine.usd_per_hour, outcome=explanation.outcome(machine),

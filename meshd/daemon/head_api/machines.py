@@ -24,15 +24,15 @@ class MachineService:
         self._slurm = slurm
 
     def name_of(self, machine_or_slot: str, *, also_gone: bool = False) -> str:
-        """The name of a machine, also of one that is gone; of a slot, its newest machine's.
+        """The machine's name, also if it is gone; for a slot, the name of its newest machine.
 
         Args:
-            machine_or_slot: what somebody wrote.
-            also_gone: a slot may stand for its last machine that is gone.
+            machine_or_slot: as a user wrote it.
+            also_gone: a slot may stand for its last machine, although that is gone.
 
         Raises:
-            Unknown: there is none; names those that are near.
-            Refused: it is a slot, and no machine stands there.
+            Unknown: there is none; its cure has similar names.
+            Refused: it is a slot without a machine.
         """
         live = [m for m in self._state.journal.machines() if machine_or_slot in {m.name, m.slot}]
         if live:
@@ -43,18 +43,16 @@ class MachineService:
         if last and also_gone:
             return last[0].name
         if last or pool_of_slot(machine_or_slot, self._state.desired()) is not None:
-            raise Refused(
-                f"slot {machine_or_slot} has no machine now", f"`meshctl explain {machine_or_slot}` tells why"
-            )
+            raise Refused(f"slot {machine_or_slot} has no machine now", f"see `meshctl explain {machine_or_slot}`")
         words = near_words(machine_or_slot, self._state.desired(), self._state.journal.machines())
         raise Unknown(f"there is no machine or slot {machine_or_slot}", words)
 
     async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
         """Let the node take no new jobs."""
         machine = self._in_slurm(request.machine)
-        # meshd resumes only what it has drained itself, which it tells by the reason: a person's begins otherwise.
+        # meshd resumes only nodes that it drained itself. It knows them by the reason, so this one must differ.
         await self._slurm.drain(machine.slot, f"drained by {actor.user}: {request.reason}".rstrip(": "))
-        return self._done(machine, "drain", f"takes no new jobs, said {actor.user}: {request.reason}".rstrip(": "))
+        return self._done(machine, "drain", f"drained by {actor.user}: {request.reason}".rstrip(": "))
 
     async def undrain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
         """Let the node take jobs again."""
@@ -62,7 +60,7 @@ class MachineService:
         if machine.phase is Phase.DRAINING:
             raise Refused(f"{machine.name} is on its way out: {machine.reason}", "scale the pool up to keep it")
         await self._slurm.resume(machine.slot)
-        return self._done(machine, "undrain", f"takes jobs again, said {actor.user}: {request.reason}".rstrip(": "))
+        return self._done(machine, "undrain", f"undrained by {actor.user}: {request.reason}".rstrip(": "))
 
     async def remove(self, request: s.RemoveRequest, actor: Actor) -> s.MachineAnswer:
         """Give a machine back."""
@@ -75,7 +73,7 @@ class MachineService:
         if request.dry_run:
             return self._answer(machine, f"would be given back {how}", warnings)
         removal = "forced" if request.force or machine.removal == "forced" else "wanted"
-        reason = f"removed {how}, said {actor.user}"
+        reason = f"removed by {actor.user}, {how}"
         self._state.machine_store.change(machine.name, "remove", reason, removal=removal, reason=reason)
         self._state.controller.wake()
         return self._answer(self._machine(machine.name), f"will be given back {how}", warnings)

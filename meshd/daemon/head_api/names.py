@@ -11,11 +11,11 @@ from meshd.model.ids import slot_index, slot_name
 from meshd.model.machine import Machine
 
 NAMES_MAX = 3000
-"""So many names of a kind are looked through for one that is near."""
+"""At most this many names of a kind are compared."""
 
 
 def pool_of_slot(slot: str, desired: Desired) -> str | None:
-    """The pool that a slot is of, whether a machine stands there or not; None when no pool has such a slot."""
+    """The pool of a slot, with or without a machine; None: no pool has such a slot."""
     for name, pool in desired.pools.items():
         index = slot_index(name, slot)
         if index is not None and index <= pool.max_nodes:
@@ -24,13 +24,13 @@ def pool_of_slot(slot: str, desired: Desired) -> str | None:
 
 
 def near_words(subject: str, desired: Desired, live: Sequence[Machine], *, pools: bool = False) -> str:
-    """What somebody who mistyped a name may have meant, as a cure.
+    """Names that are similar to a mistyped one, as a cure.
 
     Args:
-        subject: what was written.
+        subject: as the user wrote it.
         desired: has the pools, and so the slots.
         live: the machines that are not GONE.
-        pools: a pool's name would do as well; else only a machine's or a slot's with a machine.
+        pools: names of pools and of slots without a machine count too.
     """
     every = (slot_name(name, i) for name, pool in desired.pools.items() for i in range(1, pool.max_nodes + 1))
     slots = every if pools else (m.slot for m in live)

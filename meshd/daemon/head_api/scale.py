@@ -87,7 +87,7 @@ class ScaleService:
             kept = {**lifted.cooldowns, **lifted.expired_cooldowns}
             journal.lift_cooldowns(held.keys() - kept.keys())
             target_id = journal.set_target(
-                target, f"{pool.name} shall have {amount(request.gpus, pool)}, said {actor.user}", now
+                target, f"{actor.user} sets the target of {pool.name} to {amount(request.gpus, pool)}", now
             ).id
             self._state.controller.wake()
         return s.ScaleAnswer(
@@ -174,14 +174,14 @@ def asked_target(
 
     Args:
         pool: as the settings have it.
-        request: may narrow what the pool allows, and never widens it, but for spot and the overshoot.
-        offers: all that is known: they tell which zones are in which region.
+        request: may narrow what the pool allows; only spot and the overshoot may go beyond it.
+        offers: all known ones: they say which zones a region has.
         by: who asks.
         at: when.
 
     Raises:
-        BadRequest: it asks for what the pool does not allow; says what it does.
-        Refused: the pool has not so many slots.
+        BadRequest: the pool does not allow it; its cure says what the pool allows.
+        Refused: the pool has too few slots.
     """
     _check_narrowing(pool, request, offers)
     target = Target(
@@ -204,15 +204,15 @@ def asked_target(
 def next_target(
     pool: Pool, request: s.ScaleRequest, before: Target | None, offers: Sequence[Offer], *, by: str, at: datetime | None
 ) -> tuple[Target, list[str]]:
-    """The target that a request sets, and what is told about options of the one before.
+    """The target that a request sets, with a warning for each option that is dropped.
 
-    Options that the request does not name hold on, unless it resets them. One that the pool does not allow any more is
-    dropped, and told.
+    Options that the request does not name stay as they were, unless it resets them. An option that the pool no longer
+    allows is dropped.
 
     Args:
         pool: as the settings have it.
-        request: what is asked for now.
-        before: what somebody set before; None for nothing.
+        request: what the user asks for now.
+        before: the present target; None: there is none.
         offers: all that is known.
         by: who asks.
         at: when.
@@ -226,14 +226,14 @@ def next_target(
         try:
             _check_narrowing(pool, s.ScaleRequest.model_validate({"gpus": request.gpus, field: value}), offers)
         except BadRequest as error:
-            dropped.append(f"{written(field)} of the target before is dropped: {error}")
+            dropped.append(f"{written(field)} of the former target is dropped: {error}")
             del kept[field]
     whole = request.model_copy(update=kept)
     return asked_target(pool, whole, offers, by=by, at=at), dropped
 
 
 def _kept(request: s.ScaleRequest, before: Target) -> dict[str, object]:
-    """The options of the target before that a request leaves as they are."""
+    """The options of the present target that a request does not name."""
     unnamed = [field for field in OPTIONS if field not in request.model_fields_set]
     return {field: getattr(before, field) for field in unnamed if is_set(before, field)}
 

@@ -1,4 +1,4 @@
-"""The documents that people see, made from the journal and the last tick. No I/O."""
+"""The API's documents, made from the journal and the last tick. No I/O."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from meshd.store.events import Event
 
 
 def slurm_of(snapshot: Snapshot | None) -> SlurmView | None:
-    """Slurm's newest word, None when it cannot be read."""
+    """Slurm's newest reading; None while Slurm cannot be read."""
     return snapshot.slurm.value if snapshot and isinstance(snapshot.slurm, Fresh) else None
 
 
 def sources(snapshot: Snapshot, now: datetime, slurm_ping: SlurmPing | None = None) -> list[s.SourceView]:
-    """Every source, whether it can be read, and how old its word is."""
+    """Every source, whether it can be read, and the age of its last reading."""
     named: list[tuple[str, Observation[object]]] = [("tailnet", snapshot.tailnet), ("slurm", snapshot.slurm)]
     named += [(f"provider:{name}", seen) for name, seen in sorted(snapshot.instances.items())]
     named += [(f"offers:{name}", seen) for name, seen in sorted(snapshot.offers.items())]
@@ -44,7 +44,7 @@ def sources(snapshot: Snapshot, now: datetime, slurm_ping: SlurmPing | None = No
 
 
 def cluster_view_of(snapshot: Snapshot | None, policy: Policy, now: datetime) -> ClusterView:
-    """What is known of single nodes; nothing before the first tick."""
+    """What is known of single nodes; empty before the first tick."""
     return ClusterView.of(snapshot, policy, now) if snapshot else ClusterView(now, policy)
 
 
@@ -56,7 +56,7 @@ def pool_view(
     slurm: SlurmView | None,
     cluster_view: ClusterView,
 ) -> s.PoolView:
-    """A pool and how far it is."""
+    """A pool: its target, what it has of it, and its jobs."""
     target = desired.target(pool)
     jobs = [job for job in slurm.jobs if job.partition == partition] if slurm else []
     pending = [job for job in jobs if job.state == "PENDING"]
@@ -136,7 +136,7 @@ def event_row(event: Event, machine: Machine | None) -> s.EventRow:
 
 
 def usd_so_far(machines: Iterable[Machine], now: datetime) -> float:
-    """What these machines have cost by their prices."""
+    """What these machines have cost so far, by their prices."""
     total = 0.0
     for machine in machines:
         if machine.launched_at is not None:
