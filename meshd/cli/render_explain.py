@@ -7,7 +7,7 @@ from datetime import datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from meshd.api.schema import ExplainView, HealthView, RungRow
+from meshd.api.schema import AttemptRow, ExplainView, HealthView
 from meshd.cli.render import age, event, phase, text
 from meshd.cli.render_offers import alternatives
 from meshd.cli.sheet import Sheet
@@ -118,7 +118,7 @@ def _head(view: ExplainView) -> Text:
     return Text.assemble(text(f"{view.machine} (slot {view.slot}, pool {view.pool}): ", "bold"), phase(view.phase))
 
 
-def _rung(row: RungRow, *, full: bool) -> tuple[Text | str, ...]:
+def _rung(row: AttemptRow, *, full: bool) -> tuple[Text | str, ...]:
     word, style = _OUTCOMES.get(row.outcome, (row.outcome, ""))
     return (
         f"{row.at.astimezone():%m-%d %H:%M:%S}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from meshd.api.schema import ProblemView, RungRow
+from meshd.api.schema import AttemptRow, ProblemView
 
 TEXT_MAX = 240
 WORDS_MAX = 120
@@ -67,9 +67,9 @@ def _with_others(found: Sequence[ProblemView]) -> ProblemView:
     return found[0].model_copy(update={"text": f"{found[0].text}; the same for {_some(others)}"})
 
 
-def same_rungs(rungs: Sequence[RungRow]) -> list[RungRow]:
+def same_rungs(rungs: Sequence[AttemptRow]) -> list[AttemptRow]:
     """Offers tried one after the other to which a cloud said the same, as one row."""
-    rows: list[RungRow] = []
+    rows: list[AttemptRow] = []
     counts: list[int] = []
     for rung in rungs:
         last = rows[-1] if rows else None

@@ -21,7 +21,7 @@ _REFUSALS = {"no_capacity": "no_capacity", "not_found": "no_capacity", "quota_ex
 
 
 def outcome(machine: Machine) -> str:
-    """What came of asking for this machine's offer, in one word of RungRow's."""
+    """What came of asking for this machine's offer, in one word of AttemptRow's."""
     if machine.refusal:
         return _REFUSALS.get(machine.refusal, "refused")
     if machine.instance_id:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from meshd.api.schema.base import SCHEMA_VERSION, Document, DryRunRequest, Part, Request
 from meshd.api.schema.events import EventRow, EventsQuery, EventsView
-from meshd.api.schema.explain import ExplainFailure, ExplainQuery, ExplainView, ExplainViews, RungRow
+from meshd.api.schema.explain import AttemptRow, ExplainFailure, ExplainQuery, ExplainView, ExplainViews
 from meshd.api.schema.head import (
     CallerView,
     CheckRow,
@@ -61,6 +61,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "AbortRotationRequest",
     "AlternativeRow",
+    "AttemptRow",
     "CallerView",
     "CheckRow",
     "DoctorView",
@@ -114,7 +115,6 @@ __all__ = [
     "RotateMungeKeyRequest",
     "RotationNodeRow",
     "RotationView",
-    "RungRow",
     "ScaleAnswer",
     "ScaleOutcome",
     "ScaleRequest",

@@ -1,4 +1,4 @@
-"""What all documents share: the version, what becomes of unknown fields, and values that several check alike."""
+"""What all documents share: the version, the handling of unknown fields, and types that several use."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Words = Annotated[tuple[Annotated[str, Field(max_length=40)], ...], Field(max_le
 """Names of providers, regions or zones."""
 
 GpuModel = Annotated[str, Field(max_length=40), AfterValidator(gpus.asked)]
-"""Any spelling will do; it is kept in meshd's."""
+"""Accepts any spelling; meshd keeps its own."""
 
 GpusPerNode = Annotated[int, Field(ge=0, le=16)]
 
 Usd = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""A limit; nothing at all is not one."""
+"""A limit in USD; 0 is none."""
 
 
 class Part(BaseModel):

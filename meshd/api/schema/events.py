@@ -15,14 +15,14 @@ Names = Annotated[tuple[Name, ...], Field(max_length=100)]
 
 
 class EventsQuery(Request):
-    """The query string of GET /v1/events. `machine` and `kind` may be repeated; what is left out does not constrain.
+    """The query string of GET /v1/events. A field left out limits nothing; `machine` and `kind` may be repeated.
 
     Attributes:
-        after_id: only those with a higher id, oldest first; None: the newest ones.
-        wait_s: with nothing to return, wait this long for the first one.
-        machine: only those of these machines; a slot stands for its newest machine.
-        pool: only the pool's own, and those of its machines.
-        since: not older than this.
+        after_id: only events with a higher id, oldest first; None: the newest ones.
+        wait_s: if nothing matches, wait this long for the first event.
+        machine: only events of these machines; a slot stands for its newest machine.
+        pool: only events of the pool and of its machines.
+        since: only events since then.
     """
 
     after_id: int | None = Field(None, ge=0)
@@ -44,10 +44,10 @@ class EventsQuery(Request):
 
 
 class EventRow(Document):
-    """Something that happened. `fields` are for programs, `text` is for people.
+    """An event. `fields` are for programs, `text` is for people.
 
     Attributes:
-        id: grows; also over restarts.
+        id: grows, also across restarts.
         kind: e.g. `phase`, `failure`, `scale`, `problem`.
     """
 
@@ -61,7 +61,7 @@ class EventRow(Document):
 
 
 class EventsView(Document):
-    """Events, oldest first. `last_id` is where to go on, also when none matched."""
+    """Events, oldest first. Go on from `last_id`, also when no event matched."""
 
     events: list[EventRow] = []
     last_id: int = 0

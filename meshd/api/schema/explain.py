@@ -24,13 +24,13 @@ class ExplainFailure(Part):
     error: ErrorView
 
 
-class RungRow(Part):
-    """One offer that was tried for a slot, and what came of it.
+class AttemptRow(Part):
+    """One attempt to rent a machine for a slot, and its outcome.
 
     Attributes:
         outcome: `rented`, `no_capacity`, `quota`, `refused`, `unclear`, `adopted` (an unclear create call did make
-            it), `failed` (it was rented and given up), `skipped` (the order was not sent), or `waiting`.
-        words: the provider's own words, or meshd's.
+            a machine), `failed` (it was rented and given up), `skipped` (the order was not sent), or `waiting`.
+        words: the reason, as the provider or meshd gives it.
     """
 
     at: AwareDatetime
@@ -48,12 +48,12 @@ class ExplainView(Document):
     Attributes:
         unit: what `target_gpus` counts: `GPU`, or `machine` in a pool without GPUs.
         subject: the machine, slot or pool that was asked about; for a pool `slot` and `machine` are "".
-        machine: the one asked about, or the newest one of the slot, "" when it never had any.
-        phase: the machine's; "" when no machine stands behind the slot now.
-        why: in one sentence, what it is doing and what it waits for.
-        rungs: every offer tried since the pool's target was set, and what led there, oldest first.
-        next_rungs: the offers that would be tried next, best first, and those that would not do, with the reason; none
-            once the pool has what is wanted.
+        machine: the one asked about, or the newest one of the slot; "" if the slot never had one.
+        phase: the machine's; "" while the slot has no machine.
+        why: what it is doing and what it waits for, in one sentence.
+        rungs: every attempt since the pool's target was set, and those that led to it, oldest first.
+        next_rungs: the offers to try next, best first, and the offers that do not fit, with the reason; empty once the
+            pool has its target.
         events: the machine's newest events, oldest first.
         health: what Slurm, its agent and the tailnet say of the machine; None for a pool, and for one not in Slurm.
     """
@@ -68,7 +68,7 @@ class ExplainView(Document):
     target_gpus: int = 0
     unit: str = "GPU"
     constraints: list[str] = []
-    rungs: list[RungRow] = []
+    rungs: list[AttemptRow] = []
     next_rungs: list[AlternativeRow] = []
     events: list[EventRow] = []
     health: HealthView | None = None

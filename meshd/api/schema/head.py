@@ -13,7 +13,7 @@ class CheckRow(Part):
     Attributes:
         name: which check of doctor it is (docs/codes.md): stable. For settings: the file and line.
         code: what is wrong (docs/codes.md): stable; "" when nothing is.
-        at: when the answer was got; None where that is not told.
+        at: when meshd got the answer; None when not known.
     """
 
     name: str
@@ -28,7 +28,7 @@ class DoctorView(Document):
     """All checks. `source` is `daemon`, or `local` when the daemon could not be asked.
 
     Attributes:
-        at: when this was written, by the head's clock: what the rows' ages count to.
+        at: when this was written, by the head's clock. The ages of the rows count up to this time.
     """
 
     checks: list[CheckRow] = []
@@ -46,14 +46,14 @@ class InitChange(Part):
 
 
 class InitFinding(Part):
-    """What `meshctl init` leaves alone and a person should look at. The code is stable, the text is not."""
+    """What `meshctl init` does not change and a person should look at. The code is stable, the text is not."""
 
     code: str
     text: str
 
 
 class InitView(Document):
-    """What `meshctl init` would do or has done, and what is left for a person to do."""
+    """What `meshctl init` would do or has done, and what a person has to do then."""
 
     changes: list[InitChange] = []
     warnings: list[str] = []
@@ -63,7 +63,7 @@ class InitView(Document):
 
 
 class VersionView(Document):
-    """What runs on the head; "" where not known."""
+    """Versions of what runs on the head; "" when not known."""
 
     meshd: str
     cluster: str = ""
@@ -74,7 +74,7 @@ class VersionView(Document):
 
 
 class CallerView(Document):
-    """Who meshd takes the caller for."""
+    """The caller, as meshd sees it."""
 
     uid: int
     user: str
@@ -95,12 +95,12 @@ class ReloadRequest(Request):
 
 
 class ReloadView(Document):
-    """What came of a ReloadRequest.
+    """The answer to a ReloadRequest.
 
     Attributes:
-        reloaded: the new settings are in force, but for the tables in `waiting`.
-        faults: what is wrong with the file; the old settings stay in force then.
-        waiting: tables that changed and need a restart.
+        reloaded: the new settings are in force, except for the tables in `waiting`.
+        faults: what is wrong with the file; if there are any, the old settings stay in force.
+        waiting: changed tables that need a restart.
     """
 
     reloaded: bool

@@ -1,4 +1,4 @@
-"""How well single nodes are: parts of what `meshctl nodes` and `meshctl explain` show."""
+"""The health of single nodes: parts of what `meshctl nodes` and `meshctl explain` show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from meshd.api.schema.base import Part
 
 
 class GpuLoadRow(Part):
-    """One GPU's load, as nvidia-smi told the node agent last."""
+    """One GPU's load, as the node agent last read it from nvidia-smi."""
 
     index: int
     utilization_percent: int = 0
@@ -19,7 +19,7 @@ class HealthView(Part):
     """What Slurm, the node agent and the tailnet say of a node, and what follows from it.
 
     Attributes:
-        unfit: the code of what keeps it from its work (docs/troubleshooting.md lists them); "" when it is fit.
+        unfit: why it cannot do its work, as a code (docs/troubleshooting.md lists them); "" when it is fit.
         text: the same for people, in Slurm's own words where it has any.
         since: since when it is unfit.
         next: what meshd does about it, and when.
@@ -27,11 +27,11 @@ class HealthView(Part):
         slurm_state: as sinfo shows it; "" when Slurm cannot be read.
         slurm_reason, slurm_reason_by, slurm_reason_at: why it is drained or DOWN, who said so, and when.
         tailnet: `online`, or since when the device is offline; "" when the tailnet cannot be read.
-        heartbeat_age_s: since the agent's last word; None before its first.
-        reported_at: when the agent told what follows; None: not since meshd started.
+        heartbeat_age_s: since the agent's last report; None before the first one.
+        reported_at: when the agent reported the fields below; None: not since meshd started.
         jobs_seen: jobs with processes on the machine, whatever Slurm says.
-        gpu_fault: what is wrong with its GPUs; "" when nothing is known to be.
-        os, arch, slurmd_version, tailscale_version, ssh_host_key: as it told when it joined.
+        gpu_fault: what is wrong with its GPUs; "" when no fault is known.
+        os, arch, slurmd_version, tailscale_version, ssh_host_key: as it reported when it joined.
         log: the last lines of slurmd's log, oldest first.
         log_at: when they were fetched.
     """

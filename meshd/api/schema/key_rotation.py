@@ -44,7 +44,7 @@ class RotationNodeRow(Part):
 
 
 class NewcomerRow(Part):
-    """A device born while strangers may have known the old key. `machine` is "" when it is nobody's."""
+    """A device that joined while strangers may have known the old key. `machine` is "" if it is no machine of meshd."""
 
     device_id: str
     hostname: str
@@ -54,21 +54,21 @@ class NewcomerRow(Part):
 
 
 class RotationView(Document):
-    """The rotation of the auth key that is under way, or the last one, or none: then `id` is "".
+    """The active rotation of the auth key, or the last one, or none: then `id` is "".
 
     Attributes:
         in_use: the key that launches have; None before the first.
         id: grows with time.
         stage: revoke_first, mint, prove, switch, distribute, reauth, confirm, hold, revoke, done, rollback, discard
             or aborted.
-        active: it is under way.
-        source: `minted`, `file`, or `none` where no key is shared: nodes get new spare keys, or log in anew.
+        active: it has not ended.
+        source: `minted`, `file`, or `none` where no key is shared: nodes get new spare keys, or log in again.
         failure: why the last attempt of the stage failed; "" while all is well.
-        taken_back: why the old key stays or comes back; "" while it does not.
+        taken_back: why the old key stays or comes back; "" if it does not.
         no_way_back: why it cannot be aborted; "" when it can.
-        steps: what would be done, of a dry run.
-        own_key_nodes: the slots whose machines joined with a key of their own: they keep no key but a spare, which a
-            rotation exchanges.
+        steps: of a dry run: what would be done.
+        own_key_nodes: the slots whose machines joined with keys of their own. They keep only a spare key, which a
+            rotation replaces.
     """
 
     at: AwareDatetime
@@ -101,9 +101,9 @@ class RotateKeyRequest(DryRunRequest):
     """Rotate the auth key.
 
     Attributes:
-        reauth: nodes also log in anew with it.
-        compromised: strangers know the old key: revoke it first; implies `reauth`.
-        leaked_at: devices born since then are listed; None: since the key was made.
+        reauth: nodes also log in again with the new key.
+        compromised: strangers may know the old key: revoke it first; implies `reauth`.
+        leaked_at: list the devices that joined since then; None: since the key was made.
     """
 
     reauth: bool = False

@@ -13,10 +13,10 @@ class MungeNodeRow(Part):
     """A node in a rotation of the munge key.
 
     Attributes:
-        key: fingerprint of the key in place there, as its agent told last; "" when not known.
+        key: fingerprint of the key in place there, as its agent last reported it; "" when not known.
         state: `waiting`, `staged`, `switched`, `confirmed`, `waived`, `offline` (it gets the key when it returns) or
             `silent` (it cannot be reached, though Slurm counts on it).
-        reason: what it is waited for; "" when nothing.
+        reason: what the rotation waits for there; "" for nothing.
     """
 
     machine: str
@@ -27,18 +27,18 @@ class MungeNodeRow(Part):
 
 
 class MungeRotationView(Document):
-    """The rotation of the munge key that is under way, or the last one, or none: then `id` is "".
+    """The active rotation of the munge key, or the last one, or none: then `id` is "".
 
     Attributes:
-        key: fingerprint of the key that machines get which join now.
+        key: fingerprint of the key that joining machines get now.
         stage: generate, stage, switch, verify, return, check, done or aborted.
-        active: it is under way.
-        switch_at: the moment at which all change.
-        failure: what it waits for just now; "" while it gets on.
-        taken_back: why the old key stays or comes back; "" while it does not.
-        longest_away_ms: how long munged was away where it took longest.
+        active: it has not ended.
+        switch_at: when all nodes change the key.
+        failure: what it waits for now; "" while it advances.
+        taken_back: why the old key stays or comes back; "" if it does not.
+        longest_away_ms: the longest time that munged was away on one machine.
         spread_ms: from the first munged that stopped to the last that came back.
-        steps: what would be done, of a dry run.
+        steps: of a dry run: what would be done.
     """
 
     at: AwareDatetime
@@ -65,7 +65,7 @@ class RotateMungeKeyRequest(DryRunRequest):
     """Rotate the munge key.
 
     Attributes:
-        machines: not waited for; each may be a slot.
+        machines: the rotation does not wait for these; each may be a slot.
     """
 
     machines: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
@@ -75,8 +75,8 @@ class MungeRotationRequest(Request):
     """Deprecated: rotate the munge key, take a rotation back, or stop waiting for some machines.
 
     Attributes:
-        machines: not waited for; each may be a slot.
-        dry_run: with `begin`: only answer what would be done.
+        machines: the rotation does not wait for these; each may be a slot.
+        dry_run: with `begin`: the answer says what would be done, and nothing changes.
     """
 
     action: Literal["begin", "abort", "waive"] = "begin"

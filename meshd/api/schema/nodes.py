@@ -1,4 +1,4 @@
-"""Machines, and what is asked for one of them: `meshctl nodes`, `drain`, `undrain` and `remove`."""
+"""Machines, and requests about one of them: `meshctl nodes`, `drain`, `undrain` and `remove`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class NodeRow(Part):
         jobs: ids of the jobs that hold it.
         reason: why it is in this phase.
         failure: why it was given up; "" while all is well.
-        unfit: the code of what keeps it from its work (docs/troubleshooting.md lists them); "" when it is fit.
+        unfit: why it cannot do its work, as a code (docs/troubleshooting.md lists them); "" when it is fit.
         unfit_text: the same for people.
         unfit_since: since when.
         slurm_reason: why Slurm holds it drained or DOWN; "" when it does not.
-        gpu_load: as nvidia-smi told its agent last; empty when not known.
+        gpu_load: as its agent last read it from nvidia-smi; empty when not known.
     """
 
     machine: str
@@ -62,7 +62,7 @@ class NodesView(Document):
 
 
 class DrainRequest(Request):
-    """Let a node take no new jobs, or again. The machine stays rented. `machine` may be its slot."""
+    """Drain a node or undrain it. The machine stays rented. `machine` may be its slot."""
 
     machine: Name
     reason: Annotated[str, Field(max_length=200), AfterValidator(plain)] = ""
@@ -76,7 +76,7 @@ class RemoveRequest(DryRunRequest):
 
 
 class MachineAnswer(Document):
-    """What came of a request that concerns one machine."""
+    """The answer to a request about one machine."""
 
     machine: str
     slot: str

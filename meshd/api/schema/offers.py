@@ -11,17 +11,17 @@ from meshd.api.schema.status import SourceView
 
 
 class OffersQuery(Request):
-    """The query string of GET /v1/offers. What is left out does not constrain; `provider` and `region` may be repeated.
+    """The query string of GET /v1/offers. A field left out limits nothing; `provider` and `region` may be repeated.
 
     Attributes:
         gpu: any spelling will do; "h100" also means "h100-sxm".
-        gpus_per_node: exactly so many; 0 for machines without GPUs.
+        gpus_per_node: exactly this number; 0 for machines without GPUs.
         region: regions or zones.
         spot: true for spot only, false for on demand only.
         gpu_memory_min_gib: of one GPU.
-        all: show those too that cannot be rented now.
-        fold: one row for all zones of a region in which a type costs the same and is to be had alike.
-        refresh: have the clouds read first; for at most some 20 s, and not more often than every 10 s.
+        all: show offers that cannot be rented now, too.
+        fold: one row for all zones of a region in which a type has the same price and availability.
+        refresh: meshd reads the clouds first, for at most about 20 s, and at most every 10 s.
     """
 
     gpu: GpuModel | None = None
@@ -49,14 +49,14 @@ class OfferRow(Part):
 
     Attributes:
         offer: its key, e.g. "aws/us-east-1a/p5.48xlarge/spot".
-        zones: all those that the row stands for, where it was folded.
-        available: what the cloud says of free capacity; None when it does not tell.
-        capacity_hint: in the cloud's own word.
+        zones: all zones of a folded row.
+        available: whether the cloud has free capacity; None when it does not say.
+        capacity_hint: in the cloud's own words.
         price_age_s: how old the price is; None when that is not known.
         price_source: `api`, `refreshed`, `shipped` or `settings`: where the price comes from.
-        price_stale: too old to be trusted with a budget.
+        price_stale: too old to rely on for a budget.
         refused: why meshd never rents it; "" when it does.
-        blocked_until: it is left alone until then, for `blocked_reason`.
+        blocked_until: meshd does not rent it before this time, because of `blocked_reason`.
     """
 
     offer: str
@@ -85,10 +85,10 @@ class OfferRow(Part):
 
 
 class NearRow(Part):
-    """What there would be without one field of an OffersQuery.
+    """What would match without one field of an OffersQuery.
 
     Attributes:
-        count: how many offers fail for this field alone.
+        count: how many offers fail only because of this field.
         offer: the cheapest of them.
     """
 
@@ -103,10 +103,10 @@ class OffersView(Document):
     Attributes:
         sources: which provider was read when, or why it could not be: `offers:aws`.
         total: how many offers all providers have together.
-        matching: how many of them are what was asked for, shown or not.
+        matching: how many of them match the query, shown or not.
         left_out: of the matching ones, how many cannot be rented now and are not shown, by reason.
-        near: when nothing matches: what there would be without one of the fields.
-        gpus, regions: every GPU model and every region that is offered, for completion and to mend a mistyped name.
+        near: when nothing matches: what would match without one of the fields.
+        gpus, regions: every GPU model and every region that is offered, for completion and to correct a mistyped name.
     """
 
     at: AwareDatetime

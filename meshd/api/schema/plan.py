@@ -14,13 +14,13 @@ class StepRow(Part):
 
 
 class AlternativeRow(Part):
-    """An offer that was looked at: what it costs, and why it is or is not taken.
+    """An offer that was considered: its price, and why it is taken or not.
 
     Attributes:
         rule: what decided: `taken`, `price`, `spot_preferred`, `fewest_machines`, `provider_order`, `name`, `place`,
-            `limit_in_all`, `slots`, `overshoot`, `limits_together`, `cooling_down`, `misfit`; `next` when nothing
-            speaks against it.
-        price_stale: too old to be trusted with a budget.
+            `limit_in_all`, `slots`, `overshoot`, `limits_together`, `cooling_down`, `misfit`; `next` if it
+            would be taken next.
+        price_stale: too old to rely on for a budget.
     """
 
     offer: str
@@ -58,12 +58,12 @@ class PlannedRow(Part):
 
 
 class PlanView(Document):
-    """What would be done now.
+    """What meshd would do now.
 
     Attributes:
         adds: how many machines would be rented: `machines` has a row for each.
         removes: names of the machines that would be given back.
-        overshoot_gpus: how many GPUs more than wanted there would be, since machines are rented whole.
+        overshoot_gpus: how many GPUs there would be beyond the target, because machines are rented whole.
     """
 
     steps: list[StepRow] = []

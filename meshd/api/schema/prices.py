@@ -1,4 +1,4 @@
-"""Which prices meshd reckons with: `meshctl prices`."""
+"""Which prices meshd uses: `meshctl prices`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from meshd.api.schema.base import Document, Part, Request, Words
 
 
 class PriceRow(Part):
-    """Prices in use: those of one provider that have one source and one day.
+    """Prices in use: those of one provider with the same source and day.
 
     Attributes:
-        source: `api` (told with the offers), `refreshed` (fetched), `shipped` (with meshd) or `settings`; "" when the
-            provider's offers cannot be read or have no price.
+        source: `api` (it comes with the offers), `refreshed` (fetched), `shipped` (with meshd) or `settings`; "" when
+            the provider's offers cannot be read or have no price.
         as_of: None for prices of the settings, which do not age.
         types: how many instance types have such a price.
-        stale: too old to be trusted with a budget.
+        stale: too old to rely on for a budget.
         refreshable: `prices refresh` can fetch them.
-        note: what is wrong, and what helps.
+        note: what is wrong, and what to do.
     """
 
     provider: str
@@ -32,7 +32,7 @@ class PriceRow(Part):
 
 
 class PricesView(Document):
-    """Which prices meshd reckons with."""
+    """Which prices meshd uses."""
 
     at: AwareDatetime
     stale_after_s: float
@@ -40,16 +40,16 @@ class PricesView(Document):
 
 
 class PricesRefresh(Request):
-    """Fetch prices, for at most `prices.refresh_timeout_s` of the settings. No providers: of all that can be asked."""
+    """Fetch prices, for at most the setting `prices.refresh_timeout_s`. No providers: of all that have a price list."""
 
     providers: Words = ()
 
 
 class PriceRefreshRow(Part):
-    """What came of fetching one provider's prices. Where it failed, those from before still hold.
+    """What came of fetching one provider's prices. If that failed, the former prices stay in use.
 
     Attributes:
-        ok: they were fetched, or the provider tells them with its offers anyway.
+        ok: they were fetched, or they come with the provider's offers anyway.
         kind: a word for programs, as in ErrorView; `no_price_list` where the cloud cannot be asked.
     """
 

@@ -18,16 +18,16 @@ class ScaleRequest(DryRunRequest):
         pool: may be left out where there is only one.
         gpu: chooses the pool where none is named, and narrows its GPU model: "h100-sxm" in a pool of "h100". Any
             spelling will do, e.g. "NVIDIA H100 80GB HBM3"; it is kept in meshd's.
-        gpus_per_node: exactly so many GPUs in each new machine; None: what the pool allows.
+        gpus_per_node: the exact number of GPUs in each new machine; None: what the pool allows.
         provider: rent from this one only; None: the pool's own order.
         regions: regions or zones to rent in; none: the pool's.
-        max_usd_per_gpu_hour: rent nothing dearer; None: the pool's own limit.
+        max_usd_per_gpu_hour: rent nothing that costs more; None: the pool's own limit.
         max_usd_per_hour: the most that all machines of the pool may cost together; None: the pool's own limit.
         spot: None: what the pool says.
-        spread: new machines may be of several providers and regions; else all are of one.
-        overshoot_max_gpus: so many GPUs more may be taken where that is cheaper; None: what the pool says.
-        reset: options that are not named are the pool's again; else those of the pool's target before hold on. A field
-            that is there is named, also as null.
+        spread: new machines may be in several providers and regions; without it all are in one.
+        overshoot_max_gpus: up to this many extra GPUs may be rented where that is cheaper; None: what the pool says.
+        reset: options that are not named become the pool's again; without it they stay as in the pool's present target.
+            A field that is present is named, also as null.
     """
 
     gpus: Annotated[int, Field(ge=0, le=1_000_000)]
@@ -53,14 +53,14 @@ class WaitingFor(Part):
 
 
 class ScaleAnswer(Document):
-    """What came of a ScaleRequest.
+    """The answer to a ScaleRequest.
 
     Attributes:
         unit: what is counted: `GPU`, or `machine` in a pool without GPUs.
         target_id: None for a dry run.
         at: when it was accepted, by the head's clock: a tick that began later has seen it.
         last_event_id: every event of this change has a higher id.
-        options: the options that hold with this target, as they are written on a command line.
+        options: the target's options, as written on a command line.
     """
 
     pool: str

@@ -1,4 +1,4 @@
-"""How the whole stands: `meshctl status`."""
+"""The whole cluster: `meshctl status`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class SourceView(Part):
     """One thing that meshd observes: `provider:aws`, `tailnet`, `slurm`.
 
     Attributes:
-        at: when it was last read well.
+        at: when it was last read without an error.
         age_s: how long ago that was.
         since: since when it cannot be read; None while it can.
     """
@@ -33,14 +33,14 @@ class QueueView(Part):
 
 
 class PoolView(Part):
-    """A pool and how far it is from its target.
+    """A pool, and what it has of its target.
 
     Attributes:
         unit: what `target_gpus` and `ready_gpus` count: `GPU`, or `machine` in a pool without GPUs.
         ready_gpus: of READY nodes that are fit; those of unfit ones are in `unfit_gpus`.
         unfit: how many READY nodes are unfit, by the reason's code.
-        machines: how many machines stand in each phase; GONE ones are not counted.
-        options: those of the target, as they are written on a command line.
+        machines: how many machines are in each phase, without GONE ones.
+        options: the target's, as written on a command line.
     """
 
     name: str
@@ -63,8 +63,8 @@ class ProblemView(Part):
     Attributes:
         code: which problem it is (docs/codes.md): stable, the text is not.
         severity: `info`, `warning` (meshd goes on by itself) or `error` (somebody must act).
-        pool: the pool it concerns, "" when none.
-        blocking: the pool's target is not reached until somebody acts: who waits for it need not wait on.
+        pool: the pool that it concerns; "" for none.
+        blocking: the pool does not reach its target until somebody acts, so waiting is of no use.
     """
 
     code: str = ""
@@ -87,14 +87,14 @@ class PublishView(Part):
 
 
 class SpendView(Part):
-    """Money, by the prices known when each machine was rented."""
+    """What machines cost, by the price at which each was rented."""
 
     usd_per_hour: float = 0.0
     usd_so_far: float = 0.0
 
 
 class StatusView(Document):
-    """How the whole stands.
+    """The whole cluster.
 
     Attributes:
         at: when this was written, by the head's clock.

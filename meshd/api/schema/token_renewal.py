@@ -30,9 +30,9 @@ class TokenRenewalView(Document):
     """The last renewal of node tokens, or none: then `id` is "".
 
     Attributes:
-        active: some node is still waited for. One that is off, or fails, is not: it is asked again by itself.
+        active: it still waits for a node. It does not wait for nodes that are off or fail: meshd asks them again later.
         compromised: the old tokens were stopped at once.
-        steps: what would be done, of a dry run.
+        steps: of a dry run: what would be done.
     """
 
     at: AwareDatetime
@@ -49,8 +49,8 @@ class TokenRenewalRequest(DryRunRequest):
     """Renew node tokens.
 
     Attributes:
-        machines: whose; each may be a slot. Empty: all that have joined.
-        compromised: stop the old tokens at once; the machines are locked out and given back after their jobs.
+        machines: the machines whose tokens to renew; each may be a slot. Empty: all that have joined.
+        compromised: the old tokens stop working at once; the machines are locked out and given back after their jobs.
     """
 
     machines: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()

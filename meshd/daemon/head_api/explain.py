@@ -213,8 +213,8 @@ def _also_there(slot: str, machine: Machine | None, machines: list[Machine]) -> 
     return f". Still being ended there: {', '.join(others)}" if others else ""
 
 
-def _attempt(machine: Machine) -> s.RungRow:
-    return s.RungRow(
+def _attempt(machine: Machine) -> s.AttemptRow:
+    return s.AttemptRow(
         at=machine.launch_called_at or machine.created_at, machine=machine.name, offer=machine.offer.key,
         provider=machine.provider, usd_per_hour=machine.usd_per_hour, outcome=explanation.outcome(machine),
         words=explanation.words(machine),

@@ -13,13 +13,13 @@ from click.shell_completion import BashComplete
 
 from meshd.api.schema import (
     AlternativeRow,
+    AttemptRow,
     EventRow,
     ExplainView,
     NearRow,
     OfferRow,
     OffersQuery,
     OffersView,
-    RungRow,
     SourceView,
 )
 from meshd.cli.main import cli
@@ -174,11 +174,11 @@ STORY = ExplainView(
     why="it boots: gce has it as 4711; it is waited for on the tailnet until 03:19:05 UTC",
     constraints=["8 GPUs per machine, h100", "providers: aws, gce", "at most 4.00 USD per GPU-hour"],
     rungs=[
-        RungRow(at=NOW, machine="lab-h100-3-aaaaaa", offer="aws/us-east-1a/p5.48xlarge", provider="aws",
+        AttemptRow(at=NOW, machine="lab-h100-3-aaaaaa", offer="aws/us-east-1a/p5.48xlarge", provider="aws",
                 usd_per_hour=20, outcome="no_capacity", words="InsufficientInstanceCapacity: We currently do not ..."),
-        RungRow(at=NOW, machine="lab-h100-3-bbbbbb", offer="aws/us-east-1b/p5.48xlarge", provider="aws",
+        AttemptRow(at=NOW, machine="lab-h100-3-bbbbbb", offer="aws/us-east-1b/p5.48xlarge", provider="aws",
                 usd_per_hour=20, outcome="quota", words="VcpuLimitExceeded: \x1b[31mYou have ..."),
-        RungRow(at=NOW, machine="lab-h100-3-k7q2mz", offer="gce/us-central1-a/a3-highgpu-8g", provider="gce",
+        AttemptRow(at=NOW, machine="lab-h100-3-k7q2mz", offer="gce/us-central1-a/a3-highgpu-8g", provider="gce",
                 usd_per_hour=24, outcome="adopted", words="connection cut; it was found by its name"),
     ],
     next_rungs=[

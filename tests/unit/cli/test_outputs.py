@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.api.schema import OfferRow, OffersQuery, OffersView, ProblemView, RungRow
+from meshd.api.schema import AttemptRow, OfferRow, OffersQuery, OffersView, ProblemView
 from meshd.cli.render_offers import offers
 from meshd.cli.wording import alike, once, same_problems, same_rungs, short
 from tests.unit.api.memory_desk import MemoryDesk
@@ -118,8 +118,8 @@ def test_what_zones_say_alike_is_said_once() -> None:
 
 
 def test_rungs_that_say_the_same_are_one_row() -> None:
-    def rung(zone: str, words: str = EC2, outcome: str = "no_capacity") -> RungRow:
-        return RungRow(at=NOW, machine=f"m-{zone}", offer=f"aws/{zone}/p5", provider="aws", outcome=outcome,
+    def rung(zone: str, words: str = EC2, outcome: str = "no_capacity") -> AttemptRow:
+        return AttemptRow(at=NOW, machine=f"m-{zone}", offer=f"aws/{zone}/p5", provider="aws", outcome=outcome,
                        words=f"{words}({zone})")  # fmt: skip
 
     rows = same_rungs([rung("us-east-1a"), rung("us-east-1b"), rung("us-east-1c"), rung("us-west-2a", "other "),
