@@ -21,8 +21,7 @@ from meshd.config import Settings
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key import problems as auth_key_problems
 from meshd.daemon.auth_key.checks import DeviceChecks
-from meshd.daemon.auth_key.current_key import current_key
-from meshd.daemon.auth_key.wiring import Sights
+from meshd.daemon.auth_key.ports import open_ports
 from meshd.daemon.auth_key.wiring import build as auth_key_parts
 from meshd.daemon.controller import Controller
 from meshd.daemon.head_api.doctor import Doctor
@@ -86,8 +85,8 @@ from meshd.slurm.client import SlurmClient
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
 from meshd.store.munge_rotations import MungeRotations
-from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.canary import Canary
+from meshd.tailnet.link import HeadTailnet
 from meshd.tailnet.localapi import LocalApi
 from meshd.tailnet.watcher import TailnetWatcher
 
@@ -139,8 +138,10 @@ class Daemon:
             for name, provider in load_providers(settings, clock.now, price_files.find).items()
         }
         self._local = LocalApi(settings.tailnet.socket)
-        self._watcher = TailnetWatcher(
-            self._local, clock, self._tailnet_changed, poll_interval_s=settings.tailnet.poll_interval_s
+        self._watcher = TailnetWatcher(self._local, clock, poll_interval_s=settings.tailnet.poll_interval_s)
+        self._watcher.on_change(self._wake)
+        self._keys = open_ports(
+            settings, clock, {name: one.capabilities.user_data_private for name, one in self._providers.items()}
         )
         self._munge = MungeClient(run)
         self._agents = AgentQueues()
@@ -152,19 +153,10 @@ class Daemon:
         self._roster = Roster(self._journal, self._agents, head_names, lambda: self._watcher.head_tailnet_ip)
         auth_rotations, munge_rotations = AuthRotations(self._journal), MungeRotations(self._journal)
         active = ActiveRotations(auth_rotations, munge_rotations)
-        self._auth = auth_key_parts(
-            settings, clock, machine_store, self._agents, Canary(run, clock, settings.tailnet.login_server),
-            Sights(
-                lambda: self._watcher.current, lambda: self._sources.slurm.current, lambda: self._sources.key_record(),
-                self._watcher.look, self._local.greet,
-            ),
-            auth_rotations, active,
-            {name: provider.capabilities.user_data_private for name, provider in self._providers.items()},
-        )  # fmt: skip
 
         # What is observed.
         self._sources = Sources(
-            providers=self._providers, slurm=self._slurm.view, key_record=self._key_record, journal=self._journal,
+            providers=self._providers, slurm=self._slurm.view, key_record=self._keys.key_record, journal=self._journal,
             live=live, clock=clock, changed=self._wake,
         )  # fmt: skip
         self._journal.on_event(self._sources.reconsider)
@@ -175,7 +167,13 @@ class Daemon:
             tell=lambda text: self._journal.event(clock.now(), "prices", text),
         )  # fmt: skip
 
-        # What keeps Slurm's files and the munge key.
+        # What keeps the auth keys, Slurm's files and the munge key.
+        self._auth_key = auth_key_parts(
+            settings, self._keys, machine_store, auth_rotations, active, self._agents,
+            Canary(run, clock, settings.tailnet.login_server), HeadTailnet(self._watcher, self._local),
+            self._sources.slurm, self._sources.key, clock,
+        )  # fmt: skip
+        self._watcher.on_change(self._auth_key.controller.tailnet_changed)
         quiesce = Quiesce(munge_rotations, clock)
         self._publishing = Publishing(
             live=live, journal=self._journal, client=self._slurm, clock=clock,
@@ -190,20 +188,20 @@ class Daemon:
 
         # What carries steps out.
         stage1 = UserDataMaker(
-            live, self._auth.keys, self._auth.own_keys, self._auth.modes, self._tokens,
+            live, self._keys.keys, self._auth_key.machine_keys, self._keys.modes, self._tokens,
             lambda: self._watcher.current, self._providers,
         )  # fmt: skip
-        self._machine_devices = MachineDevices(machine_store, lambda: self._watcher.current, self._auth.api)
+        self._machine_devices = MachineDevices(machine_store, lambda: self._watcher.current, self._keys.api)
         # What decides.
         self.desired = DesiredState(
             live, self._journal, self._providers, self._publishing, clock,
-            may_change_devices=self._auth.api is not None,
+            may_change_devices=self._keys.api is not None,
         )  # fmt: skip
         self._snapshot = SnapshotReader(self._sources, self._watcher, self._pulse, self._publishing, self._reports)
         self._logs = NodeLogs(self._agents, clock)
         machines = build_machines(
             live, machine_store, providers=self._providers, slurm=self._slurm, agents=self._agents,
-            devices=self._auth.api, user_data=stage1, desired=self.desired, snapshot=self._snapshot,
+            devices=self._keys.api, user_data=stage1, desired=self.desired, snapshot=self._snapshot,
             list_again=self._sources.list_again, reports=self._reports, logs=self._logs,
             wait_until_quiet=quiesce.wait_until_quiet, awake=self._awake,
             followers=(_AfterTick(self._after_tick, clock),),
@@ -213,9 +211,9 @@ class Daemon:
         # What people, monitoring and nodes speak to.
         slurm_ping = SlurmPing(self._slurm.ping, self._sources.slurm.hurry, clock)
         device_checks = DeviceChecks(
-            cluster=settings.cluster.name, snapshot=self._snapshot, keys=self._auth.keys, api=self._auth.api,
-            modes=self._auth.modes, own_keys_unused=lambda: self._auth.own_keys.unused,
-            spares=self._auth.spares.count, key_file=self._auth.file.name,
+            cluster=settings.cluster.name, snapshot=self._snapshot, keys=self._keys.keys, api=self._keys.api,
+            modes=self._keys.modes, own_keys_unused=lambda: self._auth_key.machine_keys.unused,
+            spares=self._auth_key.spares.count, key_file=self._keys.file.name,
             machines=self._journal.machines, gone=self._journal.gone_with_device,
             ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
         )  # fmt: skip
@@ -245,7 +243,7 @@ class Daemon:
             look_at_key=self._sources.key.read_once, read_offers=Refresh(self._sources.offers.values(), clock),
             prices=PriceService(self._prices, lambda: sources_of(self._sources.offers), self.desired, clock),
             munge=self._munge_key.service, tokens=self._token_desk, logs=self._logs,
-            rotation=self._auth.desk,
+            rotation=self._auth_key.service,
         )  # fmt: skip
         self._node_front = NodeApiServer(
             settings.node_api, lambda: self._watcher.head_tailnet_ip, self._node_desk, clock
@@ -260,11 +258,6 @@ class Daemon:
         """Those in force."""
         return self._in_force.settings
 
-    async def _key_record(self) -> AuthKey | None:
-        if self._auth.api is None or not self._auth.modes.shared_key_wanted:
-            return None  # one that is left from before ends nothing for new machines
-        return await current_key(self._auth.keys, self._auth.api)
-
     async def _metadata_service(self) -> CheckRow:
         return metadata_watch.check(self._journal.machines())
 
@@ -277,7 +270,7 @@ class Daemon:
             *self._in_force.problems(),
             *provider_problems.off(self._providers.values()),
             *provider_problems.paused(self._guards.breakers(), now_s, now),
-            *auth_key_problems.tailnet_api(self._auth.api),
+            *auth_key_problems.tailnet_api(self._keys.api),
             *price_problems.files(self._prices.files.damaged()),
             *self._publishing.problems(),
             *self._telemetry.problems(),
@@ -291,15 +284,15 @@ class Daemon:
             ),
             *metadata_watch.problems(self._journal.machines()),
             *node_problems.devices(self._journal.machines(), now),
-            *self._auth.occasion.problems(),
-            *self._auth.own_keys.problems(),
-            *self._auth.spares.problems(),
+            *self._auth_key.controller.problems(),
+            *self._auth_key.machine_keys.problems(),
+            *self._auth_key.spares.problems(),
             *node_problems.node_keys(
                 self._journal.machines(),
                 self._snapshot(),
                 now,
                 timedelta(days=self.settings.tailnet.rotate_before_expiry_d),
-                may_change=self._auth.api is not None,
+                may_change=self._keys.api is not None,
             ),
         ]
 
@@ -316,10 +309,6 @@ class Daemon:
 
     def _wake(self) -> None:
         self._awake.set()
-
-    def _tailnet_changed(self) -> None:
-        self._wake()
-        self._auth.engine.tailnet_changed()
 
     def _after_tick(self) -> None:
         tick = self._reconciler.last
@@ -361,9 +350,9 @@ class Daemon:
                 "prices": self._prices.run,
                 "munge_rotation": self._munge_key.controller.run,
                 "token_renewal": self._renewer.run,
-                "auth_key_rotation": self._auth.engine.run,
-                "machine_keys": self._auth.own_keys.run,
-                "spare_keys": self._auth.spares.run,
+                "auth_key_rotation": self._auth_key.controller.run,
+                "machine_keys": self._auth_key.machine_keys.run,
+                "spare_keys": self._auth_key.spares.run,
                 "node_logs": self._logs.run,
                 **self._sources.bodies(),
             }
@@ -382,7 +371,7 @@ class Daemon:
             head=head_facts(self.settings, head_ip), live=self._in_force, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",
-            heard=self._auth.engine.heard, watch=self._ticket_watch,
+            agent_spoke=self._auth_key.controller.agent_spoke, watch=self._ticket_watch,
             renewer=self._renewer, reports=self._reports,
         )  # fmt: skip
 
@@ -393,7 +382,7 @@ class Daemon:
         self._notify.ready()
         self._wake()
         self._sources.reconsider()
-        self._auth.engine.wake()  # the file of the auth key may be a new one
+        self._auth_key.controller.wake()  # the file of the auth key may be a new one
         return self._in_force.view()
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -411,7 +400,7 @@ class Daemon:
         for provider in self._providers.values():
             await provider.aclose()
         await self._local.aclose()
-        if self._auth.api is not None:
-            await self._auth.api.aclose()
+        if self._keys.api is not None:
+            await self._keys.api.aclose()
         self._journal.close()
         log.info("meshd_stopped")

@@ -49,6 +49,8 @@ class KeyFile:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self.problem = ""
+        """Why `find` found no key in the file; "" after a good reading."""
         self._warned: tuple[int, int] | None = None
 
     @property
@@ -77,6 +79,18 @@ class KeyFile:
             self._check_mode(self._path)
         register_secret(secret.get_secret_value())
         return KeptKey(secret, key_id_of(secret))
+
+    def find(self) -> KeptKey | None:
+        """The key in it; None when there is none or it cannot be read, which `problem` tells."""
+        try:
+            found = self.read()
+        except TailnetError as error:
+            if self.problem != str(error):
+                log.warning("auth_key_file_not_read", reason=str(error))
+            self.problem = str(error)
+            return None
+        self.problem = ""
+        return found
 
     def _check_mode(self, path: Path) -> None:
         found = path.stat()

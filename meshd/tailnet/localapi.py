@@ -26,8 +26,8 @@ BUS_MASK: Final = 2 | 128 | 4096 | 16384 | 32768
 ANSWER_MAX_B: Final = 64 * 1024 * 1024
 """10,000 peers are about 15 MB."""
 
-GREET_S: Final = 0.5
-"""For each of the two answers to a greeting."""
+PRIME_S: Final = 0.5
+"""For each of the two answers that `prime_session` waits for."""
 
 PingKind = Literal["disco", "TSMP", "ICMP"]
 
@@ -103,16 +103,16 @@ class LocalApi:
             path=_pong_path(answer),
         )
 
-    async def greet(self, ip: str) -> None:
-        """Wake the path to a peer, then send it one packet through WireGuard: that makes a session if there is none.
+    async def prime_session(self, ip: str) -> None:
+        """Wake the path to a peer, then send it one packet through WireGuard, which begins a session if there is none.
 
-        In this order: a handshake that is sent where no path is yet is lost, and is not repeated for 5 s.
+        The order matters: a handshake that is sent before there is a path is lost, and is not repeated for 5 s.
 
         Raises:
             TailnetError: the peer did not answer, 1 s at most.
         """
-        await self.ping(ip, "disco", timeout_s=GREET_S)
-        await self.ping(ip, "TSMP", timeout_s=GREET_S)
+        await self.ping(ip, "disco", timeout_s=PRIME_S)
+        await self.ping(ip, "TSMP", timeout_s=PRIME_S)
 
     async def prefs(self) -> Json:
         """The preferences as tailscaled tells them (ControlURL, Hostname, CorpDNS, OperatorUser); it blanks keys."""

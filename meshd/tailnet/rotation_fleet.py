@@ -104,6 +104,14 @@ def fleet_of(
     return AuthKeyFleet(nodes, jobs_known=view is not None, peers_known=peers_known, in_use=in_use)
 
 
+def device_tags(machines: Iterable[Machine], tailnet: Observation[TailnetView]) -> tuple[str, ...]:
+    """The tags that the devices of all machines have; () when there is no device or they differ."""
+    joined = {machine.tailnet_id for machine in machines if machine.tailnet_id}
+    peers = tailnet.value.peers.values() if isinstance(tailnet, Fresh) else ()
+    found = {peer.tags for peer in peers if peer.id in joined}
+    return next(iter(found)) if len(found) == 1 else ()
+
+
 def reachable(machine: Machine, now: datetime, silent_s: float) -> bool:
     """Its agent has joined and spoken lately."""
     if machine.facts is None or machine.heartbeat_at is None or machine.phase not in IN_SLURM:

@@ -44,16 +44,13 @@ class TailnetWatcher:
     Args:
         source: tailscaled.
         clock: stamps and waits.
-        wake: called after each change, from the event loop; must return at once.
         poll_interval_s: how often the whole status is read even though the bus is quiet (paths are told nowhere else).
     """
 
-    def __init__(
-        self, source: TailnetSource, clock: Clock, wake: Callable[[], None], *, poll_interval_s: float = 30.0
-    ) -> None:
+    def __init__(self, source: TailnetSource, clock: Clock, *, poll_interval_s: float = 30.0) -> None:
         self._source = source
         self._clock = clock
-        self._wake = wake
+        self._listeners: list[Callable[[], None]] = []
         self._poll_interval_s = poll_interval_s
         self._table: TailnetTable | None = None
         self._generation = 0
@@ -73,6 +70,14 @@ class TailnetWatcher:
     def table(self) -> TailnetTable | None:
         """The newest table, also when it is out of date: for `doctor`, not for decisions."""
         return self._table
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call it after each change, from the event loop; it must return at once."""
+        self._listeners.append(listener)
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -163,7 +168,7 @@ class TailnetWatcher:
             return
         elif before.value.healthy != view.healthy:
             log.warning("tailnet_health_changed", healthy=view.healthy, problems=view.problems)
-        self._wake()
+        self._tell()
 
     def _lost(self, reason: str) -> None:
         self._generation += 1
@@ -173,4 +178,4 @@ class TailnetWatcher:
             return
         self._current = Unavailable(reason, self._clock.now())
         log.warning("tailnet_unavailable", reason=reason)
-        self._wake()
+        self._tell()

@@ -66,7 +66,8 @@ async def measure(count: int, changes: int) -> list[float]:
         journal.close()
         daemon = await steady.daemon()
         source = Tailscaled(fleet.peers(count))
-        daemon._watcher = TailnetWatcher(source, daemon._clock, daemon._wake)
+        daemon._watcher = TailnetWatcher(source, daemon._clock)
+        daemon._watcher.on_change(daemon._wake)
         news = asyncio.Event()
         daemon._journal.on_event(news.set)
         tasks = [asyncio.create_task(daemon._watcher.run()), asyncio.create_task(daemon._reconciler.run())]

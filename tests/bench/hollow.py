@@ -60,7 +60,7 @@ class Head:
     Attributes:
         rotator: of the munge key, or what stands for it.
         munge: the head's, or what stands for it.
-        heard: told of each poll.
+        agent_spoke: called at each poll.
     """
 
     machine_store: MachineStore
@@ -68,7 +68,7 @@ class Head:
     directory: Path
     rotator: Any
     munge: Any
-    heard: Callable[[str], None] = lambda _: None
+    agent_spoke: Callable[[str], None] = lambda _: None
 
     async def whois(self, address: str) -> TailnetPeer:
         """Who calls, at once."""
@@ -91,7 +91,8 @@ async def serving(head: Head, count: int, make: Callable[[int], Node]) -> AsyncI
         machine_store=head.machine_store, tokens=tokens, agents=head.queues, devices=cast("Any", None), whois=head,
         munge=head.munge, rotator=head.rotator,
         head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), api.poll_hold_s), live=live_settings(),
-        slurm_version=lambda: "24.11.5", nodes=cast("Any", None), ends_itself=lambda _: True, heard=head.heard,
+        slurm_version=lambda: "24.11.5", nodes=cast("Any", None), ends_itself=lambda _: True,
+        agent_spoke=head.agent_spoke,
     )  # fmt: skip
     server = NodeApi(desk, poll_hold_s=api.poll_hold_s, clock=SystemClock())
     port = await server.start("127.0.0.1", 0)

@@ -26,18 +26,12 @@ from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
 from meshd.api.node_commands import Command
 from meshd.api.node_schema import ResultIn, Verb
-from meshd.daemon.auth_key.machine_keys import MachineKeys
-from meshd.daemon.auth_key.spare_keys import SpareKeys
-from meshd.daemon.machines.store import MachineStore
 from meshd.model.machine import Machine as Record
 from meshd.model.machine import Phase
 from meshd.runtime.clock import SystemClock
-from meshd.store.journal import Journal
-from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet.admin import TailscaleAdmin
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken
-from meshd.tailnet.keys import Minter
-from meshd.tailnet.keystore import KeyStore
+from tests.auth_key_room import Room, key_ports
 from tests.integration.tailnet_lab import API_TOKEN, TailnetLab, tailnet_lab
 from tests.unit.worlds import machine
 from tests.waiting import until
@@ -176,21 +170,11 @@ class Head:
         self.node = node
         self.clock = SystemClock()
         self.admin = TailscaleAdmin(AdminHttp(node.lab.api_url, ApiToken(SecretStr(API_TOKEN)), self.clock))
-        self.journal = Journal(directory / "j.db")
-        self.machine_store = MachineStore(self.journal, self.clock, lambda: None)
+        ports = key_ports(directory, self.admin, self.clock)
+        room = Room(directory, ports, self, self.clock)
+        self.journal, self.machine_store = room.journal, room.machine_store
+        self.keys, self.spares = room.machine_keys, room.spares
         self.name = self.put(machine(Phase.READY, own_key=True, tailnet_id=device)).name
-
-        async def tags() -> tuple[str, ...]:
-            return ("tag:gpu",)
-
-        self.keys = MachineKeys(
-            OpenKeys(self.journal), KeyStore(directory), self.admin,
-            Minter(self.admin, tags=("tag:gpu",), cluster="lab", clock=self.clock), tags=tags,
-            logging_in=lambda *_: False, machine_store=self.machine_store, clock=self.clock,
-        )  # fmt: skip
-        self.spares = SpareKeys(
-            self.keys, self, self.machine_store, self.clock, reachable=lambda _: True, rotated_at=lambda: None
-        )
 
     def put(self, one: Record) -> Record:
         return self.journal.put(one, "x", "as the agent tells", self.clock.now())
@@ -205,10 +189,12 @@ class Head:
     async def hears(self) -> None:
         """The agent's next poll: the spare that it holds, and its device."""
         held, (device, _) = sha256_of(self.node.node.paths.spare_key), await self.node.device()
-        self.put(replace(self.machine_store.get(self.name), spare_key=held, tailnet_id=device))
-        await self.keys.tick()
-        await self.spares.tick()
-        await self.keys.tick()
+        self.put(
+            replace(self.machine_store.get(self.name), spare_key=held, tailnet_id=device, heartbeat_at=self.clock.now())
+        )
+        await self.keys.reconcile()
+        await self.spares.reconcile()
+        await self.keys.reconcile()
 
     async def living(self) -> set[str]:
         return {key.id for key in await self.admin.list_keys() if key.valid and not key.reusable}
@@ -241,7 +227,7 @@ async def test_a_machine_with_a_key_of_its_own_comes_back_with_its_spare_and_get
     await head.hears()
     assert len(await head.living()) == 1
     head.put(replace(head.machine_store.get(head.name), phase=Phase.TERMINATING))
-    await head.keys.tick()
+    await head.keys.reconcile()
     assert not await head.living(), "it ends with its machine"
     await head.admin.aclose()
     head.journal.close()

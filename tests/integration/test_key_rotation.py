@@ -200,7 +200,7 @@ async def test_a_new_login_makes_the_session_before_a_peer_sends(
 async def test_peers_that_learn_of_a_new_login_late_make_the_session(
     lab: Any, admin: TailscaleAdmin, tmp_path: Path
 ) -> None:
-    """What the node says before that is lost, its greeting too, and WireGuard has it repeat nothing for 5 s."""
+    """What the node says before that is lost, and WireGuard repeats none of it for 5 s."""
     late = await lab.late_control(LATE_S)
     await asyncio.gather(lab.join("gpu-a"), lab.join("head", late), lab.join("gpu-b", late))
     node, peer, head = Agent(lab, "gpu-a", tmp_path), Agent(lab, "gpu-b", tmp_path), LocalApi(lab.socket_of("head"))
@@ -209,7 +209,7 @@ async def test_peers_that_learn_of_a_new_login_late_make_the_session(
         await lab.pong(late_one, address, "TSMP")  # they talk, and who is last to know the other begins
     _, secret = await key(admin)
     node.store(secret.get_secret_value())
-    greetings = HandshakePrimer(head.greet, peer, SystemClock())
+    primer = HandshakePrimer(head, peer, SystemClock())
 
     async def own_key() -> str:
         return str((await lab.status("gpu-a", peers=False))["Self"]["PublicKey"])
@@ -219,14 +219,14 @@ async def test_peers_that_learn_of_a_new_login_late_make_the_session(
         return seen.node_key if seen else ""
 
     old = await key_seen()
-    greetings.expect("gpu-a", old)
+    primer.expect("gpu-a", old)
     began_s = time.time()
     login = asyncio.create_task(node.reauth("r4-1"))
     await until(own_key, lambda key: key != old, "the node has a new key")
     assert await key_seen() == old, "the head is late enough"
     new = await until(key_seen, lambda key: key != old, "the head knows the new key")
     one = SeenNode("h100-1", address=address, jobs=("7",), reachable=True, node_key=new)
-    greetings.look(AuthKeyFleet({"gpu-a": one, "gpu-b": SeenNode("h100-2", jobs=("7",), reachable=True)}))
+    primer.look(AuthKeyFleet({"gpu-a": one, "gpu-b": SeenNode("h100-2", jobs=("7",), reachable=True)}))
     assert (await login)["node_key"] == new
 
     async def handshakes() -> dict[str, float]:
@@ -235,7 +235,7 @@ async def test_peers_that_learn_of_a_new_login_late_make_the_session(
 
     made = await until(handshakes, lambda made: min(made.values()) > began_s, "both have a session")
     assert max(made.values()) < began_s + REKEY_TIMEOUT_S, "nothing was repeated"
-    await greetings.aclose()
+    await primer.aclose()
     await head.aclose()
     await node.api.aclose()
     await peer.api.aclose()

@@ -73,7 +73,8 @@ class Watching:
         self.api = LocalApi(lab.socket_of(name))
         self.woken = Told()
         self.bus = Told()
-        self.watcher = TailnetWatcher(self.api, SystemClock(), lambda: self.woken.add(self.view()))
+        self.watcher = TailnetWatcher(self.api, SystemClock())
+        self.watcher.on_change(lambda: self.woken.add(self.view()))
 
     async def second_reader(self) -> None:
         """A reader that does nothing else, for the time at which the bus spoke."""

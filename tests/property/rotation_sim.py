@@ -1,5 +1,7 @@
-"""A tailnet in memory around the real rotation engine, its steps, its files and the journal: an API that fails and
-loses answers, nodes that are away, boot or die, jobs that come and go, kill -9 at any point."""
+"""A tailnet in memory around the real controllers of auth keys, their files and the journal.
+
+Its API fails and loses answers, nodes are away, boot or die, jobs come and go, and kill -9 strikes at any point.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +18,20 @@ from typing import Any
 from pydantic import SecretStr
 
 from meshd.api.node_schema import ResultIn
-from meshd.daemon.active_rotation import ActiveRotation, ActiveRotations
-from meshd.daemon.auth_key.controller import AuthKeyController
-from meshd.daemon.auth_key.handshakes import HandshakePrimer
-from meshd.daemon.auth_key.machine_keys import MachineKeys
-from meshd.daemon.auth_key.service import AuthKeyService
-from meshd.daemon.auth_key.spare_keys import SpareKeys
-from meshd.daemon.auth_key.steps import StepContext
-from meshd.daemon.auth_key.triggers import RotationTriggers
-from meshd.daemon.machines.store import MachineStore
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmView, TailnetPeer, TailnetView, Unavailable
-from meshd.store.auth_rotations import AuthRotations
-from meshd.store.journal import Journal
-from meshd.store.machine_keys import OpenKeys
-from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet.admin import AuthKey, Device
 from meshd.tailnet.canary import Proof
-from meshd.tailnet.keys import KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey, KeyStore, key_id_of
-from meshd.tailnet.rotation import AuthKeyStage, KeyOrigin, NodeStage, logs_in, why_not_abort
-from meshd.tailnet.rotation_fleet import fleet_of, reachable
+from meshd.tailnet.rotation import AuthKeyStage, KeyOrigin, NodeStage, why_not_abort
+from tests.auth_key_room import TAGS, Room, key_ports
 from tests.clocks import SimClock
+from tests.sources import Given
 from tests.unit.worlds import NOW, machine
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-TAGS = ("tag:gpu",)
 ROUND_S = 3.0
-SILENT_S = 60.0
 
 
 class Crash(BaseException):
@@ -91,7 +78,7 @@ class SimTailnet:
     compromised: bool = False
     violations: list[str] = field(default_factory=list)
     made: int = 0
-    greeted: list[tuple[str, str]] = field(default_factory=list)
+    primed: list[tuple[str, str]] = field(default_factory=list)
     """By whom, and which address."""
 
     def chance(self, p: float) -> bool:
@@ -191,7 +178,7 @@ class SimTailnet:
         if node is None or not node.here or not node.joined or self.chance(0.05):
             return None
         if verb == "greet":
-            self.greeted.append((node.name, args["address"]))
+            self.primed.append((node.name, args["address"]))
             return ResultIn(id="x", ok=True, data={"answered": not self.chance(0.1)})
         data: dict[str, Any] = {}
         wrong = verb == "auth_key" or "key" not in args if node.own else verb == "spare_key"
@@ -217,11 +204,33 @@ class SimTailnet:
             return ResultIn(id="x", ok=False, detail="the login was not taken: invalid key")
         return ResultIn(id="x", ok=True, data=data)
 
-    async def greet(self, address: str) -> None:
+    # -- the head's tailscaled (TailnetLink), and Slurm -------------------------------------------------------------
+
+    @property
+    def current(self) -> Observation[TailnetView]:
+        if self.chance(0.1):
+            return Unavailable("fault", self.clock.now())
+        peers = {
+            f"n-{n.name}": TailnetPeer(f"n-{n.name}", n.name, n.address, n.here, node_key=n.node_key)
+            for n in self.nodes.values()
+            if n.joined
+        }
+        return Fresh(TailnetView("100.64.0.1", "head", True, (), peers), self.clock.now())
+
+    async def look(self) -> None:
+        """`current` is always of now."""
+
+    def slurm(self) -> Observation[SlurmView]:
+        if self.chance(0.1):
+            return Unavailable("fault", self.clock.now())
+        jobs = tuple(SlurmJob(job, "u", "p", "RUNNING", (n.slot,)) for n in self.nodes.values() for job in n.jobs)
+        return Fresh(SlurmView("24.11.5", {}, jobs), self.clock.now())
+
+    async def prime_session(self, address: str) -> None:
         """From the head."""
         if self.chance(0.1):
             raise TailnetError("no answer")
-        self.greeted.append(("head", address))
+        self.primed.append(("head", address))
 
     def _begin_login(self, node: SimNode, attempt: str, secret: str) -> None:
         for other in self.nodes.values():
@@ -269,83 +278,14 @@ class SimTailnet:
                 del self.nodes[node.name]
 
 
-class Life:
+class Life(Room):
     """One life of the daemon, as far as rotations go, from start to kill -9."""
 
-    def __init__(self, net: SimTailnet, directory: Path, *, shared_key_wanted: bool = True) -> None:
+    def __init__(self, net: SimTailnet, directory: Path, *, shared: bool = True, can_mint: bool = True) -> None:
         self.net = net
-        self.journal = Journal(directory / "j.db")
-        self.machine_store = MachineStore(self.journal, net.clock, lambda: None)
-        self.store = KeyStore(directory)
-        self.file = KeyFile(directory / "file")
-        rotations, self.munge_rotations = AuthRotations(self.journal), MungeRotations(self.journal)
-        self.active = ActiveRotations(rotations, self.munge_rotations)
-        minter = Minter(net, tags=TAGS, cluster="lab", clock=net.clock)
-
-        async def tags() -> tuple[str, ...]:
-            return TAGS
-
-        self.own_keys = MachineKeys(
-            OpenKeys(self.journal), self.store, net, minter, tags=tags, logging_in=self.logging_in,  # type: ignore[arg-type]
-            machine_store=self.machine_store, clock=net.clock,
-        )  # fmt: skip
-        self.spares = SpareKeys(
-            self.own_keys, net, self.machine_store, net.clock, rotated_at=self.rotated_at,
-            reachable=lambda machine: reachable(machine, net.clock.now(), SILENT_S),
-        )  # fmt: skip
-        means = StepContext(
-            "lab", self.store, net, minter, net, net, self.machine_store, (), lambda: TAGS, self.own_keys, self.spares,  # type: ignore[arg-type]
-        )  # fmt: skip
-        self.occasion = RotationTriggers(
-            self.store, self.file, minter, mints=False, ahead=timedelta(days=14), expires=lambda: None,
-            engine=lambda: self.engine, active=self.active, clock=net.clock,
-        )  # fmt: skip
-        self.engine = AuthKeyController(
-            rotations, means, self.fleet, net.clock, occasion=self.occasion, look=self.look,
-            greetings=HandshakePrimer(net.greet, net, net.clock),
-        )  # fmt: skip
-        self.desk = AuthKeyService(
-            self.engine, self.occasion, self.store, self.file, mints=False, can_mint=True,
-            shared_key_wanted=shared_key_wanted, fleet=self.fleet,
-            active=self.active, clock=net.clock,
-        )  # fmt: skip
+        ports = key_ports(directory, net, net.clock, shared=shared, can_mint=can_mint)
+        super().__init__(directory, ports, net, net.clock, tailnet=net, slurm=Given(net.slurm), prover=net)
         self.agents_speak()
-
-    def rotated_at(self) -> datetime | None:
-        """As the daemon's wiring has it."""
-        last = self.engine.last
-        return last.started_at if last is not None and last.stage is AuthKeyStage.DONE else None
-
-    def active_rotation(self) -> ActiveRotation | None:
-        """The rotation of either key that has not ended, by the journal."""
-        return self.active.current()
-
-    async def look(self) -> None:
-        """The tailnet is read anew with each look of the engine here."""
-
-    def logging_in(self, machine: str, attempt: str) -> bool:
-        """As the daemon's wiring has it."""
-        return logs_in(self.engine.active, machine, attempt)
-
-    def fleet(self) -> Any:
-        net, now = self.net, self.net.clock.now()
-        peers = {
-            f"n-{n.name}": TailnetPeer(f"n-{n.name}", n.name, n.address, n.here, node_key=n.node_key)
-            for n in net.nodes.values()
-            if n.joined
-        }
-        jobs = tuple(SlurmJob(job, "u", "p", "RUNNING", (n.slot,)) for n in net.nodes.values() for job in n.jobs)
-        tailnet: Observation[TailnetView] = Fresh(TailnetView("100.64.0.1", "head", True, (), peers), now)
-        slurm: Observation[SlurmView] = Fresh(SlurmView("24.11.5", {}, jobs), now)
-        if net.chance(0.1):
-            slurm = Unavailable("fault", now)
-        if net.chance(0.1):
-            tailnet = Unavailable("fault", now)
-        in_use = self.store.in_use()
-        return fleet_of(
-            self.journal.machines(), tailnet, slurm, in_use=in_use.sha256 if in_use else "", now=now,
-            silent_s=SILENT_S, spare_at=self.spares.held_since,
-        )  # fmt: skip
 
     def agents_speak(self) -> None:
         """Machines come, go, join, and those that are here tell the key that they keep."""
@@ -383,10 +323,10 @@ class Life:
         self._record(self.net.add(index, secret, joined=False))
 
     async def tick(self, *, kill: bool = False) -> None:
-        """One look of the engine, and all that it begins."""
+        """One pass of the controllers, and all that it begins."""
         in_use = self.store.in_use()
         self.net.in_use = in_use.secret.get_secret_value() if in_use else ""
-        self.engine.tick()
+        await self.controller.reconcile()
         if not kill and not self.net.crashed:
             await self._end_keys()
         in_use = self.store.in_use()
@@ -395,17 +335,17 @@ class Life:
             await asyncio.sleep(0)
             now_in_use = self.store.in_use()
             self.net.in_use = now_in_use.secret.get_secret_value() if now_in_use else ""
-            if self.net.crashed or not (self.engine._busy or self.engine._keeping):
+            if self.net.crashed or not (self.controller._busy or self.controller._keeping):
                 return
 
     async def _end_keys(self) -> None:
         with suppress(Crash):
-            await self.own_keys.tick()
-            await self.spares.tick()
+            await self.machine_keys.reconcile()
+            await self.spares.reconcile()
 
     async def kill(self) -> None:
         """kill -9."""
-        await self.engine.aclose()
+        await self.controller.aclose()
         self.journal.close()
         self.net.crashed = False
 
@@ -433,7 +373,7 @@ def _only_crashes(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 def _people_act(net: SimTailnet, life: Life, index: int, *, aborts: bool) -> None:
     """Machines are launched, nodes are waived, the rotation is taken back."""
-    active, rng = life.engine.active, net.rng
+    active, rng = life.controller.active, net.rng
     if active is None:
         return
     if rng.random() < 0.1:
@@ -441,14 +381,14 @@ def _people_act(net: SimTailnet, life: Life, index: int, *, aborts: bool) -> Non
     away = [m for m, n in active.nodes.items() if n.stage is NodeStage.WAITING]
     if away and rng.random() < 0.02:
         net.waived.add(away[0])
-        life.engine.waive(away[0], "root")
-    active = life.engine.active
+        life.controller.waive(away[0], "root")
+    active = life.controller.active
     if active and aborts and rng.random() < 0.05 and not why_not_abort(active) and not active.aborted_by:
-        life.engine.abort("root")
+        life.controller.abort("root")
 
 
 def _check_end(seed: int, net: SimTailnet, life: Life, directory: Path, rotation_id: str) -> None:
-    last = life.engine.last
+    last = life.controller.last
     assert last is not None and last.id == rotation_id
     in_use = life.store.in_use()
     assert in_use is not None
@@ -481,8 +421,8 @@ async def live_through(seed: int, directory: Path, rounds: int = 40) -> SimTailn
     net.no_logins = rng.random() < 0.1
     life = Life(net, directory)
     aborts = rng.random() < 0.3
-    life.engine.start(KeyOrigin.MINTED, by="root", reason="asked for", reauth=reauth, compromised=net.compromised)
-    first = life.engine.last
+    life.controller.start(KeyOrigin.MINTED, by="root", reason="asked for", reauth=reauth, compromised=net.compromised)
+    first = life.controller.last
     assert first is not None
     for round_ in range(rounds + 400):
         if round_ == rounds:
@@ -497,7 +437,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 40) -> SimTailn
         if killed or net.crashed or net.chance(0.03):
             await life.kill()
             life = Life(net, directory)
-        if round_ > rounds and life.engine.active is None and round_ > rounds + 60:
+        if round_ > rounds and life.controller.active is None and round_ > rounds + 60:
             break
     for _ in range(3):  # it may have ended just now: what is left of it goes with the next look
         net.clock.t_s += 700.0

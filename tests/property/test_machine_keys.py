@@ -14,16 +14,10 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from meshd.api.node_schema import ResultIn
-from meshd.daemon.auth_key.machine_keys import MachineKeys
-from meshd.daemon.auth_key.spare_keys import SpareKeys
-from meshd.daemon.machines.store import MachineStore
 from meshd.errors import TailnetError
 from meshd.model.machine import MOVES, Machine, Phase
-from meshd.store.journal import Journal
-from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet import spare_keys as s
-from meshd.tailnet.keys import Minter
-from meshd.tailnet.keystore import KeyStore, key_id_of
+from meshd.tailnet.keystore import key_id_of
 from meshd.tailnet.machine_keys import (
     LAUNCH,
     SETTLE_S,
@@ -38,7 +32,8 @@ from meshd.tailnet.machine_keys import (
     settled,
     why_end,
 )
-from tests.property.rotation_sim import TAGS, Crash, SimTailnet, sha
+from tests.auth_key_room import TAGS, Room, key_ports
+from tests.property.rotation_sim import Crash, SimTailnet, sha
 from tests.unit.worlds import FACTS, NOW, machine
 
 TTL_S = 3600.0
@@ -186,9 +181,9 @@ class Agents:
         self, machine: str, verb: str, args: Any, timeout_s: float, *, first: bool = False
     ) -> ResultIn | None:
         """The verb spare_key; orders and answers may be lost."""
-        assert verb == "spare_key" and machine not in self.lost
+        assert verb == "spare_key"
         self.net.maybe_crash()
-        if self.net.chance(0.1):
+        if machine in self.lost or self.net.chance(0.1):
             return None
         self.spare[machine] = args["key"].get_secret_value()
         self.net.maybe_crash()
@@ -212,27 +207,12 @@ class Agents:
             self.spare[machine] = ""
 
 
-class Life:
+class Life(Room):
     """One life of the daemon, as far as these keys go."""
 
     def __init__(self, net: SimTailnet, directory: Path, agents: Agents) -> None:
-        self.net = net
-        self.journal = Journal(directory / "j.db")
-        self.machine_store = MachineStore(self.journal, net.clock, lambda: None)
-        self.store = KeyStore(directory)
-
-        async def tags() -> tuple[str, ...]:
-            return TAGS
-
-        self.keys = MachineKeys(
-            OpenKeys(self.journal), self.store, net, Minter(net, tags=TAGS, cluster="lab", clock=net.clock),  # type: ignore[arg-type]
-            tags=tags, logging_in=lambda *_: False, machine_store=self.machine_store, clock=net.clock,
-        )  # fmt: skip
-        self.agents = agents
-        self.spares = SpareKeys(
-            self.keys, agents, self.machine_store, net.clock, reachable=lambda one: one.name not in agents.lost,
-            rotated_at=lambda: None,
-        )  # fmt: skip
+        super().__init__(directory, key_ports(directory, net, net.clock), agents, net.clock)
+        self.net, self.agents = net, agents
 
     def put(self, one: Machine) -> Machine:
         return self.journal.put(one, "phase", "as the cloud has it", self.net.clock.now())
@@ -243,7 +223,8 @@ class Life:
             if one.facts is not None and one.name not in self.agents.lost:
                 spare = self.agents.spare.get(one.name, "")
                 device = f"n-{one.name}-{self.agents.devices.get(one.name, 0)}"
-                self.put(replace(one, spare_key=sha(spare) if spare else "", tailnet_id=device))
+                held, now = sha(spare) if spare else "", self.net.clock.now()
+                self.put(replace(one, spare_key=held, tailnet_id=device, heartbeat_at=now))
 
 
 def _next(rng: random.Random, one: Machine) -> Phase:
@@ -268,7 +249,7 @@ class History:
     async def launch(self, one: Machine) -> None:
         """As CloudSteps does it."""
         try:
-            kept = await self.life.keys.for_launch(one, TTL_S)
+            kept = await self.life.machine_keys.for_launch(one, TTL_S)
         except TailnetError:
             self.life.put(replace(one, phase=Phase.GONE))
             return
@@ -296,8 +277,8 @@ class History:
             elif one.phase is Phase.READY and self.rng.random() < 0.1:
                 self.agents.device_deleted(one.name)
         self.life.agents_speak()
-        await self.life.keys.tick()
-        await self.life.spares.tick()
+        await self.life.machine_keys.reconcile()
+        await self.life.spares.reconcile()
         self._check_spares()
         for one in self.life.journal.machines():
             young = (self.net.clock.now() - one.created_at).total_seconds() < TTL_S
@@ -327,8 +308,8 @@ class History:
         for _ in range(4):
             self.net.clock.t_s += 700.0
             self.life.agents_speak()
-            await self.life.keys.tick()
-            await self.life.spares.tick()
+            await self.life.machine_keys.reconcile()
+            await self.life.spares.reconcile()
         held = {self.agents.spare[one.name] for one in ready}
         assert len(held) == len(ready) and all(self.net.alive(secret) for secret in held)
         living = {key.id for key in self.net.keys.values() if key.valid and key.description.startswith("meshd spare")}
@@ -354,9 +335,9 @@ async def test_no_history_leaks_a_key_or_ends_one_that_is_needed(tmp_path: Path)
             history.life.put(replace(one, phase=Phase.GONE))
         for _ in range(4):
             history.net.clock.t_s += 700.0
-            await history.life.keys.tick()
+            await history.life.machine_keys.reconcile()
         living = [key.id for key in history.net.keys.values() if key.valid]
-        assert living == [] and history.life.keys.unused == 0, (seed, living)
+        assert living == [] and history.life.machine_keys.unused == 0, (seed, living)
         assert all(not key.reusable for key in history.net.keys.values())
         assert not list(history.directory.glob("tailscale-auth-key*")), seed
         history.life.journal.close()
@@ -372,34 +353,34 @@ async def test_a_mint_call_that_has_its_effect_late_leaks_nothing(tmp_path: Path
     one = history.life.put(machine(Phase.REQUESTED))
     history.net.control_down = True
     with pytest.raises(TailnetError):
-        await history.life.keys.for_launch(one, TTL_S)
+        await history.life.machine_keys.for_launch(one, TTL_S)
     history.net.control_down = False
     history.life.put(replace(one, phase=Phase.GONE))
-    await history.life.keys.tick()
-    assert history.life.keys.unused == 1, "it may still come"
+    await history.life.machine_keys.reconcile()
+    assert history.life.machine_keys.unused == 1, "it may still come"
     await history.net.mint_key(
         tags=TAGS, lifetime_s=3600, description=f"meshd launch {one.name}", reusable=False
     )  # fmt: skip
     other = await history.net.mint_key(tags=TAGS, lifetime_s=3600, description="somebody else's", reusable=False)
     history.net.clock.t_s += SETTLE_S
-    await history.life.keys.tick()
+    await history.life.machine_keys.reconcile()
     assert [key.id for key in history.net.keys.values() if key.valid] == [other.id]
-    assert history.life.keys.unused == 0
+    assert history.life.machine_keys.unused == 0
 
 
 async def test_a_key_that_cannot_be_ended_is_told_and_tried_until_it_has_ended_by_itself(tmp_path: Path) -> None:
     history = History(1, tmp_path)
     history.net.faults = False
     one = history.life.put(machine(Phase.REQUESTED, created_at=NOW))
-    kept = await history.life.keys.for_launch(one, TTL_S)
+    kept = await history.life.machine_keys.for_launch(one, TTL_S)
     history.life.put(replace(one, phase=Phase.GONE))
     history.net.control_down = True
     for _ in range(8):
         history.net.clock.t_s += 60
-        await history.life.keys.tick()
-    (problem,) = history.life.keys.problems()
+        await history.life.machine_keys.reconcile()
+    (problem,) = history.life.machine_keys.problems()
     assert kept.id in problem.text and "admin console" in problem.cure
     assert kept.secret.get_secret_value() not in problem.model_dump_json()
     history.net.clock.t_s += TTL_S + 1000
-    await history.life.keys.tick()
-    assert history.life.keys.unused == 0 and not list(history.life.keys.problems())
+    await history.life.machine_keys.reconcile()
+    assert history.life.machine_keys.unused == 0 and not list(history.life.machine_keys.problems())

@@ -89,23 +89,23 @@ class Both:
             self.judge()
 
     def judge(self) -> None:
-        auth = self.life.engine.active is not None
+        auth = self.life.controller.active is not None
         assert not (auth and self.munge.active), "two rotations at once"
         assert not self.net.violations
 
     # -- what people do -------------------------------------------------------------------------------------------
 
     async def ask_auth(self) -> None:
-        was = self.life.active_rotation()
+        was = self.life.active.current()
         if was is None:
-            await self.life.desk.rotate(RotateKeyRequest(), ROOT)
+            await self.life.service.rotate(RotateKeyRequest(), ROOT)
             return
         with pytest.raises(Refused, match=f"one rotation at a time: the {was.key} is being rotated since 20") as told:
-            await self.life.desk.rotate(RotateKeyRequest(), ROOT)
+            await self.life.service.rotate(RotateKeyRequest(), ROOT)
         assert f"{was.command} --status" in told.value.cure
 
     async def ask_munge(self) -> None:
-        was = self.life.active_rotation()
+        was = self.life.active.current()
         if was is None:
             await self.munge_desk.rotate(RotateMungeKeyRequest(), ROOT)
             return
@@ -122,9 +122,9 @@ class Both:
             await self.munge_desk.abort(AbortRotationRequest(), ROOT)
 
     async def end_auth(self) -> None:
-        active = self.life.engine.active
+        active = self.life.controller.active
         if active is not None and not why_not_abort(active):
-            await self.life.desk.abort(AbortRotationRequest(), ROOT)
+            await self.life.service.abort(AbortRotationRequest(), ROOT)
 
     def new_in_file(self) -> None:
         """A user mints a key and puts it into the file."""
@@ -161,8 +161,8 @@ async def live_through(both: Both, story: list[str]) -> None:
     # Nobody asks for anything any more: what waits for the munge key's rotation comes to its end after it.
     await both.end_munge("waive")
     await both.rounds(40)
-    assert both.life.active_rotation() is None
-    last = both.life.engine.last
+    assert both.life.active.current() is None
+    last = both.life.controller.last
     aborted = last is not None and last.stage is AuthKeyStage.ABORTED
     in_use = both.life.store.in_use()
     assert in_use is not None
@@ -193,22 +193,22 @@ async def test_a_key_in_the_file_waits_for_the_munge_key(tmp_path: Path) -> None
     await both.ask_munge()
     both.new_in_file()
     await both.rounds(3)
-    assert both.life.engine.last is None
-    (problem,) = both.life.occasion.problems()
+    assert both.life.controller.last is None
+    (problem,) = both.life.controller.problems()
     assert problem.severity == "info"
     assert "a new key was put into" in problem.text
     assert "waits: the munge key is being rotated since 2026-03-01" in problem.text
     assert "meshctl rotate-key --munge --status" in problem.cure
     await both.restart()
     await both.rounds(3)
-    assert both.life.engine.last is None, "a restart does not forget it"
+    assert both.life.controller.last is None, "a restart does not forget it"
     await both.end_munge("waive")
     await both.rounds(20)
     assert both.munge.current.stage is MungeStage.DONE
-    assert both.life.engine.last is not None and both.life.engine.last.stage is AuthKeyStage.DONE
+    assert both.life.controller.last is not None and both.life.controller.last.stage is AuthKeyStage.DONE
     in_use = both.life.store.in_use()
     assert in_use is not None and in_use.sha256 == sha(both.in_file)
-    assert not list(both.life.occasion.problems())
+    assert not list(both.life.controller.problems())
     await both.life.kill()
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from meshd.api.schema import CheckRow
 from meshd.codes import CheckName, ProblemCode
-from meshd.daemon.auth_key.current_key import current_key
+from meshd.daemon.auth_key.ports import current_key
 from meshd.daemon.reporting import Check, fail, ok, warn
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot, TailnetView

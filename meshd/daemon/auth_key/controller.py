@@ -7,20 +7,24 @@ restart it goes on from the journal.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable
 from datetime import datetime
 from secrets import token_hex
 
 import structlog
 
+from meshd.api.schema import ProblemView
+from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.handshakes import HandshakePrimer
 from meshd.daemon.auth_key.steps import StepContext, carry_out, store_on
+from meshd.daemon.auth_key.triggers import Due, RotationTriggers
+from meshd.daemon.controller import Controller
 from meshd.errors import StoreError, TailnetError
-from meshd.runtime.clock import Clock, sleep_until
+from meshd.runtime.clock import Clock
 from meshd.store.auth_rotations import AuthRotations
 from meshd.tailnet.keystore import KeptKey
 from meshd.tailnet.rotation import SETTLED, AuthKeyRotation, KeyOrigin, NodeStage, abort, begin, waive
-from meshd.tailnet.rotation_fleet import AuthKeyFleet
 from meshd.tailnet.rotation_settle import settle
 from meshd.tailnet.rotation_steps import (
     STORE_PARALLEL,
@@ -41,42 +45,45 @@ KEEP_AGAIN_S = 60.0
 log = structlog.get_logger(__name__)
 
 
-class AuthKeyController:
+class AuthKeyController(Controller):
     """See the module.
 
     Args:
-        log_of: the journal's part.
-        means: what steps work with.
-        fleet: what is known now.
+        rotations: the journal's records.
+        active: tells whether a rotation, of either key, is active.
+        context: what the steps work with.
+        fleet: what is known of the machines.
+        triggers: tell when a rotation is due.
+        primer: begins sessions with nodes that have logged in anew.
         clock: time.
-        occasion: called when no rotation is under way: may begin one.
-        look: reads the tailnet anew: a node's new key is waited for.
-        greetings: greets who has logged in anew.
     """
+
+    name = "auth key"
 
     def __init__(
         self,
-        log_of: AuthRotations,
-        means: StepContext,
-        fleet: Callable[[], AuthKeyFleet],
+        rotations: AuthRotations,
+        active: ActiveRotations,
+        context: StepContext,
+        fleet: Fleet,
+        triggers: RotationTriggers,
+        primer: HandshakePrimer,
         clock: Clock,
-        *,
-        occasion: Callable[[], None],
-        look: Callable[[], Awaitable[None]],
-        greetings: HandshakePrimer,
     ) -> None:
-        self._log = log_of
-        self._means = means
+        super().__init__(clock)
+        self._log = rotations
+        self._any_active = active
+        self._context = context
+        self._store = context.ports.store
         self._fleet = fleet
-        self._clock = clock
-        self._occasion = occasion
-        self._look = look
-        self._greetings = greetings
+        self._triggers = triggers
+        self._primer = primer
         self._looking: asyncio.Task[None] | None = None
         self._busy: dict[RotationStep, asyncio.Task[None]] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._asked_s: dict[str, float] = {}
-        self._awake = asyncio.Event()
+        self._put_off: Due | None = None
+        """A rotation that is due and waits until the active one of the munge key has ended."""
         self._waited_for: frozenset[str] = frozenset()
         self._tidied = ""
         self.problem = ""
@@ -91,21 +98,17 @@ class AuthKeyController:
         """The rotation under way."""
         return self.last if self.last is not None and not self.last.ended else None
 
-    def wake(self) -> None:
-        """Look again soon."""
-        self._awake.set()
-
-    def heard(self, machine: str) -> None:
-        """An agent spoke. One that is waited for is served at once."""
+    def agent_spoke(self, machine: str) -> None:
+        """Start the next pass now if the rotation waits for this machine."""
         if machine in self._waited_for:
-            self._awake.set()
+            self.wake()
 
     def tailnet_changed(self) -> None:
-        """A new node key that is waited for is looked for at once."""
-        if self._greetings.expected:
-            self._awake.set()
+        """Start the next pass now if the rotation waits for a new node key."""
+        if self._primer.expected:
+            self.wake()
 
-    # -- what people, files and calendars ask for -----------------------------------------------------------------
+    # -- what people, the key file and the calendar ask for -------------------------------------------------------
 
     def start(
         self,
@@ -134,10 +137,10 @@ class AuthKeyController:
             TailnetError: the keys cannot be kept.
         """
         assert self.active is None
-        now, in_use = self._clock.now(), self._means.store.in_use()
+        now, in_use = self._clock.now(), self._store.in_use()
         rotation_id = f"{now:%Y%m%d-%H%M%S}-{token_hex(2)}"
         if new is not None:
-            self._means.store.keep(rotation_id, "new", new)
+            self._store.keep(rotation_id, "new", new)
         rotation = begin(
             rotation_id, source, now, by=by, reason=reason, old=in_use.ref() if in_use else None,
             new=new.ref() if new else None, reauth=reauth, compromised=compromised, leaked_at=leaked_at,
@@ -165,31 +168,13 @@ class AuthKeyController:
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Look and act for ever."""
-        try:
-            while True:
-                self.tick()
-                await sleep_until(self._awake, ACTIVE_S if self.active else IDLE_S, self._clock)
-                self._awake.clear()
-        finally:
-            await self.aclose()
-
-    async def aclose(self) -> None:
-        """End what is under way; the journal knows what was not finished."""
-        tasks = [*self._busy.values(), *self._keeping.values(), *([self._looking] if self._looking else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._greetings.aclose()
-
-    def tick(self) -> None:
-        """Look, decide, begin. Nothing is begun that is not in the journal."""
+    async def reconcile(self) -> float:
+        """Look, decide, begin steps. A step begins only after the journal has it. See Controller."""
         try:
             if self.active is None:
                 self._tidy()
                 self._keep_nodes()
-                self._occasion()
+                self._begin_if_due()
             if self.active is not None:
                 self._go_on(self.active)
             self.problem = ""
@@ -197,24 +182,41 @@ class AuthKeyController:
             if self.problem != str(error):
                 log.error("rotation_stopped", reason=str(error))
             self.problem = str(error)
+        return ACTIVE_S if self.active else IDLE_S
+
+    async def aclose(self) -> None:
+        """Cancel the steps. The journal knows what was not finished."""
+        tasks = [*self._busy.values(), *self._keeping.values(), *([self._looking] if self._looking else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._primer.aclose()
+
+    def _begin_if_due(self) -> None:
+        due, other = self._triggers.due(self.last), self._any_active.current()
+        if due is not None and other is None:
+            self.start(due.source, by="meshd", reason=due.reason, new=due.new)
+        elif due is not None and other is not None and (self._put_off is None or self._put_off.reason != due.reason):
+            log.info("rotation_put_off", reason=due.reason, active_rotation=other.text)
+        self._put_off = due if other is not None else None
 
     def _tidy(self) -> None:
         """Once after a rotation has ended, also when a crash came between."""
         if self.last is None or self.last.id == self._tidied:
             return
-        self._means.store.forget(self.last.id)
-        self._greetings.forget()
+        self._store.forget(self.last.id)
+        self._primer.forget()
         self._tidied, self._waited_for = self.last.id, frozenset()
         log.info("rotation_ended", rotation=self.last.id, stage=self.last.stage.value, why=self.last.taken_back)
 
     def _go_on(self, rotation: AuthKeyRotation) -> None:
-        fleet, now = self._fleet(), self._clock.now()
-        self._greetings.look(fleet)
+        fleet, now = self._fleet.now(), self._clock.now()
+        self._primer.look(fleet)
         rotation = self._put(settle(rotation, fleet, now, self._busy), now)
         for step in next_steps(rotation, fleet, now, self._busy):
             rotation = self._put(begun(rotation, step, fleet, now), now)
             if step.action is RotationAction.REAUTH:
-                self._greetings.expect(step.machine, fleet.nodes[step.machine].node_key)
+                self._primer.expect(step.machine, fleet.nodes[step.machine].node_key)
             self._busy[step] = asyncio.create_task(self._carry_out(step), name=f"rotation {step.action}")
         if any(node.stage is NodeStage.REAUTHENTICATED for node in rotation.nodes.values()) and not self._looking:
             self._looking = asyncio.create_task(self._look_again(), name="rotation look")
@@ -222,7 +224,7 @@ class AuthKeyController:
 
     async def _look_again(self) -> None:
         try:
-            await self._look()
+            await self._context.tailnet.look()
         finally:
             self._looking = None
 
@@ -246,7 +248,7 @@ class AuthKeyController:
 
     async def _safely(self, rotation: AuthKeyRotation, step: RotationStep) -> StepOutcome:
         try:
-            return await carry_out(self._means, rotation, step)
+            return await carry_out(self._context, rotation, step)
         except Exception as error:  # a fault of our own in one step must not end the others
             log.exception("rotation_step_broke", step=step.action.value)
             return StepOutcome(StepVerdict.AGAIN, f"a fault inside meshd: {type(error).__name__}")
@@ -254,14 +256,18 @@ class AuthKeyController:
     def _put(self, rotation: AuthKeyRotation, now: datetime) -> AuthKeyRotation:
         return rotation if rotation is self._log.last() else self._log.put(rotation, now)
 
+    def problems(self) -> Iterable[ProblemView]:
+        """What is wrong with the key and its rotation. See Controller."""
+        return self._triggers.problems(self.last, self.problem, self._put_off, self._any_active)
+
     # -- between rotations ----------------------------------------------------------------------------------------
 
     def _keep_nodes(self) -> None:
         """Nodes that keep another key than the one in use are given it: who was waived, or lost its file, returns."""
-        key = self._means.store.in_use()
+        key = self._store.in_use()
         if key is None:
             return
-        now_s, nodes = self._clock.monotonic_s(), self._fleet().nodes
+        now_s, nodes = self._clock.monotonic_s(), self._fleet.now().nodes
         self._asked_s = {machine: asked_s for machine, asked_s in self._asked_s.items() if machine in nodes}
         for machine, seen in nodes.items():
             asked_s = self._asked_s.get(machine)
@@ -275,7 +281,7 @@ class AuthKeyController:
 
     async def _keep(self, machine: str, key: KeptKey) -> None:
         try:
-            outcome = await store_on(self._means, machine, key)
+            outcome = await store_on(self._context, machine, key)
             if outcome.verdict is not StepVerdict.DONE:
                 log.warning("auth_key_not_kept", machine=machine, reason=outcome.reason)
         except StoreError as error:

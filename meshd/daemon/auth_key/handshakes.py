@@ -1,16 +1,17 @@
-"""Begins the WireGuard sessions with a node that has logged in anew, from the side of those who learn its new key.
+"""Begins the WireGuard sessions with a node that has logged in anew, from the side of the peers that learn its new key.
 
 Facts (wireguard-go device/send.go, tailscale 1.102, measured): a handshake initiation that meets a side which does not
 know the sender's new node key, or does not use its own yet, is dropped without a word, and its sender sends no other
 for 5 s (RekeyTimeout), whatever it has to send. The other side is not held back by that: the first initiation of the
-one that is last to know the new key is never lost. The node greets for itself after its login; its peers do it here.
+one that is last to know the new key is never lost. So after a login both sides prime the session: each sends a packet
+when it knows the new key. The node does it by itself; its peers are made to do it here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -19,26 +20,34 @@ from meshd.errors import TailnetError
 from meshd.runtime.clock import Clock
 from meshd.tailnet.rotation_fleet import AuthKeyFleet
 
-GREET_AFTER_S: Final = 0.25
+PRIME_AFTER_S: Final = 0.25
 """The node may still be about to put its new node key to use: a packet that comes too early is lost."""
-GREETINGS: Final = 6
-PEER_GREETS_S: Final = 15.0
+PRIME_TRIES: Final = 6
+PEER_PRIMES_S: Final = 15.0
 """An agent waits up to 5 s for its own tailscaled to know the new key."""
 
 log = structlog.get_logger(__name__)
 
 
+class PrimesSessions(Protocol):
+    """The head's tailscaled; see LocalApi."""
+
+    async def prime_session(self, ip: str) -> None:
+        """Begin a WireGuard session with a peer. Raises TailnetError when the peer does not answer."""
+        ...
+
+
 class HandshakePrimer:
-    """Who logs in anew, and who greets it. In memory: what a crash forgets costs one pause of 5 s.
+    """Primes the sessions with nodes that log in anew. In memory: what a crash forgets costs one pause of 5 s.
 
     Args:
-        greet: see LocalApi.greet.
+        tailnet: the head's tailscaled.
         agents: asks nodes.
         clock: time.
     """
 
-    def __init__(self, greet: Callable[[str], Awaitable[object]], agents: Asks, clock: Clock) -> None:
-        self._greet = greet
+    def __init__(self, tailnet: PrimesSessions, agents: Asks, clock: Clock) -> None:
+        self._tailnet = tailnet
         self._agents = agents
         self._clock = clock
         self._keys_before: dict[str, str] = {}
@@ -46,22 +55,23 @@ class HandshakePrimer:
 
     @property
     def expected(self) -> bool:
-        """Some node's new key has not been seen yet."""
+        """The head has not seen some node's new key yet."""
         return bool(self._keys_before)
 
     def expect(self, machine: str, node_key: str) -> None:
-        """A node is about to log in anew; `node_key` is the one that it has until then, "" when not known."""
+        """A node is about to log in anew. `node_key` is its present one, "" when not known."""
         if node_key:
             self._keys_before[machine] = node_key
 
     def forget(self) -> None:
-        """No login is under way any more."""
+        """Forget the logins: the rotation has ended."""
         self._keys_before.clear()
 
     def look(self, fleet: AuthKeyFleet) -> None:
-        """Greet those whose new key the head's tailscaled knows now, and have the nodes of their jobs do the same.
+        """Prime the sessions with nodes whose new key the head's tailscaled knows now.
 
-        Other nodes do not talk with it, or make a session when they begin to.
+        The nodes that share a job with such a node do the same. Other nodes have no session to lose: they begin one
+        with their first packet.
         """
         for machine, before in list(self._keys_before.items()):
             seen = fleet.nodes.get(machine)
@@ -82,25 +92,25 @@ class HandshakePrimer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="greeting")
+        task = asyncio.create_task(work, name="prime session")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _from_head(self, machine: str, address: str) -> None:
-        await self._clock.sleep(GREET_AFTER_S)
+        await self._clock.sleep(PRIME_AFTER_S)
         why = ""
-        for _ in range(GREETINGS):
+        for _ in range(PRIME_TRIES):
             try:
-                await self._greet(address)
+                await self._tailnet.prime_session(address)
             except TailnetError as error:
                 why = str(error)
             else:
-                log.info("node_greeted", machine=machine)
+                log.info("session_primed", machine=machine)
                 return
-        log.info("node_not_greeted", machine=machine, reason=why)
+        log.info("session_not_primed", machine=machine, reason=why)
 
     async def _from_node(self, peer: str, machine: str, address: str, node_key: str) -> None:
         args = {"address": address, "node_key": node_key}
-        result = await self._agents.ask(peer, "greet", args, PEER_GREETS_S, first=True)
+        result = await self._agents.ask(peer, "greet", args, PEER_PRIMES_S, first=True)
         if result is None or not result.ok or not result.data.get("answered"):
-            log.info("node_not_greeted", machine=machine, by=peer, reason=result.detail if result else "no answer")
+            log.info("session_not_primed", machine=machine, by=peer, reason=result.detail if result else "no answer")

@@ -9,7 +9,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -18,17 +18,22 @@ import structlog
 
 from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode
+from meshd.daemon.auth_key.ports import KeyPorts
+from meshd.daemon.controller import Controller
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.reporting import problem
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine
 from meshd.runtime.clock import Clock
+from meshd.store.auth_rotations import AuthRotations
 from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet import machine_keys as m
 from meshd.tailnet import spare_keys as s
-from meshd.tailnet.admin import KeyApi
-from meshd.tailnet.keys import Minter
-from meshd.tailnet.keystore import KeptKey, KeyStore
+from meshd.tailnet.keys import KeyFile, Minter
+from meshd.tailnet.keystore import KeptKey
+from meshd.tailnet.link import TailnetLink
+from meshd.tailnet.rotation import logs_in
+from meshd.tailnet.rotation_fleet import device_tags
 
 LOOK_S: Final = 2.0
 TOLD_AFTER: Final = 3
@@ -37,40 +42,39 @@ TOLD_AFTER: Final = 3
 log = structlog.get_logger(__name__)
 
 
-class MachineKeys:
+class MachineKeys(Controller):
     """See the module.
 
     Args:
-        open_keys: the journal's part.
-        store: keeps the secrets.
-        api: the control server's API; None without a credential.
-        minter: mints; None without a credential.
-        tags: that new keys shall have.
-        logging_in: whether a machine is told to log in anew with the key of this purpose just now.
-        records: the machines.
+        open_keys: the journal's records of these keys.
+        ports: mint, keep and revoke keys.
+        rotations: tell which machines log in anew.
+        machine_store: the machines.
+        tailnet: the head's view of their devices.
         clock: time.
     """
+
+    name = "machine keys"
 
     def __init__(
         self,
         open_keys: OpenKeys,
-        store: KeyStore,
-        api: KeyApi | None,
-        minter: Minter | None,
-        *,
-        tags: Callable[[], Awaitable[tuple[str, ...]]],
-        logging_in: Callable[[str, str], bool],
+        ports: KeyPorts,
+        rotations: AuthRotations,
         machine_store: MachineStore,
+        tailnet: TailnetLink,
         clock: Clock,
     ) -> None:
+        super().__init__(clock)
         self._open = open_keys
-        self._store = store
-        self._api = api
-        self._minter = minter
-        self._tags = tags
-        self._logging_in = logging_in
+        self._ports = ports
+        self._store = ports.store
+        self._api = ports.api
+        self._minter = ports.minter
+        self._rotations = rotations
         self._machine_store = machine_store
-        self._clock = clock
+        self._tailnet = tailnet
+        self._tags_of_key: dict[str, tuple[str, ...]] = {}
         self._forgotten: set[str] = set()
         self.problem = ""
 
@@ -160,7 +164,7 @@ class MachineKeys:
             return kept
         if self._minter is None:
             raise TailnetError("there is no credential for the tailnet's API any more: no key can be minted")
-        tags = await self._tags()
+        tags = await self._tags(self._minter)
         now = self._clock.now()
         given = s.given_lately(self.spares_of(machine), now) if purpose in s.PURPOSES else ()
         key = self._open.put(m.ask(machine, purpose, now, lifetime_s, before, device=device, given=given))
@@ -172,16 +176,23 @@ class MachineKeys:
         self._open.put(m.minted(key, kept.id, kept.expires, kept.sha256))
         return kept
 
+    async def _tags(self, minter: Minter) -> tuple[str, ...]:
+        """The tags of the reusable key, if there is one, so that a machine has the same rights with either key."""
+        if self._ports.chosen_tags:
+            return self._ports.chosen_tags
+        fleet = device_tags(self._machine_store.journal.machines(), self._tailnet.current)
+        kept = self._store.in_use() or _in_file(self._ports.file)
+        if kept is None or (not kept.tags and not kept.id):
+            return fleet or minter.tags
+        if not kept.tags and kept.id not in self._tags_of_key and self._api is not None:
+            record = await self._api.get_key(kept.id)
+            self._tags_of_key[kept.id] = record.tags if record is not None else ()
+        return kept.tags or self._tags_of_key.get(kept.id) or fleet or minter.tags
+
     # -- their end ------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Look and end for ever."""
-        while True:
-            await self.tick()
-            await self._clock.sleep(LOOK_S)
-
-    async def tick(self) -> None:
-        """End what is not needed any more, one after the other."""
+    async def reconcile(self) -> float:
+        """End the keys that are not needed any more, one after the other. See Controller."""
         try:
             for listed in self._open.all():
                 key = self._open.find(listed.machine, listed.purpose)  # it may have changed while others were ended
@@ -192,6 +203,7 @@ class MachineKeys:
             if self.problem != str(error):
                 log.error("machine_keys_stopped", reason=str(error))
             self.problem = str(error)
+        return LOOK_S
 
     async def _look_at(self, key: m.MachineKey) -> None:
         machine, now = self._machine_store.journal.machine(key.machine), self._clock.now()
@@ -200,7 +212,7 @@ class MachineKeys:
             spares = self.spares_of(key.machine)
             needed, why = s.secret_needed(key, machine, spares), s.why_end(key, machine, spares)
         else:
-            logging_in = self._logging_in(key.machine, key.purpose)
+            logging_in = logs_in(self._rotations.last(), key.machine, key.purpose)
             needed = m.secret_needed(key, phase, logging_in=logging_in)
             why = m.why_end(key, phase, logging_in=logging_in)
         if not needed and key.name not in self._forgotten:
@@ -253,3 +265,11 @@ class MachineKeys:
                     f"console (description: {key.description})",
                     machine=key.machine,
                 )  # fmt: skip
+
+
+def _in_file(file: KeyFile) -> KeptKey | None:
+    """The key in the user's file. Where the key is needed, others report that it cannot be read."""
+    try:
+        return file.read()
+    except TailnetError:
+        return None

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.controller import AuthKeyController
-from meshd.daemon.auth_key.triggers import RotationTriggers
+from meshd.daemon.auth_key.fleet import Fleet
+from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.model.ids import slot_order
 from meshd.model.words import counted
 from meshd.runtime.clock import Clock
-from meshd.tailnet.keys import KeyFile
-from meshd.tailnet.keystore import KeptKey, KeyStore
+from meshd.tailnet.keystore import KeptKey
 from meshd.tailnet.rotation import SETTLED, AuthKeyRotation, KeyOrigin, KeyRef, NodeStage, RotationNode, why_not_abort
 from meshd.tailnet.rotation_fleet import AuthKeyFleet, SeenNode
 from meshd.tailnet.rotation_settle import holds_up
@@ -24,46 +22,29 @@ class AuthKeyService:
     """See meshd.api.endpoints for what each method promises.
 
     Args:
-        engine: drives rotations.
-        occasion: knows the file's key.
-        store: keeps the key in use.
-        file: the user's.
-        mints: the settings say that meshd mints the keys.
-        can_mint: there is an API credential.
-        shared_key_wanted: some machines join with a reusable key.
-        fleet: what is known now.
+        controller: carries rotations out.
+        ports: have the key in use, the user's file, and the API.
+        fleet: what is known of the machines.
         active: tells whether a rotation, of either key, is active.
         clock: time.
     """
 
     def __init__(
-        self,
-        engine: AuthKeyController,
-        occasion: RotationTriggers,
-        store: KeyStore,
-        file: KeyFile,
-        *,
-        mints: bool,
-        can_mint: bool,
-        shared_key_wanted: bool,
-        fleet: Callable[[], AuthKeyFleet],
-        active: ActiveRotations,
-        clock: Clock,
+        self, controller: AuthKeyController, ports: KeyPorts, fleet: Fleet, active: ActiveRotations, clock: Clock
     ) -> None:
-        self._engine = engine
-        self._occasion = occasion
-        self._store = store
-        self._file = file
-        self._mints = mints
-        self._can_mint = can_mint
-        self._shared_key_wanted = shared_key_wanted
+        self._controller = controller
+        self._store = ports.store
+        self._file = ports.file
+        self._mints = ports.mints
+        self._can_mint = ports.minter is not None
+        self._shared_key_wanted = ports.modes.shared_key_wanted
         self._fleet = fleet
         self._active = active
         self._clock = clock
 
     async def rotation(self) -> s.RotationView:
         """The rotation under way, or the last one."""
-        return self._view(self._engine.last)
+        return self._view(self._controller.last)
 
     async def rotate(self, request: s.RotateKeyRequest, actor: Actor) -> s.RotationView:
         """Begin one, unless `dry_run`."""
@@ -82,7 +63,7 @@ class AuthKeyService:
             view = self._view(None)
             return view.model_copy(update={"steps": self._steps(request, source, in_use), "source": source.value})
         return self._view(
-            self._engine.start(
+            self._controller.start(
                 source, by=str(actor.user), reason="the key is compromised" if request.compromised else "asked for",
                 new=new, reauth=request.reauth, compromised=request.compromised, leaked_at=request.leaked_at,
             )
@@ -97,7 +78,7 @@ class AuthKeyService:
             raise Refused(
                 f"the rotation cannot be taken back: {why}", "let it end, then rotate once more if the new key is bad"
             )
-        return self._view(self._engine.abort(str(actor.user)))
+        return self._view(self._controller.abort(str(actor.user)))
 
     async def waive(self, request: s.WaiveRequest, actor: Actor) -> s.RotationView:
         """Do not wait for a node. Waiving twice is no error."""
@@ -107,14 +88,14 @@ class AuthKeyService:
             name = next((m for m, n in active.nodes.items() if request.machine in {m, n.slot}), "")
         if not name:
             raise Unknown(f"the rotation does not wait for {request.machine}", "see `meshctl rotate-key --status`")
-        return self._view(self._engine.waive(name, str(actor.user)) if _open(active.nodes[name]) else active)
+        return self._view(self._controller.waive(name, str(actor.user)) if _open(active.nodes[name]) else active)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _active_rotation(self) -> AuthKeyRotation:
-        if self._engine.active is None:
+        if self._controller.active is None:
             raise Refused("no rotation is under way", "`meshctl rotate-key` begins one")
-        return self._engine.active
+        return self._controller.active
 
     def _nothing_shared(self, request: s.RotateKeyRequest) -> KeyOrigin:
         """No key is shared: spares can be exchanged, and logins made anew."""
@@ -124,7 +105,7 @@ class AuthKeyService:
                 "credential to mint others",
                 "give it one (docs/tailnet.md, Let meshd mint keys)",
             )
-        spares = any(node.spare_at is not None for node in self._fleet().nodes.values())
+        spares = any(node.spare_at is not None for node in self._fleet.now().nodes.values())
         if request.reauth or request.compromised or spares:
             return KeyOrigin.NONE
         raise Refused(
@@ -135,7 +116,7 @@ class AuthKeyService:
 
     def _source(self, in_use: KeptKey | None) -> tuple[KeyOrigin, KeptKey | None]:
         """Where the new key comes from: a file with another key than the one in use, else the API."""
-        found = None if self._mints else self._occasion.in_file()
+        found = None if self._mints else self._file.find()
         if found is not None and in_use is not None and found.sha256 != in_use.sha256:
             stale = found.sha256 == in_use.file_sha256 and self._can_mint
             if not stale:
@@ -149,7 +130,7 @@ class AuthKeyService:
         )
 
     def _steps(self, request: s.RotateKeyRequest, source: KeyOrigin, in_use: KeptKey | None) -> list[str]:
-        fleet, old = self._fleet(), (in_use.id or in_use.sha256[:12]) if in_use else "none"
+        fleet, old = self._fleet.now(), (in_use.id or in_use.sha256[:12]) if in_use else "none"
         nodes = sorted(fleet.nodes.values(), key=lambda node: slot_order(node.slot))
         own = [node.slot for node in nodes if node.own_key]
         spare = [node.slot for node in nodes if node.own_key and node.spare_at is not None]
@@ -187,7 +168,7 @@ class AuthKeyService:
 
     def _view(self, rotation: AuthKeyRotation | None) -> s.RotationView:
         in_use = self._store.in_use()
-        fleet = self._fleet()
+        fleet = self._fleet.now()
         base = s.RotationView(
             at=self._clock.now(), in_use=_key(in_use.ref()) if in_use else None,
             own_key_nodes=sorted((node.slot for node in fleet.nodes.values() if node.own_key), key=slot_order),

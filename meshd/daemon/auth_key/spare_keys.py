@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -19,6 +19,7 @@ import structlog
 from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode
 from meshd.daemon.auth_key.machine_keys import MachineKeys
+from meshd.daemon.controller import Controller
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import Asks
 from meshd.daemon.reporting import problem
@@ -26,7 +27,10 @@ from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine
 from meshd.runtime.clock import Clock
 from meshd.runtime.pauses import growing_pause_s
+from meshd.store.auth_rotations import AuthRotations
 from meshd.tailnet import spare_keys as s
+from meshd.tailnet.rotation import AuthKeyStage
+from meshd.tailnet.rotation_fleet import reachable
 
 LOOK_S: Final = 2.0
 GIVE_TIMEOUT_S: Final = 30.0
@@ -51,34 +55,35 @@ class _Pause:
         self.until_s = now_s + growing_pause_s(self.tries, RETRY_FIRST_S, RETRY_MAX_S)
 
 
-class SpareKeys:
+class SpareKeys(Controller):
     """See the module.
 
     Args:
         keys: mints and ends them.
         agents: asks nodes.
-        records: the machines.
+        machine_store: the machines.
+        rotations: spares that are older than the last one that succeeded are exchanged.
         clock: time.
-        reachable: whether a machine's agent speaks with the head.
-        rotated_at: spares that were asked for before then are to be exchanged; None while there was no rotation.
+        silent_s: an agent that has not spoken for this long cannot be reached.
     """
+
+    name = "spare keys"
 
     def __init__(
         self,
         keys: MachineKeys,
         agents: Asks,
         machine_store: MachineStore,
+        rotations: AuthRotations,
         clock: Clock,
-        *,
-        reachable: Callable[[Machine], bool],
-        rotated_at: Callable[[], datetime | None],
+        silent_s: float,
     ) -> None:
+        super().__init__(clock)
         self._keys = keys
         self._agents = agents
         self._machine_store = machine_store
-        self._clock = clock
-        self._reachable = reachable
-        self._rotated_at = rotated_at
+        self._rotations = rotations
+        self._silent_s = silent_s
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._api: _Pause | None = None
         self._nodes: dict[str, _Pause] = {}
@@ -138,30 +143,35 @@ class SpareKeys:
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Look and give for ever."""
-        while True:
-            await self.tick()
-            await self._clock.sleep(LOOK_S)
-
-    async def tick(self) -> None:
-        """Serve each machine that is due, one after the other, while the API answers."""
+    async def reconcile(self) -> float:
+        """Serve each machine that is due, one after the other, while the API answers. See Controller."""
         machines = self._machine_store.journal.machines()
         self._forget({machine.name for machine in machines})
         try:
             for machine in machines:
                 if self._api is not None and self._clock.monotonic_s() < self._api.until_s:
-                    return
+                    return LOOK_S
                 if s.may_hold(machine):
                     await self._serve(machine)
         except (StoreError, TailnetError) as error:
             self._api = self._api or _Pause("")
             self._api.again(str(error), self._clock.monotonic_s())
             log.warning("spare_key_not_minted", reason=str(error), tries=self._api.tries)
+        return LOOK_S
+
+    def _rotated_at(self) -> datetime | None:
+        """When the keys were rotated last. A rotation that is active or was taken back does not count.
+
+        An active one exchanges the spares itself, at its own pace.
+        """
+        last = self._rotations.last()
+        return last.started_at if last is not None and last.stage is AuthKeyStage.DONE else None
 
     async def _serve(self, machine: Machine) -> None:
         pause, since = self._nodes.get(machine.name), self._rotated_at()
-        if (pause is not None and self._clock.monotonic_s() < pause.until_s) or not self._reachable(machine):
+        if pause is not None and self._clock.monotonic_s() < pause.until_s:
+            return
+        if not reachable(machine, self._clock.now(), self._silent_s):
             return
         if self._want(machine, since) is None:
             self._nodes.pop(machine.name, None)

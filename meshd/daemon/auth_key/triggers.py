@@ -1,24 +1,23 @@
-"""When a rotation begins by itself, and what people are told of a key that comes to its end."""
+"""When a rotation begins by itself, and the problems of a key that ends soon."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-import structlog
-
 from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode
 from meshd.daemon.active_rotation import ActiveRotations
-from meshd.daemon.auth_key.controller import AuthKeyController
+from meshd.daemon.auth_key.ports import KeyPorts
+from meshd.daemon.observe.source import Readable
 from meshd.daemon.reporting import problem
-from meshd.errors import TailnetError
+from meshd.model.observed import Fresh
 from meshd.model.words import ending
 from meshd.runtime.clock import Clock
-from meshd.tailnet.keys import KeyFile, Minter
-from meshd.tailnet.keystore import KeptKey, KeyStore
+from meshd.tailnet.admin import AuthKey
+from meshd.tailnet.keystore import KeptKey
 from meshd.tailnet.rotation import AuthKeyRotation, AuthKeyStage, KeyOrigin
 
 URGENT: Final = timedelta(days=3)
@@ -26,8 +25,6 @@ AGAIN_AFTER: Final = timedelta(hours=1)
 """After a rotation that was taken back, the next one that begins by itself."""
 HOLD_LONG_S: Final = 86400.0
 """A rotation that holds for longer than this is a problem that somebody must look at."""
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,57 +45,31 @@ class RotationTriggers:
     """Looks whether a rotation is due.
 
     Args:
-        store: keeps the key in use.
-        file: the user's key.
-        minter: mints keys; None without an API credential.
-        mints: meshd is told to mint the keys: the file is not looked at.
+        ports: have the key in use, the user's file, and the API.
+        key_record: the source of the API's record of the key in use; for its end, where the store does not know it.
         ahead: how long before its end a key is replaced.
-        expires: the end of the key in use as the API tells it, when the store does not know it.
-        engine: begins rotations.
-        active: tells whether a rotation, of either key, is active: the next one waits for its end.
         clock: time.
     """
 
-    def __init__(
-        self,
-        store: KeyStore,
-        file: KeyFile,
-        minter: Minter | None,
-        *,
-        mints: bool,
-        ahead: timedelta,
-        expires: Callable[[], datetime | None],
-        engine: Callable[[], AuthKeyController],
-        active: ActiveRotations,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._file = file
-        self._minter = minter
-        self._mints = mints
+    def __init__(self, ports: KeyPorts, key_record: Readable[AuthKey | None], ahead: timedelta, clock: Clock) -> None:
+        self._store = ports.store
+        self._file = ports.file
+        self._minter = ports.minter
+        self._mints = ports.mints
+        self._key_record = key_record
         self._ahead = ahead
-        self._expires = expires
-        self._engine = engine
-        self._active = active
         self._clock = clock
-        self._file_problem = ""
-        self._put_off = ""
 
-    def __call__(self) -> None:
-        """Begin a rotation when one is due and none is under way. Raises TailnetError or StoreError."""
-        due, other = self._due(), self._active.current()
-        put_off = due.reason if due is not None and other is not None else ""
-        if put_off and put_off != self._put_off:
-            log.info("rotation_put_off", reason=put_off, active_rotation=other.text if other else "")
-        self._put_off = put_off
-        if due is not None and other is None:
-            self._engine().start(due.source, by="meshd", reason=due.reason, new=due.new)
+    def due(self, last: AuthKeyRotation | None) -> Due | None:
+        """The rotation that should begin now, if no other one is active. Raises TailnetError.
 
-    def _due(self) -> Due | None:
-        last, in_use = self._engine().last, self._store.in_use()
+        Args:
+            last: the newest rotation, which has ended.
+        """
+        in_use = self._store.in_use()
         if in_use is None:
             return None
-        found = None if self._mints else self.new_in_file(last)
+        found = None if self._mints else self._new_in_file(last)
         if found is not None:
             return Due(KeyOrigin.FILE, f"a new key was put into {self._file.name}", found)
         aborted_at = last.ended_at if last is not None and last.stage is AuthKeyStage.ABORTED else None
@@ -107,21 +78,9 @@ class RotationTriggers:
         reason = self._why_mint(in_use)
         return Due(KeyOrigin.MINTED, reason) if reason else None
 
-    def in_file(self) -> KeptKey | None:
-        """The key of the file; None when there is none or it cannot be read, which `problems` tells."""
-        try:
-            found = self._file.read()
-        except TailnetError as error:
-            if self._file_problem != str(error):
-                log.warning("auth_key_file_not_read", reason=str(error))
-            self._file_problem = str(error)
-            return None
-        self._file_problem = ""
-        return found
-
-    def new_in_file(self, last: AuthKeyRotation | None) -> KeptKey | None:
-        """A key in the file that was not looked at yet."""
-        in_use, found = self._store.in_use(), self.in_file()
+    def _new_in_file(self, last: AuthKeyRotation | None) -> KeptKey | None:
+        """A key in the file that no rotation has tried yet."""
+        in_use, found = self._store.in_use(), self._file.find()
         if found is None or in_use is None or found.sha256 in {in_use.sha256, in_use.file_sha256}:
             return None
         tried = last is not None and last.new is not None and last.new.sha256 == found.sha256
@@ -134,41 +93,44 @@ class RotationTriggers:
             return "mint_auth_key is set"
         if self._mints and set(in_use.tags) != set(self._minter.tags):
             return f"[tailnet] tags is now {', '.join(self._minter.tags)}"
-        end = in_use.expires or self._expires()
+        end = self._end(in_use)
         if end is not None and end - self._ahead <= self._clock.now():
             return f"the key ends on {end:%Y-%m-%d}"
         return ""
 
-    def problems(self) -> Iterable[ProblemView]:
-        """What is not as it should be with keys and their rotation."""
-        engine, now, in_use = self._engine(), self._clock.now(), self._store.in_use()
-        if engine.problem:
-            yield problem(
-                ProblemCode.AUTH_KEY_ROTATION_STUCK,
-                "error",
-                f"the rotation of the auth key stands still: {engine.problem}",
-                "check the disk",
-            )
-        if self._file_problem and not self._mints:
-            yield problem(
-                ProblemCode.AUTH_KEY_FILE_UNREADABLE,
-                "warning",
-                self._file_problem,
-                "the key in use stays in use while it works",
-            )
-        last = engine.last
+    def _end(self, in_use: KeptKey) -> datetime | None:
+        """When the key in use ends; None when that is not known."""
+        record = self._key_record.current
+        known = record.value.expires if isinstance(record, Fresh) and record.value is not None else None
+        return in_use.expires or known
+
+    def problems(
+        self, last: AuthKeyRotation | None, stuck: str, put_off: Due | None, active: ActiveRotations
+    ) -> Iterable[ProblemView]:
+        """What is wrong with the key and its rotation.
+
+        Args:
+            last: the newest rotation.
+            stuck: why the controller cannot go on; "" when it can.
+            put_off: a rotation that is due and waits for the end of another one.
+            active: tells which one that is.
+        """
+        now, in_use = self._clock.now(), self._store.in_use()
+        if stuck:
+            text = f"the rotation of the auth key stands still: {stuck}"
+            yield problem(ProblemCode.AUTH_KEY_ROTATION_STUCK, "error", text, "check the disk")
+        if self._file.problem and not self._mints:
+            cure = "the key in use stays in use while it works"
+            yield problem(ProblemCode.AUTH_KEY_FILE_UNREADABLE, "warning", self._file.problem, cure)
         if last is not None:
             yield from _of_rotation(last, now, in_use)
-        if self._put_off and (other := self._active.current()) is not None:
-            text = f"the auth key shall be rotated ({self._put_off}), and waits: {other.text}"
-            yield problem(
-                ProblemCode.AUTH_KEY_ROTATION_WAITS,
-                "info",
-                text,
-                f"it begins by itself after that; `{other.command} --status` tells more",
-            )
-        end = (in_use.expires or self._expires()) if in_use else None
-        if in_use is not None and end is not None and end - self._ahead <= now and engine.active is None:
+        if put_off is not None and (other := active.current()) is not None:
+            text = f"the auth key shall be rotated ({put_off.reason}), and waits: {other.text}"
+            cure = f"it begins by itself after that; `{other.command} --status` tells more"
+            yield problem(ProblemCode.AUTH_KEY_ROTATION_WAITS, "info", text, cure)
+        end = self._end(in_use) if in_use else None
+        idle = last is None or last.ended
+        if in_use is not None and end is not None and end - self._ahead <= now and idle:
             yield self._ending(in_use, end, now)
 
     def _ending(self, in_use: KeptKey, end: datetime, now: datetime) -> ProblemView:

@@ -88,7 +88,7 @@ class NodeService:
         slurm_version: Callable[[], str],
         nodes: NodeSteps,
         ends_itself: Callable[[str], bool],
-        heard: Callable[[str], None] = lambda _: None,
+        agent_spoke: Callable[[str], None] = lambda _: None,
         watch: JoinTokenWatch | None = None,
         renewer: NodeTokenController | None = None,
         reports: NodeReports | None = None,
@@ -108,7 +108,7 @@ class NodeService:
         self._slurm_version = slurm_version
         self._nodes = nodes
         self._ends_itself = ends_itself
-        self._heard = heard
+        self._agent_spoke = agent_spoke
         self._reports = reports or NodeReports()
 
     async def whois(self, ip: str) -> TailnetPeer | None:
@@ -305,7 +305,7 @@ class NodeService:
         self._reports.heard(record, report.heartbeat, self._machine_store.now())
         ended = self._agents.settle(machine, report.results)
         self._rotator.heard(machine, report.model_copy(update={"results": tuple(ended)}))
-        self._heard(machine)
+        self._agent_spoke(machine)
         if record.facts is not None:
             self._agents.offer_roster(machine, report.roster_version, self._machine_store.clock.monotonic_s())
         return await self._agents.poll(machine, (), hold_s)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from meshd.daemon.auth_key.current_key import dead_key
+from meshd.daemon.auth_key.ports import dead_key
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.poll_intervals import PollIntervals
 from meshd.daemon.observe.source import Source

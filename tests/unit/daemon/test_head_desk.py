@@ -71,7 +71,7 @@ class World(Small):
         self.dead_key = ""
         files = PriceFiles(directory / "prices")
         prices = Prices({}, files, self.clock, live=live_settings(), read_offers=nothing, tell=lambda _: None)
-        rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").desk
+        rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").service
         renewer = NodeTokenController(
             self.machine_store, MachineTokens(b"s" * 32), AgentQueues(), self.clock, live_settings()
         )

@@ -12,17 +12,13 @@ from typing import Any
 
 import pytest
 
-from meshd.daemon.auth_key.machine_keys import MachineKeys
-from meshd.daemon.auth_key.spare_keys import RETRY_MAX_S, TOLD_AFTER, SpareKeys
-from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.auth_key.spare_keys import RETRY_MAX_S, TOLD_AFTER
 from meshd.daemon.nodes.service import NodeService
 from meshd.model.machine import DEVICE_GONE, Machine, Phase
-from meshd.store.journal import Journal
-from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet import spare_keys as s
-from meshd.tailnet.keys import Minter
-from meshd.tailnet.keystore import KeyStore
-from tests.property.rotation_sim import TAGS, SimTailnet, sha
+from meshd.tailnet.rotation import AuthKeyStage, KeyOrigin, begin
+from tests.auth_key_room import TAGS, Room, key_ports
+from tests.property.rotation_sim import SimTailnet, sha
 from tests.property.test_machine_keys import Agents
 from tests.unit.worlds import machine
 
@@ -34,28 +30,20 @@ class House:
         self.directory = directory
         self.net = SimTailnet(rng=SimpleNamespace(randrange=lambda _: 1, random=lambda: 0.5), faults=False)  # type: ignore[arg-type]
         self.agents = Agents(self.net)
-        self.rotated_at: Any = None
         self.away: set[str] = set()
         self.begin()
 
     def begin(self) -> None:
         """A life of the daemon."""
-        self.journal = Journal(self.directory / "j.db")
-        self.machine_store = MachineStore(self.journal, self.net.clock, lambda: None)
-        self.store = KeyStore(self.directory)
+        room = Room(self.directory, key_ports(self.directory, self.net, self.net.clock), self.agents, self.net.clock)
+        self.journal, self.machine_store, self.rotations = room.journal, room.machine_store, room.rotations
+        self.keys, self.spares = room.machine_keys, room.spares
 
-        async def tags() -> tuple[str, ...]:
-            return TAGS
-
-        self.keys = MachineKeys(
-            OpenKeys(self.journal), self.store, self.net,  # type: ignore[arg-type]
-            Minter(self.net, tags=TAGS, cluster="lab", clock=self.net.clock),  # type: ignore[arg-type]
-            tags=tags, logging_in=lambda *_: False, machine_store=self.machine_store, clock=self.net.clock,
-        )  # fmt: skip
-        self.spares = SpareKeys(
-            self.keys, self.agents, self.machine_store, self.net.clock, reachable=lambda one: one.name not in self.away,
-            rotated_at=lambda: self.rotated_at,
-        )  # fmt: skip
+    def rotated(self) -> None:
+        """A rotation of the keys begins and has ended at once."""
+        now = self.net.clock.now()
+        rotation = begin(f"r{now:%H%M%S}", KeyOrigin.NONE, now, by="root", reason="asked for", old=None)
+        self.rotations.put(replace(rotation, stage=AuthKeyStage.DONE, ended_at=now), now)
 
     def add(self, phase: Phase = Phase.READY, index: int = 1, **changes: Any) -> Machine:
         one = machine(phase, index=index, **{"own_key": True, "tailnet_id": f"n-{index}", **changes})
@@ -77,8 +65,15 @@ class House:
     async def ticks(self, count: int = 1, step_s: float = 2.0) -> None:
         for _ in range(count):
             self.net.clock.t_s += step_s
-            await self.keys.tick()
-            await self.spares.tick()
+            self.agents_speak()
+            await self.keys.reconcile()
+            await self.spares.reconcile()
+
+    def agents_speak(self) -> None:
+        """Those that can be reached."""
+        for one in self.journal.machines():
+            if one.name not in self.away:
+                self.journal.note(replace(one, heartbeat_at=self.net.clock.now()))
 
 
 @pytest.fixture
@@ -150,7 +145,7 @@ async def test_one_that_was_used_while_the_device_stayed_is_the_last(house: Hous
     house.begin()
     await house.ticks(50)
     assert len(house.net.keys) == minted, "a restart forgets nothing"
-    house.rotated_at = house.net.clock.now()
+    house.rotated()
     house.net.clock.t_s += RETRY_MAX_S
     await house.ticks(3)
     assert house.holds(one) in house.living and not list(house.spares.problems()), "the cure works"
@@ -244,6 +239,7 @@ async def test_an_agent_that_does_not_answer_is_told_and_holds_up_no_other(house
 async def test_who_is_out_of_reach_is_given_its_own_when_it_returns(house: House) -> None:
     one = house.add()
     house.away = {one.name}
+    house.change(one, heartbeat_at=None)
     await house.ticks(5)
     assert not house.net.keys
     house.away = set()
@@ -256,9 +252,9 @@ async def test_a_name_that_is_used_anew_while_its_old_key_is_ended_keeps_the_new
 
     async def exchange() -> None:
         house.net.clock.t_s += 1
-        house.rotated_at = house.net.clock.now()
+        house.rotated()
         house.net.clock.t_s += 1
-        await house.spares.tick()
+        await house.spares.reconcile()
 
     one = house.add()
     await house.ticks()
@@ -271,7 +267,7 @@ async def test_a_name_that_is_used_anew_while_its_old_key_is_ended_keeps_the_new
         await revoke(key_id)
 
     house.net.revoke_key = slow  # type: ignore[method-assign]
-    ending = asyncio.create_task(house.keys.tick())
+    ending = asyncio.create_task(house.keys.reconcile())
     await asked.wait()
     house.net.revoke_key = revoke  # type: ignore[method-assign]
     await exchange()

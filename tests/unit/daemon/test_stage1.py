@@ -13,7 +13,8 @@ from pydantic import SecretStr
 from meshd.config import ClusterSettings, Settings
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key import problems
-from meshd.daemon.auth_key.wiring import AuthKeyParts, Sights, build
+from meshd.daemon.auth_key.ports import open_ports
+from meshd.daemon.auth_key.wiring import build
 from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.user_data import UserDataMaker
@@ -21,14 +22,16 @@ from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import Transient, Uncertain
 from meshd.model.machine import Machine, Phase
-from meshd.model.observed import Fresh, Unavailable
+from meshd.model.observed import Fresh
 from meshd.model.plan import AdoptOrphan, Launch
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
 from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.off_api import OffApi
+from tests.auth_key_room import NOT_READ, NoTailnet
 from tests.live import live_settings
+from tests.sources import Given
 from tests.unit.daemon.small import Cloud, HandClock
 from tests.unit.worlds import NOW, OFFER, instance, machine, tailnet
 
@@ -73,7 +76,7 @@ class Birth:
         (directory / "key").chmod(0o600)
         (directory / "token").write_text("tskey-api-x")
         spoil(directory / "token")
-        monkeypatch.setattr("meshd.daemon.auth_key.wiring.TailscaleAdmin", lambda *_, **__: self.api)
+        monkeypatch.setattr("meshd.daemon.auth_key.ports.TailscaleAdmin", lambda *_, **__: self.api)
         table: dict[str, Any] = {"auth_key_file": directory / "key"}
         if api:
             table["api_token_file"] = directory / "token"
@@ -82,25 +85,19 @@ class Birth:
         settings = Settings(cluster=ClusterSettings(name="lab", state_dir=directory), tailnet=table)  # type: ignore[arg-type]
         self.journal = Journal(directory / "j.db")
         self.machine_store = MachineStore(self.journal, self.clock, lambda: None)
-        dark = Unavailable("not read", NOW)
-
-        async def look() -> None:
-            return None
-
-        async def greet(_: str) -> None:
-            raise AssertionError("nobody logs in anew here")
-
         nothing: Any = SimpleNamespace()
         rotations = AuthRotations(self.journal)
-        self.auth: AuthKeyParts = build(
-            settings, self.clock, self.machine_store, AgentQueues(), nothing,
-            Sights(lambda: dark, lambda: dark, lambda: None, look, greet), rotations,
-            ActiveRotations(rotations, MungeRotations(self.journal)),
-            {"aws": False, "closed": True},
+        self.ports = open_ports(settings, self.clock, {"aws": False, "closed": True})
+        not_read: Any = Given(lambda: NOT_READ)
+        self.auth = build(
+            settings, self.ports, self.machine_store, rotations,
+            ActiveRotations(rotations, MungeRotations(self.journal)), AgentQueues(), nothing, NoTailnet(), not_read,
+            not_read, self.clock,
         )  # fmt: skip
         providers: Any = {"aws": self.cloud}
         self.stage1 = UserDataMaker(
-            live_settings(settings), self.auth.keys, self.auth.own_keys, self.auth.modes, MachineTokens(b"s" * 32),
+            live_settings(settings), self.ports.keys, self.auth.machine_keys, self.ports.modes,
+            MachineTokens(b"s" * 32),
             lambda: Fresh(tailnet(), NOW), providers,
         )  # fmt: skip
 
@@ -131,7 +128,7 @@ async def test_where_others_read_user_data_a_machine_gets_a_key_of_its_own(
     (how,) = birth.api.made
     assert (how["reusable"], how["ephemeral"], how["preauthorized"], how["tags"]) == (False, False, True, ("tag:gpu",))
     assert how["lifetime_s"] == 3600 + 600 and how["description"] == f"meshd launch {after.name}"
-    assert birth.auth.keys is not None and not birth.auth.desk._store.in_use(), "the shared key is not touched"
+    assert not birth.ports.store.in_use(), "the shared key is not touched"
 
 
 @pytest.mark.parametrize("fault", [Transient("try later", provider="aws"), Uncertain("cut off", provider="aws")])
@@ -150,12 +147,12 @@ async def test_a_create_call_that_is_repeated_says_the_same_also_after_a_restart
     assert after.phase is Phase.BOOTING
     assert again.cloud.launched[0].user_data == birth.cloud.launched[0].user_data
     assert again.api.made == []
-    await again.auth.own_keys.tick()
+    await again.auth.machine_keys.reconcile()
     assert not list(tmp_path.glob("tailscale-auth-key*own*")), "no call will be repeated any more"
-    assert again.auth.own_keys.unused == 1, "it is not used yet"
+    assert again.auth.machine_keys.unused == 1, "it is not used yet"
     again.journal.put(machine(Phase.CONFIGURING, created_at=NOW, own_key=True), "phase", "joined", NOW)
-    await again.auth.own_keys.tick()
-    assert again.auth.own_keys.unused == 0 and again.api.revoked == ["k1"]
+    await again.auth.machine_keys.reconcile()
+    assert again.auth.machine_keys.unused == 0 and again.api.revoked == ["k1"]
 
 
 async def test_without_a_credential_the_shared_key_is_used_and_told(
@@ -164,15 +161,15 @@ async def test_without_a_credential_the_shared_key_is_used_and_told(
     birth = Birth(tmp_path, monkeypatch, api=False)
     after = await birth.launch(birth.request())
     assert not after.own_key and SHARED in birth.cloud.launched[0].user_data
-    assert birth.auth.modes.exposed == ("aws",)
+    assert birth.ports.modes.exposed == ("aws",)
 
 
 async def test_a_key_for_each_machine_without_a_credential_rents_nothing_and_shares_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     birth = Birth(tmp_path, monkeypatch, api=False, mode="per_machine")
-    assert isinstance(birth.auth.api, OffApi)
-    (problem,) = problems.tailnet_api(birth.auth.api)
+    assert isinstance(birth.ports.api, OffApi)
+    (problem,) = problems.tailnet_api(birth.ports.api)
     assert problem.severity == "error" and 'key_mode = "per_machine" needs a credential' in problem.text
     after = await birth.launch(birth.request())
     assert birth.cloud.launched == [] and after.phase is not Phase.BOOTING
@@ -186,7 +183,7 @@ async def test_a_faulty_credential_for_the_tailnets_api_does_not_take_meshd_down
         path.unlink() if content is None else path.write_bytes(content)
 
     birth = Birth(tmp_path, monkeypatch, spoil=spoilt)
-    (problem,) = problems.tailnet_api(birth.auth.api)
+    (problem,) = problems.tailnet_api(birth.ports.api)
     assert str(tmp_path / "token") in problem.text and "`systemctl restart meshd`" in problem.cure
     await birth.launch(birth.request())
     assert birth.cloud.launched == [], "no machine gets the shared key because its own cannot be minted"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshd.errors import TailnetError
-from meshd.tailnet.localapi import BUS_MASK, GREET_S, LocalApi
+from meshd.tailnet.localapi import BUS_MASK, PRIME_S, LocalApi
 
 
 @pytest.fixture
@@ -91,11 +91,11 @@ async def test_a_silent_tailscaled(silent: Path) -> None:
     await api.aclose()
 
 
-async def test_a_greeting_is_over_soon(silent: Path) -> None:
-    """A node that is away must not hold up who greets it."""
+async def test_priming_a_session_is_over_soon(silent: Path) -> None:
+    """A node that is away must not hold up who primes it."""
     api = LocalApi(silent, timeout_s=60)
-    with pytest.raises(TailnetError, match=f"did not answer ping within {GREET_S:g} s"):
-        await api.greet("100.64.0.2")
+    with pytest.raises(TailnetError, match=f"did not answer ping within {PRIME_S:g} s"):
+        await api.prime_session("100.64.0.2")
     await api.aclose()
 
 

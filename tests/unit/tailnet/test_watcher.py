@@ -20,9 +20,8 @@ class Watching:
     def __init__(self, tailscaled: Any, poll_interval_s: float) -> None:
         self.api = LocalApi(tailscaled.socket, timeout_s=60)
         self.woken: list[float] = []
-        self.watcher = TailnetWatcher(
-            self.api, SystemClock(), lambda: self.woken.append(time.monotonic()), poll_interval_s=poll_interval_s
-        )
+        self.watcher = TailnetWatcher(self.api, SystemClock(), poll_interval_s=poll_interval_s)
+        self.watcher.on_change(lambda: self.woken.append(time.monotonic()))
         self.task = asyncio.create_task(self.watcher.run())
 
     @property
