@@ -1,4 +1,4 @@
-"""Who asks: the kernel tells the peer of a unix socket, the account database tells its groups."""
+"""Who asks, and whether they may write: from the peer credentials of the unix socket and the account database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_UID = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The process at the other end of the socket; uid -1 when the kernel does not tell."""
+    """The process at the other end of the socket; uid -1 when the kernel does not say."""
 
     uid: int
     gid: int
@@ -85,20 +85,20 @@ class SystemAccounts:
 
 
 def peer_of(sock: HasSockopt | None) -> Peer | None:
-    """The peer of a connected unix socket; None when the kernel does not tell."""
+    """The peer of a connected unix socket; None when the kernel does not say."""
     if sock is None:
         return None
     try:
         pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     except OSError:
         return None
-    # A uid of another user namespace arrives as the overflow uid, which is nobody's: it reads.
+    # A uid of another user namespace arrives as the overflow uid, nobody, which may only read.
     # The pid is 0 for a process of another pid namespace.
     return None if uid == _NO_UID else Peer(pid=pid, uid=uid, gid=gid)
 
 
 class Authorizer:
-    """Decides who may change things: root, the daemon's own user and the members of one group."""
+    """Says who may write: root, the daemon's own user and the members of one group."""
 
     def __init__(self, group: str, *, own_uid: int, accounts: Accounts | None = None) -> None:
         self.group = group
@@ -106,7 +106,7 @@ class Authorizer:
         self._accounts = accounts or SystemAccounts()
 
     def actor(self, peer: Peer | None) -> Actor:
-        """The peer with its right; may block on the account database."""
+        """The peer, its name and whether it may write. May block on the account database."""
         if peer is None:
             return UNKNOWN_ACTOR
         account = self._accounts.user(peer.uid)

@@ -52,7 +52,7 @@ class Unknown(ApiFault):
 
 
 class Refused(ApiFault):
-    """The request is well-formed, but the cluster's present state or limits do not allow it."""
+    """The request is well-formed, but the present state or limits of the cluster do not allow it."""
 
     status = 409
     kind = "refused"
@@ -66,7 +66,7 @@ class TooMany(ApiFault):
 
 
 class NotReady(ApiFault):
-    """meshd cannot answer yet, or no more: it starts or stops."""
+    """meshd cannot answer: it is starting or stopping."""
 
     status = 503
     kind = "not_ready"
@@ -86,7 +86,7 @@ _STATUS: tuple[tuple[type[errors.MeshdError], int, str, str], ...] = (
     (errors.SlurmError, 502, "slurm", "check `scontrol ping` and `systemctl status slurmctld`"),
     (errors.TailnetError, 502, "tailnet", "check `tailscale status` on the head"),
     (errors.MungeError, 502, "munge", "check `systemctl status munge` and `munge -n | unmunge`"),
-    (errors.CommandTimeout, 504, "too_slow", "try again; `meshctl doctor` tells which part is slow"),
+    (errors.CommandTimeout, 504, "too_slow", "try again; `meshctl doctor` shows which part is slow"),
     (errors.CommandNotFound, 500, "not_installed", "install it on the head"),
     (errors.CommandError, 502, "command", "run `meshctl doctor`"),
 )
@@ -98,12 +98,12 @@ _PROVIDER: dict[str, tuple[int, str]] = {
     "rate_limited": (503, "try again in a minute"),
     "auth_failed": (502, "check the provider's credential, then `meshctl doctor`"),
     "transient": (503, "try again"),
-    "uncertain": (503, "meshd finds out by itself whether it happened: see `meshctl events`"),
+    "uncertain": (503, "meshd finds out whether it happened: see `meshctl events`"),
 }
 
 
 def answer_to(error: errors.MeshdError) -> tuple[int, ErrorView]:
-    """The HTTP status and the document for an error that meshd raised on purpose."""
+    """The HTTP status and the document for an error that meshd raised."""
     if isinstance(error, ApiFault):
         return error.status, ErrorView(error=error.text, cure=error.cure, kind=error.kind)
     if isinstance(error, errors.ProviderError):
@@ -140,10 +140,10 @@ async def error_documents(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def _refuse_browsers(request: web.Request) -> None:
-    """A page in somebody's browser must not be able to speak through a proxy that was put before the socket."""
+    """If a proxy is put in front of the socket, web pages in a browser must not reach meshd through it."""
     for name in _BROWSER_HEADERS:
         if name in request.headers:
-            raise Denied(f"requests with a header {name} are refused", "use meshctl, or a client that is no browser")
+            raise Denied(f"requests with a header {name} are refused", "use meshctl, or a client other than a browser")
 
 
 def _answer(error: errors.MeshdError) -> web.Response:

@@ -1,4 +1,4 @@
-"""The socket file: taken over when nobody listens any more, never from a meshd that runs."""
+"""The socket file: taken over from a dead meshd, never from one that runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _somebody_listens(path: Path) -> bool:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of the socket file, None when there is none: tells whether it is still ours."""
+    """Device and inode of the socket file, None when there is none: shows whether it is still ours."""
     try:
         found = path.lstat()
     except OSError:

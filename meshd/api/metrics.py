@@ -1,4 +1,4 @@
-"""The metrics over TCP, for a Prometheus server that cannot read the unix socket."""
+"""The metrics over TCP, for a Prometheus server that cannot reach the unix socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 class MetricsServer:
-    """Serves one page that anybody may read who reaches the address, and nothing else. `start` and `stop` once each."""
+    """Serves the metrics, to everybody who reaches the address. `start` and `stop` once each."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         limits = ConnectionLimits(total=share(1 / 16, 64), each=8, burst=20, every_s=0.5, answer_s=60.0)
@@ -43,5 +43,5 @@ class MetricsServer:
         return bound
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         await self._runner.cleanup()

@@ -29,15 +29,15 @@ BODY_MAX_B = 64 * 1024
 BODY_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 60.0
 BURST = 30
-"""So many calls of one machine are answered at once. A join with its first commands takes about ten."""
+"""How many calls of one machine are answered at once. A join with its first commands makes about ten."""
 CALL_EVERY_S = 0.5
-"""Then one in so many seconds: faster ones wait for their turn."""
+"""Seconds between further calls: faster ones wait for their turn."""
 QUEUE_MAX_S = 20.0
-"""A call whose turn is further away is refused."""
+"""A call that would wait longer is refused."""
 TROUBLE_MAX_B = 4096
 TROUBLE_BURST = 5
 TROUBLE_EVERY_S = 15.0
-"""A machine's reports of what keeps it from joining."""
+"""Limits on a machine's reports of what keeps it from joining."""
 RETRY = "the agent tries again by itself"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -45,7 +45,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def node_limits(poll_hold_s: float) -> ConnectionLimits:
-    """Of the node API. An agent holds one connection, and opens another when that breaks."""
+    """The limits of the node API. An agent holds one connection, and opens another when that breaks."""
     return ConnectionLimits(total=share(0.5, 32768), each=16, answer_s=CALL_TIMEOUT_S + poll_hold_s + 30.0)
 
 
@@ -53,7 +53,7 @@ class NodeApi:
     """The server.
 
     Args:
-        desk: the daemon's side.
+        handlers: the daemon's side.
         poll_hold_s: a poll is held this long at most.
         limits: of its connections; None: `node_limits`.
         clock: for tickets, for GET /v1/time, and for callers with wrong tokens.
@@ -61,13 +61,13 @@ class NodeApi:
 
     def __init__(
         self,
-        desk: NodeHandlers,
+        handlers: NodeHandlers,
         *,
         poll_hold_s: float,
         clock: Clock,
         limits: ConnectionLimits | None = None,
     ) -> None:
-        self._desk = desk
+        self._handlers = handlers
         self._hold_s = poll_hold_s
         self._clock = clock
         self._throttle = Throttle()
@@ -124,19 +124,19 @@ class NodeApi:
     async def _needs(self, request: web.Request) -> web.Response:
         joining = await self._ticket(request)
         machine = joining[0].machine if joining else (await self._node(request))[0].machine
-        return web.json_response((await self._desk.needs(machine)).to_wire())
+        return web.json_response((await self._handlers.needs(machine)).to_wire())
 
     async def _join(self, request: web.Request) -> web.Response:
         joining = await self._ticket(request)
         if joining is not None:
             ticket, peer = joining
             body = await self._body(request, JoinIn)
-            machine, answer = ticket.machine, await self._desk.join(ticket.machine, peer, body.facts.to_model())
+            machine, answer = ticket.machine, await self._handlers.join(ticket.machine, peer, body.facts.to_model())
         else:
             caller, peer = await self._node(request)
             body = await self._body(request, JoinIn)
             machine = caller.machine
-            answer = await self._desk.rejoin(caller, peer, body.facts.to_model(), body.munge_key)
+            answer = await self._handlers.rejoin(caller, peer, body.facts.to_model(), body.munge_key)
         log.info("machine_joined", machine=machine, slot=answer.slot, address=peer.tailnet_ip, again=joining is None)
         return web.json_response(answer.to_wire())
 
@@ -146,61 +146,60 @@ class NodeApi:
         report = await self._body(request, TroubleIn, TROUBLE_MAX_B)
         if not self._reports.try_take(machine, self._clock.monotonic_s()):
             raise _NodeCallError(429, "this machine reports too often", f"wait {TROUBLE_EVERY_S:g} s", code="paced")
-        await self._desk.trouble(machine, report.stage, report.text)
+        await self._handlers.trouble(machine, report.stage, report.text)
         return web.json_response({})
 
     async def _munge(self, request: web.Request) -> web.Response:
         machine = await self._known(request)
         body = await self._body(request, MungeIn)
-        credential = await self._desk.munge_exchange(machine, body.credential)
+        credential = await self._handlers.munge_exchange(machine, body.credential)
         return web.json_response({"decoded": True, "credential": credential})
 
     async def _poll(self, request: web.Request) -> web.Response:
         machine = await self._known(request)
-        room_b = BODY_MAX_B + (LOGS_MAX_B if self._desk.expects_logs(machine) else 0)
+        room_b = BODY_MAX_B + (LOGS_MAX_B if self._handlers.expects_logs(machine) else 0)
         report = await self._body(request, PollIn, room_b)
         hold_s = self._hold_s if report.hold_s is None else min(report.hold_s, self._hold_s)
-        commands = await self._desk.poll(machine, report, hold_s)
+        commands = await self._handlers.poll(machine, report, hold_s)
         return web.json_response({"commands": [command.to_wire() for command in commands]})
 
     async def _ticket(self, request: web.Request) -> tuple[tokens.JoinTicket, TailnetPeer] | None:
-        """The ticket of a join token and the calling device, when it may join with it; None: it is no join token."""
+        """The ticket of a join token and the calling device, if that may join with it; None: it is no join token."""
         token = self._bearer(request)
-        ticket = await self._desk.machine_for_join(tokens.hash_token(token))
+        ticket = await self._handlers.machine_for_join(tokens.hash_token(token))
         if ticket is None or not tokens.verify(token, ticket.token_hash):
             return None
         if ticket.closed:
-            self._count_wrong(
-                request
-            )  # users of the machine can read it: their tries cost the head no more than guesses
+            # Users of the machine can read this token: their tries count as wrong guesses.
+            self._count_wrong(request)
         await self._turn(request, "join", ticket.machine)
         peer = await self._caller(request)
         try:
             tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
         except JoinRefused as error:
-            await self._desk.join_refused(ticket.machine, peer, error)
+            await self._handlers.join_refused(ticket.machine, peer, error)
             raise
-        await self._desk.check_device(ticket.machine, peer)
+        await self._handlers.check_device(ticket.machine, peer)
         return ticket, peer
 
     async def _node(self, request: web.Request) -> tuple[tokens.NodeCaller, TailnetPeer]:
-        """Whose node token it is, when the caller is that machine's device."""
-        found = await self._desk.machine_for_node(tokens.hash_token(self._bearer(request)))
+        """The machine of a node token and the calling device, if it is that machine's."""
+        found = await self._handlers.machine_for_node(tokens.hash_token(self._bearer(request)))
         if found is None:
             raise self._wrong_token(request)
         await self._turn(request, "node", found.machine)
         peer = await self._caller(request)
         if not found.device_id:
             tokens.check_hostname(found.machine, peer.hostname)
-            await self._desk.check_device(found.machine, peer)
+            await self._handlers.check_device(found.machine, peer)
         elif peer.id != found.device_id:
-            await self._desk.take_device(found.machine, peer)
+            await self._handlers.take_device(found.machine, peer)
         self._connections.trust(request)
-        await self._desk.proved(found)
+        await self._handlers.proved(found)
         return found, peer
 
     async def _known(self, request: web.Request) -> str:
-        """The machine of a node token, when the journal has its facts."""
+        """The machine of a node token, if the journal has its facts."""
         caller, _ = await self._node(request)
         if not caller.known:
             raise _NodeCallError(
@@ -210,7 +209,7 @@ class NodeApi:
         return caller.machine
 
     async def _caller(self, request: web.Request) -> TailnetPeer:
-        peer = await self._desk.whois(_address(request))
+        peer = await self._handlers.whois(_address(request))
         if peer is None:
             raise _NodeCallError(
                 403, "the tailnet does not know the caller", "only machines of the tailnet are served here",
@@ -225,7 +224,7 @@ class NodeApi:
         return token
 
     def _count_wrong(self, request: web.Request) -> None:
-        """Raises _NodeCallError when the address has come with too many tokens that open nothing."""
+        """Raise _NodeCallError when the address has sent too many wrong tokens."""
         address, now_s = _address(request), self._clock.monotonic_s()
         wait_s = self._throttle.wait_s(address, now_s)
         if wait_s > 0:
@@ -242,10 +241,10 @@ class NodeApi:
         )  # fmt: skip
 
     async def _turn(self, request: web.Request, use: str, machine: str) -> None:
-        """Wait until the machine may be answered again: one that calls without a pause gets no more than others.
+        """Wait for the machine's turn, so that one that calls without a pause gets no more than others.
 
-        Those who have its join token alone, which users of the machine may, have turns of their own, and so has who
-        calls from elsewhere: no one uses up the agent's.
+        A caller with only the join token, which users of the machine may read, has turns of its own. So has a caller
+        from another address. Neither uses up the agent's turns.
         """
         caller, now_s = (use, machine, _address(request)), self._clock.monotonic_s()
         if self._pace.wait_s(caller, now_s) > QUEUE_MAX_S:
@@ -257,7 +256,7 @@ class NodeApi:
         """The body, as a model.
 
         Raises:
-            _NodeCallError: it is larger than `max_b` bytes, or does not come within BODY_TIMEOUT_S.
+            _NodeCallError: it is larger than `max_b` bytes, or does not arrive within BODY_TIMEOUT_S.
         """
         too_large = _NodeCallError(413, f"the body is larger than {max_b} bytes", "send less at once")
         if (request.content_length or 0) > max_b:
@@ -275,7 +274,7 @@ class NodeApi:
 
     @web.middleware
     async def _boundary(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Every failure becomes an answer with reason and cure; none shows what was sent."""
+        """Answer every failure with reason and cure; no answer repeats what was sent."""
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S + self._hold_s):
                 return await handler(request)
@@ -300,7 +299,7 @@ class NodeApi:
 
 
 class _NodeCallError(MeshdError):
-    """An answer that is no."""
+    """A refused call: status, reason and cure of the answer."""
 
     def __init__(self, status: int, reason: str, cure: str, code: str = "") -> None:
         self.status = status

@@ -1,6 +1,6 @@
 """Commands on their way to node agents: one queue for each machine, in memory.
 
-A lost queue is no harm: the planner sees what is not as it should be and orders it again.
+A lost queue does no harm: the planner sees what is still to do and orders it again.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from meshd.api.node_schema import ResultIn, Verb, revealed
 
 REDELIVER_S = 2.0
 KEPT_OUTCOMES = 16
-"""Who orders something waits for it at once: only the last few are asked for once more."""
+"""Callers wait for a result at once: only the last few results are read later."""
 DETAIL_KEPT_CHARS = 1000
 PENDING_MAX = 64
-"""Commands without a result for one machine. A rotation's greetings are most of them."""
+"""Commands without a result for one machine. Most of them are `greet`, during a rotation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One order to an agent. Its arguments may hold keys, so they are in no repr."""
+    """One order to an agent. Its arguments may hold keys, so the repr leaves them out."""
 
     id: str
     verb: Verb
@@ -43,12 +43,12 @@ class _Pending:
 
 
 class CommandQueue:
-    """What one machine's agent is still to do.
+    """The commands that one machine's agent has not ended yet.
 
     A command is delivered again with each poll until a result with its id arrives. The agent carries out an id once.
 
     Args:
-        redeliver_s: a delivered command without a result is not given again sooner than this.
+        redeliver_s: a delivered command without a result is not delivered again before this.
     """
 
     def __init__(self, redeliver_s: float = REDELIVER_S) -> None:
@@ -60,17 +60,17 @@ class CommandQueue:
         self._turn = 0
 
     def put(self, verb: Verb, args: Mapping[str, Any] | None = None, *, first: bool = False) -> str:
-        """Order something; wakes a held poll. The same verb with the same arguments is pending once.
+        """Order something and wake a held poll. The same verb with the same arguments is pending once.
 
         A newer roster takes the place of an older one. When too much is pending, the oldest order ends without success.
 
         Args:
             verb: what.
             args: its arguments.
-            first: it goes before all that is not delivered yet.
+            first: deliver it before all others.
 
         Returns:
-            The command's id: the new one's, or that of the equal one which is pending.
+            The command's id, or that of an equal command that is pending.
         """
         args = dict(args or {})  # not deeper: all agents share one roster
         for pending in self._pending.values():
@@ -89,7 +89,7 @@ class CommandQueue:
         return command.id
 
     def settle(self, results: Iterable[ResultIn]) -> list[tuple[Command, ResultIn]]:
-        """Take results. Those of unknown ids (told twice, or from before a restart of the head) are passed over.
+        """Take results. Those with unknown ids (sent twice, or from before a restart of the head) are ignored.
 
         Returns:
             The commands that these results end, in their order.
@@ -113,13 +113,13 @@ class CommandQueue:
 
     @property
     def expects_logs(self) -> bool:
-        """A result that is larger than others may come with the next poll."""
+        """The next poll may bring a result that is larger than others."""
         return any(_is_large(one.command.verb) for one in self._pending.values())
 
     async def take(self, hold_s: float) -> list[Command]:
-        """What is to be delivered now; waits up to `hold_s` seconds for something.
+        """The commands to deliver now; waits up to `hold_s` seconds for one.
 
-        A newer call ends an older one with an empty list: only the newest poll has an agent behind it.
+        A newer call ends an older one with an empty list: only the newest poll is the agent's.
         """
         loop = asyncio.get_running_loop()
         self._turn += 1
@@ -142,10 +142,10 @@ class CommandQueue:
         return []
 
     def hasten(self) -> bool:
-        """End a held poll with nothing to do: an agent that is there comes again at once.
+        """End a held poll with no commands: a living agent polls again at once.
 
         Returns:
-            False when a delivered command has no result yet: the agent may be at work, and not come for that.
+            False when a delivered command has no result yet: the agent may be busy with it and not poll.
         """
         if any(one.delivered_at is not None for one in self._pending.values()):
             return False
@@ -154,7 +154,7 @@ class CommandQueue:
         return True
 
     async def result(self, command_id: str, timeout_s: float) -> ResultIn | None:
-        """Wait for a command's result; None when it did not come in time or the id is not known."""
+        """Wait for a command's result; None if it did not come in time or the id is unknown."""
         for result in self._outcomes:
             if result.id == command_id:
                 return result
@@ -175,11 +175,11 @@ class CommandQueue:
                 self._waiters.pop(command_id, None)
 
     def pending(self) -> tuple[Command, ...]:
-        """What has no result yet, oldest first."""
+        """The commands without a result, oldest first."""
         return tuple(one.command for one in self._pending.values())
 
     def drop(self, command_id: str) -> None:
-        """Do not deliver it any more. The agent may have carried it out already."""
+        """Stop delivering it. The agent may have carried it out already."""
         self._pending.pop(command_id, None)
 
     def _due(self, now: float) -> tuple[list[Command], float]:
@@ -194,7 +194,7 @@ class CommandQueue:
 
 
 def _narrowed(verb: Verb, result: ResultIn) -> ResultIn:
-    """The result with what its verb's model reads, and no more; one that cannot be read has failed."""
+    """The result with only the fields of its verb's model; one that cannot be read counts as failed."""
     data, wrong = node_results.read(verb, result.data)
     detail = result.detail[:DETAIL_KEPT_CHARS]
     if wrong and result.ok:

@@ -1,4 +1,4 @@
-"""What the node API asks of the daemon."""
+"""What the node API calls in the daemon."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from meshd.model.observed import TailnetPeer
 
 
 class NodeHandlers(Protocol):
-    """The daemon's side. Every call may come again: an answer may be lost on its way to the machine.
+    """The daemon's side. Every call may be repeated: an answer may be lost on its way to the machine.
 
     Any call may raise TailnetError, SlurmError, StoreError or MungeError: the agent is told to try again.
     """
 
     async def whois(self, ip: str) -> TailnetPeer | None:
-        """The tailnet device that has this address; None when the tailnet knows none.
+        """The tailnet device that has this address; None when there is none.
 
         Raises:
-            TailnetError: tailscaled cannot be asked: nobody is let in or out for that.
+            TailnetError: tailscaled does not answer. Nothing follows from that for any machine.
         """
         ...
 
     async def machine_for_join(self, token_hash: str) -> JoinTicket | None:
-        """The ticket with this hash; None when there is none, or its machine is no longer wanted."""
+        """The ticket with this hash; None when there is none, or its machine is leaving."""
         ...
 
     async def join_refused(self, machine: str, peer: TailnetPeer, error: JoinRefused) -> None:
-        """The machine's join token came from this device and was refused: remember what people must see."""
+        """This device sent the machine's join token and was refused: remember the reason for people."""
         ...
 
     async def check_device(self, machine: str, peer: TailnetPeer) -> None:
-        """Whether the device that calls with the machine's join token may be this machine's.
+        """Check that the device that sends the machine's join token may be this machine.
 
         Raises:
             JoinRefused: it is another machine's.
@@ -44,24 +44,24 @@ class NodeHandlers(Protocol):
         ...
 
     async def proved(self, caller: NodeCaller) -> None:
-        """The machine's own device came with its node token: its join token is closed for good."""
+        """The machine's own device used its node token: close its join token for good."""
         ...
 
     async def take_device(self, machine: str, peer: TailnetPeer) -> None:
-        """The machine's node token comes from another device than the one it joined with: take it, or refuse.
+        """The machine's node token comes from another device than the one it joined with: accept it, or refuse.
 
         Raises:
             JoinRefused: it is a copy of the machine, or the old device is still there.
-            NotNow: the tailnet cannot be read, or believed, now.
+            NotNow: the tailnet cannot be read now, or its answer is in doubt.
         """
         ...
 
     async def trouble(self, machine: str, stage: str, text: str) -> None:
-        """What keeps the machine from joining: it becomes the machine's problem, and nothing else follows from it."""
+        """What keeps the machine from joining. It becomes the machine's problem; nothing else follows."""
         ...
 
     async def needs(self, machine: str) -> Needs:
-        """What an image without Slurm must be given."""
+        """What an image without Slurm must get."""
         ...
 
     async def join(self, machine: str, peer: TailnetPeer, facts: NodeFacts) -> JoinAnswer:
@@ -77,7 +77,7 @@ class NodeHandlers(Protocol):
         ...
 
     async def rejoin(self, caller: NodeCaller, peer: TailnetPeer, facts: NodeFacts, munge_key: str) -> JoinAnswer:
-        """Accept a machine again that came with its node token: its agent lost its state, or the head its journal.
+        """Accept a machine again that shows its node token: its agent lost its state, or the head its journal.
 
         Args:
             caller: whose token it is; the device was checked.
@@ -91,21 +91,21 @@ class NodeHandlers(Protocol):
         ...
 
     async def machine_for_node(self, token_hash: str) -> NodeCaller | None:
-        """Whose node token has this hash; None when it is none's."""
+        """The machine whose node token has this hash; None when there is none."""
         ...
 
     async def munge_exchange(self, machine: str, credential: str) -> str:
         """Check the machine's credential and answer with one of the head's.
 
         Raises:
-            MungeError: the text goes to the agent: which kind of failure it is.
+            MungeError: its text goes to the agent.
         """
         ...
 
     async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
-        """Take heartbeat and results; what the agent shall do, at once or within `hold_s` seconds."""
+        """Take heartbeat and results; return the commands for the agent, at once or within `hold_s` seconds."""
         ...
 
     def expects_logs(self, machine: str) -> bool:
-        """The machine was asked for its logs: its next poll may be larger than others."""
+        """Whether the machine was asked for its logs: then its next poll may be larger than others."""
         ...

@@ -1,7 +1,7 @@
-"""What a node may say with the result of a command: one model for each verb. Nothing else of a result is kept.
+"""What a node may send as the result of a command: one model for each verb. The rest of a result is dropped.
 
-A result comes from a machine that may be in a stranger's hands. So each field has a length and a range, and what nobody
-reads is dropped where it comes in.
+A stranger may control the machine that sends a result. So each field has a length and a range, and fields that nothing
+reads are dropped on arrival.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from meshd.plaintext import plain_lines
 LOGS_MAX: Final = 8
 LOG_MAX_CHARS: Final = 64 * 1024
 LOGS_MAX_B: Final = 256 * 1024
-"""So much larger is the body of a poll that may bring logs."""
+"""How much larger the body of a poll with logs may be."""
 
 UNIX_MAX: Final = 4_102_444_800.0
 """The year 2100: no time of a machine is later."""
@@ -59,7 +59,7 @@ class KeyResult(_Result):
 
 
 class NodeTokenResult(_Result):
-    """`node_token`: the generation that the agent keeps; it is proved by the token's use alone."""
+    """`node_token`: the generation that the agent keeps; only the use of the token proves it."""
 
     generation: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
 
@@ -84,7 +84,7 @@ class SlurmdResult(_Result):
 
 
 class LogsResult(_Result):
-    """`collect_logs`: the last lines of each log, by its name; what is longer is cut at its beginning."""
+    """`collect_logs`: the last lines of each log, by its name; longer ones lose their beginning."""
 
     logs: Annotated[
         dict[Annotated[str, Field(max_length=80, pattern=r"^[0-9A-Za-z@._-]+$")], str], Field(max_length=LOGS_MAX)
@@ -113,14 +113,14 @@ RESULTS: Final[Mapping[str, type[_Result]]] = {
 
 
 def read(verb: str, data: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The part of a result that somebody reads.
+    """The fields of a result that its verb's model has.
 
     Args:
         verb: of the command.
         data: as the agent sent it.
 
     Returns:
-        The fields of the verb's model that were sent, and "" or which of them cannot be used.
+        The fields that were sent, and the names of those that cannot be used, or "".
     """
     try:
         return RESULTS.get(verb, _Result).model_validate(data).model_dump(exclude_unset=True, exclude_none=True), ""

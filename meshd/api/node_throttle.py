@@ -1,4 +1,4 @@
-"""PURE: how often one address may come with a token that is wrong."""
+"""PURE: how often one address may send a wrong token."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections import OrderedDict
 class Throttle:
     """Up to `burst` wrong tokens at once from an address, then one every `every_s` seconds.
 
-    All users of a node share its address. So only wrong tokens are counted and slowed down, and a right one changes
-    nothing: the agent of a node whose users guess is served, and the users gain nothing by its calls.
+    All users of a node share its address. So only wrong tokens count and wait, and a right one changes nothing: users
+    who guess cannot shut the agent out, and its calls do not help them.
 
     Args:
-        burst: wrong tokens that are let pass at once.
-        every_s: seconds in which one more is earned back.
-        addresses_max: as many addresses are remembered; the oldest go.
+        burst: wrong tokens that pass without a wait.
+        every_s: seconds until one more may pass.
+        addresses_max: how many addresses are remembered; the oldest are forgotten first.
     """
 
     def __init__(self, burst: int = 10, every_s: float = 6.0, addresses_max: int = 1024) -> None:
@@ -24,12 +24,12 @@ class Throttle:
         self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, address: str, now_s: float) -> float:
-        """Seconds that the address must wait; 0 when it may come."""
+        """Seconds that the address must wait; 0: it may send a token now."""
         spent = self._at(address, now_s)
         return max(0.0, (spent - self._burst + 1) * self._every_s) if spent > self._burst - 1 else 0.0
 
     def wrong(self, address: str, now_s: float) -> None:
-        """The address came with a wrong token."""
+        """Count a wrong token of this address."""
         self._spent[address] = (self._at(address, now_s) + 1, now_s)
         self._spent.move_to_end(address)
         while len(self._spent) > self._max:

@@ -49,7 +49,7 @@ class Routes:
                 add(path, self._page(endpoint))
 
     def close(self) -> None:
-        """Send those away who wait for events."""
+        """End the requests that wait for events."""
         self._closing.set()
 
     def _page(self, endpoint: Endpoint[Any, Any]) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -73,7 +73,7 @@ class Routes:
             return await self._handlers.call(endpoint, asked)
 
     async def _poll(self, endpoint: Endpoint[Any, Any], asked: Request, request: web.Request) -> Document:
-        """An answer that waits for something: one user may have a few of them, and a stop ends them all."""
+        """Answer a request that waits for something. One user may have a few of them, and a stop ends them all."""
         peer = peer_of(_socket(request))
         uid = peer.uid if peer else -1
         if self._polls[uid] >= POLLS_PER_USER:
@@ -99,7 +99,7 @@ class Routes:
             await asyncio.wait({closing, asked}, return_when=asyncio.FIRST_COMPLETED)
             if asked.done():
                 return asked.result()
-            raise NotReady("meshd stops", "try again in a few seconds")
+            raise NotReady("meshd is stopping", "try again in a few seconds")
         finally:
             closing.cancel()
             asked.cancel()
@@ -111,7 +111,7 @@ class Routes:
         )
 
     async def _actor(self, request: web.Request) -> Actor:
-        """Who asks. The account database may be a slow network service: no answer in time means nobody."""
+        """Who asks. If the account database does not answer in time, because it is a slow network service: nobody."""
         try:
             async with asyncio.timeout(ACCOUNTS_TIMEOUT_S):
                 return await asyncio.to_thread(self._authorizer.actor, peer_of(_socket(request)))
@@ -120,7 +120,7 @@ class Routes:
             return UNKNOWN_ACTOR
 
     async def _audited(self, endpoint: Endpoint[Any, Any], request: Request, actor: Actor) -> Document:
-        """Carry out a write that the caller may do, and log one line about it whatever comes of it."""
+        """Carry out a write if the caller may, and log one line about it in any case."""
         asked = request.model_dump(exclude={"schema_version"}, exclude_defaults=True, mode="json")
         line = log.bind(action=endpoint.name, uid=actor.uid, user=actor.user, pid=actor.pid, request=asked)
         if not actor.may_write:

@@ -1,4 +1,4 @@
-"""The API on a unix socket. Everybody on the machine may connect; what each may do is decided by who it is."""
+"""The API on a unix socket. Everybody on the machine may connect; what a caller may do depends on its user."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ log = structlog.get_logger(__name__)
 BODY_MAX_B = 64 * 1024
 SOCKET_MODE = 0o666
 EACH_USER = 64
-"""Connections of one user: half of them may wait for events."""
+"""Connections of one user; half of them may wait for events."""
 BURST = 100
-"""So many requests of one user are served at once."""
+"""How many requests of one user are served at once."""
 EVERY_S = 0.1
-"""Then one in so many seconds."""
+"""Seconds between further requests."""
 WAIT_MAX_S = 5.0
 _SHUTDOWN_TIMEOUT_S = 5.0
 
@@ -55,7 +55,7 @@ class HeadApiServer:
         """
         clear_stale(self._path)
         own_uid = os.getuid()
-        # Connections of root and of meshd's own user are not limited: they have to get through.
+        # Root and meshd's own user must always get through: no limits for them.
         limiter = ConnectionLimiter(
             "api", ConnectionLimits(total=share(1 / 8, 1024), each=EACH_USER), uid_of, free=frozenset({0, own_uid})
         )
@@ -76,7 +76,7 @@ class HeadApiServer:
         log.info("api_listens", socket=str(self._path), group=self._authorizer.group)
 
     async def stop(self) -> None:
-        """Take no new requests, let those finish that are under way, and take the socket file away if it is ours."""
+        """Take no new requests, let the present ones finish, and remove the socket file if it is ours."""
         if self._runner is None or self._routes is None:
             return
         self._routes.close()
@@ -87,7 +87,7 @@ class HeadApiServer:
 
 
 def paced(own_uid: int) -> Any:
-    """A middleware: who asks without a pause waits, so that everybody else is served. Root and meshd's user do not."""
+    """A middleware: who asks without a pause waits, so that others are served. Not for root and meshd's own user."""
     buckets = TokenBuckets(BURST, EVERY_S)
 
     @web.middleware
@@ -104,6 +104,6 @@ def paced(own_uid: int) -> Any:
 
 
 def uid_of(transport: asyncio.BaseTransport) -> int:
-    """The user at the other end; -1 when the kernel does not tell."""
+    """The user at the other end; -1 when the kernel does not say."""
     peer = peer_of(transport.get_extra_info("socket"))
     return peer.uid if peer else -1
