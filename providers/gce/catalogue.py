@@ -9,8 +9,8 @@ from meshd.provider_api import Offer
 from providers._prices import Price, Prices
 from providers._reads import ReadCache
 from providers.gce.client import Gce
+from providers.gce.offers import MachineType, by_zone, name_filter, price_of, to_offers, usable_types
 from providers.gce.settings import GceSettings
-from providers.gce.shapes import MachineType, by_zone, name_filter, price_of, to_offers, usable_types
 
 
 class Catalogue:

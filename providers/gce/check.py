@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import re
+
 from meshd.errors import AuthFailed
 from providers._permissions import Probe, lacking, must_lack_nothing
 from providers.gce.client import Gce
 from providers.gce.errors import GCE
 from providers.gce.mapping import cluster_filter
-from providers.gce.permissions import ACCELERATORS, STORIES, missing_in, needed
+from providers.gce.offers import name_filter
 from providers.gce.settings import GceSettings
-from providers.gce.shapes import name_filter
+
+ALWAYS = (
+    "compute.disks.create",
+    "compute.disks.setLabels",
+    "compute.instances.create",
+    "compute.instances.delete",
+    "compute.instances.get",
+    "compute.instances.list",
+    "compute.instances.setLabels",
+    "compute.instances.setMetadata",
+    "compute.machineTypes.list",
+    "compute.zoneOperations.get",
+)
+LIST_OPERATIONS = "compute.zoneOperations.list"
+"""Without it everything works, but nobody learns what ended a machine."""
+ACCELERATORS = "compute.acceleratorTypes.list"
+_REQUIRED = re.compile(r"Required '(compute\.[A-Za-z.]+)' permission")
+_PROJECT = re.compile(r"projects/([^/]+)/")
 
 
 class Check:
@@ -35,7 +54,7 @@ class Check:
             reads.append(Probe(ACCELERATORS, lambda: gce.accelerator_types("check")))
         missing = await lacking(reads, _named)
         wanted = needed(settings, gce.project)
-        granted = await gce.granted((*wanted, STORIES))
+        granted = await gce.granted((*wanted, LIST_OPERATIONS))
         if granted is not None:
             missing += set(wanted) - granted
         must_lack_nothing(GCE, missing, gce.who)
@@ -52,6 +71,28 @@ def _note(granted: frozenset[str] | None) -> str:
             "reads are allowed; whether machines may be made can be told once the Cloud Resource Manager API is "
             "switched on in the project"
         )
-    if STORIES not in granted:
-        return f"no permission is missing but {STORIES}, without which it cannot be told what ended a machine"
+    if LIST_OPERATIONS not in granted:
+        return f"no permission is missing but {LIST_OPERATIONS}, without which it cannot be told what ended a machine"
     return "no permission is missing"
+
+
+def needed(settings: GceSettings, project: str) -> tuple[str, ...]:
+    """What is needed in the project with these settings; what a shared network's own project grants is not in it."""
+    found = list(ALWAYS)
+    networks = (settings.network, *settings.subnetworks.values())
+    elsewhere = any(match[1] != project for path in networks if (match := _PROJECT.search(path)))
+    if not elsewhere:
+        found += ["compute.subnetworks.use"] + ["compute.subnetworks.useExternalIp"] * settings.public_ip
+    if settings.attached_gpus:
+        found.append(ACCELERATORS)
+    if settings.network_tags:
+        found.append("compute.instances.setTags")
+    if settings.machine_service_account:
+        found.append("compute.instances.setServiceAccount")
+    return tuple(sorted(found))
+
+
+def missing_in(text: str) -> str:
+    """The permission that a refusal names; "" when it is about something else, such as an API that is switched off."""
+    found = _REQUIRED.search(text)
+    return found[1] if found else ""

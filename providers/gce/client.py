@@ -14,9 +14,8 @@ from providers._reads import until_end
 from providers._settings import place_of, secret_of
 from providers._threads import Workers
 from providers.gce.errors import GCE, refusal_of_answer, to_error
-from providers.gce.keys import key_info
 from providers.gce.sdk import Sdk, installed, sdk_of_google
-from providers.gce.settings import GceSettings
+from providers.gce.settings import GceSettings, key_info
 
 T = TypeVar("T")
 R = TypeVar("R")

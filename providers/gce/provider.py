@@ -22,15 +22,16 @@ from providers._fresh import Freshness
 from providers._prices import Prices, shipped
 from providers._reads import all_of
 from providers._settings import parse
-from providers.gce.body import insert_body
 from providers.gce.catalogue import Catalogue
 from providers.gce.check import Check
 from providers.gce.client import Gce, Row
 from providers.gce.errors import GCE, NOT_READY, TAKEN, refusal_of_operation, to_error
 from providers.gce.mapping import (
-    Verdict,
+    AbsenceCause,
     cluster_filter,
+    explain_absence,
     gone,
+    insert_body,
     is_granted,
     is_ours,
     is_spot,
@@ -39,13 +40,12 @@ from providers.gce.mapping import (
     region_of,
     request_id,
     split_id,
-    story_of,
     to_id,
     to_instance,
     type_of,
 )
+from providers.gce.prices import NOTE, machine_rates, to_rate
 from providers.gce.settings import GceSettings
-from providers.gce.skus import NOTE, machine_rates, to_rate
 
 USER_DATA_MAX_B = 256 * 1024
 _OFF = frozenset({InstanceState.TERMINATING, InstanceState.STOPPED})
@@ -143,10 +143,10 @@ class GceProvider:
         """An insert that has ended well long ago, and no machine: it has been deleted since, or does not show yet."""
         accepted = self._accepted(request)
         try:
-            story = story_of(await self._gce.operations_on(request.offer.zone, request.token, "launch"))
+            absence = explain_absence(await self._gce.operations_on(request.offer.zone, request.token, "launch"))
         except ProviderError:
             return accepted
-        return gone(accepted.id, story) if story.verdict is Verdict.ENDED else accepted
+        return gone(accepted.id, absence) if absence.cause is AbsenceCause.ENDED else accepted
 
     def _accepted(self, request: LaunchRequest) -> Instance:
         offer = request.offer
@@ -188,11 +188,11 @@ class GceProvider:
     async def _missing(self, instance: Instance, error: NotFound) -> Instance:
         zone, name = split_id(instance.id, error.operation)
         try:
-            story = story_of(await self._gce.operations_on(zone, name, error.operation))
+            absence = explain_absence(await self._gce.operations_on(zone, name, error.operation))
         except ProviderError:
             raise self._fresh.judge(instance, error) from error
-        if story.verdict in (Verdict.ENDED, Verdict.NEVER_MADE):
-            return gone(instance.id, story)
+        if absence.cause in (AbsenceCause.ENDED, AbsenceCause.NEVER_MADE):
+            return gone(instance.id, absence)
         raise self._fresh.judge(instance, error) from error
 
     async def _with_cause(self, instance: Instance) -> Instance:

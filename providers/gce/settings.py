@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from meshd.errors import ConfigError, Fault
 from providers._settings import COMPASS, AdapterSettings, check_places
+
+_CURE = "put the JSON file into it that Google's console gives for a service account"
+_FIELDS = ("client_email", "private_key", "token_uri")
 
 GPU_TYPES = ("a2-*", "a3-*", "a4-*", "g2-*")
 ATTACHED = re.compile(r"(n1-[a-z0-9-]+)\+([a-z][a-z0-9-]*)x(\d{1,2})")
@@ -124,3 +129,25 @@ class GceSettings(AdapterSettings):
         if taken:
             raise ValueError(f"metadata: {', '.join(taken)} is meshd's own")
         return self
+
+
+def key_info(key: SecretStr, source: str = "[providers.gce]") -> dict[str, Any]:
+    """The key's fields.
+
+    Args:
+        key: the text.
+        source: the file that it is from.
+
+    Raises:
+        ConfigError: it is no service account's key. Nothing of it is in the text.
+    """
+    try:
+        info = json.loads(key.get_secret_value())
+    except ValueError:
+        info = None
+    if not isinstance(info, dict) or info.get("type") != "service_account":
+        raise ConfigError(source, [Fault("is not the JSON key of a service account", _CURE)])
+    missing = [name for name in _FIELDS if not info.get(name)]
+    if missing:
+        raise ConfigError(source, [Fault(f"{', '.join(missing)} is missing in the key", _CURE)])
+    return info

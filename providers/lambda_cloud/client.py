@@ -9,7 +9,7 @@ from providers._answers import in_doubt
 from providers._http import JsonHttp
 from providers._limits import shared_spacing
 from providers._settings import secret_of
-from providers.lambda_cloud.mapping import LAMBDA, to_error
+from providers.lambda_cloud.errors import LAMBDA, to_error
 from providers.lambda_cloud.settings import LambdaSettings
 
 PREFIX = "/api/v1"

@@ -7,27 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from fnmatch import fnmatchcase
 from typing import Any
 
-from meshd.errors import (
-    AuthFailed,
-    InvalidRequest,
-    NoCapacity,
-    NotFound,
-    ProviderError,
-    QuotaExceeded,
-    RateLimited,
-    Transient,
-    Uncertain,
-)
-from meshd.gpus import normalise
-from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
-from providers._answers import Answer
+from meshd.errors import InvalidRequest
+from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest
+from providers.lambda_cloud.errors import LAMBDA
 from providers.lambda_cloud.settings import LambdaSettings
 
-LAMBDA = ProviderName("lambda")
 CLUSTER_TAG = "meshd-cluster"
 MACHINE_TAG = "meshd-machine"
 
@@ -39,56 +25,7 @@ _STATES = {
     "terminated": InstanceState.GONE,
     "preempted": InstanceState.PREEMPTED,
 }
-_CODES: dict[str, type[ProviderError]] = {
-    "instance-operations/launch/insufficient-capacity": NoCapacity,
-    "instance-operations/launch/file-system-in-wrong-region": InvalidRequest,
-    "global/quota-exceeded": QuotaExceeded,
-    "global/invalid-parameters": InvalidRequest,
-    "global/duplicate": InvalidRequest,
-    "global/object-does-not-exist": NotFound,
-    "global/not-found": NotFound,
-    "global/invalid-api-key": AuthFailed,
-    "global/account-inactive": AuthFailed,
-    "global/invalid-address": AuthFailed,
-    "global/forbidden": AuthFailed,
-    "global/conflict": Transient,
-}
-_ARM_GPUS = ("gh200", "gb200", "gb300")  # each sits on one board with an ARM processor
-_DESCRIPTION = re.compile(r"\((\d+)\s*GB")
 _TAG_KEY = re.compile(r"[a-z][a-z0-9-:]+")
-
-
-def to_error(answer: Answer, *, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for an answer that is no success.
-
-    Args:
-        answer: what the cloud answered.
-        operation: the contract's name of the call.
-        changes: the call may have made or ended a machine.
-    """
-    detail = answer.body.get("error") if isinstance(answer.body, dict) else None
-    detail = detail if isinstance(detail, dict) else {}
-    code = str(detail.get("code", ""))
-    words = " ".join(str(detail[key]) for key in ("message", "suggestion") if detail.get(key))
-    said = f"{code}: {words}" if code else f"HTTP {answer.status} without an error code"
-    if answer.status == 429:
-        return RateLimited(
-            said, retry_after_s=answer.retry_after_s, provider=LAMBDA, operation=operation, vendor_text=answer.text
-        )
-    kind = _kind(answer.status, code, operation, changes)
-    return kind(said, provider=LAMBDA, operation=operation, vendor_text=said if code else answer.text)
-
-
-def _kind(status: int, code: str, operation: str, changes: bool) -> type[ProviderError]:
-    doubt: type[ProviderError] = Uncertain if changes else Transient
-    if status >= 500 or code.startswith("provider/") or not code or code in ("global/internal-error", "global/unknown"):
-        return AuthFailed if status in (401, 403) else doubt
-    kind = _CODES.get(code)
-    if kind is NotFound and operation == "launch":
-        return InvalidRequest  # something that the request names: the key, the image, the type
-    if kind is not None:
-        return kind
-    return {401: AuthFailed, 403: AuthFailed, 404: NotFound, 409: Transient}.get(status, InvalidRequest)
 
 
 def to_state(status: str) -> InstanceState:
@@ -136,50 +73,6 @@ def terminate_blocked(raw: Mapping[str, Any]) -> str:
     if action.get("available", True):
         return ""
     return str(action.get("reason_code") or action.get("reason_description") or "not available")
-
-
-def to_offers(types: Mapping[str, Any], settings: LambdaSettings, at: datetime) -> list[Offer]:
-    """The offers of GET /instance-types.
-
-    A type without room is offered, as not available, only in the regions that the settings name: Lambda does not tell
-    where else it exists.
-    """
-    offers: list[Offer] = []
-    for name, item in types.items():
-        if not any(fnmatchcase(name, pattern) for pattern in settings.instance_types):
-            continue
-        free = [str(region["name"]) for region in item.get("regions_with_capacity_available") or ()]
-        for region in settings.regions or free:
-            offers.append(_offer(item["instance_type"], region, region in free, at))
-    return offers
-
-
-def _offer(kind: Mapping[str, Any], region: str, free: bool, at: datetime) -> Offer:
-    specs = kind["specs"]
-    gpus = int(specs["gpus"])
-    words = str(kind.get("gpu_description") or kind.get("description") or "")
-    memory = _DESCRIPTION.search(words) or _DESCRIPTION.search(str(kind.get("description", "")))
-    return Offer(
-        provider=LAMBDA,
-        region=region,
-        zone="",
-        instance_type=str(kind["name"]),
-        gpu=_gpu(words, str(kind["name"])) if gpus else "",
-        gpus=gpus,
-        gpu_memory_gib=int(memory[1]) if memory and gpus else 0,
-        vcpus=int(specs["vcpus"]),
-        memory_mib=int(specs["memory_gib"]) * 1024,
-        usd_per_hour=int(kind["price_cents_per_hour"]) / 100,
-        arch="arm64" if _gpu(words, str(kind["name"])).startswith(_ARM_GPUS) else "x86_64",
-        available=free,
-        price_as_of=at,
-    )
-
-
-def _gpu(words: str, name: str) -> str:
-    """The description tells the form factor better than the type's name does, which may leave it out."""
-    from_words, from_name = normalise(words), normalise(name)
-    return from_name if from_name.startswith(f"{from_words}-") else from_words or from_name
 
 
 def launch_body(request: LaunchRequest, settings: LambdaSettings, ssh_key_name: str) -> dict[str, Any]:

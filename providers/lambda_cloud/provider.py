@@ -20,16 +20,9 @@ from providers._fresh import Freshness
 from providers._reads import ReadCache
 from providers._settings import parse
 from providers.lambda_cloud.client import LambdaApi
-from providers.lambda_cloud.mapping import (
-    LAMBDA,
-    is_ours,
-    launch_body,
-    only_key,
-    terminate_blocked,
-    to_instance,
-    to_offers,
-    to_state,
-)
+from providers.lambda_cloud.errors import LAMBDA
+from providers.lambda_cloud.mapping import is_ours, launch_body, only_key, terminate_blocked, to_instance, to_state
+from providers.lambda_cloud.offers import to_offers
 from providers.lambda_cloud.settings import LambdaSettings
 
 USER_DATA_MAX_B = 1_000_000

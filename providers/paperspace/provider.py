@@ -21,18 +21,10 @@ from meshd.provider_api import (
 from providers._fresh import Freshness
 from providers._reads import ReadCache, all_of
 from providers._settings import parse
-from providers.paperspace.catalogue import Catalogue, shipped
 from providers.paperspace.client import PaperspaceApi
 from providers.paperspace.errors import PAPERSPACE, NotNow, by_words
-from providers.paperspace.mapping import (
-    deletion,
-    failed_create,
-    is_ours,
-    launch_body,
-    to_instance,
-    why_gone,
-)
-from providers.paperspace.offers import candidates, wanted_template
+from providers.paperspace.mapping import deletion, failed_create, is_ours, launch_body, to_instance, why_gone
+from providers.paperspace.offers import Catalogue, candidates, shipped, wanted_template
 from providers.paperspace.scripts import StartupScripts
 from providers.paperspace.settings import PaperspaceSettings
 

@@ -11,7 +11,7 @@ from meshd.errors import ProviderError
 from providers._answers import Answer, in_doubt
 from providers._http import JsonHttp
 from providers._settings import secret_of
-from providers.runpod.mapping import RUNPOD, clean, to_error
+from providers.runpod.errors import RUNPOD, clean, to_error
 from providers.runpod.quota import shared_quota, wait_s
 from providers.runpod.settings import RunpodSettings
 

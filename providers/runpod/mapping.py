@@ -6,32 +6,21 @@ by the status. A create that finds no room is a plain 400, told apart only by it
 
 from __future__ import annotations
 
-import re
+import base64
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from meshd.errors import (
-    AuthFailed,
-    InvalidRequest,
-    NoCapacity,
-    NotFound,
-    ProviderError,
-    QuotaExceeded,
-    RateLimited,
-    Transient,
-    Uncertain,
-)
-from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, ProviderName
-from providers._answers import Answer
-from providers.runpod.command import start_command
+from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest
+from providers.runpod.errors import RUNPOD
 from providers.runpod.names import CLUSTER_TAG, MACHINE_TAG, SPOT_TAG, PodKind, kind_of, tag, tag_variable
 from providers.runpod.settings import RunpodSettings
 
-RUNPOD = ProviderName("runpod")
+SCRIPT = "/meshd-stage1"
+IMAGE_START = "/start.sh"
+
 ANYWHERE = "any"
 """The region of an offer whose data centre RunPod chooses."""
-RETIRED = "RunPod has retired this API: a newer release of meshd is needed"
 
 _STATES = {
     "PROVISIONING": InstanceState.BOOTING,
@@ -41,63 +30,6 @@ _STATES = {
     "ERROR": InstanceState.FAILED,
     "TERMINATED": InstanceState.GONE,
 }
-NO_CAPACITY_WORDS = re.compile(
-    r"no longer any instances|no instances|capacity|not available|unavailable|out of stock|could not be placed", re.I
-)
-_LIMITED = re.compile(r"\bpool\b|spend(ing)? limit|quota", re.I)
-_BY_STATUS: dict[int, type[ProviderError]] = {409: Transient, 408: Transient, 425: Transient}
-_SECRET_LOOKING = re.compile(r"[A-Za-z0-9+/=_-]{40,}")
-
-
-def clean(text: str) -> str:
-    """A vendor's text without long unbroken runs: a refusal may repeat the start command, which holds secrets."""
-    return _SECRET_LOOKING.sub("[...]", text)
-
-
-def to_error(answer: Answer, *, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for an answer that is no success.
-
-    Args:
-        answer: what the cloud answered.
-        operation: the contract's name of the call.
-        changes: the call may have made or ended a pod.
-    """
-    body = answer.body if isinstance(answer.body, dict) else {}
-    problem = body if body.get("detail") or body.get("title") else None
-    words = clean(_words(problem)) if problem else ""
-    vendor_text = words or clean(answer.text)
-    said = f"HTTP {answer.status}: {words or 'no problem document'}"
-    if answer.status == 429:
-        return RateLimited(
-            said, retry_after_s=answer.retry_after_s, provider=RUNPOD, operation=operation, vendor_text=vendor_text
-        )
-    if answer.status == 410:
-        return InvalidRequest(f"{RETIRED} ({said})", provider=RUNPOD, operation=operation, vendor_text=vendor_text)
-    kind = _kind(answer.status, words, operation, changes)
-    return kind(said, provider=RUNPOD, operation=operation, vendor_text=vendor_text)
-
-
-def _words(problem: Mapping[str, Any]) -> str:
-    errors = problem.get("errors")
-    more = [str(error) for error in errors] if isinstance(errors, list) else []
-    return " ".join([str(problem.get("detail") or problem.get("title")), *more])
-
-
-def _kind(status: int, words: str, operation: str, changes: bool) -> type[ProviderError]:
-    doubt: type[ProviderError] = Uncertain if changes else Transient
-    launch = operation == "launch"
-    if status in (401, 402, 403):
-        # 403 on create: "Your account cannot access the requested pool"; of the key or the account otherwise.
-        return QuotaExceeded if launch and status != 401 and _LIMITED.search(words) else AuthFailed
-    if status >= 500 or not words:
-        return doubt
-    if status == 404:
-        return NotFound if operation in ("get", "terminate") else InvalidRequest
-    if status == 400 and launch:
-        if _LIMITED.search(words):
-            return QuotaExceeded
-        return NoCapacity if NO_CAPACITY_WORDS.search(words) else InvalidRequest
-    return _BY_STATUS.get(status, InvalidRequest)
 
 
 def to_state(pod: Mapping[str, Any]) -> InstanceState:
@@ -195,3 +127,21 @@ def launch_body(request: LaunchRequest, kind: PodKind, settings: RunpodSettings)
         volume = {"volumeId": settings.network_volumes[region], "path": settings.network_volume_path}
         body["mounts"] = {"network": [volume]}
     return body
+
+
+def start_command(user_data: str, *, image_start: bool) -> str:
+    """The `args` of a pod that run `user_data` once and then keep the container up.
+
+    The shell becomes `sleep` in the end, so that the script, with what is secret in it, does not stay visible in the
+    list of processes.
+
+    Args:
+        user_data: a POSIX shell script.
+        image_start: run the image's own start script as well, beside it.
+    """
+    script = base64.b64encode(user_data.encode()).decode("ascii")
+    steps = ["umask 077", f"echo {script} | base64 -d >{SCRIPT}"]
+    if image_start:
+        steps.append(f"[ ! -x {IMAGE_START} ] || (umask 022; exec {IMAGE_START}) >/var/log/start.log 2>&1 & true")
+    steps += [f"sh {SCRIPT}", f"rm -f {SCRIPT}", "exec sleep infinity"]
+    return f"bash -c '{'; '.join(steps)}'"

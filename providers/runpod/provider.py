@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from meshd.errors import AuthFailed, InvalidRequest, NotFound
 from meshd.provider_api import (
     Instance,
+    InstanceId,
     InstanceState,
     LaunchRequest,
     MachineKind,
@@ -21,17 +23,48 @@ from providers._fresh import Freshness
 from providers._permissions import Probe, lacking, must_lack_nothing
 from providers._reads import all_of
 from providers._settings import parse
-from providers.runpod.catalogue import cpu_offers, cpu_questions, gpu_offers, gpu_questions
 from providers.runpod.client import RunpodApi
-from providers.runpod.endings import Endings
-from providers.runpod.mapping import ANYWHERE, RUNPOD, launch_body, to_instance
+from providers.runpod.errors import RUNPOD
+from providers.runpod.mapping import ANYWHERE, launch_body, to_instance
 from providers.runpod.names import PodKind, is_ours, parse_type
+from providers.runpod.offers import cpu_offers, cpu_questions, gpu_offers, gpu_questions
 from providers.runpod.settings import RunpodSettings
-from providers.runpod.spot import SpotApi
+from providers.runpod.spot_client import SpotApi
 from providers.runpod.spot_mapping import bid_places, spot_offers
+
+REMEMBERED_FOR = timedelta(hours=1)
 
 USER_DATA_MAX_B = 16 * 1024
 """RunPod names no limit. In base64 this stays far below the 128 KiB that Linux takes as one argument."""
+
+
+class AcceptedDeletions:
+    """Remembers for an hour which deletions were accepted.
+
+    Args:
+        now: UTC clock.
+    """
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._accepted_at: dict[InstanceId, datetime] = {}
+
+    def accept(self, instance_id: InstanceId) -> None:
+        """Note that the deletion was accepted now."""
+        now = self._now()
+        kept = {known: at for known, at in self._accepted_at.items() if now - at < REMEMBERED_FOR}
+        self._accepted_at = {**kept, instance_id: now}
+
+    def accepted(self, instance_id: InstanceId) -> bool:
+        """Whether a deletion was accepted within the last hour."""
+        at = self._accepted_at.get(instance_id)
+        return at is not None and self._now() - at < REMEMBERED_FOR
+
+    def look(self, instance: Instance) -> Instance:
+        """The instance as it stands: one that is there although its deletion was accepted is ending."""
+        if instance.state is InstanceState.GONE or not self.accepted(instance.id):
+            return instance
+        return replace(instance, state=InstanceState.TERMINATING, reason="its deletion is accepted")
 
 
 class RunpodProvider:
@@ -46,7 +79,7 @@ class RunpodProvider:
         self._api = api
         self._now = context.now
         self._fresh = Freshness(context.now, settings.fresh_s)
-        self._endings = Endings(context.now)
+        self._deletions = AcceptedDeletions(context.now)
 
     @property
     def name(self) -> ProviderName:
@@ -128,16 +161,16 @@ class RunpodProvider:
             Transient: RunPod does not know it, but may not know it yet.
         """
         try:
-            return self._endings.look(to_instance(await self._api.pod(instance.id)))
+            return self._deletions.look(to_instance(await self._api.pod(instance.id)))
         except NotFound as error:
-            if self._endings.accepted(instance.id):
+            if self._deletions.accepted(instance.id):
                 return replace(instance, state=InstanceState.GONE, reason="deleted", vendor_state="")
             raise self._fresh.judge(instance, error) from error
 
     async def list(self) -> Sequence[Instance]:
         """The account's pods that are this cluster's, by our mark or else by the form of the name."""
         pods = [pod for pod in await self._api.pods() if is_ours(pod, self._cluster)]
-        instances = [self._endings.look(to_instance(pod)) for pod in pods]
+        instances = [self._deletions.look(to_instance(pod)) for pod in pods]
         for instance in instances:
             self._fresh.see(instance.id)
         return instances
@@ -152,10 +185,10 @@ class RunpodProvider:
         try:
             await self._api.delete(instance.id)
         except NotFound as error:
-            if self._endings.accepted(instance.id):
+            if self._deletions.accepted(instance.id):
                 return
             raise self._fresh.judge(instance, error) from error
-        self._endings.accept(instance.id)
+        self._deletions.accept(instance.id)
 
     async def check(self) -> str:
         """Proof that the key may read. RunPod does not tell whose it is, so this counts what it sees.

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, ProviderError, QuotaExceeded, RateLimited
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer
-from providers._answers import in_doubt
-from providers.runpod.mapping import ANYWHERE, NO_CAPACITY_WORDS, RUNPOD, clean, launch_body
+from providers.runpod.errors import RUNPOD
+from providers.runpod.mapping import ANYWHERE, launch_body
 from providers.runpod.names import SPOT_TAG, PodKind, parse_type, tag_variable
 from providers.runpod.settings import RunpodSettings
 
@@ -26,16 +25,6 @@ CUDA_VERSIONS = ("11.8", *(f"12.{minor}" for minor in range(10)), *(f"13.{minor}
 
 _PLACE = re.compile(r"[A-Za-z0-9-]+")
 _STOCK = {"High": True, "Medium": True, "Low": True, "None": False}
-_KINDS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
-    (re.compile(r"balance|insufficient fund|not enough credit|add funds|payment", re.I), AuthFailed),
-    (re.compile(r"unauthor|not authenticated|forbidden|permission|access denied|error code: 1010", re.I), AuthFailed),
-    (re.compile(r"too many requests|rate.?limit|error code: 1015", re.I), RateLimited),
-    (re.compile(r"spend(ing)? limit|quota|maximum number of", re.I), QuotaExceeded),
-    (NO_CAPACITY_WORDS, NoCapacity),
-    (re.compile(r"not have the resources|\bbid\b.*(low|least|minimum)|(low|minimum)\b.*\bbid\b", re.I), NoCapacity),
-    (re.compile(r"syntax error|cannot query|unknown argument|not defined by type|expected (value of )?type", re.I),
-     InvalidRequest),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +146,6 @@ def to_made(pod: Mapping[str, Any], request: LaunchRequest) -> Instance:
         usd_per_hour=float(cost) if isinstance(cost, int | float) and cost > 0 else request.offer.usd_per_hour,
         vendor_state=str(pod.get("desiredStatus") or ""),
     )
-
-
-def to_spot_error(words: str, *, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for the words of a GraphQL error, which has no status and no code that could be relied on.
-
-    Words that are not known leave a call that changes things in doubt: RunPod says "Something went wrong" of pods
-    that it made all the same.
-    """
-    said = clean(words)[:400]
-    text = f"GraphQL: {said or 'no words'}"
-    for pattern, kind in _KINDS:
-        if pattern.search(said) and (operation == "launch" or kind not in (NoCapacity, QuotaExceeded)):
-            return kind(text, provider=RUNPOD, operation=operation, vendor_text=said)
-    return in_doubt(text, changes=changes, provider=RUNPOD, operation=operation, vendor_text=said)
 
 
 def _literal(value: Any) -> str:

@@ -8,15 +8,7 @@ import pytest
 
 from meshd.contract.plugin import Report, table
 from meshd.contract.suite import ContractSuite
-from tests.contract.rigs import (
-    AwsRig,
-    GceRig,
-    GuardedRig,
-    LambdaRig,
-    PaperspaceRig,
-    RunpodRig,
-    RunpodSpotRig,
-)
+from tests.contract.rigs import AwsRig, GceRig, GuardedRig, LambdaRig, PaperspaceRig, RunpodRig, RunpodSpotRig
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "contract.md"
 

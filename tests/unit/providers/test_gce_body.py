@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshd.provider_api import LaunchRequest, Offer, ProviderName
-from providers.gce.body import IMAGES, insert_body
+from providers.gce.mapping import IMAGES, insert_body
 from providers.gce.settings import GceSettings
 
 ZONE = "us-central1-a"

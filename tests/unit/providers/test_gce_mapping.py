@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from meshd.errors import InvalidRequest
 from meshd.provider_api import InstanceState
 from providers.gce.mapping import (
-    Verdict,
+    AbsenceCause,
     cluster_filter,
+    explain_absence,
     is_granted,
     is_ours,
     preempted,
     request_id,
     split_id,
-    story_of,
     to_instance,
     to_labels,
     to_state,
@@ -118,31 +118,31 @@ def ended(kind: str, status: str = "DONE", at: str = "2", **more: Any) -> dict[s
 
 
 @pytest.mark.parametrize(
-    ("operations", "verdict", "words"),
+    ("operations", "cause", "words"),
     [
-        ([], Verdict.SILENT, ""),
-        ([ended("insert", "RUNNING")], Verdict.BEING_MADE, ""),
-        ([ended("insert")], Verdict.SILENT, ""),
-        ([ended("setLabels")], Verdict.SILENT, ""),
-        ([ended("insert", at="1"), ended("delete")], Verdict.ENDED, "delete by me@example.com"),
-        ([ended("insert", at="1"), ended("delete", "RUNNING")], Verdict.SILENT, ""),
+        ([], AbsenceCause.SILENT, ""),
+        ([ended("insert", "RUNNING")], AbsenceCause.BEING_MADE, ""),
+        ([ended("insert")], AbsenceCause.SILENT, ""),
+        ([ended("setLabels")], AbsenceCause.SILENT, ""),
+        ([ended("insert", at="1"), ended("delete")], AbsenceCause.ENDED, "delete by me@example.com"),
+        ([ended("insert", at="1"), ended("delete", "RUNNING")], AbsenceCause.SILENT, ""),
         (
             [ended("delete", at="3", error={"errors": [{"code": "RESOURCE_IN_USE"}]}), ended("insert", at="1")],
-            Verdict.SILENT,
+            AbsenceCause.SILENT,
             "",
         ),
         (
             [ended("compute.instances.preempted", statusMessage="Instance was preempted."), ended("insert", at="1")],
-            Verdict.ENDED,
+            AbsenceCause.ENDED,
             "compute.instances.preempted: Instance was preempted.",
         ),
-        ([ended("insert", error={"errors": [STOCKOUT]})], Verdict.NEVER_MADE, "GPU_STOCKOUT: none left"),
+        ([ended("insert", error={"errors": [STOCKOUT]})], AbsenceCause.NEVER_MADE, "GPU_STOCKOUT: none left"),
     ],
 )
-def test_stories(operations: list[dict[str, Any]], verdict: Verdict, words: str) -> None:
+def test_stories(operations: list[dict[str, Any]], cause: AbsenceCause, words: str) -> None:
     for rows in (operations, operations[::-1]):
-        story = story_of(rows)
-        assert (story.verdict, story.reason) == (verdict, words)
+        absence = explain_absence(rows)
+        assert (absence.cause, absence.reason) == (cause, words)
 
 
 def test_preempted() -> None:

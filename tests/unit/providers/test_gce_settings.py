@@ -10,8 +10,7 @@ from pydantic import SecretStr
 
 from meshd.errors import ConfigError
 from providers._settings import parse
-from providers.gce.keys import key_info
-from providers.gce.settings import GceSettings
+from providers.gce.settings import GceSettings, key_info
 
 
 @pytest.mark.parametrize(

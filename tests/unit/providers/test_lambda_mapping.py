@@ -20,7 +20,9 @@ from meshd.errors import (
 )
 from meshd.provider_api import InstanceState, LaunchRequest, Offer, ProviderName
 from providers._answers import Answer
-from providers.lambda_cloud.mapping import launch_body, only_key, terminate_blocked, to_error, to_offers, to_state
+from providers.lambda_cloud.errors import to_error
+from providers.lambda_cloud.mapping import launch_body, only_key, terminate_blocked, to_state
+from providers.lambda_cloud.offers import to_offers
 from providers.lambda_cloud.settings import LambdaSettings
 
 OFFER = Offer(ProviderName("lambda"), "us-east-1", "", "gpu_1x_a10", "a10", 1, 24, 30, 204800, 0.75)

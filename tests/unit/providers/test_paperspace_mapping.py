@@ -26,7 +26,6 @@ from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, machine_name, slot_n
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, PriceSource, ProviderName
 from providers._answers import Answer
 from providers._settings import parse
-from providers.paperspace.catalogue import shipped
 from providers.paperspace.errors import NotNow, by_words, to_error
 from providers.paperspace.mapping import (
     deletion,
@@ -40,7 +39,7 @@ from providers.paperspace.mapping import (
     to_time,
     why_gone,
 )
-from providers.paperspace.offers import candidates, template_for, wanted_template
+from providers.paperspace.offers import candidates, shipped, template_for, wanted_template
 from providers.paperspace.settings import PaperspaceSettings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -28,12 +28,12 @@ from meshd.errors import (
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, ProviderName
 from providers._answers import Answer
 from providers._settings import parse
-from providers.runpod import command
-from providers.runpod.catalogue import cpu_offers, cpu_questions, gpu_offers, gpu_questions
-from providers.runpod.command import start_command
-from providers.runpod.endings import Endings
-from providers.runpod.mapping import launch_body, to_error, to_instance, to_state
+from providers.runpod import mapping
+from providers.runpod.errors import to_error
+from providers.runpod.mapping import launch_body, start_command, to_instance, to_state
 from providers.runpod.names import PodKind, is_ours, kind_of, parse_type
+from providers.runpod.offers import cpu_offers, cpu_questions, gpu_offers, gpu_questions
+from providers.runpod.provider import AcceptedDeletions
 from providers.runpod.quota import Quota, parse_rate_limit, wait_s
 from providers.runpod.settings import RunpodSettings
 from tests.clocks import HandClock
@@ -312,8 +312,8 @@ def test_launch_body() -> None:
 
 @pytest.mark.parametrize("image_start", [False, True])
 def test_the_start_command_runs_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image_start: bool) -> None:
-    monkeypatch.setattr(command, "SCRIPT", str(tmp_path / "stage1"))
-    monkeypatch.setattr(command, "IMAGE_START", str(tmp_path / "start.sh"))
+    monkeypatch.setattr(mapping, "SCRIPT", str(tmp_path / "stage1"))
+    monkeypatch.setattr(mapping, "IMAGE_START", str(tmp_path / "start.sh"))
     (tmp_path / "start.sh").write_text(f"#!/bin/sh\necho began >{tmp_path}/image\n")
     (tmp_path / "start.sh").chmod(0o755)
     script = f'#!/bin/sh\nstat -c %a "$0" >{tmp_path}/mode\necho \'grüß "dich" $HOME\' >{tmp_path}/said\n'
@@ -377,7 +377,7 @@ async def test_quota_waits_for_the_next_window_or_refuses() -> None:
 
 def test_endings_are_remembered_for_an_hour() -> None:
     time = HandClock(AT)
-    endings = Endings(time.now)
+    endings = AcceptedDeletions(time.now)
     found = to_instance(pod())
     assert endings.look(found) is found
     endings.accept(found.id)

@@ -28,21 +28,13 @@ from meshd.errors import (
 )
 from meshd.provider_api import InstanceState, LaunchRequest, Offer, ProviderContext, ProviderName
 from providers._settings import parse as parse_settings
-from providers.runpod import spot
+from providers.runpod import spot_client
+from providers.runpod.errors import to_spot_error
 from providers.runpod.mapping import to_instance
 from providers.runpod.names import PodKind
 from providers.runpod.provider import create
 from providers.runpod.settings import RunpodSettings
-from providers.runpod.spot_mapping import (
-    Bid,
-    bid_places,
-    bids_query,
-    deploy_mutation,
-    spot_offers,
-    to_bids,
-    to_made,
-    to_spot_error,
-)
+from providers.runpod.spot_mapping import Bid, bid_places, bids_query, deploy_mutation, spot_offers, to_bids, to_made
 
 H100 = PodKind("NVIDIA H100 80GB HBM3", 8)
 ON_DEMAND = Offer(ProviderName("runpod"), "US-KS-2", "", H100.type_name, "h100-sxm", 8, 80, 16, 65536, 23.92)
@@ -199,7 +191,7 @@ def test_an_exited_spot_pod_was_taken_back(env: dict[str, str], state: InstanceS
 
 
 def test_spot_without_the_sdk_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spot, "find_spec", lambda name: None)
+    monkeypatch.setattr(spot_client, "find_spec", lambda name: None)
     context = ProviderContext("lab", {"api_key": "k", "spot": True}, lambda: datetime.now(UTC))
     with pytest.raises(ConfigError, match=r"pip install 'meshd\[runpod\]'"):
         create(context)

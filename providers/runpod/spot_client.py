@@ -18,10 +18,10 @@ from meshd.runtime.secretfile import source_of
 from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt
 from providers._settings import secret_of
 from providers._threads import Workers
-from providers.runpod.mapping import RUNPOD, clean, to_error
+from providers.runpod.errors import RUNPOD, clean, to_error, to_spot_error
 from providers.runpod.names import PodKind
 from providers.runpod.settings import RunpodSettings
-from providers.runpod.spot_mapping import DEPLOY, Bid, bids_query, deploy_mutation, to_bids, to_made, to_spot_error
+from providers.runpod.spot_mapping import DEPLOY, Bid, bids_query, deploy_mutation, to_bids, to_made
 
 EXTRA = "meshd[runpod]"
 THREADS = 4

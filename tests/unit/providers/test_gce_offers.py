@@ -11,8 +11,8 @@ import pytest
 from meshd.price_list import Pair, PriceList
 from meshd.provider_api import PriceSource
 from providers._prices import Prices, shipped
+from providers.gce.offers import by_zone, name_filter, price_of, to_gpu, to_machine_type, to_offers, usable_types
 from providers.gce.settings import GceSettings
-from providers.gce.shapes import by_zone, name_filter, price_of, to_gpu, to_machine_type, to_offers, usable_types
 
 ZONE = "us-central1-a"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from providers.gce.shapes import MachineType
-from providers.gce.skus import SLICE, SkuRate, machine_rates, to_rate
+from providers.gce.offers import MachineType
+from providers.gce.prices import SLICE, SkuRate, machine_rates, to_rate
 
 IOWA = frozenset({"us-central1"})
 ZONE = "us-central1-a"

@@ -1,4 +1,4 @@
-"""From RunPod's catalogue to offers. PURE."""
+"""Offers from RunPod's catalogue of GPUs and CPUs. PURE: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from meshd.gpus import normalise
 from meshd.provider_api import Offer
-from providers.runpod.mapping import ANYWHERE, RUNPOD
+from providers.runpod.errors import RUNPOD
+from providers.runpod.mapping import ANYWHERE
 from providers.runpod.names import PodKind
 from providers.runpod.settings import RunpodSettings
 

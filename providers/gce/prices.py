@@ -1,9 +1,9 @@
-"""From Google's SKUs to what a machine costs. PURE: no I/O, no clock.
+"""Machine prices from Google's SKUs. PURE: no I/O, no clock.
 
-Google sells cores, memory and GPUs by themselves: a machine's price is the sum of its parts. Which SKU is which part
-stands only in its description, "Spot Preemptible A3 Instance Core running in Iowa", so those are read.
+Google sells cores, memory and GPUs separately: a machine's price is the sum of its parts. Only a SKU's description
+says which part it is, e.g. "Spot Preemptible A3 Instance Core running in Iowa", so descriptions are parsed.
 
-Sources: the Cloud Billing Catalog API v1 (Sku, PricingExpression), and the SKUs' descriptions as others have met them.
+Sources: the Cloud Billing Catalog API v1 (Sku, PricingExpression), and SKU descriptions seen in the field.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from providers.gce.mapping import region_of
-from providers.gce.shapes import MachineType
+from providers.gce.offers import MachineType
 
 Rate = tuple[str, str, bool, float]
 """Region, machine type or accelerator type, spot, USD per hour."""
-
 NOTE = "List prices, [on demand, spot], put together from the SKUs of Google's Cloud Billing Catalog."
-
 CORE, RAM = "core", "ram"
 SLICE = " slice"
 """Behind an accelerator's name: its SKU is the GPU with its share of the machine."""
-
 _OTHER_DEALS = re.compile(
     r"custom|premium|reserved|commitment|sole.?tenancy|calendar|dws|defined duration|workstation|extended", re.I
 )
@@ -35,7 +32,6 @@ _SHAPE = re.compile(
 )
 _COMPUTE_OPTIMIZED = re.compile(r"^compute.optimized( instance)? (?P<part>core|ram)$")
 _UNITS = {CORE: "h", RAM: "GiBy.h"}
-
 #: Accelerators by the words of their SKUs, lower case, without "nvidia", "tesla" and "gpu".
 _ACCELERATORS = {
     "l4": "nvidia-l4",

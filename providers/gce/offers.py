@@ -1,4 +1,4 @@
-"""What can be rented, from machineTypes and acceleratorTypes to offers. PURE: no I/O, no clock."""
+"""Offers from Google's machine types and accelerator types. PURE: no I/O, no clock."""
 
 from __future__ import annotations
 
