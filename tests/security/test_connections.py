@@ -81,6 +81,7 @@ def limits() -> ConnectionLimits:
 @pytest.fixture
 async def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: ConnectionLimits) -> AsyncIterator[Head]:
     monkeypatch.setattr("meshd.api.node_api.node_limits", lambda _hold_s: limits)
+    monkeypatch.setattr("meshd.api.doorkeeper.SWEEP_S", 0.05)
     async with head_at(tmp_path / "head") as one:
         yield one
 
@@ -123,7 +124,7 @@ async def test_all_together_hold_no_more_than_the_total_and_agents_stay(
     assert [answer.status for answer in await asyncio.gather(*held)] == [200] * 5
 
 
-@pytest.mark.parametrize("limits", [ConnectionLimits(total=40, each=EACH, burst=1000, request_s=0.5)])
+@pytest.mark.parametrize("limits", [ConnectionLimits(total=40, each=EACH, burst=1000, request_s=0.1)])
 @pytest.mark.parametrize("sends", [b"", b"GET", HALF, HALF + b"Content-Length: 1000\r\n\r\n{"])
 async def test_a_request_that_does_not_come_whole_is_not_waited_for(crowd: Crowd, sends: bytes) -> None:
     conn = await crowd.come(1, sends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -59,19 +60,24 @@ NO_PROGRAMS = re.compile(r"[A-Za-z0-9_.:/*{}-]+|Include FILE|node\.expiry: 0|--\
 """What stands between backticks and is no command: names of settings, credentials and options."""
 
 
-def texts() -> Iterator[tuple[str, str]]:
+@functools.cache
+def texts() -> tuple[tuple[str, str], ...]:
     """Every text in the sources that is no docstring, with its place; what it fills in is FILLER."""
+    return tuple(_texts())
+
+
+def _texts() -> Iterator[tuple[str, str]]:
     files = [*ROOT.glob("meshd/**/*.py"), *ROOT.glob("providers/**/*.py"), *ROOT.glob("deploy/node/**/*.py")]
     for file in sorted(files):
-        tree = ast.parse(file.read_text("utf-8"))
-        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-        alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            place = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        name, nodes = file.relative_to(ROOT), list(ast.walk(ast.parse(file.read_text("utf-8"))))
+        inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        inner |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
             if isinstance(node, ast.JoinedStr):
-                yield place, "".join(str(p.value) if isinstance(p, ast.Constant) else FILLER for p in node.values)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (parts | alone):
-                yield place, re.sub(r"\{\w*\}", FILLER, node.value)
+                text = "".join(str(p.value) if isinstance(p, ast.Constant) else FILLER for p in node.values)
+                yield f"{name}:{node.lineno}", text
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+                yield f"{name}:{node.lineno}", re.sub(r"\{\w*\}", FILLER, node.value)
 
 
 def commands() -> dict[str, str]:
