@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))  # run as a program, Python looks beside it only
 
 from deploy.man import roff  # noqa: E402
 from meshd import __version__  # noqa: E402
-from meshd.cli.exits import EXIT_CODES_HELP  # noqa: E402
+from meshd.cli.errors import EXIT_CODES_HELP  # noqa: E402
 from meshd.cli.main import cli  # noqa: E402
 
 

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from meshd.api.endpoints import A, Endpoint, R
 from meshd.api.schema import ErrorView, Request
-from meshd.cli.exits import CliError, Exit, UnreachableError
+from meshd.cli.errors import CliError, ExitCode, UnreachableError
 
 Query: TypeAlias = Sequence[tuple[str, str]]
 
 TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 5.0
-_CODES = {400: Exit.USAGE, 404: Exit.USAGE, 403: Exit.DENIED, 504: Exit.TIMED_OUT}
+_CODES = {400: ExitCode.USAGE, 404: ExitCode.USAGE, 403: ExitCode.DENIED, 504: ExitCode.TIMED_OUT}
 
 
 class Head:
@@ -113,7 +113,7 @@ def _may_have_happened(body: str | None) -> str:
 
 
 def _refused(status: int, text: str) -> CliError:
-    code = _CODES.get(status, Exit.FAILED)
+    code = _CODES.get(status, ExitCode.FAILED)
     try:
         view = ErrorView.model_validate_json(text)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""meshctl: the group of commands. Each command lies in a file of its own and is loaded when it is called."""
+"""meshctl: the group of commands. Each command is a module of `meshd.cli.commands`, loaded when it is called."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from click.core import ParameterSource
 from pydantic import ValidationError
 
 from meshd import __version__
-from meshd.cli.exits import CliError
-from meshd.cli.options import option_of
+from meshd.cli.errors import CliError
+from meshd.cli.params.options import option_for_field
 from meshd.cli.session import Session, find_socket, named_config_fault, print_json, wants_error_document
 from meshd.config import DEFAULT_PATH
 from meshd.settings_words import demand
@@ -42,14 +42,14 @@ COMMANDS = (
 
 
 class CommandGroup(click.Group):
-    """Commands by name, in the order in which people need them."""
+    """The commands, in the order in which users need them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names."""
+        """The names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load one."""
+        """Import a command's module; None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
         command = import_module(f"meshd.cli.commands.{cmd_name.replace('-', '_')}").command
@@ -59,7 +59,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; a mistyped one is answered with those that are near."""
+        """Find a command. The error for an unknown one names similar commands."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchOption:
@@ -70,28 +70,28 @@ class CommandGroup(click.Group):
             raise click.UsageError(f"{error.message}{hint}", ctx) from None
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run it; with `-o json` an error is a document on stdout too."""
+        """Run a command. With `-o json`, print its error as a document on stdout too."""
         try:
             return super().invoke(ctx)
         except CliError as error:
             if wants_error_document(ctx):
                 print_json(error.view())
             raise
-        except ValidationError as error:  # a value that no request may have, e.g. a name of 100 characters
+        except ValidationError as error:  # a request refused a value, e.g. a name of 100 characters
             faults = (f"{_option(e['loc'])}: {demand(dict(e))}" for e in error.errors())
             raise click.UsageError("; ".join(faults)) from None
 
 
 def _option(location: tuple[int | str, ...]) -> str:
-    """The option behind a field of a request, as the user wrote it."""
+    """The option that sets a request's field, as the user writes it."""
     field = next((str(part) for part in location if isinstance(part, str)), "")
-    return option_of(field)
+    return option_for_field(field)
 
 
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="`meshctl help COMMAND` shows a command's help, `meshctl help exit-codes` what each exit code means.",
+    epilog="See `meshctl help COMMAND` for a command, and `meshctl help exit-codes` for the exit codes.",
 )
 @click.option(
     "--config",
@@ -99,19 +99,19 @@ def _option(location: tuple[int | str, ...]) -> str:
     default=DEFAULT_PATH,
     show_default=True,
     envvar="MESHD_CONFIG",
-    help="meshd's settings.",
+    help="meshd's settings file.",
 )
 @click.option(
     "--socket",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The daemon's socket; else $MESHD_CLUSTER__SOCKET, else what the settings say.",
+    help="The daemon's socket.  [default: $MESHD_CLUSTER__SOCKET, else the settings file's cluster.socket]",
 )
 @click.version_option(__version__, prog_name="meshctl")
 @click.pass_context
 def cli(ctx: click.Context, config: Path, socket: Path | None) -> None:
-    """Rent GPU machines anywhere and use them as nodes of one Slurm cluster.
+    """Rent GPU machines in any cloud and use them as nodes of one Slurm cluster.
 
-    Everybody may look; root and the members of meshd's group may change things.
+    Every user may look. Root and the members of meshd's group may make changes.
     """
     named = ctx.get_parameter_source("config") is not ParameterSource.DEFAULT
     fault = named_config_fault(config, socket_given=socket is not None) if named else None
@@ -119,7 +119,7 @@ def cli(ctx: click.Context, config: Path, socket: Path | None) -> None:
 
 
 def main() -> None:
-    """The program."""
+    """The entry point of the program meshctl."""
     try:
         cli.main(prog_name="meshctl")
     except KeyboardInterrupt:

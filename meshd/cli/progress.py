@@ -1,99 +1,83 @@
-"""Two ways to show a wait: a live table on a terminal, one line for each change elsewhere. Both on stderr."""
+"""Shows how a wait goes, on stderr: a live table on a terminal, one line for each change elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
-from rich.console import Group
+from rich.console import RenderableType
 from rich.live import Live
 
-from meshd.api.schema import NodeRow, ScaleAnswer, StatusView
-from meshd.cli import render
-from meshd.cli.console import console
+from meshd.cli.render.terminal import age, clean_text, console
 from meshd.cli.session import say
-from meshd.cli.sheet import Sheet
-from meshd.cli.watch import Progress
-from meshd.model.words import counted
+
+V_contra = TypeVar("V_contra", contravariant=True)
+Changes = Callable[[V_contra], Iterable[str]]
+"""The lines to print for a new view: what changed since the last one."""
+Draw = Callable[[V_contra, float], RenderableType]
+"""Draws a view; takes the elapsed seconds too."""
 
 
-def _why(node: NodeRow) -> str:
-    if node.phase == "draining" and node.jobs:
-        return f"waits for job {', '.join(node.jobs)}"
-    return node.failure or node.reason
+class Progress(Protocol[V_contra]):
+    """Shows the view of each round, and notes between them."""
 
-
-class LineProgress:
-    """One line for each machine that enters a phase."""
-
-    def __init__(self) -> None:
-        self._phases: dict[str, str] = {}
-        self._failures: dict[str, str] = {}
-        self._noted: str = ""
-
-    def update(self, nodes: Sequence[NodeRow], status: StatusView, elapsed_s: float) -> None:
-        """Tell what changed since the last time."""
-        for node in nodes:
-            before = self._phases.get(node.machine)
-            if before != node.phase:
-                arrow = f"{before} -> {node.phase}" if before else node.phase
-                why = f" ({_why(node)})" if _why(node) else ""
-                say(f"{render.age(elapsed_s):>6}  {node.machine}: {arrow}{why}")
-            elif node.failure and self._failures.get(node.machine) != node.failure:
-                say(f"{render.age(elapsed_s):>6}  {node.machine}: {node.failure}")
-            self._failures[node.machine] = node.failure
-        for name in set(self._phases) - {node.machine for node in nodes}:
-            say(f"{render.age(elapsed_s):>6}  {name}: gone")
-        self._phases = {node.machine: node.phase for node in nodes}
+    def update(self, view: V_contra, elapsed_s: float) -> None:
+        """Show a view."""
+        ...
 
     def note(self, text: str) -> None:
-        """A line of its own, once in a row."""
+        """Show a remark. The same remark several times in a row is shown once."""
+        ...
+
+
+class LineProgress(Progress[V_contra]):
+    """Prints one line for each change."""
+
+    def __init__(self, changes: Changes[V_contra]) -> None:
+        self._changes = changes
+        self._noted = ""
+
+    def update(self, view: V_contra, elapsed_s: float) -> None:
+        """Print what changed, with the elapsed time."""
+        for line in self._changes(view):
+            say(f"{age(elapsed_s):>6}  {line}")
+
+    def note(self, text: str) -> None:
+        """Print a remark."""
         if text != self._noted:
             say(f"        {text}")
         self._noted = text
 
 
-class LiveProgress:
-    """A table that is redrawn in place; notes scroll above it."""
+class _LiveProgress(Progress[V_contra]):
+    """Redraws a table in place. Notes scroll above it."""
 
-    def __init__(self, live: Live, answer: ScaleAnswer) -> None:
+    def __init__(self, live: Live, draw: Draw[V_contra]) -> None:
         self._live = live
-        self._answer = answer
-        self._noted: str = ""
+        self._draw = draw
+        self._noted = ""
 
-    def update(self, nodes: Sequence[NodeRow], status: StatusView, elapsed_s: float) -> None:
-        """Draw."""
-        ready = sum(node.gpus or 1 for node in nodes if node.phase == "ready")
-        wanted = counted(self._answer.gpus, self._answer.unit)
-        head = (
-            f"pool {self._answer.pool}: {ready} of {wanted} ready, {render.age(elapsed_s)} elapsed, "
-            f"{render.usd(sum(node.usd_per_hour for node in nodes))} per hour"
-        )
-        rows = [
-            (
-                node.machine,
-                render.phase(node.phase),
-                render.age((status.at - node.since).total_seconds()),
-                _why(node),
-            )
-            for node in nodes
-        ]
-        machines = [Sheet(("MACHINE", "PHASE", "FOR", "WHY"), rows)] if rows else []
-        self._live.update(Group(render.text(head, "bold"), *machines))
+    def update(self, view: V_contra, elapsed_s: float) -> None:
+        self._live.update(self._draw(view, elapsed_s))
 
     def note(self, text: str) -> None:
-        """A line above the table, once in a row."""
         if text != self._noted:
-            self._live.console.print(render.text(text, "yellow"))
+            self._live.console.print(clean_text(text, "yellow"))
         self._noted = text
 
 
 @contextmanager
-def shown(answer: ScaleAnswer) -> Iterator[Progress]:
-    """The way that suits stderr."""
+def shown(changes: Changes[V_contra], draw: Draw[V_contra]) -> Iterator[Progress[V_contra]]:
+    """The progress that suits stderr, for the time of a wait.
+
+    Args:
+        changes: gives the lines for a pipe.
+        draw: draws the table for a terminal.
+    """
     if not sys.stderr.isatty():
-        yield LineProgress()
+        yield LineProgress(changes)
         return
     with Live(console=console(sys.stderr), refresh_per_second=4) as live:
-        yield LiveProgress(live, answer)
+        yield _LiveProgress(live, draw)

@@ -1,4 +1,4 @@
-"""What every command shares: where the daemon is, how to print, how to ask, how to end."""
+"""The run of a command: finds the daemon, asks it, prints, asks the user."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import tomllib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from pydantic import BaseModel
 
-from meshd.cli.exits import CliError, Exit, QuietError, interrupted
+from meshd.cli.errors import CliError, ExitCode, QuietError, interrupted
 from meshd.config import DEFAULT_PATH, ClusterSettings
 from meshd.runtime.terminal import clean, json_clean
 
@@ -23,31 +23,37 @@ if TYPE_CHECKING:
     from meshd.cli.client import Head
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
+D = TypeVar("D", bound=BaseModel)
 
 JSON_WANTED = "meshd.json"
-_PRINTED = "meshd.printed"
+"""Key in click's context: `-o json` was given."""
+_JSON_PRINTED = "meshd.printed"
+_WATCH_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The options that stand before the command."""
+    """The options before the command."""
 
     config: Path
     socket: Path
     fault: CliError | None = None
-    """Why the settings that were named on the command line cannot be used, though they say where the daemon is."""
+    """Why the settings file that the user named cannot tell where the daemon is."""
 
     def ask(self, work: Callable[[Head], Awaitable[T]], *, if_interrupted: str = "interrupted") -> T:
-        """Speak with the daemon; after Ctrl-C say `if_interrupted`.
+        """Run `work` against the daemon.
+
+        Args:
+            work: what to ask; gets the client.
+            if_interrupted: what to say after Ctrl-C.
 
         Raises:
-            CliError: unreachable, denied, refused; interrupted by Ctrl-C; or --config names settings that cannot be
+            CliError: unreachable, denied, refused, interrupted by Ctrl-C, or --config names a file that cannot be
                 read.
         """
         if self.fault is not None:
             raise self.fault
-        from meshd.cli.client import Head  # only commands that speak with the daemon pay for its import
+        from meshd.cli.client import Head  # slow to import, and not every command needs it
 
         async def body() -> T:
             async with Head(self.socket) as head:
@@ -58,14 +64,46 @@ class Session:
         except KeyboardInterrupt:
             raise interrupted(if_interrupted) from None
 
+    def show(
+        self, ask: Callable[[Head], Awaitable[D]], render: Callable[[D], None], *, watch: bool, as_json: bool
+    ) -> None:
+        """Show an answer once, or with `watch` every 2 s until Ctrl-C.
+
+        While it watches, a terminal is redrawn in place. A pipe gets each answer below the last one, with `as_json` on
+        one line.
+
+        Args:
+            ask: asks the daemon.
+            render: prints an answer.
+            watch: `--watch` was given.
+            as_json: `-o json` was given.
+        """
+        if not watch:
+            render(self.ask(ask))
+            return
+
+        async def repeat(head: Head) -> None:
+            while True:
+                view = await ask(head)
+                if as_json:
+                    click.echo(json_clean(view.model_dump_json()))
+                else:
+                    if sys.stdout.isatty():
+                        click.clear()
+                    render(view)
+                sys.stdout.flush()
+                await asyncio.sleep(_WATCH_S)
+
+        self.ask(repeat, if_interrupted="")
+
 
 _SOCKET_LINE = re.compile(r"""^\[cluster\][^\[]*?^\s*socket\s*=\s*["']([^"'\n]+)["']""", re.M)
 
 
 def find_socket(given: Path | None, config: Path) -> Path:
-    """Where the daemon listens: the option, MESHD_CLUSTER__SOCKET, the settings file, the default.
+    """Where the daemon listens: the option, else MESHD_CLUSTER__SOCKET, else the settings file, else the default.
 
-    The settings file may be unreadable for this user or faulty: then the default holds.
+    The default also holds where the settings file is faulty, or this user may not read it.
     """
     if given is not None:
         return given
@@ -78,40 +116,40 @@ def find_socket(given: Path | None, config: Path) -> Path:
     try:
         found = tomllib.loads(text).get("cluster", {}).get("socket")
     except (ValueError, AttributeError):
-        # A fault elsewhere in the file, which is what a reload is to tell of, does not hide where the daemon listens.
+        # `meshctl reload` reports faults of the file, so a fault elsewhere in it must not hide the socket.
         match = _SOCKET_LINE.search(text)
         found = match[1] if match else None
     return Path(found) if isinstance(found, str) and found else ClusterSettings().socket
 
 
 def named_config_fault(config: Path, *, socket_given: bool) -> CliError | None:
-    """Why a settings file that somebody named cannot be used; None when it can.
+    """Why the settings file that the user named cannot tell where the daemon is; None if it can.
 
     Args:
-        config: what --config or MESHD_CONFIG names. Nobody names a file to have it ignored.
-        socket_given: the socket is known without it, so that only a file that is not there is a mistake.
+        config: the file that --config or MESHD_CONFIG names. It is an error if meshctl had to ignore it.
+        socket_given: --socket was given, so only a missing file is an error.
     """
     try:
         table = tomllib.loads(config.read_text("utf-8"))
-        fault = "" if isinstance(table.get("cluster", {}), dict) else "cluster is no table"
+        fault = "" if isinstance(table.get("cluster", {}), dict) else "cluster is not a table"
     except FileNotFoundError:
         text = f"--config: there is no file {config}"
-        return CliError(text, "give another --config, or none", code=Exit.USAGE, kind="config")
+        return CliError(text, "name another file, or leave out --config", code=ExitCode.USAGE, kind="config")
     except OSError as error:
         fault = error.strerror or str(error)
     except ValueError:  # no TOML, or no UTF-8
-        fault = "it is no TOML that can be read"
+        fault = "it is not valid TOML"
     if not fault or socket_given:
         return None
     return CliError(
         f"--config: {config} does not say where the daemon listens: {fault}",
-        f"see `meshctl --config {config} config check`, or give the socket with --socket",
-        code=Exit.USAGE, kind="config",
+        f"see `meshctl --config {config} config check`, or name the socket with --socket",
+        code=ExitCode.USAGE, kind="config",
     )  # fmt: skip
 
 
 def session_of(ctx: click.Context) -> Session:
-    """The session, also while the shell completes and no callback has run."""
+    """The session of a command; also during completion, where click runs no callbacks."""
     root = ctx.find_root()
     if not isinstance(root.obj, Session):
         config = root.params.get("config") or DEFAULT_PATH
@@ -119,64 +157,45 @@ def session_of(ctx: click.Context) -> Session:
     return root.obj
 
 
-def output_option(command: F) -> F:
-    """`-o table|json`."""
-
-    def remember(ctx: click.Context, _option: click.Parameter, value: str) -> bool:
-        ctx.meta[JSON_WANTED] = value == "json"
-        return value == "json"
-
-    return click.option(
-        "-o",
-        "--output",
-        "as_json",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        callback=remember,
-        help="For people, or one JSON document on stdout.",
-    )(command)
-
-
 def wants_error_document(ctx: click.Context) -> bool:
-    """Stdout is for JSON and has none yet."""
-    return bool(ctx.meta.get(JSON_WANTED)) and not ctx.meta.get(_PRINTED)
+    """Whether an error goes to stdout as JSON: with `-o json`, and nothing printed yet."""
+    return bool(ctx.meta.get(JSON_WANTED)) and not ctx.meta.get(_JSON_PRINTED)
 
 
 def say(text: str) -> None:
-    """Talk: on stderr, so that stdout has only what was asked for."""
+    """Print a message on stderr. Stdout is for the answer only."""
     click.echo(clean(text), err=True)
 
 
 def print_json(document: BaseModel) -> None:
-    """One document on stdout."""
-    click.get_current_context().meta[_PRINTED] = True
+    """Print a document on stdout, and remember that."""
+    click.get_current_context().meta[_JSON_PRINTED] = True
     click.echo(json_clean(document.model_dump_json(indent=2)))
 
 
 def is_terminal() -> bool:
-    """Somebody sits there who can be asked."""
+    """Whether a user can answer questions."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str, *, yes: bool, why: str) -> None:
-    """Ask before something that costs money or takes machines away.
+    """Ask the user before a change that costs money or takes machines away.
 
     Args:
-        question: with yes or no for an answer.
-        yes: `--yes` was given.
-        why: what the change does, for the error when nobody can be asked.
+        question: the answer is yes or no.
+        yes: `--yes` was given: do not ask.
+        why: what the change does, for the error without a terminal.
 
     Raises:
-        CliError: nobody can be asked, or the answer is no.
+        CliError: there is no terminal to ask on, or the answer is no.
     """
     if yes:
         return
     if not is_terminal():
         raise CliError(
-            f"{why}, and nobody can be asked: this is no terminal",
-            "look at it with --dry-run, then add --yes",
-            code=Exit.USAGE,
+            f"{why}, and there is no terminal to ask on",
+            "check it with --dry-run, then add --yes",
+            code=ExitCode.USAGE,
             kind="needs_yes",
         )
     try:
@@ -184,4 +203,4 @@ def confirm(question: str, *, yes: bool, why: str) -> None:
     except click.Abort:
         raise interrupted("interrupted: nothing was changed") from None
     if not agreed:
-        raise QuietError("nothing was changed", code=Exit.FAILED, kind="declined")
+        raise QuietError("nothing was changed", code=ExitCode.FAILED, kind="declined")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.cli import headstate
+from meshd.cli import init_input
 from meshd.config import Settings
 from meshd.runtime.rootfs import RootFs
 from meshd.runtime.run import Result, run
@@ -123,7 +123,7 @@ def everything(head: Host) -> dict[str, bytes]:
 
 
 def find(head: Host) -> InitInput:
-    return headstate.find(SETTINGS, ADDRESS, RootFs(Path(f"/proc/{head.pid}/root")))
+    return init_input.read_input(SETTINGS, ADDRESS, RootFs(Path(f"/proc/{head.pid}/root")))
 
 
 async def init(head: Host, monkeypatch: pytest.MonkeyPatch) -> InitPlan:

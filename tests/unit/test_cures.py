@@ -35,6 +35,7 @@ SHAPES = {
     "journalctl": r"(-t \w+|-u (?P<units>\S+)( -u \S+)*)( -p \w+)?",
     "scontrol": rf"(ping|reconfigure|show \w+( {WORD})?|(update|delete) \w+=\S*( \w+=\S*)*)",
     "squeue": rf"-\w {WORD}",
+    "sinfo": "-R",
     "sacctmgr": r"show \w+",
     "scancel": WORD,
     "tailscale": rf"(status|netcheck|ip -4|ping {WORD}|up( --[a-z-]+(={WORD})?)*)",

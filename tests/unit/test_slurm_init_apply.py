@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from meshd.cli import headstate
+from meshd.cli import init_input
 from meshd.config import Settings
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.slurm.init import InitPlan, plan_init
@@ -51,7 +51,7 @@ def settings(**slurm: str) -> Settings:
 
 
 def plan_of(root: Path) -> InitPlan:
-    return plan_init(headstate.find(settings(), ADDRESS, RootFs(root)))
+    return plan_init(init_input.read_input(settings(), ADDRESS, RootFs(root)))
 
 
 def init(root: Path) -> dict[PurePosixPath, Path]:
@@ -353,7 +353,7 @@ def test_a_file_system_that_takes_nothing(root: Path, mounts: str, code: str) ->
 )
 def test_an_address_that_cannot_be_the_heads_is_refused(root: Path, given: str | None, code: Refusal) -> None:
     with pytest.raises(InitRefused) as caught:
-        headstate.address_of(settings(), given, RootFs(root))
+        init_input.head_address(settings(), given, RootFs(root))
     assert caught.value.code is code
 
 
@@ -369,7 +369,7 @@ def test_an_address_that_cannot_be_the_heads_is_refused(root: Path, given: str |
 def test_the_user_goes_by_slurms_own_rule(root: Path, conf: str | None, user: str) -> None:
     path = root / "etc/slurm/slurm.conf"
     path.write_text(conf) if conf else path.unlink()
-    assert headstate.find(settings(), ADDRESS, RootFs(root)).slurm_user == user
+    assert init_input.read_input(settings(), ADDRESS, RootFs(root)).slurm_user == user
 
 
 def test_a_user_that_is_not_there_is_refused(root: Path) -> None:
@@ -382,7 +382,7 @@ def test_a_user_that_is_not_there_is_refused(root: Path) -> None:
 def test_host_name_and_version_come_from_the_image(root: Path) -> None:
     (root / "var/lib/dpkg").mkdir(parents=True)
     (root / "var/lib/dpkg/status").write_text("Package: slurmctld\nStatus: ok\nVersion: 22.05.8-4+deb12u2\n\n")
-    have = headstate.find(settings(), ADDRESS, RootFs(root))
+    have = init_input.read_input(settings(), ADDRESS, RootFs(root))
     assert (have.head, str(have.version), have.running) == ("head", "22.05.8", {})
 
 

@@ -1,4 +1,4 @@
-"""`meshctl completion`: the script that lets a shell complete."""
+"""`meshctl completion`: prints the shell's completion script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Examples:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, *, shell: str) -> None:
-    """Print the script that lets a shell complete commands and names."""
+    """Print the script that completes commands and names in a shell."""
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(ctx.find_root().command, {}, "meshctl", "_MESHCTL_COMPLETE").source())

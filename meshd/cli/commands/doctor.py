@@ -1,4 +1,4 @@
-"""`meshctl doctor`: what is wrong, and what to do about it."""
+"""`meshctl doctor`: checks what meshd depends on."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import CallerView, CheckRow, DoctorView
-from meshd.cli import render
 from meshd.cli.client import Head
-from meshd.cli.exits import CliError, Exit, UnreachableError
-from meshd.cli.local_checks import run_checks
-from meshd.cli.session import Session, output_option, print_json
+from meshd.cli.doctor_checks import run_checks
+from meshd.cli.errors import CliError, ExitCode, UnreachableError
+from meshd.cli.params.options import as_json_option
+from meshd.cli.render.status import checks
+from meshd.cli.render.terminal import show, spinner
+from meshd.cli.session import Session, print_json
 from meshd.model.words import counted
 from meshd.runtime.run import run
 
 
 @click.command("doctor")
-@output_option
+@as_json_option
 @click.pass_obj
 def command(session: Session, *, as_json: bool) -> None:
-    """Check everything that meshd depends on. When the daemon is down, check what can be checked without it."""
+    """Check everything that meshd depends on.
+
+    It says how to repair each fault. If the daemon is down, check what can be checked without it.
+    """
     unreachable: UnreachableError | None = None
     try:
-        with render.busy("asking Slurm, the tailnet and the clouds ..."):
+        with spinner("asking Slurm, the tailnet and the clouds ..."):
             view = session.ask(_ask)
     except UnreachableError as error:
         unreachable = error
@@ -34,9 +39,9 @@ def command(session: Session, *, as_json: bool) -> None:
     if as_json:
         print_json(view)
     else:
-        render.show(*render.checks(view.checks, view.at))
+        show(*checks(view.checks, view.at))
     if unreachable is not None:
-        raise CliError("the daemon cannot be reached", code=Exit.UNREACHABLE, kind="unreachable")
+        raise CliError("the daemon cannot be reached", code=ExitCode.UNREACHABLE, kind="unreachable")
     faults = sum(row.status == "fail" for row in view.checks)
     if faults:
         raise CliError(f"{counted(faults, 'check')} failed", kind="unhealthy")
@@ -49,10 +54,10 @@ async def _ask(head: Head) -> DoctorView:
 
 def _access(caller: CallerView) -> CheckRow:
     if caller.may_write:
-        return CheckRow(name="access", status="ok", text=f"{caller.user} may change things")
+        return CheckRow(name="access", status="ok", text=f"{caller.user} may make changes")
     return CheckRow(
         name="access",
         status="warn",
-        text=f"{caller.user} may look but not change anything",
+        text=f"{caller.user} may look, but not make changes",
         cure=f"use root, or `usermod -aG {caller.group} {caller.user}` and log in again",
     )

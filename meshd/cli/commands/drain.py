@@ -1,4 +1,4 @@
-"""`meshctl drain`: no new jobs on a node."""
+"""`meshctl drain`: stops new jobs on nodes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import DrainRequest
-from meshd.cli.onmachines import each
-from meshd.cli.params import machines_argument
-from meshd.cli.session import Session, output_option
+from meshd.cli.batch import change_nodes
+from meshd.cli.params.options import as_json_option, nodes_argument
+from meshd.cli.session import Session
 
 
 @click.command("drain")
-@machines_argument
-@click.option("--reason", default="", help="Shown by sinfo -R.")
-@output_option
+@nodes_argument
+@click.option("--reason", default="", help="Shown by `sinfo -R`.")
+@as_json_option
 @click.pass_obj
-def command(session: Session, *, machines: tuple[str, ...], reason: str, as_json: bool) -> None:
-    """Let nodes take no new jobs. Running jobs go on, and the machines stay rented.
+def command(session: Session, *, nodes: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Stop new jobs on nodes. Running jobs go on; machines stay rented.
 
-    A node is named by its machine or its slot.
+    Name a node by its slot or its machine.
     """
-    each(
+    change_nodes(
         session,
-        machines,
-        lambda head, m: head.call(endpoints.DRAIN, DrainRequest(machine=m, reason=reason)),
+        nodes,
+        lambda head, node: head.call(endpoints.DRAIN, DrainRequest(machine=node, reason=reason)),
         as_json=as_json,
     )

@@ -1,4 +1,4 @@
-"""`meshctl explain`: why something is as it is."""
+"""`meshctl explain`: shows what a machine, a slot or a pool does, and why."""
 
 from __future__ import annotations
 
@@ -6,38 +6,34 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import ExplainFailure, ExplainQuery, ExplainView, ExplainViews
-from meshd.cli import render
+from meshd.cli.batch import ask_each, report_failures
 from meshd.cli.client import Head
-from meshd.cli.exits import CliError, UnreachableError
-from meshd.cli.onmachines import tell_failed
-from meshd.cli.outputs import verbose_option
-from meshd.cli.params import subject_argument
-from meshd.cli.render_explain import explain
-from meshd.cli.session import Session, output_option, print_json
+from meshd.cli.params.options import as_json_option, subjects_argument, verbose_option
+from meshd.cli.render.explain import explain
+from meshd.cli.render.terminal import show
+from meshd.cli.session import Session, print_json
 
 EXAMPLES = """\b
 Examples:
-  meshctl explain h100-3                the slot, as sinfo names it
-  meshctl explain 'h100-[1-4]'          four of them
-  meshctl explain lab-h100-3-k7q2mz     one machine, also one that is gone
-  meshctl explain h100                  the whole pool
+  meshctl explain h100-3                a slot, as sinfo names it
+  meshctl explain 'h100-[1-4]'          four slots
+  meshctl explain lab-h100-3-k7q2mz     a machine, also one that is gone
+  meshctl explain h100                  a whole pool
 """
-
-Failed = list[tuple[str, CliError]]
 
 
 @click.command("explain", epilog=EXAMPLES)
-@subject_argument
+@subjects_argument
 @verbose_option
-@output_option
+@as_json_option
 @click.pass_obj
 def command(session: Session, *, subjects: tuple[str, ...], verbose: bool, as_json: bool) -> None:
-    """Tell what a machine, a slot or a pool is doing and why.
+    """Show what a machine, a slot or a pool does, and why.
 
-    Shows what it waits for, every offer that was tried and what the cloud answered in its own words, which offers come
-    next and why the others would not do, and the newest events.
+    Shows what it waits for, every offer that meshd tried with the cloud's answer, the next offers, why the other offers
+    do not match, and the last events.
     """
-    views, failed = session.ask(lambda head: _ask(head, subjects))
+    views, failed = session.ask(lambda head: ask_each(head, subjects, _explain))
     if len(subjects) == 1 and failed:
         raise failed[0][1]
     if as_json:
@@ -45,17 +41,9 @@ def command(session: Session, *, subjects: tuple[str, ...], verbose: bool, as_js
         print_json(views[0] if len(subjects) == 1 else ExplainViews(explained=views, failed=failures))
     else:
         for index, view in enumerate(views):
-            render.show(*([""] if index else []), *explain(view, full=verbose))
-    tell_failed(failed, len(subjects))
+            show(*([""] if index else []), *explain(view, verbose=verbose))
+    report_failures(failed, len(subjects))
 
 
-async def _ask(head: Head, subjects: tuple[str, ...]) -> tuple[list[ExplainView], Failed]:
-    views, failed = [], []
-    for subject in subjects:
-        try:
-            views.append(await head.call(endpoints.EXPLAIN, ExplainQuery(subject=subject)))
-        except UnreachableError:
-            raise
-        except CliError as error:
-            failed.append((subject, error))
-    return views, failed
+async def _explain(head: Head, subject: str) -> ExplainView:
+    return await head.call(endpoints.EXPLAIN, ExplainQuery(subject=subject))

@@ -1,4 +1,4 @@
-"""`meshctl help`: the help of the program, of a command, or of a topic."""
+"""`meshctl help`: shows the help of meshctl, of a command, or of a topic."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from difflib import get_close_matches
 
 import click
 
-from meshd.cli.exits import EXIT_CODES_HELP
+from meshd.cli.errors import EXIT_CODES_HELP
 
 TOPICS = {"exit-codes": EXIT_CODES_HELP}
-"""Texts that are about no single command, by the name that `meshctl help NAME` takes."""
+"""Help texts that belong to no command, by the name for `meshctl help NAME`."""
 
 
 @click.command("help")
 @click.argument("words", metavar="[COMMAND]...", nargs=-1)
 @click.pass_context
 def command(ctx: click.Context, *, words: tuple[str, ...]) -> None:
-    """Show help: for a command, or for the topic exit-codes."""
+    """Show the help of a command, or of the topic exit-codes."""
     if len(words) == 1 and words[0] in TOPICS:
         click.echo(TOPICS[words[0]].removeprefix("\b\n"), nl=False)
         return
@@ -30,7 +30,7 @@ def command(ctx: click.Context, *, words: tuple[str, ...]) -> None:
 
 
 def _unknown(here: click.Context, word: str) -> str:
-    """What there is instead of a word that names nothing."""
+    """The error for an unknown word; it names similar commands and topics."""
     if not isinstance(here.command, click.Group):
         return f"{here.command_path} has no command '{word}'."
     names = here.command.list_commands(here) + (list(TOPICS) if here.parent is None else [])

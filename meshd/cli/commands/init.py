@@ -1,4 +1,4 @@
-"""`meshctl init`: prepare the head. The one command that writes files itself, so it runs as root."""
+"""`meshctl init`: prepares the head. The only command that writes files itself, so it runs as root."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from pathlib import Path, PurePosixPath
 import click
 
 from meshd.api.schema import InitChange, InitFinding, InitView
-from meshd.cli import headstate, munge_side, render
-from meshd.cli.exits import CliError, Exit
-from meshd.cli.session import Session, confirm, output_option, print_json, say
+from meshd.cli.errors import CliError, ExitCode
+from meshd.cli.init_input import head_address, read_input
+from meshd.cli.params.options import as_json_option, yes_option
+from meshd.cli.render.terminal import clean_text, show
+from meshd.cli.session import Session, confirm, print_json, say
 from meshd.config import DEFAULT_PATH, Settings, load
 from meshd.errors import ConfigError, MeshdError, MungeError
-from meshd.munge.key import KEY_PATH
+from meshd.munge.key import KEY_PATH, check_permissions, fingerprint, make_key, write_key
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.runtime.run import run
 from meshd.slurm import confcheck
@@ -27,39 +29,45 @@ from meshd.slurm.init_apply import apply_init, check_init
 from meshd.slurm.initcodes import InitRefused
 
 _KEY = PurePosixPath(KEY_PATH)
+_KEY_OWNER = "munge"
 
 
 @click.command("init")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be changed. Refuses what --yes would refuse.")
-@click.option("--head-address", metavar="ADDRESS", help="The head's tailnet IPv4 address; else what tailscale says.")
+@yes_option
+@click.option("--dry-run", is_flag=True, help="Only show what would be changed. It refuses what a run would refuse.")
+@click.option(
+    "--head-address",
+    "address",
+    metavar="ADDRESS",
+    help="The head's tailnet IPv4 address. By default meshctl asks tailscale.",
+)
 @click.option(
     "--root",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default=Path("/"),
-    help="Where the file system begins, to prepare another machine's image: files, links, users and host name are its "
-    "own. Needs --head-address.",
+    help="Prepare another machine's image in this directory, with its own files, links, users and host name. "
+    "Needs --head-address.",
 )
-@output_option
+@as_json_option
 @click.pass_obj
-def command(session: Session, *, yes: bool, dry_run: bool, head_address: str | None, root: Path, as_json: bool) -> None:
+def command(session: Session, *, yes: bool, dry_run: bool, address: str | None, root: Path, as_json: bool) -> None:
     """Prepare Slurm's files and the munge key on the head.
 
-    Judges by what Slurm has in force: all included files count. Shows a diff with reasons, asks, and keeps a copy of
-    each file that it changes. Nothing of yours is dropped; owners, modes and links stay. What an edit cannot mend is
-    refused, with what to do. Doing it again changes nothing.
+    It reads the settings that Slurm uses, with all included files. It shows a diff with reasons, asks, and keeps a
+    copy of each file that it changes. It keeps your settings, and owners, modes and links. If it cannot repair
+    something, it refuses and says what to do. A second run changes nothing.
     """
     if os.geteuid() != 0 and not dry_run:
-        raise CliError("init writes Slurm's files: it needs root", "sudo meshctl init", code=Exit.DENIED, kind="denied")
+        raise CliError("init needs root: it writes Slurm's files", "sudo meshctl init",
+                       code=ExitCode.DENIED, kind="denied")  # fmt: skip
     fs = RootFs(root)
     with _refusals():
         settings = load(_settings_path(session, fs))
-        address = headstate.address_of(settings, head_address, fs)
-        have = headstate.find(settings, address, fs)
-        plan = plan_init(have)
+        before = read_input(settings, head_address(settings, address, fs), fs)
+        plan = plan_init(before)
         check_init(plan, fs)
         if fs.is_host:
-            asyncio.run(confcheck.check_parse(run, have, plan))
+            asyncio.run(confcheck.check_parse(run, before, plan))
         needs_key = _needs_key(fs)
     view = _view(plan, settings, needs_key=needs_key)
     if not as_json:
@@ -77,29 +85,15 @@ def command(session: Session, *, yes: bool, dry_run: bool, head_address: str | N
 
 
 def _settings_path(session: Session, fs: RootFs) -> Path:
-    """The settings file: where another machine's image is prepared, and none is named, its own."""
+    """The settings file: the one named, else the host's, else the image's own."""
     if fs.is_host or session.config != DEFAULT_PATH:
         return session.config
     return fs.locate(PurePosixPath(DEFAULT_PATH))
 
 
-def _needs_key(fs: RootFs) -> bool:
-    """There is no munge key, and one can be made.
-
-    Raises:
-        MungeError: there is a key that munged refuses, something else at its place, or no user to give it to.
-    """
-    if fs.kind(_KEY) not in (Kind.FILE, Kind.MISSING):
-        raise MungeError(f"{_KEY} is there and is not a file: mv {_KEY} {_KEY}.old")
-    missing = munge_side.missing(fs.locate(_KEY))
-    if missing:
-        munge_side.owner(fs)
-    return missing
-
-
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Every refusal as meshctl tells it: nothing was changed."""
+    """Turns every refusal into an error of meshctl. Nothing was changed."""
     try:
         yield
     except ConfigError as error:
@@ -107,11 +101,11 @@ def _refusals() -> Iterator[None]:
     except InitRefused as error:
         raise CliError(str(error), error.cure, kind=str(error.code)) from error
     except MeshdError as error:
-        raise CliError(str(error), "nothing was changed: mend it, then `meshctl init` again", kind="init") from error
+        raise CliError(str(error), "nothing was changed: correct it, then `meshctl init` again", kind="init") from error
     except OSError as error:
         raise CliError(
             f"{error.filename or 'a file'}: {error.strerror or error}",
-            "nothing was changed: mend it, then `meshctl init` again",
+            "nothing was changed: correct it, then `meshctl init` again",
             kind="init",
         ) from error
 
@@ -123,10 +117,10 @@ def _view(plan: InitPlan, settings: Settings, *, needs_key: bool) -> InitView:
     ]
     changes += [InitChange(path=str(link.path), reasons=[f"a link to {link.target}"]) for link in plan.links]
     if plan.make_files and not plan.links:
-        changes.append(InitChange(path=str(plan.slurm_dir), reasons=["meshd's files are missing there: made again"]))
+        changes.append(InitChange(path=str(plan.slurm_dir), reasons=["meshd's files are missing: create them"]))
     steps = []
     if needs_key:
-        changes.append(InitChange(path=str(_KEY), reasons=["there is no munge key: one is made"]))
+        changes.append(InitChange(path=str(_KEY), reasons=["there is no munge key: make one"]))
         steps.append("systemctl restart munge")
     if plan.restart_slurmctld:
         steps.append(f"systemctl restart {settings.slurm.slurmctld_unit}")
@@ -139,7 +133,7 @@ def _view(plan: InitPlan, settings: Settings, *, needs_key: bool) -> InitView:
 
 
 def _only(plan: InitPlan, path: str) -> InitPlan:
-    """The plan of one file."""
+    """The part of the plan for one file."""
     return replace(plan, files=tuple(c for c in plan.files if str(c.path) == path), links=(), findings=())
 
 
@@ -149,7 +143,7 @@ def _show(plan: InitPlan, view: InitView, *, err: bool) -> None:
     lines += [f"# {change.path}: {change.reasons[0]}" for change in view.changes if change.path not in shown]
     styles = {"+": "green", "-": "red", "#": "bold", "@": "cyan"}
     if lines:
-        render.show(*(render.text(line, styles.get(line[:1], "")) for line in lines), err=err)
+        show(*(clean_text(line, styles.get(line[:1], "")) for line in lines), err=err)
 
 
 def _apply(plan: InitPlan, view: InitView, fs: RootFs, *, needs_key: bool) -> InitView:
@@ -161,9 +155,56 @@ def _apply(plan: InitPlan, view: InitView, fs: RootFs, *, needs_key: bool) -> In
     done = [c.model_copy(update={"backup": backups.get(c.path, "")}) for c in view.changes]
     if needs_key:
         try:
-            say(f"made a munge key, fingerprint {munge_side.make(fs.locate(_KEY), fs)}")
+            say(f"made a munge key, fingerprint {_make_key(fs)}")
         except MungeError as error:
             raise CliError(
-                str(error), "mend it, then `meshctl init` again: Slurm's files are done", kind="init"
+                str(error), "correct it, then `meshctl init` again: Slurm's files are written", kind="init"
             ) from error
     return view.model_copy(update={"changes": done, "applied": True})
+
+
+def _needs_key(fs: RootFs) -> bool:
+    """Whether to make a munge key: there is none. An existing key stays as it is.
+
+    Raises:
+        MungeError: munged refuses the key that is there, its path is not a file, or there is no user munge.
+    """
+    if fs.kind(_KEY) not in (Kind.FILE, Kind.MISSING):
+        raise MungeError(f"{_KEY} is not a file: mv {_KEY} {_KEY}.old")
+    path = fs.locate(_KEY)
+    if path.exists():
+        check_permissions(path)
+        return False
+    _key_owner(fs)
+    return True
+
+
+def _make_key(fs: RootFs) -> str:
+    """Make the munge key and give it to munge's user; returns its fingerprint.
+
+    Raises:
+        MungeError: the key cannot be written.
+    """
+    uid, gid = _key_owner(fs)
+    path, key = fs.locate(_KEY), make_key()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_key(path, key)
+        # The directory's owner could have put a link there meanwhile.
+        os.chown(path, uid, gid, follow_symlinks=False)
+        os.chown(path.parent, uid, gid, follow_symlinks=False)
+    except OSError as error:
+        raise MungeError(f"the munge key {path} cannot be written: {error.strerror}") from error
+    return fingerprint(key)
+
+
+def _key_owner(fs: RootFs) -> tuple[int, int]:
+    """The ids of munge's user and group in this file system.
+
+    Raises:
+        MungeError: there is no such user.
+    """
+    try:
+        return fs.ids(_KEY_OWNER)
+    except (KeyError, OSError):
+        raise MungeError(f"there is no user {_KEY_OWNER} (install munge on the head)") from None

@@ -1,4 +1,4 @@
-"""`meshctl reload`: have the daemon read its settings again. meshd.service calls it for `systemctl reload meshd`."""
+"""`meshctl reload`: makes the daemon read its settings again. `systemctl reload meshd` runs it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import ReloadRequest
-from meshd.cli import render
-from meshd.cli.exits import CliError
-from meshd.cli.session import Session, output_option, print_json, say
+from meshd.cli.errors import CliError
+from meshd.cli.params.options import as_json_option
+from meshd.cli.render.status import checks
+from meshd.cli.render.terminal import show
+from meshd.cli.session import Session, print_json, say
 
 
 @click.command("reload")
-@output_option
+@as_json_option
 @click.pass_obj
 def command(session: Session, *, as_json: bool) -> None:
-    """Have meshd read its settings again.
+    """Make meshd read its settings again.
 
-    `systemctl reload meshd` does the same. When they are wrong, every fault is shown, the settings from before stay in
-    force, and it ends with 1. What needs a restart is named.
+    `systemctl reload meshd` does the same. If the settings are wrong, it shows every fault, keeps the last settings,
+    and exits with 1. It names the changes that need a restart.
     """
     view = session.ask(lambda head: head.call(endpoints.RELOAD, ReloadRequest()))
     if as_json:
         print_json(view)
     if not view.reloaded:
         if not as_json:
-            render.show(*render.checks(view.faults), err=True)
+            show(*checks(view.faults), err=True)
         raise CliError(
-            "the settings are wrong: those from before stay in force", "mend the file, then `systemctl reload meshd`",
+            "the settings are wrong: meshd keeps the last ones", "correct the file, then `systemctl reload meshd`",
             kind="config",
         )  # fmt: skip
     if view.waiting:

@@ -1,29 +1,32 @@
-"""`meshctl scale`: how many GPUs a pool shall have."""
+"""`meshctl scale`: sets how many GPUs a pool has."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import click
 
 from meshd.api import endpoints
 from meshd.api.schema import OffersQuery, PlanView, ScaleAnswer, ScaleOutcome
-from meshd.cli import render
 from meshd.cli.client import Head
-from meshd.cli.exits import CliError, Exit, QuietError, interrupted
-from meshd.cli.params import Whole, duration
-from meshd.cli.render_plan import scale
-from meshd.cli.session import Session, confirm, output_option, print_json, say
-from meshd.cli.wish import Wish, wish_options
+from meshd.cli.errors import CliError, ExitCode, QuietError, interrupted
+from meshd.cli.params.options import as_json_option, timeout_option, yes_option
+from meshd.cli.params.scale_options import ScaleOptions, scale_options
+from meshd.cli.params.values import WholeNumber
+from meshd.cli.render.plan import price, target
+from meshd.cli.render.terminal import age, show, spinner, usd
+from meshd.cli.session import Session, confirm, print_json, say
 from meshd.model.words import counted
 
 EXAMPLES = """\b
 Examples:
-  meshctl scale --gpus 8 --dry-run                   what would be rented, and the price
-  meshctl scale --gpus 8 --wait                      shows the price, asks, and stays until all are ready
+  meshctl scale --gpus 8 --dry-run                   show what would be rented, and the price
+  meshctl scale --gpus 8 --wait                      show the price, ask, and wait until all are ready
   meshctl scale --gpus 8 --gpu a100 --max-price 2.5 --spot prefer
                                                      the cheapest A100s, spot first, at most $2.50 per GPU-hour
   meshctl scale --gpus 64 --gpus-per-node 8 --region us-east-1 --max-total 200
-  meshctl scale --pool h100 --spread                 as many as before, now of several clouds
-  meshctl scale --gpus 0 --pool h100                 gives all back, each after its jobs
+  meshctl scale --pool h100 --spread                 as many as before, now in several clouds
+  meshctl scale --gpus 0 --pool h100                 give all back, each after its jobs
 """
 
 
@@ -31,30 +34,22 @@ Examples:
 @click.option(
     "--gpus",
     metavar="N",
-    type=Whole(0),
-    help="How many GPUs the pool shall have in all; without it as many as before.",
+    type=WholeNumber(0),
+    help="How many GPUs the pool shall have in all. By default as many as before.",
 )
-@wish_options
-@click.option("--wait", is_flag=True, help="Stay until the target is reached. Ctrl-C ends the waiting, not the work.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="TIME",
-    callback=duration,
-    default="30m",
-    show_default=True,
-    help="How long --wait stays: 90s, 30m, 2h.",
-)
-@click.option("--refresh", is_flag=True, help="Have the clouds read their offers again first; takes some seconds.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@scale_options
+@click.option("--wait", is_flag=True, help="Wait until the target is reached. Ctrl-C ends the wait, not the work.")
+@timeout_option
+@click.option("--refresh", is_flag=True, help="Ask the clouds for their offers again first; takes some seconds.")
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@output_option
+@as_json_option
 @click.pass_obj
 def command(
     session: Session,
     *,
     gpus: int | None,
-    wish: Wish,
+    options: ScaleOptions,
     wait: bool,
     timeout_s: float,
     refresh: bool,
@@ -62,27 +57,31 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Set how many GPUs a pool has. Shows the machines and the price first, then asks.
+    """Set how many GPUs a pool has.
 
-    meshd takes the cheapest machines that meet every option and the pool's own limits. Where a cloud refuses one, it
-    goes on to the next zone, type, region and cloud by itself. The options hold until another `scale` gives others:
-    `--gpus 5` alone changes the number only. --unset and --reset take them out; `meshctl status` shows them.
+    It shows the machines and the price, then asks.
 
-    Fewer GPUs never end a job: a node that works is given back when its jobs have ended.
+    meshd rents the cheapest machines that match every option and the pool's own limits. If a cloud has no machine,
+    meshd tries the next zone, type, region and cloud. Options stay in use until another `scale` changes them: `--gpus
+    5` alone changes only the number. --unset and --reset drop them; `meshctl status` shows them.
+
+    Fewer GPUs never end a job: meshd gives a working node back when its jobs have ended.
     """
-    request = wish.request(session.ask(lambda head: _as_before(head, wish)) if gpus is None else gpus)
+    if gpus is None:
+        gpus = session.ask(lambda head: _last_target(head, options.pool))
+    request = options.request(gpus)
     if refresh:
-        with render.busy("having the clouds read ..."):
+        with spinner("asking the clouds ..."):
             session.ask(lambda head: head.call(endpoints.OFFERS, OffersQuery(limit=1, refresh=True)))
     preview = session.ask(lambda head: head.call(endpoints.SCALE, request))
     if dry_run:
         if as_json:
             print_json(ScaleOutcome(outcome="planned", answer=preview))
         else:
-            render.show(*scale(preview))
+            show(*target(preview))
         return
-    render.show(*scale(preview), err=True)
-    question, why = _stakes(preview.plan)
+    show(*target(preview), err=True)
+    question, why = _question(preview.plan)
     if why:
         try:
             confirm(question, yes=yes, why=why)
@@ -92,104 +91,108 @@ def command(
             raise
     answer = session.ask(
         lambda head: head.call(endpoints.SCALE, request.model_copy(update={"dry_run": False})),
-        if_interrupted="interrupted; the target may have been set: see `meshctl status`",
+        if_interrupted="interrupted; the target may be set: see `meshctl status`",
     )
-    _tell_changes(preview, answer)
+    _print_changes(preview, answer)
     if wait:
         _wait(session, answer, timeout_s, as_json=as_json)
         return
     changes = answer.gpus != answer.gpus_before or bool(answer.plan.steps)
     if as_json:
         print_json(ScaleOutcome(outcome="accepted" if changes else "unchanged", answer=answer))
-    wanted = counted(answer.gpus, answer.unit)
-    say(f"accepted: pool {answer.pool} shall have {wanted}" if changes else "nothing to do")
+    gpus_text = counted(answer.gpus, answer.unit)
+    say(f"accepted: the target of pool {answer.pool} is {gpus_text}" if changes else "nothing to do")
     if changes:
         say("  follow it with `meshctl events --follow` or `meshctl status`")
 
 
-async def _as_before(head: Head, wish: Wish) -> int:
-    """The number of GPUs that a pool's target has, for a change of its options alone, or to have it tried again.
+async def _last_target(head: Head, pool: str | None) -> int:
+    """The target that a pool has, in GPUs.
 
     Raises:
-        CliError: it cannot be told which pool, or the pool has no target.
+        CliError: there are several pools and none is named, or the pool has no target.
     """
     pools = (await head.call(endpoints.STATUS)).pools
-    found = [pool for pool in pools if wish.pool in (None, pool.name)]
-    names = ", ".join(pool.name for pool in pools) or "none"
+    found = [one for one in pools if pool in (None, one.name)]
+    names = ", ".join(one.name for one in pools) or "none"
     if len(found) != 1:
-        raise CliError("say how many GPUs, or which pool is meant", f"--gpus N, or --pool, one of: {names}",
-                       code=Exit.USAGE, kind="bad_request")  # fmt: skip
+        raise CliError("the number of GPUs is missing", f"add --gpus N, or --pool with one of: {names}",
+                       code=ExitCode.USAGE, kind="bad_request")  # fmt: skip
     if found[0].target_id is None:
         raise CliError(f"pool {found[0].name} has no target yet", f"`meshctl scale --pool {found[0].name} --gpus N`",
-                       code=Exit.USAGE, kind="bad_request")  # fmt: skip
+                       code=ExitCode.USAGE, kind="bad_request")  # fmt: skip
     return found[0].target_gpus
 
 
-def _stakes(plan: PlanView) -> tuple[str, str]:
-    """The question to ask and what the change does; empty when it neither costs nor removes."""
-    stakes = []
+def _question(plan: PlanView) -> tuple[str, str]:
+    """The question to ask, and what the change does. Both are empty if it costs nothing and removes nothing."""
+    effects = []
     more = plan.usd_per_hour_after - plan.usd_per_hour_before
     if plan.adds or more > 0:
-        stakes.append(f"costs {render.usd(max(more, 0))} more per hour")
+        effects.append(f"costs {usd(max(more, 0))} more per hour")
     if plan.removes:
-        stakes.append(f"gives {counted(len(plan.removes), 'machine')} back")
-    if not stakes:
+        effects.append(f"gives {counted(len(plan.removes), 'machine')} back")
+    if not effects:
         return "", ""
-    why = f"this {' and '.join(stakes)}"
+    why = f"this {' and '.join(effects)}"
     return f"{why[0].upper()}{why[1:]}. Go on?", why
 
 
-def _tell_changes(preview: ScaleAnswer, answer: ScaleAnswer) -> None:
-    """The world may have moved between the question and the answer."""
+def _print_changes(preview: ScaleAnswer, answer: ScaleAnswer) -> None:
+    """Print what changed between the preview and the answer."""
     if abs(preview.plan.usd_per_hour_after - answer.plan.usd_per_hour_after) > 0.005:
-        say(f"the price changed meanwhile: {render.price(answer.plan)}")
+        say(f"the price changed meanwhile: {price(answer.plan)}")
     for warning in answer.warnings:
         if warning not in preview.warnings:
             say(f"warning: {warning}")
 
 
 def _wait(session: Session, answer: ScaleAnswer, timeout_s: float, *, as_json: bool) -> None:
+    """Wait for the target and say how it ended.
+
+    Raises:
+        CliError: the target was not reached, or not in time; or Ctrl-C.
+    """
     from meshd.cli.progress import shown
-    from meshd.cli.watch import Outcome, watch
+    from meshd.cli.target_wait import PhaseChanges, WaitOutcome, draw, wait_for_target
     from meshd.runtime.clock import SystemClock
 
+    gpus = counted(answer.gpus, answer.unit)
     try:
-        with shown(answer) as progress:
-            seen = session.ask(lambda head: watch(head, answer, progress, timeout_s=timeout_s, clock=SystemClock()))
+        with shown(PhaseChanges(), partial(draw, answer)) as progress:
+            result = session.ask(
+                lambda head: wait_for_target(head, answer, progress, timeout_s=timeout_s, clock=SystemClock())
+            )
     except CliError as error:
-        if error.exit_code != Exit.INTERRUPTED:
+        if error.exit_code != ExitCode.INTERRUPTED:
             raise
         if as_json:
             print_json(ScaleOutcome(outcome="interrupted", answer=answer))
         raise interrupted(
-            f"stopped watching; meshd goes on towards {counted(answer.gpus, answer.unit)} in pool {answer.pool}",
-            f"see `meshctl status`; take it back with `meshctl scale --pool {answer.pool} --gpus {answer.gpus_before}`",
+            f"stopped waiting; meshd goes on until pool {answer.pool} has {gpus}",
+            f"see `meshctl status`; undo it with `meshctl scale --pool {answer.pool} --gpus {answer.gpus_before}`",
         ) from None
-    verdict = seen.verdict
+    outcome, reason = result.assessment.outcome, result.assessment.reason
     if as_json:
         print_json(
             ScaleOutcome(
-                outcome=verdict.outcome,
-                reason=verdict.reason,
-                elapsed_s=seen.elapsed_s,
-                answer=answer,
-                nodes=seen.nodes,
+                outcome=outcome, reason=reason, elapsed_s=result.elapsed_s, answer=answer, nodes=result.nodes
             )
-        )
-    spent = render.age(seen.elapsed_s)
-    if verdict.outcome is Outcome.REACHED:
-        say(f"done: pool {answer.pool} has {counted(answer.gpus, answer.unit)}, after {spent}")
+        )  # fmt: skip
+    elapsed = age(result.elapsed_s)
+    if outcome is WaitOutcome.REACHED:
+        say(f"done: pool {answer.pool} has {gpus}, after {elapsed}")
         return
-    if verdict.outcome is Outcome.TIMED_OUT:
+    if outcome is WaitOutcome.TIMED_OUT:
         raise CliError(
-            f"not done after {spent}: {verdict.reason}",
+            f"not done after {elapsed}: {reason}",
             "meshd goes on: see `meshctl status`, or wait longer with --timeout",
-            code=Exit.TIMED_OUT,
+            code=ExitCode.TIMED_OUT,
             kind="timed_out",
         )
     raise CliError(
-        f"pool {answer.pool} did not get to {counted(answer.gpus, answer.unit)}: {verdict.reason}",
-        verdict.cure or "see `meshctl status` and `meshctl events`",
-        code=Exit.PARTLY if seen.gained else Exit.FAILED,
-        kind=verdict.outcome,
+        f"pool {answer.pool} did not reach {gpus}: {reason}",
+        result.assessment.cure or "see `meshctl status` and `meshctl events`",
+        code=ExitCode.PARTLY if result.gained else ExitCode.FAILED,
+        kind=outcome,
     )

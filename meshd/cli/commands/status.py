@@ -1,4 +1,4 @@
-"""`meshctl status`: how the whole stands."""
+"""`meshctl status`: shows the cluster, its pools and its problems."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import StatusView
-from meshd.cli import render
-from meshd.cli.outputs import Output, outputs_option, show_or_watch, verbose_option, watch_option
+from meshd.cli.params.options import OutputFormat, output_option, verbose_option, watch_option
+from meshd.cli.render.status import status
+from meshd.cli.render.terminal import show
 from meshd.cli.session import Session, print_json
 
 
 @click.command("status")
 @watch_option
 @verbose_option
-@outputs_option(Output.WIDE)
+@output_option(OutputFormat.WIDE)
 @click.pass_obj
-def command(session: Session, *, watch: bool, verbose: bool, output: Output) -> None:
-    """Show pools, what they cost, and what is wrong."""
+def command(session: Session, *, watch: bool, verbose: bool, output: OutputFormat) -> None:
+    """Show the pools, their cost, and problems."""
 
-    def show(view: StatusView) -> None:
-        if output is Output.JSON:
+    def render(view: StatusView) -> None:
+        if output is OutputFormat.JSON:
             print_json(view)
         else:
-            render.show(*render.status(view, full=verbose), whole=output is Output.WIDE)
+            show(*status(view, verbose=verbose), wide=output is OutputFormat.WIDE)
 
-    show_or_watch(session, lambda head: head.call(endpoints.STATUS), show, watch=watch, output=output)
+    session.show(lambda head: head.call(endpoints.STATUS), render, watch=watch, as_json=output is OutputFormat.JSON)

@@ -1,4 +1,4 @@
-"""`meshctl undrain`: jobs again on a node."""
+"""`meshctl undrain`: allows jobs on nodes again."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import DrainRequest
-from meshd.cli.onmachines import each
-from meshd.cli.params import machines_argument
-from meshd.cli.session import Session, output_option
+from meshd.cli.batch import change_nodes
+from meshd.cli.params.options import as_json_option, nodes_argument
+from meshd.cli.session import Session
 
 
 @click.command("undrain")
-@machines_argument
-@output_option
+@nodes_argument
+@as_json_option
 @click.pass_obj
-def command(session: Session, *, machines: tuple[str, ...], as_json: bool) -> None:
-    """Let nodes take jobs again, whoever drained them."""
-    each(session, machines, lambda head, m: head.call(endpoints.UNDRAIN, DrainRequest(machine=m)), as_json=as_json)
+def command(session: Session, *, nodes: tuple[str, ...], as_json: bool) -> None:
+    """Allow jobs on nodes again, whoever drained them."""
+    change_nodes(
+        session, nodes, lambda head, node: head.call(endpoints.UNDRAIN, DrainRequest(machine=node)), as_json=as_json
+    )

@@ -47,7 +47,7 @@ def test_it_shows_a_diff_with_reasons_and_changes_nothing(init: Meshctl, root: P
     ran = init("--dry-run")
     assert ran.code == 0, ran.err
     assert "\n+Include nodes.conf\n" in ran.out or "\n+include nodes.conf\n" in ran.out.lower()
-    assert "# /etc/slurm/slurm.conf: TreeWidth=65533: " in ran.out
+    assert "/etc/slurm/slurm.conf" in ran.out and "TreeWidth=65533" in ran.out
     assert "next: systemctl restart slurmctld.service" in ran.err
     assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF
 
@@ -71,7 +71,6 @@ def test_it_writes_keeps_a_copy_and_is_done_then(init: Meshctl, root: Path) -> N
     assert (root / "var/lib/meshd-slurm/nodes.conf").exists()
     again = init("--yes", "-o", "json")
     assert (again.code, again.json()["changes"]) == (0, [])
-    assert "nothing to do" in again.err
 
 
 def test_a_munge_key_is_made_only_where_there_is_none(init: Meshctl, root: Path) -> None:
@@ -79,25 +78,22 @@ def test_a_munge_key_is_made_only_where_there_is_none(init: Meshctl, root: Path)
     init("--yes")
     assert key.read_bytes() == b"k" * 1024
     key.unlink()
-    ran = init("--dry-run")
-    assert (ran.code, "there is no user munge" in ran.err) == (1, True), "the image's users count, not the host's"
+    assert init("--dry-run").code == 1, "the image's users count, not the host's"
     with (root / "etc/passwd").open("a") as passwd:
         passwd.write("nobody:x:65534:65534::/:/bin/false\nmunge:x:4711:4712::/:/bin/false\n")
-    ran = init("--dry-run")
-    assert "there is no munge key: one is made" in ran.out
+    assert "/etc/munge/munge.key" in init("--dry-run").out
     assert not key.exists()
     ran = init("--yes")
     assert ran.code == 0, ran.err
     made = key.stat()
     assert (stat.S_IMODE(made.st_mode), made.st_uid, made.st_gid) == (0o400, 4711, 4712)
-    assert "fingerprint" in ran.err
 
 
 def test_an_insecure_key_is_refused(init: Meshctl, root: Path) -> None:
     (root / "etc/munge/munge.key").chmod(0o644)
-    ran = init("--yes")
-    assert ran.code == 1
-    assert "chmod 0400" in ran.err
+    ran = init("--yes", "-o", "json")
+    assert (ran.code, ran.json()["kind"]) == (1, "init")
+    assert "chmod 0400" in ran.json()["error"]
     assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF
 
 

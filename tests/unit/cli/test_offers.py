@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -23,8 +24,8 @@ from meshd.api.schema import (
     SourceView,
 )
 from meshd.cli.main import cli
-from meshd.cli.render import plain
-from meshd.cli.render_offers import offers
+from meshd.cli.render.offers import offers
+from meshd.cli.render.terminal import plain
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
@@ -107,21 +108,33 @@ def shown(query: OffersQuery = REFRESHED, **parts: Any) -> str:
     return plain(*offers(OffersView(**view), query))
 
 
+def footer(**parts: Any) -> str:
+    """The line below the table."""
+    return shown(OffersQuery(), **parts).partition("\n\n")[2].splitlines()[0]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(found) for found in re.findall(r"\d+", text)]
+
+
 def test_the_footer_counts_what_is_not_shown() -> None:
-    assert "\n1 offer\n" in shown()
-    assert "1 of 9 offers; 8 dearer ones are not shown (--limit)" in shown(matching=9)
-    text = shown(matching=9, left_out={"cooling down": 1, "no free capacity": 2})
-    assert "5 dearer ones are not shown" in text
-    assert "3 cannot be rented now: 1 cooling down, 2 no free capacity (--all)" in text
+    assert numbers(footer()) == [1]
+    assert numbers(footer(matching=9)) == [1, 9, 8]
+    line = footer(matching=9, left_out={"cooling down": 1, "no free capacity": 2})
+    assert numbers(line) == [1, 9, 5, 3, 1, 2]
+    assert "--limit" in line and "--all" in line
+
+
+def test_a_provider_that_did_not_answer_to_a_refresh_is_named() -> None:
     late = SourceView(name="offers:gce", ok=True, at=NOW - timedelta(minutes=4))
-    assert "gce did not answer in time: what it said 4m00s ago is shown" in shown(sources=[late])
+    assert re.search(r"^gce .*4m00s", shown(sources=[late]), re.M)
+    assert "gce" not in shown(OffersQuery(), sources=[late])
 
 
 def test_zones_in_one_row_count_as_so_many_offers() -> None:
     three = row("aws/us-east-1a/p5.48xlarge", 98.3, region="us-east-1", zone="us-east-1a", zones=["a", "b", "c"])
-    text = shown(offers=[three, CATALOGUE[1]], matching=9)
-    assert "us-east-1 (3 zones)" in text
-    assert "4 of 9 offers; 5 dearer ones are not shown (--limit)" in text
+    assert "us-east-1 (3 zones)" in shown(offers=[three])
+    assert numbers(footer(offers=[three, CATALOGUE[1]], matching=9)) == [4, 9, 5]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +160,7 @@ def test_a_name_that_nothing_bears_is_wrong_usage(
 
 def test_what_is_sold_out_is_no_mistake(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     ran = meshctl("offers", "--gpu", "gh200")
-    assert ran.code == 0 and "nobody offers the GPU gh200" in ran.out
+    assert ran.code == 0 and "gh200" in ran.out
     market.unread = [SourceView(name="offers:gce", ok=False, reason="busy", since=NOW)]
     assert meshctl("offers", "--region", "mars").code == 0, "gce may be there: it was not read"
 
@@ -157,16 +170,14 @@ def test_an_empty_catalogue_says_what_would_fill_it() -> None:
         NearRow(field="max_usd_per_gpu_hour", count=14, offer=CATALOGUE[0]),
         NearRow(field="spot", count=1, offer=CATALOGUE[5]),
     ]
-    text = shown(offers=[], matching=0, near=near)
-    assert "none of the 9 offers is like that" in text
-    assert "without --max-price: 14 offers, the cheapest aws/us-east-1a/p5.48xlarge/spot at $2.15 per GPU" in text
-    assert "without --spot or --on-demand: 1 offer, the cheapest aws/us-east-1a/c8g.large at $0.08\n" in text
-    assert "without GPUs" not in text
-    assert "where a provider's table names them" in shown(OffersQuery(gpus_per_node=0), offers=[], matching=0)
-    assert "2 offers would do, but none can be rented now: 2 cooling down" in shown(
-        offers=[], matching=2, left_out={"cooling down": 2}
-    )
-    assert "no enabled provider has been read yet" in shown(offers=[], matching=0, total=0)
+    first, price, spot = shown(offers=[], matching=0, near=near).splitlines()
+    assert numbers(first) == [9]
+    assert all(part in price for part in ("--max-price", "14 offers", CATALOGUE[0].offer, "$2.15 per GPU-hour"))
+    assert all(part in spot for part in ("--spot or --on-demand", "1 offer,", CATALOGUE[5].offer, "$0.08"))
+    assert "docs/providers.md" in shown(OffersQuery(gpus_per_node=0), offers=[], matching=0)
+    only = shown(offers=[], matching=2, left_out={"cooling down": 2})
+    assert numbers(only) == [2, 2] and "--all" in only
+    assert numbers(shown(offers=[], matching=0, total=0)) == []
 
 
 STORY = ExplainView(
@@ -208,9 +219,9 @@ def test_golden_explain(desk: MemoryDesk, served: Served, meshctl: Meshctl, utc:
 
 def test_what_is_of_no_use_is_not_shown(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     desk.stories["h100-3"] = STORY.model_copy(update={"phase": "ready"})
-    assert "come next" not in meshctl("explain", "h100-3").out, "nothing is looked for any more"
+    assert STORY.next_rungs[0].offer not in meshctl("explain", "h100-3").out, "meshd looks for no other offer"
     desk.stories["h100-4"] = ExplainView(subject="h100-4", at=NOW, pool="h100", slot="h100-4", why="none is wanted")
-    assert meshctl("explain", "h100-4").out == "slot h100-4 of pool h100: no machine\nnone is wanted\n"
+    assert meshctl("explain", "h100-4").out.endswith("\nnone is wanted\n")
     desk.stories["h100"] = ExplainView(subject="h100", at=NOW, pool="h100", why="it has no target")
     assert meshctl("explain", "h100").out.startswith("pool h100\n")
 
@@ -219,7 +230,7 @@ def test_an_unknown_name(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> 
     desk.stories["h100-3"] = STORY
     ran = meshctl("explain", "h10-3", "-o", "json")
     assert (ran.code, ran.json()["kind"]) == (2, "unknown")
-    assert "do: there is h100-3" in ran.err
+    assert "h100-3" in ran.json()["cure"]
     assert meshctl("explain").code == 2
 
 

@@ -24,7 +24,7 @@ def test_a_reload_that_is_refused_fails_with_every_fault(desk: MemoryDesk, serve
     ]
     ran = meshctl("reload")
     assert ran.code == 1
-    assert all(words in ran.err for words in ("meshd.toml:3", "unknown key", "did you mean y?", "meshd.toml:9"))
+    assert all(part in ran.err for row in desk.settings_faults for part in (row.name, row.text, row.cure))
     ran = meshctl("reload", "-o", "json")
     assert (ran.code, len(ran.json()["faults"]), ran.json()["reloaded"]) == (1, 2, False)
     assert len(desk.actors) == 4

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from meshd.api import schema as s
-from meshd.cli.adapters import _check
+from meshd.cli.settings_check import provider_rows
 from meshd.config import File, Settings
 from meshd.daemon.head_api.offers import offers_view
 from meshd.daemon.machines import desired_state as wanted
@@ -92,7 +92,7 @@ async def test_doctor_and_config_check_say_so(tun: bool, status: str) -> None:
     cloud.name, cloud.capabilities = RUNPOD, replace(PODS, tun=tun)
     found = await check(cloud)
     assert (found.status, NO_TUN in found.text, "containers" in found.text) == (status, not tun, True)
-    (row,) = await _check(File(Path("meshd.toml"), {}, 0o600, ""), cloud, "providers.runpod")  # type: ignore[call-arg]
+    (row,) = await provider_rows(File(Path("meshd.toml"), {}, 0o600, ""), cloud, "providers.runpod")  # type: ignore[call-arg]
     assert (row.status, NO_TUN in row.text, "pods_have_tun" in row.cure) == (status, not tun, not tun)
 
 

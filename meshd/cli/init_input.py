@@ -1,4 +1,4 @@
-"""What `meshctl init` finds on the head, as the pure planner wants it."""
+"""Reads the head's files and names for `meshctl init`: the input of its pure planner."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ ROOT_USER = "root"
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
-def address_of(settings: Settings, given: str | None, fs: RootFs) -> str:
-    """The head's tailnet IPv4 address: what was given, else what tailscaled says.
+def head_address(settings: Settings, given: str | None, fs: RootFs) -> str:
+    """The head's tailnet IPv4 address: the one given, else tailscaled's.
 
     Raises:
-        TailnetError: tailscaled is not there or not logged in.
-        InitRefused: it is no address that machines could reach, or none is given for another machine's image.
+        TailnetError: tailscaled does not run, or is not logged in.
+        InitRefused: machines cannot reach such an address, or none is given for another machine's image.
     """
     if given is None:
         if not fs.is_host:
             raise InitRefused(
                 Refusal.ADDRESS_NEEDED,
-                f"{fs.root} is another machine's: this machine's tailscaled does not know its address",
-                "give it with --head-address 100.x.y.z",
+                f"{fs.root} belongs to another machine: this machine's tailscaled does not know its address",
+                "name it with --head-address 100.x.y.z",
             )
         return asyncio.run(TailscaleCli(run, settings.tailnet.socket).ip4())
     try:
@@ -49,19 +49,24 @@ def address_of(settings: Settings, given: str | None, fs: RootFs) -> str:
     except ValueError:
         raise _bad_address(given, "is not an IPv4 address") from None
     if address.is_unspecified or address.is_loopback or address.is_multicast or address in PLACEHOLDERS:
-        raise _bad_address(given, "is no address that machines can reach")
+        raise _bad_address(given, "is not an address that machines can reach")
     return str(address)
 
 
 def _bad_address(given: str, why: str) -> InitRefused:
-    return InitRefused(Refusal.BAD_ADDRESS, f"--head-address {given!r} {why}", "`tailscale ip -4` on the head tells it")
+    return InitRefused(Refusal.BAD_ADDRESS, f"--head-address {given!r} {why}", "run `tailscale ip -4` on the head")
 
 
-def find(settings: Settings, address: str, fs: RootFs) -> InitInput:
-    """Everything that the plan is made from.
+def read_input(settings: Settings, address: str, fs: RootFs) -> InitInput:
+    """The input of the plan.
+
+    Args:
+        settings: meshd's.
+        address: the head's tailnet IPv4 address.
+        fs: the file system to prepare.
 
     Raises:
-        InitRefused: something is no file, cannot be followed, or lacks a name.
+        InitRefused: a path is not a file, a link leads nowhere, or the host has no usable name.
         SlurmError: a file cannot be read.
     """
     conf_dir = PurePosixPath(os.path.normpath(settings.slurm.conf_dir))
@@ -106,7 +111,7 @@ def find(settings: Settings, address: str, fs: RootFs) -> InitInput:
 
 
 def slurm_user(tree: Tree, slurm_conf: str | None, fs: RootFs) -> str:
-    """SlurmUser's name by Slurm's own rule: root where none is set; a number stands for a user. Debian's in a new file.
+    """SlurmUser's name as Slurm reads it: root if not set; a number is a user's id. A new file gets Debian's user.
 
     Raises:
         InitRefused: there is no such user.
@@ -116,17 +121,17 @@ def slurm_user(tree: Tree, slurm_conf: str | None, fs: RootFs) -> str:
     try:
         return fs.user_name(user)
     except OSError:
-        return user  # an image without users of its own yet
+        return user  # the image has no users yet
     except KeyError:
         raise InitRefused(
             Refusal.NO_USER,
-            f"SlurmUser is {user}, and there is no such user",
-            "apt-get install slurmctld" if new else "correct SlurmUser= in slurm.conf: slurmctld does not start so",
+            f"SlurmUser is {user}, but there is no such user",
+            "apt-get install slurmctld" if new else "correct SlurmUser= in slurm.conf: slurmctld cannot start",
         ) from None
 
 
 def _running(tree: Tree, address: str, settings: Settings) -> dict[str, str]:
-    """What slurmctld runs with, where one answers."""
+    """The settings of the slurmctld that runs, if one answers."""
     first = (tree.get("SlurmctldPort") or "").partition("-")[0]
     port = int(first) if first.isdigit() and 0 < int(first) < 65536 else settings.slurm.slurmctld_port
     return asyncio.run(confcheck.running(run, address, port))
@@ -137,7 +142,7 @@ def _ours(target: str, former_dir: PurePosixPath) -> bool:
 
 
 def _names(fs: RootFs, conf_dir: PurePosixPath) -> tuple[dict[str, str], frozenset[str]]:
-    """The links in Slurm's directory with their targets, and the names of all else."""
+    """The links in Slurm's directory with their targets, and the names of its other entries."""
     kind = fs.kind(conf_dir)
     if kind is Kind.MISSING:
         return {}, frozenset()
@@ -154,7 +159,7 @@ def _names(fs: RootFs, conf_dir: PurePosixPath) -> tuple[dict[str, str], frozens
 
 
 def _loader(fs: RootFs, own: set[PurePosixPath]) -> Callable[[PurePosixPath], str | None]:
-    """Reads files; what is there and is no file is refused. A link of meshd's own may have nothing behind it yet."""
+    """A function that reads a file, or gives None if it does not exist. A link in `own` may lead to a missing file."""
 
     def load(path: PurePosixPath) -> str | None:
         kind = fs.kind(path)
@@ -170,13 +175,11 @@ def _loader(fs: RootFs, own: set[PurePosixPath]) -> Callable[[PurePosixPath], st
 def _unusable(path: PurePosixPath, kind: Kind, wanted: str) -> InitRefused:
     if kind is Kind.DANGLING:
         return InitRefused(
-            Refusal.LINK_DANGLES, f"{path} is a link to something that is not there", f"make its target, or rm {path}"
+            Refusal.LINK_DANGLES, f"{path} is a link to a file that does not exist", f"make that file, or rm {path}"
         )
     if kind is Kind.LOOP:
-        return InitRefused(Refusal.LINK_LOOP, f"{path} is a link that leads back to itself", f"rm {path}")
-    return InitRefused(
-        Refusal.NOT_A_FILE, f"{path} is there and is not {wanted}", f"mv {path} {path}.old, and put {wanted} there"
-    )
+        return InitRefused(Refusal.LINK_LOOP, f"{path} is a link to itself", f"rm {path}")
+    return InitRefused(Refusal.NOT_A_FILE, f"{path} is not {wanted}", f"mv {path} {path}.old, and put {wanted} there")
 
 
 def _head_name(fs: RootFs, slurm_conf: str | None) -> str:
@@ -185,13 +188,13 @@ def _head_name(fs: RootFs, slurm_conf: str | None) -> str:
         return name
     raise InitRefused(
         Refusal.HEAD_NAME_NEEDED,
-        f"the head's host name {name!r} cannot stand in slurm.conf",
+        f"slurm.conf cannot hold the head's host name {name!r}",
         f"echo NAME > {fs.root / 'etc/hostname'}" if not fs.is_host else "hostnamectl set-hostname NAME",
     )
 
 
 def _version(fs: RootFs) -> SlurmVersion | None:
-    """Slurm's version: this machine's own word, or what dpkg has noted in the image."""
+    """Slurm's version: from its command on this machine, from dpkg's status in an image."""
     if fs.is_host:
         return asyncio.run(confcheck.version(run))
     status = PurePosixPath("/var/lib/dpkg/status")

@@ -1,4 +1,4 @@
-"""What can be checked on the head without the daemon. Each check ends within its deadline and none raises."""
+"""What `meshctl doctor` checks when the daemon is down. Each check has a deadline, and none raises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from meshd.api.schema import CheckRow
-from meshd.cli.faults import rows_of
+from meshd.cli.settings_check import error_rows
 from meshd.config import Settings, load
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout, ConfigError
 from meshd.runtime.run import Result, Runner
@@ -16,7 +16,12 @@ _TIMEOUT_S = 5.0
 
 
 async def run_checks(config: Path, run: Runner) -> list[CheckRow]:
-    """All of them, at once."""
+    """All checks, at the same time.
+
+    Args:
+        config: the settings file.
+        run: runs commands.
+    """
     settings, config_rows = _settings(config)
     rows = await asyncio.gather(
         _unit("meshd.service", run),
@@ -32,7 +37,7 @@ def _settings(config: Path) -> tuple[Settings | None, list[CheckRow]]:
     try:
         settings = load(config)
     except ConfigError as error:
-        return None, rows_of(error)
+        return None, error_rows(error)
     return settings, [CheckRow(name=str(config), status="ok", text=f"cluster {settings.cluster.name}")]
 
 
@@ -48,7 +53,7 @@ async def _unit(unit: str, run: Runner) -> CheckRow:
         name=unit,
         status="fail",
         text=state,
-        cure=f"`systemctl start {unit}`; when it does not stay: `journalctl -u {unit}`",
+        cure=f"`systemctl start {unit}`; if it stops again: `journalctl -u {unit}`",
     )
 
 
@@ -66,7 +71,7 @@ async def _slurm(run: Runner) -> CheckRow:
 
 
 async def _munge(run: Runner) -> CheckRow:
-    cure = "`systemctl status munge`; is there an /etc/munge/munge.key? (`meshctl init` makes one)"
+    cure = "`systemctl status munge`; check that /etc/munge/munge.key exists (`meshctl init` makes one)"
     try:
         made = await run(["munge", "-n"], timeout_s=_TIMEOUT_S)
         await run(["unmunge", "-n"], timeout_s=_TIMEOUT_S, stdin=made.stdout.encode())
@@ -94,7 +99,7 @@ def _tailscale_row(found: Result) -> CheckRow:
         state, online = status.get("BackendState", ""), bool((status.get("Self") or {}).get("Online"))
         health = [str(line) for line in status.get("Health") or []]
     except (ValueError, AttributeError) as error:
-        return CheckRow(name="tailscale", status="fail", text=f"its status cannot be read: {error}")
+        return CheckRow(name="tailscale", status="fail", text=f"cannot read its status: {error}")
     if state == "Running" and online:
         return CheckRow(name="tailscale", status="ok", text="online")
     why = "; ".join(health) or f"state {state or 'unknown'}, {'online' if online else 'not online'}"

@@ -1,4 +1,4 @@
-"""The story of a machine, a slot or a pool as text."""
+"""What `explain` shows of a machine, a slot or a pool."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from meshd.api.schema import AttemptRow, ExplainView, HealthView
-from meshd.cli.render import age, event, phase, text
-from meshd.cli.render_offers import alternatives
-from meshd.cli.sheet import Sheet
-from meshd.cli.wording import TEXT_MAX, WORDS_MAX, once, same_rungs, short
+from meshd.cli.render.offers import alternatives
+from meshd.cli.render.shorten import MESSAGE_MAX, TEXT_MAX, merge_attempts, merge_messages, shorten
+from meshd.cli.render.status import event
+from meshd.cli.render.table import Table
+from meshd.cli.render.terminal import age, clean_text, phase
 from meshd.model.words import counted
 
 _OUTCOMES = {
@@ -25,43 +26,50 @@ _OUTCOMES = {
     "skipped": ("not asked", ""),
     "waiting": ("waits", "cyan"),
 }
-_RUNG_HEADERS = ("AT", "MACHINE", "OFFER", "USD/H", "OUTCOME", "WORDS")
+_ATTEMPT_HEADERS = ("AT", "MACHINE", "OFFER", "USD/H", "OUTCOME", "MESSAGE")
 _WORKS = frozenset({"ready", "draining", "terminating", "lost", "gone"})
 
 
-def explain(view: ExplainView, *, full: bool = False) -> list[RenderableType]:
-    """What it does and why, what was tried, what comes next, what happened; with `full` in all its words."""
-    parts: list[RenderableType] = [_head(view), text(view.why if full else short(once(view.why), 2 * TEXT_MAX))]
+def explain(view: ExplainView, *, verbose: bool = False) -> list[RenderableType]:
+    """What it does and why, the offers tried, the next offers, the events; with `verbose` all messages in full."""
+    parts: list[RenderableType] = [
+        _head(view),
+        clean_text(view.why if verbose else shorten(merge_messages(view.why), 2 * TEXT_MAX)),
+    ]
     if view.health is not None:
-        parts += ["", text("health", "bold"), *_health(view.health, view.at)]
+        parts += ["", clean_text("health", "bold"), *_health(view.health, view.at)]
     if view.constraints:
-        wanted = counted(view.target_gpus, view.unit) if view.target_gpus else "nothing"
-        parts += ["", text(f"pool {view.pool}: {wanted} wanted", "bold")]
-        parts += [text(f"  {line}") for line in view.constraints]
+        wanted = counted(view.target_gpus, view.unit) if view.target_gpus else "none"
+        parts += ["", clean_text(f"pool {view.pool}: target {wanted}", "bold")]
+        parts += [clean_text(f"  {line}") for line in view.constraints]
     if view.rungs:
-        parts += ["", text("offers tried", "bold")]
+        parts += ["", clean_text("offers tried", "bold")]
         parts.append(
-            Sheet(
-                _RUNG_HEADERS,
-                [_rung(row, full=full) for row in (view.rungs if full else same_rungs(view.rungs))],
-                spare=("MACHINE", "USD/H", "AT"),
+            Table(
+                _ATTEMPT_HEADERS,
+                [_attempt(row, verbose=verbose) for row in (view.rungs if verbose else merge_attempts(view.rungs))],
+                optional=("MACHINE", "USD/H", "AT"),
             )
         )
     if view.next_rungs and view.phase not in _WORKS:
-        parts += ["", text("offers that come next", "bold"), alternatives(view.next_rungs, full=full)]
+        parts += ["", clean_text("next offers", "bold"), alternatives(view.next_rungs, verbose=verbose)]
     if view.events:
-        parts += ["", text("events", "bold"), *(text(event(row) if full else short(event(row))) for row in view.events)]
+        parts += [
+            "",
+            clean_text("events", "bold"),
+            *(clean_text(event(row) if verbose else shorten(event(row))) for row in view.events),
+        ]
     return parts
 
 
 def _health(health: HealthView, now: datetime) -> list[RenderableType]:
-    """What Slurm, the agent and the tailnet say, what follows from it, and the end of slurmd's log."""
+    """What Slurm, the agent and the tailnet report, what meshd does about it, and the end of slurmd's log."""
     parts: list[RenderableType] = []
     if health.unfit:
         since = f", for {age((now - health.since).total_seconds())}" if health.since else ""
-        parts.append(text(f"  not fit ({health.unfit}{since}): {health.text}", "yellow"))
+        parts.append(clean_text(f"  not fit ({health.unfit}{since}): {health.text}", "yellow"))
     else:
-        parts.append(text("  fit, as far as is known", "green"))
+        parts.append(clean_text("  fit, as far as meshd knows", "green"))
     said = f" by {health.slurm_reason_by}" if health.slurm_reason_by else ""
     rows = [
         ("next", health.next),
@@ -85,15 +93,17 @@ def _health(health: HealthView, now: datetime) -> list[RenderableType]:
         ),
         ("ssh host key", health.ssh_host_key),
     ]
-    parts += [text(f"  {name}: {value}") for name, value in rows if value]
+    parts += [clean_text(f"  {name}: {value}") for name, value in rows if value]
     if health.log:
-        parts.append(text("  slurmd's log:"))
-        parts += [text(f"    {line}") for line in health.log]
+        parts.append(clean_text("  slurmd's log:"))
+        parts += [clean_text(f"    {line}") for line in health.log]
     return parts
 
 
 def _agent(health: HealthView) -> str:
-    heard = "has not spoken yet" if health.heartbeat_age_s is None else f"spoke {age(health.heartbeat_age_s)} ago"
+    heard = (
+        "no heartbeat yet" if health.heartbeat_age_s is None else f"last heartbeat {age(health.heartbeat_age_s)} ago"
+    )
     if health.reported_at is None:
         return heard
     daemons = [f"{name} {'runs' if ok else 'DOES NOT RUN'}" for name, ok in
@@ -112,19 +122,21 @@ def _gpus(health: HealthView) -> str:
 
 def _head(view: ExplainView) -> Text:
     if not view.slot:
-        return text(f"pool {view.subject}", "bold")
+        return clean_text(f"pool {view.subject}", "bold")
     if not view.phase:
-        return text(f"slot {view.slot} of pool {view.pool}: no machine", "bold")
-    return Text.assemble(text(f"{view.machine} (slot {view.slot}, pool {view.pool}): ", "bold"), phase(view.phase))
+        return clean_text(f"slot {view.slot} of pool {view.pool}: no machine", "bold")
+    return Text.assemble(
+        clean_text(f"{view.machine} (slot {view.slot}, pool {view.pool}): ", "bold"), phase(view.phase)
+    )
 
 
-def _rung(row: AttemptRow, *, full: bool) -> tuple[Text | str, ...]:
+def _attempt(row: AttemptRow, *, verbose: bool) -> tuple[Text | str, ...]:
     word, style = _OUTCOMES.get(row.outcome, (row.outcome, ""))
     return (
         f"{row.at.astimezone():%m-%d %H:%M:%S}",
         row.machine,
         row.offer,
         f"{row.usd_per_hour:.2f}",
-        text(word, style),
-        row.words if full else short(row.words, WORDS_MAX),
+        clean_text(word, style),
+        row.words if verbose else shorten(row.words, MESSAGE_MAX),
     )

@@ -11,8 +11,8 @@ from meshd.api.schema import ErrorView
 from meshd.runtime.terminal import clean
 
 
-class Exit(IntEnum):
-    """How meshctl ends. Part of its interface: scripts rely on it."""
+class ExitCode(IntEnum):
+    """meshctl's exit codes. Scripts rely on them: a number keeps its meaning."""
 
     OK = 0
     FAILED = 1
@@ -40,37 +40,44 @@ Exit codes:
 
 
 class CliError(click.ClickException):
-    """Ends meshctl: what happened and where, then what to do next."""
+    """Ends meshctl with an exit code.
 
-    def __init__(self, text: str, cure: str = "", *, code: Exit = Exit.FAILED, kind: str = "error") -> None:
+    Args:
+        text: what happened, and to what.
+        cure: what the user can do about it.
+        code: the exit code.
+        kind: the error's stable word in `-o json`.
+    """
+
+    def __init__(self, text: str, cure: str = "", *, code: ExitCode = ExitCode.FAILED, kind: str = "error") -> None:
         super().__init__(text)
         self.cure = cure
         self.exit_code = int(code)  # type: ignore[misc]  # click declares it on the class and reads it from the instance
         self.kind = kind
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print it for people, on stderr."""
+        """Print the error on stderr."""
         click.echo(f"error: {clean(self.message)}", file=file, err=file is None)
         if self.cure:
             click.echo(f"  do: {clean(self.cure)}", file=file, err=file is None)
 
     def view(self) -> ErrorView:
-        """The same for programs."""
+        """The document that `-o json` prints for this error."""
         return ErrorView(error=self.message, cure=self.cure, kind=self.kind)
 
 
 class UnreachableError(CliError):
-    """Nobody answers on the socket."""
+    """meshd does not answer on its socket."""
 
     def __init__(self, text: str, cure: str) -> None:
-        super().__init__(text, cure, code=Exit.UNREACHABLE, kind="unreachable")
+        super().__init__(text, cure, code=ExitCode.UNREACHABLE, kind="unreachable")
 
 
 class QuietError(CliError):
-    """Ends meshctl with a code after all was said: prints one line, without the word error."""
+    """Ends meshctl where nothing went wrong, e.g. after Ctrl-C or a no: it prints no word `error`."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the line, if there is one."""
+        """Print the text on stderr, if there is one."""
         if self.message:
             click.echo(clean(self.message), file=file, err=file is None)
         if self.cure:
@@ -78,5 +85,5 @@ class QuietError(CliError):
 
 
 def interrupted(text: str = "interrupted", cure: str = "") -> QuietError:
-    """After Ctrl-C."""
-    return QuietError(text, cure, code=Exit.INTERRUPTED, kind="interrupted")
+    """The error that ends meshctl after Ctrl-C."""
+    return QuietError(text, cure, code=ExitCode.INTERRUPTED, kind="interrupted")

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from meshd.api.schema import AttemptRow, OfferRow, OffersQuery, OffersView, ProblemView
-from meshd.cli.render_offers import offers
-from meshd.cli.wording import alike, once, same_problems, same_rungs, short
+from meshd.cli.render.offers import offers
+from meshd.cli.render.shorten import merge_attempts, merge_messages, merge_problems, normalise, shorten
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
 from tests.unit.cli.test_scale import _on_terminal
-from tests.unit.cli.test_sheet import drawn
+from tests.unit.cli.test_table import drawn
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EC2 = "InsufficientInstanceCapacity: We currently do not have sufficient p5.48xlarge capacity in the Availability Zone "
@@ -38,8 +38,8 @@ def offer(**changes: object) -> OfferRow:
 @pytest.mark.parametrize("width", [60, 70, 80, 100])
 def test_a_narrow_terminal_keeps_the_provider_and_drops_what_says_nothing(width: int) -> None:
     view = OffersView(at=NOW, offers=[offer()], total=1, matching=1)
-    (sheet, *_) = offers(view, OffersQuery())
-    lines = drawn(width, sheet)  # type: ignore[arg-type]
+    (table, *_) = offers(view, OffersQuery())
+    lines = drawn(width, table)  # type: ignore[arg-type]
     assert "PROVIDER" in lines[0] and "NOTE" not in lines[0]
     assert "NOTE" in " ".join(lines).partition("left out: ")[2], "what is left out is named"
     assert max(map(len, lines)) <= width
@@ -48,8 +48,8 @@ def test_a_narrow_terminal_keeps_the_provider_and_drops_what_says_nothing(width:
 def test_a_note_that_says_something_stays_on_a_narrow_terminal() -> None:
     blocked = offer(blocked_until=NOW, blocked_reason="no capacity")
     view = OffersView(at=NOW, offers=[offer(), blocked], total=2, matching=2)
-    (sheet, *_) = offers(view, OffersQuery())
-    lines = drawn(80, sheet)  # type: ignore[arg-type]
+    (table, *_) = offers(view, OffersQuery())
+    lines = drawn(80, table)  # type: ignore[arg-type]
     assert "PROVIDER" in lines[0] and "NOTE" in lines[0]
 
 
@@ -99,20 +99,20 @@ def test_watch_shows_it_again(desk: MemoryDesk, served: Served, socket_path: Pat
 
 
 def test_long_words_are_cut_between_words() -> None:
-    assert short("a few words", 50) == "a few words"
-    assert short("one two three four", 12) == "one two ..."
-    assert len(short("x" * 500)) < 300
+    assert shorten("a few words", 50) == "a few words"
+    assert shorten("one two three four", 12) == "one two ..."
+    assert len(shorten("x" * 500)) < 300
 
 
 def test_what_zones_say_alike_is_said_once() -> None:
     zones = [f"us-east-1{zone}" for zone in "abcde"]
     text = "; ".join(f"aws/{zone}/p5 is left alone: {EC2}you requested ({zone})" for zone in zones)
-    said = once(f"no offer will do: nobody offers it; {text}; wait")
+    said = merge_messages(f"no offer will do: nobody offers it; {text}; wait")
     assert said.count("InsufficientInstanceCapacity") == 1
     assert "aws/us-east-1a/p5" in said and "and 2 more" in said and said.endswith("; wait")
-    assert once("one; two: three") == "one; two: three"
-    assert alike(f"{EC2}({zones[0]})") == alike(f"{EC2}({zones[1]})")
-    assert alike("request 0f8fad5b-d9cb-469f-a165-70867728950e") == alike(
+    assert merge_messages("one; two: three") == "one; two: three"
+    assert normalise(f"{EC2}({zones[0]})") == normalise(f"{EC2}({zones[1]})")
+    assert normalise("request 0f8fad5b-d9cb-469f-a165-70867728950e") == normalise(
         "request 1f8fad5b-d9cb-469f-a165-70867728950e"
     )
 
@@ -122,7 +122,7 @@ def test_rungs_that_say_the_same_are_one_row() -> None:
         return AttemptRow(at=NOW, machine=f"m-{zone}", offer=f"aws/{zone}/p5", provider="aws", outcome=outcome,
                        words=f"{words}({zone})")  # fmt: skip
 
-    rows = same_rungs([rung("us-east-1a"), rung("us-east-1b"), rung("us-east-1c"), rung("us-west-2a", "other "),
+    rows = merge_attempts([rung("us-east-1a"), rung("us-east-1b"), rung("us-east-1c"), rung("us-west-2a", "other "),
                        rung("us-east-1d")])  # fmt: skip
     assert [row.offer for row in rows] == ["aws/us-east-1a/p5 and 2 more", "aws/us-west-2a/p5", "aws/us-east-1d/p5"]
 
@@ -133,7 +133,7 @@ def test_problems_that_differ_in_the_machine_alone_are_one(desk: MemoryDesk, ser
         ProblemView(severity="warning", text=f"{name} was given up: {EC2}", machine=name, cure="x") for name in names
     ]
     desk.problems.append(ProblemView(severity="warning", text="another", machine=names[0]))
-    assert len(same_problems(desk.problems)) == 2
+    assert len(merge_problems(desk.problems)) == 2
     shown = meshctl("status").out
     assert shown.count("was given up") == 1 and "and 2 more" in shown
     assert meshctl("status", "--verbose").out.count("was given up") == 6

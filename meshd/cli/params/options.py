@@ -1,0 +1,223 @@
+"""Options and arguments that commands share, with completion of names from the running daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from meshd.api import endpoints
+from meshd.api.schema import OffersQuery
+from meshd.cli.errors import CliError
+from meshd.cli.params.hostlist import expand
+from meshd.cli.params.values import NonEmpty, duration
+from meshd.cli.session import JSON_WANTED, session_of
+from meshd.model.words import counted
+
+if TYPE_CHECKING:
+    from meshd.cli.client import Head
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMPLETION_TIMEOUT_S = 0.2
+"""A shell waits for it while the user presses TAB."""
+
+
+class OutputFormat(StrEnum):
+    """How a command prints its answer."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    NAME = "name"
+    JSON = "json"
+
+
+def as_json_option(command: F) -> F:
+    """`-o table|json`: the command gets `as_json`."""
+    return _output_option("as_json", "A table, or one JSON document on stdout.", [], lambda value: value == "json")(
+        command
+    )
+
+
+def output_option(*more: OutputFormat) -> Callable[[F], F]:
+    """`-o table|json` and `more` formats: the command gets `output`, an OutputFormat."""
+    meanings = {OutputFormat.WIDE: "wide: a table with all columns", OutputFormat.NAME: "name: names only"}
+    help_text = f"A table, or one JSON document on stdout; {'; '.join(meanings[kind] for kind in more)}."
+    return _output_option("output", help_text, list(more), OutputFormat)
+
+
+def _output_option(
+    name: str, help_text: str, more: list[OutputFormat], convert: Callable[[str], object]
+) -> Callable[[F], F]:
+    def remember(ctx: click.Context, _option: click.Parameter, value: str) -> object:
+        ctx.meta[JSON_WANTED] = value == OutputFormat.JSON
+        return convert(value)
+
+    return click.option(
+        "-o", "--output", name, type=click.Choice(["table", "json", *(kind.value for kind in more)]),
+        default="table", show_default=True, callback=remember, help=help_text,
+    )  # fmt: skip
+
+
+def verbose_option(command: F) -> F:
+    """`-v`: the command gets `verbose`."""
+    return click.option(
+        "-v", "--verbose", is_flag=True, help="Show messages in full, and each repeated one by itself."
+    )(command)
+
+
+def watch_option(command: F) -> F:
+    """`-w`: the command gets `watch`."""
+    return click.option("-w", "--watch", is_flag=True, help="Show it again every 2 s until Ctrl-C.")(command)
+
+
+def yes_option(command: F) -> F:
+    """`-y`: the command gets `yes`."""
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(command)
+
+
+def timeout_option(command: F) -> F:
+    """`--timeout`, which goes with `--wait`: the command gets `timeout_s`."""
+    return click.option(
+        "--timeout", "timeout_s", metavar="TIME", callback=duration, default="30m", show_default=True,
+        help="How long --wait waits: 90s, 30m, 2h.",
+    )(command)  # fmt: skip
+
+
+def pool_option(help_text: str) -> Callable[[F], F]:
+    """`--pool`, completed with the pools: the command gets `pool`."""
+    return click.option("--pool", metavar="NAME", type=NonEmpty(), shell_complete=_complete(_pools), help=help_text)
+
+
+def node_option(name: str, *, help_text: str, also: str = "") -> Callable[[F], F]:
+    """A repeatable option that takes host lists, completed with the nodes.
+
+    Args:
+        name: of the option.
+        help_text: for `--help`.
+        also: a second spelling. With it the command gets `nodes`, without it the option's name.
+    """
+    names = [name, also, "nodes"] if also else [name]
+    return click.option(
+        *names, metavar="NODE", multiple=True, callback=_expand, shell_complete=_complete(_nodes), help=help_text
+    )
+
+
+def gpu_option(help_text: str) -> Callable[[F], F]:
+    """`--gpu`, completed with the models on offer: the command gets `gpu`."""
+    return click.option("--gpu", metavar="MODEL", type=NonEmpty(), shell_complete=_complete(_gpus), help=help_text)
+
+
+def provider_option(help_text: str, *, multiple: bool = False) -> Callable[[F], F]:
+    """`--provider`, completed with the enabled ones: the command gets `provider`."""
+    return click.option(
+        "--provider", metavar="NAME", type=NonEmpty(), multiple=multiple, shell_complete=_complete(_providers),
+        help=help_text,
+    )  # fmt: skip
+
+
+def region_option(help_text: str) -> Callable[[F], F]:
+    """`--region`, repeatable, completed with the regions on offer: the command gets `region`."""
+    return click.option(
+        "--region", metavar="NAME", type=NonEmpty(), multiple=True, shell_complete=_complete(_regions), help=help_text
+    )
+
+
+def subjects_argument(command: F) -> F:
+    """One or more machines, slots or pools, completed: the command gets `subjects`."""
+    return click.argument(
+        "subjects", metavar="MACHINE|SLOT|POOL...", nargs=-1, required=True, callback=_expand,
+        shell_complete=_complete(_subjects),
+    )(command)  # fmt: skip
+
+
+def nodes_argument(command: F) -> F:
+    """One or more nodes, by machine or slot, completed: the command gets `nodes`."""
+    return click.argument(
+        "nodes", metavar="NODE...", nargs=-1, required=True, callback=_expand, shell_complete=_complete(_nodes)
+    )(command)
+
+
+def optional_nodes_argument(command: F) -> F:
+    """Nodes, by machine or slot, or none for all, completed: the command gets `nodes`."""
+    return click.argument("nodes", metavar="[NODE]...", nargs=-1, callback=_expand, shell_complete=_complete(_nodes))(
+        command
+    )
+
+
+def _expand(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Callback: the names in host lists."""
+    return expand(value)
+
+
+_ARGUMENTS = {"machine": "NODE", "subject": "MACHINE|SLOT|POOL", "providers": "PROVIDER"}
+_OPTIONS = {
+    "spot": "--spot or --on-demand",
+    "regions": "--region",
+    "max_usd_per_gpu_hour": "--max-price",
+    "max_usd_per_hour": "--max-total",
+    "overshoot_max_gpus": "--max-overshoot",
+    "gpu_memory_min_gib": "--min-vram",
+    "leaked_at": "--since",
+}
+
+
+def option_for_field(field: str) -> str:
+    """The option or argument that sets a request's field: `--max-price` for `max_usd_per_gpu_hour`."""
+    return _ARGUMENTS.get(field) or _OPTIONS.get(field) or f"--{field.replace('_', '-')}"
+
+
+def _complete(
+    ask: Callable[[Head], Awaitable[list[tuple[str, str]]]],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Completion with names from the daemon, each with a remark. No names where it does not answer at once."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from meshd.cli.client import Head
+
+        socket = session_of(ctx).socket
+
+        async def body() -> list[tuple[str, str]]:
+            async with Head(socket, timeout_s=COMPLETION_TIMEOUT_S) as head:
+                return await ask(head)
+
+        try:
+            found = asyncio.run(body())
+        except CliError:
+            return []
+        return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
+
+    return complete
+
+
+async def _pools(head: Head) -> list[tuple[str, str]]:
+    return [
+        (p.name, f"{p.ready_gpus} of {counted(p.target_gpus, p.unit)}")
+        for p in (await head.call(endpoints.STATUS)).pools
+    ]
+
+
+async def _nodes(head: Head) -> list[tuple[str, str]]:
+    nodes = (await head.call(endpoints.NODES)).nodes
+    return [(n.machine, f"{n.slot} {n.phase}") for n in nodes] + [(n.slot, n.phase) for n in nodes]
+
+
+async def _subjects(head: Head) -> list[tuple[str, str]]:
+    return await _pools(head) + await _nodes(head)
+
+
+async def _gpus(head: Head) -> list[tuple[str, str]]:
+    return [(name, "") for name in (await head.call(endpoints.OFFERS, OffersQuery(limit=1))).gpus]
+
+
+async def _regions(head: Head) -> list[tuple[str, str]]:
+    return [(name, "") for name in (await head.call(endpoints.OFFERS, OffersQuery(limit=1))).regions]
+
+
+async def _providers(head: Head) -> list[tuple[str, str]]:
+    sources = (await head.call(endpoints.STATUS)).sources
+    return [(s.name.removeprefix("offers:"), "") for s in sources if s.name.startswith("offers:")]

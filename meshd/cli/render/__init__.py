@@ -1,0 +1,1 @@
+"""The daemon's documents as text and tables for people."""

@@ -1,0 +1,148 @@
+"""What `status`, `nodes`, `events` and `doctor` show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import rich.table
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from meshd.api.schema import CheckRow, EventRow, GpuLoadRow, NodeRow, PoolView, ProblemView, SourceView, StatusView
+from meshd.cli.render.shorten import merge_messages, merge_problems, shorten
+from meshd.cli.render.table import Table
+from meshd.cli.render.terminal import age, clean_text, phase, severity, usd
+
+_NODE_HEADERS = (
+    "MACHINE", "SLOT", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "LOAD", "ADDRESS", "PATH", "SLURM", "JOBS", "BEAT",
+    "USD/H", "WHY",
+)  # fmt: skip
+_NODE_OPTIONAL = ("PATH", "TYPE", "BEAT", "LOAD", "ADDRESS", "MACHINE", "WHERE", "FOR", "GPUS", "SLURM", "JOBS")
+
+
+def status(view: StatusView, *, verbose: bool = False) -> list[RenderableType]:
+    """The cluster, its cost, its pools and its problems; with `verbose` every problem by itself and in full."""
+    tick = "no tick finished yet" if view.tick_age_s is None else f"last tick {age(view.tick_age_s)} ago"
+    parts: list[RenderableType] = [
+        clean_text(f"cluster {view.cluster}   meshd {view.version}   up {age(view.uptime_s)}   {tick}"),
+        clean_text(f"spending {usd(view.spend.usd_per_hour)} per hour, {usd(view.spend.usd_so_far)} so far"),
+    ]
+    sources = [_source(source, view.at) for source in view.sources if source.age_s is not None or not source.ok]
+    if sources:
+        parts.append(clean_text(f"last answers: {', '.join(sources)}"))
+    if view.slurm.error:
+        parts.append(clean_text(f"Slurm did not accept the last change: {view.slurm.error}", "bold red"))
+    parts.append("")
+    if view.pools:
+        parts.append(_pools(view.pools))
+        parts += [clean_text(f"pool {pool.name}: {' '.join(pool.options)}") for pool in view.pools if pool.options]
+    else:
+        parts.append("no pools: add a [pools.NAME] table to the settings")
+    for problem in view.problems if verbose else merge_problems(view.problems):
+        parts += _problem(problem, view.at, verbose=verbose)
+    return parts
+
+
+def _pools(pools: Sequence[PoolView]) -> Table:
+    return Table(
+        ("POOL", "PARTITION", "TARGET", "READY", "RUNNING", "PENDING", "USD/H", "MACHINES"),
+        [
+            (
+                pool.name,
+                pool.partition,
+                f"{pool.target_gpus}",
+                f"{pool.ready_gpus}" + (f" ({pool.unfit_gpus} unfit)" if pool.unfit_gpus else ""),
+                f"{pool.queue.running}",
+                f"{pool.queue.pending}",
+                f"{pool.usd_per_hour:.2f}",
+                ", ".join(f"{count} {name}" for name, count in sorted(pool.machines.items())) or "-",
+            )
+            for pool in pools
+        ],
+        optional=("PARTITION",),
+    )
+
+
+def _problem(problem: ProblemView, now: datetime, *, verbose: bool) -> list[RenderableType]:
+    about = f"{problem.machine or problem.pool}: " if problem.machine or problem.pool else ""
+    since = f" (for {age((now - problem.since).total_seconds())})" if problem.since else ""
+    words = problem.text if verbose else shorten(merge_messages(problem.text))
+    parts: list[RenderableType] = [
+        Text.assemble("\n", severity(problem.severity), clean_text(f": {about}{words}{since}"))
+    ]
+    if problem.cure:
+        parts.append(Padding(clean_text(f"do: {problem.cure}"), (0, 0, 0, 2), expand=False))
+    return parts
+
+
+def _source(source: SourceView, now: datetime) -> str:
+    """When a source last answered; if it cannot be read, for how long."""
+    name = source.name.removeprefix("provider:").replace("offers:", "offers of ")
+    if source.ok:
+        return f"{name} {age(source.age_s)} ago"
+    silent = age((now - source.since).total_seconds()) if source.since else ""
+    return f"{name} does not answer{f' for {silent}' if silent else ''}"
+
+
+def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
+    """The machines; `now` is the time of the answer."""
+    return Table(
+        _NODE_HEADERS,
+        [
+            (
+                row.machine,
+                row.slot,
+                phase(row.phase),
+                age((now - row.since).total_seconds()),
+                f"{row.provider}/{row.region}" if row.region else row.provider,
+                row.instance_type or "-",
+                f"{row.gpus} {row.gpu}".strip(),
+                _load(row.gpu_load),
+                row.address or "-",
+                row.path or "-",
+                row.slurm_state or "-",
+                ",".join(row.jobs) or "-",
+                age(row.heartbeat_age_s),
+                f"{row.usd_per_hour:.2f}",
+                _why(row),
+            )
+            for row in rows
+        ],
+        optional=_NODE_OPTIONAL,
+    )
+
+
+def _load(gpus: Sequence[GpuLoadRow]) -> str:
+    """The mean utilization of a machine's GPUs, and the memory in use on all of them: `97% 70G`."""
+    if not gpus:
+        return "-"
+    busy = sum(gpu.utilization_percent for gpu in gpus) / len(gpus)
+    return f"{busy:.0f}% {sum(gpu.memory_used_mib for gpu in gpus) / 1024:.0f}G"
+
+
+def _why(row: NodeRow) -> Text | str:
+    if row.failure:
+        return clean_text(row.failure, "red")
+    return clean_text(f"unfit: {row.unfit_text}", "yellow") if row.unfit else row.reason
+
+
+def event(row: EventRow) -> str:
+    """An event on one line, in local time."""
+    about = row.machine or row.pool
+    return f"{row.at.astimezone():%Y-%m-%d %H:%M:%S}  {row.kind:<16}  {about + ': ' if about else ''}{row.text}"
+
+
+def checks(rows: Sequence[CheckRow], now: datetime | None = None) -> list[RenderableType]:
+    """Checks, each with its cure below it and the age of its answer; `now` is the time of the document."""
+    grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for row in rows:
+        old_s = (now - row.at).total_seconds() if now and row.at else 0.0
+        when = f" ({age(old_s)} ago)" if old_s >= 1 else ""
+        grid.add_row(severity(f"{row.status:<4}"), clean_text(f"{row.name}: {row.text}{when}"))
+        if row.cure and row.status != "ok":
+            grid.add_row("", clean_text(f"do: {row.cure}"))
+    return [grid] if rows else []

@@ -1,0 +1,1 @@
+"""`meshctl rotate-key`: one module for each kind of secret that it rotates."""

@@ -1,0 +1,163 @@
+"""`meshctl config check`: checks the settings file, the credentials and each provider's table, without the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from meshd import config
+from meshd.api.schema import CheckRow
+from meshd.config import File, Settings, tailnet_credentials
+from meshd.errors import ConfigError, Fault
+from meshd.model.words import counted
+from meshd.plan import capabilities
+from meshd.plugins import installed, make
+from meshd.provider_api import Provider, ProviderContext
+from meshd.runtime.secretfile import VARIABLE, read_secret
+
+AUTH_KEY_CREDENTIAL = "tailscale_auth_key"
+
+
+def check_settings(path: Path) -> list[CheckRow]:
+    """A row for each fault and each part that is fine. No check connects to a cloud."""
+    file: File | None = None
+    try:
+        file = config.read(path)
+        settings = config.parse(file)
+    except ConfigError as error:
+        more = _fault_rows(file, config.secrets_in(file.table, file.mode)) if file is not None else []
+        return error_rows(error) + more
+    found = [_summary(path, settings)]
+    found += _fault_rows(file, config.doubts(settings, file.table, file.mode, str(path)))
+    if not settings.pools:
+        found.append(CheckRow(name="pools", status="warn", text="there are none", cure="add a [pools.NAME] table"))
+    if not _enabled(settings):
+        cure = "add a [providers.NAME] table"
+        found.append(CheckRow(name="providers", status="warn", text="none is enabled", cure=cure))
+    directory = path.parent / "credentials"
+    with credentials(directory) as readable:
+        if not readable:
+            text = "this user may not read them, so checks below may miss credentials"
+            found.append(CheckRow(name="credentials", status="warn", text=text, cure="run it as root"))
+        else:
+            found += [*_credential_files(directory), *_auth_key(settings)]
+        return found + asyncio.run(_check_providers(settings, file))
+
+
+def error_rows(error: ConfigError) -> list[CheckRow]:
+    """A row for each fault of settings, or of a file with a secret, that cannot be used."""
+    return [_fault_row(error.source, fault, "") for fault in error.faults]
+
+
+def _fault_rows(file: File, faults: Iterable[Fault], about: str = "") -> list[CheckRow]:
+    """A row for each fault, with its line in the file; `about` names the subject of faults without a line."""
+    return [_fault_row(str(file.path), fault, about) for fault in file.placed(faults)]
+
+
+def _fault_row(source: str, fault: Fault, about: str) -> CheckRow:
+    name = f"{source}:{fault.line}" if fault.line else about or source
+    text = f"{about}: {fault.text}" if about and fault.line and not fault.text.startswith(about) else fault.text
+    return CheckRow(name=name, status="fail", text=text, cure=fault.cure)
+
+
+def _summary(path: Path, settings: Settings) -> CheckRow:
+    text = f"cluster {settings.cluster.name}, {counted(len(settings.pools), 'pool')}, "
+    return CheckRow(name=str(path), status="ok", text=text + counted(len(_enabled(settings)), "provider"))
+
+
+def _enabled(settings: Settings) -> list[str]:
+    return [name for name, table in settings.providers.items() if table.enabled]
+
+
+@contextmanager
+def credentials(directory: Path) -> Iterator[bool]:
+    """Offer the credentials as systemd offers them to the daemon: CREDENTIALS_DIRECTORY has a file for each.
+
+    `directory/NAME/KEY` becomes the credential `NAME_KEY`, as LoadCredential= in meshd.service has it.
+
+    Yields:
+        Whether this user may read the credentials. A directory that does not exist has none.
+    """
+    if os.environ.get(VARIABLE):
+        yield True
+        return
+    try:
+        open_ = os.access(directory, os.R_OK | os.X_OK)
+        found = {f"{path.parent.name}_{path.name}": path for path in directory.glob("*/*")} if open_ else {}
+        there = [directory, *(path for path in found.values() if path.exists())]
+        readable = not directory.exists() or all(os.access(path, os.R_OK) for path in there)
+    except OSError:
+        found, readable = {}, False
+    with tempfile.TemporaryDirectory(prefix="meshctl-") as made:
+        for name, path in found.items():
+            (Path(made) / name).symlink_to(path.absolute())
+        os.environ[VARIABLE] = made
+        try:
+            yield readable
+        finally:
+            del os.environ[VARIABLE]
+
+
+def _credential_files(directory: Path) -> Iterator[CheckRow]:
+    """Credentials that others may read, and entries that are not files."""
+    for path in sorted(directory.glob("*/*")) if directory.is_dir() else ():
+        if not path.exists():
+            yield _file_row(path, "a link to a file that does not exist", "put the key into a file here")
+        elif not path.is_file():
+            yield _file_row(path, "a directory, not a file with a key", f"remove it: `rmdir {path}`")
+        elif (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+            yield _file_row(path, f"others may read it (mode {mode:04o})", f"`chmod 0600 {path}`")
+
+
+def _file_row(path: Path, text: str, cure: str) -> CheckRow:
+    return CheckRow(name=str(path), status="fail", text=text, cure=cure)
+
+
+def _auth_key(settings: Settings) -> list[CheckRow]:
+    """Whether new machines can get an auth key: from a file, or minted with an API credential."""
+    tailnet = settings.tailnet
+    try:
+        minting = any(tailnet_credentials(tailnet))
+        shared = None if tailnet.mint_auth_key else read_secret(tailnet.auth_key_file, AUTH_KEY_CREDENTIAL)
+    except ConfigError as error:
+        return error_rows(error)
+    if shared is None and not minting:
+        cure = "put one into credentials/tailscale/auth_key, or let meshd mint it (docs/tailnet.md)"
+        return [CheckRow(name="auth key", status="warn", text="there is none: nothing can be rented", cure=cure)]
+    return []
+
+
+async def _check_providers(settings: Settings, file: File) -> list[CheckRow]:
+    """A row for each enabled provider, or for each fault that its adapter finds in its table."""
+    adapters = installed()
+    found = []
+    for name, table in settings.providers.items():
+        if table.enabled:
+            context = ProviderContext(settings.cluster.name, table.own(), lambda: datetime.now(UTC))
+            found += await provider_rows(file, make(name, adapters, context), f"providers.{name}")
+    return found
+
+
+async def provider_rows(file: File, made: Provider | tuple[Fault, ...], about: str) -> list[CheckRow]:
+    """The rows of one provider; closes it.
+
+    Args:
+        file: the settings file.
+        made: the provider, or the faults of its table.
+        about: the table's name.
+    """
+    if isinstance(made, tuple):
+        return _fault_rows(file, made, about)
+    can = made.capabilities
+    await made.aclose()
+    text = "the adapter accepts its settings"
+    if not can.tun:
+        text = f"{text}, but {capabilities.NO_TUN}, and none is rented"
+        return [CheckRow(name=about, status="warn", text=text, cure=capabilities.no_tun_cure(made.name))]
+    return [CheckRow(name=about, status="ok", text=text)]
