@@ -81,7 +81,7 @@ def limits() -> ConnectionLimits:
 @pytest.fixture
 async def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: ConnectionLimits) -> AsyncIterator[Head]:
     monkeypatch.setattr("meshd.api.node_api.node_limits", lambda _hold_s: limits)
-    monkeypatch.setattr("meshd.api.doorkeeper.SWEEP_S", 0.05)
+    monkeypatch.setattr("meshd.api.connections.SWEEP_S", 0.05)
     async with head_at(tmp_path / "head") as one:
         yield one
 
