@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from meshd.model.desired import Cooldown, CooldownCause
 from meshd.model.machine import FailureCause, Machine
 from meshd.plan.failure_rules import counts_in_a_row
-from meshd.runtime.pauses import growing_pause_s
+from meshd.runtime.backoff import backoff_s
 
 FORGET_AFTER_S = 6 * 3600.0
 """So long after the end of a cool-down its strikes are forgotten."""
@@ -59,7 +59,7 @@ def refused(
     if previous.until > now:
         return previous
     strikes = previous.strikes + 1
-    wait_s = growing_pause_s(strikes, base_s, most_s)
+    wait_s = backoff_s(strikes, base_s, most_s)
     return Cooldown(key, now + timedelta(seconds=wait_s), reason, strikes, cause)
 
 
@@ -83,7 +83,7 @@ def paused(previous: Cooldown | None, key: str, now: datetime, *, wait_s: float,
     strikes = previous.strikes + fault
     if not fault or strikes <= FAULTS_MOST:
         return Cooldown(key, until, reason, strikes, CooldownCause.PAUSE)
-    wait_s = growing_pause_s(strikes - FAULTS_MOST + 1, wait_s, FAULT_MOST_S)
+    wait_s = backoff_s(strikes - FAULTS_MOST + 1, wait_s, FAULT_MOST_S)
     return Cooldown(key, now + timedelta(seconds=wait_s), reason, strikes, CooldownCause.REFUSED)
 
 

@@ -17,7 +17,7 @@ from meshd.plan.fitness import REPLACEABLE, Unfit, is_ready, marked, unfit
 from meshd.plan.plan_input import ClusterView, PlanInput
 from meshd.plan.repair import RESTARTED
 from meshd.plan.scale import supply_gpus
-from meshd.runtime.pauses import growing_pause_s
+from meshd.runtime.backoff import backoff_s
 
 DOUBLINGS_MOST = 5
 """So often the wait between two replacements doubles."""
@@ -85,7 +85,7 @@ def proved(cooldown: Cooldown, machines: Sequence[Machine], view: ClusterView) -
     if view.slurm is None:
         return False
     first_s = view.policy.replace_cooldown_s
-    waited_s = growing_pause_s(cooldown.strikes, first_s, cooldown_most_s(first_s))
+    waited_s = backoff_s(cooldown.strikes, first_s, cooldown_most_s(first_s))
     since = cooldown.until - timedelta(seconds=waited_s)
     return any(
         m.created_at >= since

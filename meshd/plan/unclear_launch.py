@@ -14,7 +14,7 @@ from meshd.model.plan import Adopt, Launch, Move, Step
 from meshd.plan.placement import cooldown_of
 from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import Instance
-from meshd.runtime.pauses import growing_pause_s
+from meshd.runtime.backoff import backoff_s
 
 REPEAT_AFTER_S = 5.0
 REPEAT_AFTER_MAX_S = 60.0
@@ -95,5 +95,5 @@ def _may_be_repeated(machine: Machine, given: PlanInput) -> bool:
     if paused or cooldown_of(machine.offer, given.cooldowns, given.now, machine.pool) is not None:
         return False
     asked = max(at for at in (machine.marks.get("asked"), machine.launch_called_at, machine.created_at) if at)
-    pause_s = growing_pause_s(machine.launch_attempts, REPEAT_AFTER_S, REPEAT_AFTER_MAX_S)
+    pause_s = backoff_s(machine.launch_attempts, REPEAT_AFTER_S, REPEAT_AFTER_MAX_S)
     return given.now >= asked + timedelta(seconds=pause_s)

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from meshd.runtime.backoff import backoff_s
 from meshd.runtime.clock import Clock
-from meshd.runtime.pauses import growing_pause_s
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
@@ -33,4 +33,4 @@ async def keep_running(name: str, body: Callable[[], Awaitable[None]], clock: Cl
         else:
             failures = 0
             log.warning("task_ended", task=name)
-        await clock.sleep(growing_pause_s(failures, RETRY_FIRST_S, RETRY_MAX_S))
+        await clock.sleep(backoff_s(failures, RETRY_FIRST_S, RETRY_MAX_S))

@@ -14,8 +14,8 @@ from pydantic import SecretStr
 from meshd.errors import TailnetError, TailnetRefused
 from meshd.redaction import register_secret
 from meshd.runtime import strictjson
+from meshd.runtime.backoff import backoff_s
 from meshd.runtime.clock import Clock
-from meshd.runtime.pauses import growing_pause_s
 from meshd.tailnet.fields import Json, table, text
 
 READ_TRIES: Final = 4
@@ -85,7 +85,7 @@ class AdminHttp:
             scope: what the credential must be allowed, for the message when it is not.
         """
         for tries in range(1, READ_TRIES + 1):
-            wait_s = growing_pause_s(tries, RETRY_FIRST_S, RETRY_AFTER_MAX_S)
+            wait_s = backoff_s(tries, RETRY_FIRST_S, RETRY_AFTER_MAX_S)
             try:
                 reply = await self._authorized("GET", path, None)
             except TailnetError:

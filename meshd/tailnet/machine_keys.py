@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from meshd.model.machine import IN_SLURM, Phase
-from meshd.runtime.pauses import growing_pause_s
+from meshd.runtime.backoff import backoff_s
 from meshd.tailnet.fields import KEY_DESCRIPTION_MAX
 
 LAUNCH: Final = "launch"
@@ -219,5 +219,5 @@ def look_again(key: MachineKey) -> MachineKey:
 def not_ended(key: MachineKey, why: str, now: datetime) -> MachineKey:
     """The record after a try to end it that failed."""
     attempts = key.attempts + 1
-    pause_s = growing_pause_s(attempts, RETRY_FIRST_S, RETRY_MAX_S)
+    pause_s = backoff_s(attempts, RETRY_FIRST_S, RETRY_MAX_S)
     return replace(key, attempts=attempts, failure=why, retry_at=now + timedelta(seconds=pause_s))

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from meshd.runtime.pauses import growing_pause_s
+from meshd.runtime.backoff import backoff_s
 from meshd.tailnet.rotation import (
     FIRST_STAGE,
     LOGGING_IN,
@@ -262,4 +262,4 @@ def _node_finished(
 
 
 def _retry_at(attempts: int, now: datetime) -> datetime:
-    return now + timedelta(seconds=growing_pause_s(attempts, RETRY_FIRST_S, RETRY_MAX_S))
+    return now + timedelta(seconds=backoff_s(attempts, RETRY_FIRST_S, RETRY_MAX_S))

@@ -11,8 +11,8 @@ import structlog
 
 from meshd.errors import TailnetError
 from meshd.model.observed import Fresh, Observation, TailnetView, Unavailable
+from meshd.runtime.backoff import backoff_s
 from meshd.runtime.clock import Clock
-from meshd.runtime.pauses import growing_pause_s
 from meshd.tailnet.deltas import Delta, apply
 from meshd.tailnet.status import TailnetTable
 
@@ -101,7 +101,7 @@ class TailnetWatcher:
                 log.warning("tailnet_bus_lost", reason=str(error))
             if await self._resync():
                 failures = 1
-            await self._clock.sleep(growing_pause_s(failures, RECONNECT_MIN_S, RECONNECT_MAX_S))
+            await self._clock.sleep(backoff_s(failures, RECONNECT_MIN_S, RECONNECT_MAX_S))
 
     async def _follow(self) -> bool:
         """Follow one connection to its end; True when it said anything."""

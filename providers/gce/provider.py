@@ -18,6 +18,7 @@ from meshd.provider_api import (
     ProviderContext,
     ProviderName,
 )
+from meshd.runtime.backoff import backoff_s
 from providers._fresh import Freshness
 from providers._prices import Prices, shipped
 from providers._reads import all_of
@@ -50,7 +51,8 @@ from providers.gce.settings import GceSettings
 USER_DATA_MAX_B = 256 * 1024
 _OFF = frozenset({InstanceState.TERMINATING, InstanceState.STOPPED})
 _ENDING = frozenset({InstanceState.TERMINATING, InstanceState.PREEMPTED, InstanceState.GONE})
-_POLL_S = (0.25, 3.0)
+POLL_FIRST_S = 0.25
+POLL_MAX_S = 3.0
 
 
 class GceProvider:
@@ -112,7 +114,7 @@ class GceProvider:
             ProviderError: what the operation failed with.
         """
         zone, name = request.offer.zone, request.token
-        clock, pause_s = asyncio.get_running_loop().time, _POLL_S[0]
+        clock, polls = asyncio.get_running_loop().time, 0
         until_s = clock() + self._settings.insert_wait_s
         while True:
             refusal = refusal_of_operation(operation)
@@ -126,8 +128,8 @@ class GceProvider:
                 return await self._after_insert(request)
             if clock() >= until_s:
                 return to_instance(raw, request.offer.usd_per_hour) if raw is not None else self._accepted(request)
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 1.6, _POLL_S[1])
+            polls += 1
+            await asyncio.sleep(backoff_s(polls, POLL_FIRST_S, POLL_MAX_S))
             try:
                 operation = await self._gce.operation(zone, str(operation["name"]))
             except ProviderError:

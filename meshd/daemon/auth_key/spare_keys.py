@@ -25,8 +25,8 @@ from meshd.daemon.nodes.agents import Asks
 from meshd.daemon.reporting import problem
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine
+from meshd.runtime.backoff import backoff_s
 from meshd.runtime.clock import Clock
-from meshd.runtime.pauses import growing_pause_s
 from meshd.store.auth_rotations import AuthRotations
 from meshd.tailnet import spare_keys as s
 from meshd.tailnet.rotation import AuthKeyStage
@@ -52,7 +52,7 @@ class _Pause:
 
     def again(self, why: str, now_s: float) -> None:
         self.why, self.tries = why, self.tries + 1
-        self.until_s = now_s + growing_pause_s(self.tries, RETRY_FIRST_S, RETRY_MAX_S)
+        self.until_s = now_s + backoff_s(self.tries, RETRY_FIRST_S, RETRY_MAX_S)
 
 
 class SpareKeys(Controller):

@@ -20,8 +20,8 @@ from meshd.errors import MeshdError
 from meshd.model import plan as p
 from meshd.model.machine import DEVICE_GONE, Phase
 from meshd.plan.liveness import ASKED
+from meshd.runtime.backoff import backoff_s
 from meshd.runtime.clock import Clock
-from meshd.runtime.pauses import growing_pause_s
 
 log = structlog.get_logger(__name__)
 
@@ -201,7 +201,7 @@ class Executor:
 
     def _failed(self, step: p.Step, error: BaseException) -> None:
         failures = self._pauses.get(step.subject, (0, 0.0))[0] + 1
-        pause_s = growing_pause_s(failures, RETRY_FIRST_S, RETRY_MAX_S)
+        pause_s = backoff_s(failures, RETRY_FIRST_S, RETRY_MAX_S)
         self._pauses[step.subject] = (failures, self._clock.monotonic_s() + pause_s)
         text = f"{step.action}: {error}"
         if self._problems.get(step.subject) != text:

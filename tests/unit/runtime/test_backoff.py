@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.node.meshd_node.backoff import Backoff, half_more_or_less
-from meshd.runtime.pauses import growing_pause_s
+from meshd.runtime.backoff import backoff_s
 from meshd.runtime.tasks import RETRY_MAX_S, keep_running
 from tests.clocks import HandClock
 
@@ -18,19 +18,19 @@ SECONDS = st.floats(0.01, 86_400)
 
 
 def test_a_pause_doubles_up_to_its_limit() -> None:
-    assert [growing_pause_s(failures, 5.0, 60.0) for failures in range(7)] == [5, 5, 10, 20, 40, 60, 60]
+    assert [backoff_s(failures, 5.0, 60.0) for failures in range(7)] == [5, 5, 10, 20, 40, 60, 60]
 
 
 @given(st.integers(-10, 1_000_000), SECONDS, SECONDS)
 def test_a_pause_stays_within_its_limits_however_often_it_failed(failures: int, first_s: float, most_s: float) -> None:
-    pause_s = growing_pause_s(failures, first_s, most_s)
+    pause_s = backoff_s(failures, first_s, most_s)
     assert first_s <= pause_s <= max(first_s, most_s)
-    assert pause_s <= growing_pause_s(failures + 1, first_s, most_s)
+    assert pause_s <= backoff_s(failures + 1, first_s, most_s)
 
 
 def test_a_node_waits_as_long_as_the_head_would() -> None:
     backoff = Backoff(0.1, 10.0, lambda: 1.0)
-    assert [backoff.next_s() for _ in range(2_000)] == [growing_pause_s(n, 0.1, 10.0) for n in range(1, 2_001)]
+    assert [backoff.next_s() for _ in range(2_000)] == [backoff_s(n, 0.1, 10.0) for n in range(1, 2_001)]
     assert backoff.failures == 2_000
     backoff.reset()
     assert backoff.next_s() == 0.1
