@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -16,11 +15,9 @@ from meshd import __version__
 from meshd.api.auth import Authorizer
 from meshd.api.schema import CheckRow, ProblemView, ReloadView
 from meshd.api.server import HeadApiServer
-from meshd.codes import CheckName, ProblemCode
+from meshd.codes import CheckName
 from meshd.config import Settings
 from meshd.daemon.active_rotation import ActiveRotations
-from meshd.daemon.auth_key import problems as auth_key_problems
-from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.ports import open_ports
 from meshd.daemon.auth_key.wiring import build as auth_key_parts
 from meshd.daemon.controller import Controller
@@ -35,7 +32,6 @@ from meshd.daemon.machines.desired_state import DesiredState
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.user_data import UserDataMaker
 from meshd.daemon.machines.wiring import build as build_machines
-from meshd.daemon.munge_key.checks import round_trip
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.quiesce import Quiesce
 from meshd.daemon.munge_key.wiring import build as munge_key_parts
@@ -210,13 +206,6 @@ class Daemon:
 
         # What people, monitoring and nodes speak to.
         slurm_ping = SlurmPing(self._slurm.ping, self._sources.slurm.hurry, clock)
-        device_checks = DeviceChecks(
-            cluster=settings.cluster.name, snapshot=self._snapshot, keys=self._keys.keys, api=self._keys.api,
-            modes=self._keys.modes, own_keys_unused=lambda: self._auth_key.machine_keys.unused,
-            spares=self._auth_key.spares.count, key_file=self._keys.file.name,
-            machines=self._journal.machines, gone=self._journal.gone_with_device,
-            ahead=timedelta(days=settings.tailnet.rotate_before_expiry_d), now=clock.now,
-        )  # fmt: skip
         self._checks = (
             Check(CheckName.SETTINGS, self._in_force.check),
             *source_checks.checks(self._snapshot, self._journal.machines, slurm_ping),
@@ -224,9 +213,8 @@ class Daemon:
             Check(CheckName.GPU_DEVICES, GpuDevices(self._slurm, lambda: self.settings.pools)),
             Check(CheckName.NODE_NAMES, self._roster.check),
             Check(CheckName.METADATA_SERVICE, self._metadata_service),
-            Check(CheckName.MUNGE, partial(round_trip, self._munge), failed=ProblemCode.MUNGE_BROKEN),
-            Check(CheckName.MUNGE_KEY, self._munge_key.service.check),
-            *device_checks.all(),
+            *self._munge_key.controller.checks(),
+            *self._auth_key.controller.checks(),
             *provider_checks.checks(self._providers),
         )
         doctor = Doctor(lambda: self._checks, look=self._snapshot.refresh, now=clock.now)
@@ -270,11 +258,10 @@ class Daemon:
             *self._in_force.problems(),
             *provider_problems.off(self._providers.values()),
             *provider_problems.paused(self._guards.breakers(), now_s, now),
-            *auth_key_problems.tailnet_api(self._keys.api),
             *price_problems.files(self._prices.files.damaged()),
             *self._publishing.problems(),
             *self._telemetry.problems(),
-            *self._munge_key.service.problem(),
+            *self._munge_key.controller.problems(),
             *self._machine_devices.problems(now),
             *self._ticket_watch.problems(now),
             *self._token_desk.problems(),

@@ -1,22 +1,24 @@
-"""What `meshctl doctor` tells of the tailnet's keys and devices."""
+"""What `meshctl doctor` checks of the tailnet's keys and devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 from meshd.api.schema import CheckRow
 from meshd.codes import CheckName, ProblemCode
-from meshd.daemon.auth_key.ports import current_key
+from meshd.daemon.auth_key.machine_keys import MachineKeys
+from meshd.daemon.auth_key.ports import KeyPorts, current_key
+from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.reporting import Check, fail, ok, warn
-from meshd.model.machine import Machine
-from meshd.model.observed import Fresh, Snapshot, TailnetView
+from meshd.model.observed import Fresh, TailnetView
 from meshd.model.words import counted, ending
 from meshd.plan import devices
-from meshd.tailnet.admin import KeyApi
-from meshd.tailnet.keys import AuthKeySource
-from meshd.tailnet.machine_keys import EXPOSED_CURE, KeyModes
+from meshd.runtime.clock import Clock
+from meshd.store.journal import Journal
+from meshd.tailnet.link import TailnetLink
+from meshd.tailnet.machine_keys import EXPOSED_CURE
 
 NAMES_MAX: Final = 10
 BY_HAND = "delete them in the admin console, or give meshd an API credential (docs/tailnet.md)"
@@ -27,48 +29,38 @@ class DeviceChecks:
     """Checks of keys and devices. Each raises TailnetError when something cannot be read.
 
     Args:
-        cluster: its name, which begins the names of its machines.
-        snapshot: the newest one.
-        keys: the auth key for new machines.
-        api: the tailnet's API; None without a credential.
-        modes: what the machines of each provider join with.
-        own_keys_unused: how many keys for one machine each wait for their use, spares left out.
-        spares: how many machines hold a spare, of how many that may.
-        key_file: what to call the user's key.
-        machines: those that are not GONE.
-        gone: GONE machines whose device was not deleted yet.
-        ahead: how long before its end a key is told.
-        now: UTC.
+        cluster: its name, with which the names of its machines begin.
+        ports: have the keys and the tailnet's API.
+        journal: the machines.
+        tailnet: the head's view of their devices.
+        machine_keys: keys for one machine each.
+        spares: the spare keys of machines.
+        ahead: how long before its end a key is announced.
+        clock: time.
     """
 
     def __init__(
         self,
-        *,
         cluster: str,
-        snapshot: Callable[[], Snapshot | None],
-        keys: AuthKeySource,
-        api: KeyApi | None,
-        modes: KeyModes,
-        own_keys_unused: Callable[[], int],
-        spares: Callable[[], tuple[int, int]],
-        key_file: str,
-        machines: Callable[[], Iterable[Machine]],
-        gone: Callable[[], Iterable[Machine]],
+        ports: KeyPorts,
+        journal: Journal,
+        tailnet: TailnetLink,
+        machine_keys: MachineKeys,
+        spares: SpareKeys,
         ahead: timedelta,
-        now: Callable[[], datetime],
+        clock: Clock,
     ) -> None:
         self._cluster = cluster
-        self._snapshot = snapshot
-        self._keys = keys
-        self._api = api
-        self._modes = modes
-        self._own_keys_unused = own_keys_unused
+        self._keys = ports.keys
+        self._api = ports.api
+        self._modes = ports.modes
+        self._key_file = ports.file.name
+        self._journal = journal
+        self._tailnet = tailnet
+        self._machine_keys = machine_keys
         self._spares = spares
-        self._key_file = key_file
-        self._machines = machines
-        self._gone = gone
         self._ahead = ahead
-        self._now = now
+        self._now = clock.now
 
     def all(self) -> list[Check]:
         """Every one."""
@@ -116,7 +108,7 @@ class DeviceChecks:
             return warn(CheckName.KEY_MODE, ProblemCode.AUTH_KEY_EXPOSED, text, EXPOSED_CURE)
         if not own:
             return ok(CheckName.KEY_MODE, "one reusable key for all machines")
-        count, (kept, may) = self._own_keys_unused(), self._spares()
+        count, (kept, may) = self._machine_keys.unused, self._spares.count()
         waiting = f"; {counted(count, 'key')} for machines that have not joined yet" if count else ""
         spares = f"; {kept} of {counted(may, 'node')} hold a spare" if may else ""
         return ok(CheckName.KEY_MODE, f"a key for each machine, for one use, on {', '.join(own)}{waiting}{spares}")
@@ -126,7 +118,7 @@ class DeviceChecks:
         view = self._view()
         if view is None:
             return _dark(CheckName.NODE_KEYS)
-        keys = devices.expiring_keys(self._machines(), view)
+        keys = devices.expiring_keys(self._journal.machines(), view)
         if not keys:
             return ok(CheckName.NODE_KEYS, "none expires")
         told = [f"{key.owner} ({key.expires:%Y-%m-%d})" for key in keys]
@@ -145,7 +137,7 @@ class DeviceChecks:
         view = self._view()
         if view is None:
             return _dark(CheckName.DEVICE_TAGS)
-        found = devices.untagged(self._machines(), view)
+        found = devices.untagged(self._journal.machines(), view)
         if not found:
             return ok(CheckName.DEVICE_TAGS, "every machine's device is tagged")
         some = "1 machine belongs" if len(found) == 1 else f"{len(found)} machines belong"
@@ -158,8 +150,8 @@ class DeviceChecks:
         view = self._view()
         if view is None:
             return _dark(CheckName.TAILNET_DEVICES)
-        gone = {m.name for m in self._gone()}
-        strays = devices.strays(self._cluster, self._machines(), gone, view)
+        gone = {m.name for m in self._journal.gone_with_device()}
+        strays = devices.strays(self._cluster, self._journal.machines(), gone, view)
         if strays:
             told = [f"{peer.hostname} ({peer.tailnet_ip}, {'online' if peer.online else 'offline'})" for peer in strays]
             text = f"{len(strays)} with names of this cluster are no machine's: {_some(told)}"
@@ -176,8 +168,7 @@ class DeviceChecks:
         return ok(CheckName.TAILNET_DEVICES, "each is a machine's")
 
     def _view(self) -> TailnetView | None:
-        snapshot = self._snapshot()
-        seen = snapshot.tailnet if snapshot is not None else None
+        seen = self._tailnet.current
         return seen.value if isinstance(seen, Fresh) else None
 
 

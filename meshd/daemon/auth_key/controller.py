@@ -15,11 +15,14 @@ import structlog
 
 from meshd.api.schema import ProblemView
 from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.auth_key import problems
+from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.handshakes import HandshakePrimer
 from meshd.daemon.auth_key.steps import StepContext, carry_out, store_on
 from meshd.daemon.auth_key.triggers import Due, RotationTriggers
 from meshd.daemon.controller import Controller
+from meshd.daemon.reporting import Check
 from meshd.errors import StoreError, TailnetError
 from meshd.runtime.clock import Clock
 from meshd.store.auth_rotations import AuthRotations
@@ -55,6 +58,7 @@ class AuthKeyController(Controller):
         fleet: what is known of the machines.
         triggers: tell when a rotation is due.
         primer: begins sessions with nodes that have logged in anew.
+        checks: what doctor checks.
         clock: time.
     """
 
@@ -68,6 +72,7 @@ class AuthKeyController(Controller):
         fleet: Fleet,
         triggers: RotationTriggers,
         primer: HandshakePrimer,
+        checks: DeviceChecks,
         clock: Clock,
     ) -> None:
         super().__init__(clock)
@@ -78,6 +83,7 @@ class AuthKeyController(Controller):
         self._fleet = fleet
         self._triggers = triggers
         self._primer = primer
+        self._device_checks = checks
         self._looking: asyncio.Task[None] | None = None
         self._busy: dict[RotationStep, asyncio.Task[None]] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
@@ -257,8 +263,23 @@ class AuthKeyController(Controller):
         return rotation if rotation is self._log.last() else self._log.put(rotation, now)
 
     def problems(self) -> Iterable[ProblemView]:
-        """What is wrong with the key and its rotation. See Controller."""
-        return self._triggers.problems(self.last, self.problem, self._put_off, self._any_active)
+        """What is wrong with the key, its rotation and the tailnet's API. See Controller."""
+        ports, now, in_use, last = self._context.ports, self._clock.now(), self._store.in_use(), self.last
+        yield from problems.tailnet_api(ports.api)
+        yield from problems.stuck(self.problem)
+        if not ports.mints:
+            yield from problems.key_file(ports.file)
+        if last is not None:
+            yield from problems.rotation_problems(last, now, in_use)
+        if self._put_off is not None and (other := self._any_active.current()) is not None:
+            yield problems.put_off(self._put_off.reason, other)
+        end = self._triggers.end_of(in_use) if in_use else None
+        if in_use is not None and end is not None and end - self._triggers.ahead <= now and self.active is None:
+            yield problems.key_ends(in_use, end, now, ports.file, can_mint=ports.minter is not None)
+
+    def checks(self) -> Iterable[Check]:
+        """The keys, and the devices that joined with them. See Controller."""
+        return self._device_checks.all()
 
     # -- between rotations ----------------------------------------------------------------------------------------
 

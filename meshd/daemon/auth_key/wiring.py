@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from meshd.config import Settings
 from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.handshakes import HandshakePrimer
@@ -59,8 +60,9 @@ def build(
     spares = SpareKeys(machine_keys, agents, machine_store, rotations, clock, silent_s)
     fleet = Fleet(journal, tailnet, slurm, ports.store, spares, clock, silent_s)
     context = StepContext(settings.cluster.name, ports, prover, agents, machine_store, tailnet, machine_keys, spares)
-    triggers = RotationTriggers(ports, key_record, timedelta(days=settings.tailnet.rotate_before_expiry_d), clock)
-    primer = HandshakePrimer(tailnet, agents, clock)
-    controller = AuthKeyController(rotations, active, context, fleet, triggers, primer, clock)
+    ahead = timedelta(days=settings.tailnet.rotate_before_expiry_d)
+    triggers, primer = RotationTriggers(ports, key_record, ahead, clock), HandshakePrimer(tailnet, agents, clock)
+    checks = DeviceChecks(settings.cluster.name, ports, journal, tailnet, machine_keys, spares, ahead, clock)
+    controller = AuthKeyController(rotations, active, context, fleet, triggers, primer, checks, clock)
     service = AuthKeyService(controller, ports, fleet, active, clock)
     return AuthKeyParts(controller, machine_keys, spares, service)

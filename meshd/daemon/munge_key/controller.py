@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import structlog
 from pydantic import SecretBytes
 
 from meshd.api.node_schema import PollIn, ResultIn
+from meshd.api.schema import CheckRow, ProblemView
+from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.controller import Controller
+from meshd.daemon.munge_key import checks
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.steps import HeadSide, MungeSteps
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.observe.source import Readable
+from meshd.daemon.reporting import Check, ok
 from meshd.errors import MungeError
 from meshd.model.observed import SlurmView
 from meshd.munge.key import fingerprint, make_key
@@ -97,6 +102,13 @@ class MungeKeyController(Controller):
         """The newest one; None when there never was one."""
         return self._log.last()
 
+    def key_name(self) -> str:
+        """The fingerprint of that key; "" when it cannot be read."""
+        try:
+            return fingerprint(self.key_for_joining())
+        except MungeError:
+            return ""
+
     @property
     def active(self) -> bool:
         """A rotation is under way."""
@@ -167,6 +179,20 @@ class MungeKeyController(Controller):
         """As it is known just now."""
         nodes = self._nodes.views(self._steps.failures, self._steps.switching)
         return MungeFleet(self.head.view, nodes, self._store.fingerprints())
+
+    def problems(self) -> Iterable[ProblemView]:
+        """See Controller."""
+        return checks.problems(self.rotation, self.problem)
+
+    def checks(self) -> Iterable[Check]:
+        """The head's munged, and the key. See Controller."""
+        yield Check(CheckName.MUNGE, partial(checks.check_munge, self.head), failed=ProblemCode.MUNGE_BROKEN)
+        yield Check(CheckName.MUNGE_KEY, self._check_key)
+
+    async def _check_key(self) -> CheckRow:
+        if self.active:
+            return ok(CheckName.MUNGE_KEY, f"is being rotated: {self.current.stage.value}")
+        return await checks.check_key(self.head, self.key_name(), self.fleet().nodes.values(), self._clock.now())
 
     # -- the loop -------------------------------------------------------------------------------------------------
 

@@ -65,10 +65,14 @@ class HeadMunge:
         body = {"action": "switch", "fingerprint": name, "at_unix": at.timestamp(), "away_s": away_s}
         await self._ask(body, at, ahead_s + ANSWER_TIMEOUT_S)
 
+    async def round_trip(self) -> None:
+        """Encode a credential and decode it. Raises MungeError when munged cannot."""
+        await self._munge.exchange(await self._munge.encode())
+
     async def look(self) -> None:
         """See whether munge and slurmctld work; into `view`."""
         try:
-            await self._munge.exchange(await self._munge.encode())
+            await self.round_trip()
             works = await self._slurm.ping()
         except (MungeError, SlurmError) as error:
             log.warning("head_munge_does_not_work", reason=str(error))

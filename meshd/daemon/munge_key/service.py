@@ -1,4 +1,4 @@
-"""What people ask about the munge key: its rotation, and how head and nodes stand."""
+"""The requests of people about the rotation of the munge key."""
 
 from __future__ import annotations
 
@@ -7,54 +7,48 @@ from collections.abc import Iterable
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.munge_key.controller import MungeKeyController
-from meshd.daemon.reporting import fail, ok, problem, warn
 from meshd.errors import MungeError, SlurmError
 from meshd.model.ids import slot_order
-from meshd.model.words import counted
-from meshd.munge.key import fingerprint
 from meshd.munge.rotation import MungeRotation, MungeStage, begin, standing, waits_for
 from meshd.runtime.clock import Clock
 
 SLURM_USES_MUNGE = "auth/munge"
-OLD_AFTER_D = 365
 
 
 class MungeKeyService:
     """See meshd.api.endpoints for what each method promises.
 
     Args:
-        rotator: does the work.
+        controller: carries rotations out.
         active: tells whether a rotation, of either key, is active.
         clock: time.
     """
 
-    def __init__(
-        self,
-        rotator: MungeKeyController,
-        active: ActiveRotations,
-        clock: Clock,
-    ) -> None:
-        self._rotator = rotator
+    def __init__(self, controller: MungeKeyController, active: ActiveRotations, clock: Clock) -> None:
+        self._controller = controller
         self._active = active
         self._clock = clock
 
     async def rotation(self) -> s.MungeRotationView:
         """The active rotation, or the last one."""
-        rotation = self._rotator.rotation
-        return self._view(rotation) if rotation else s.MungeRotationView(at=self._clock.now(), key=self._key())
+        rotation = self._controller.rotation
+        return (
+            self._view(rotation)
+            if rotation
+            else s.MungeRotationView(at=self._clock.now(), key=self._controller.key_name())
+        )
 
     async def abort(self, request: s.AbortRotationRequest, actor: Actor) -> s.MungeRotationView:
         """Take it back."""
         self._check_active()
-        return self._view(self._rotator.abort(str(actor.user)))
+        return self._view(self._controller.abort(str(actor.user)))
 
     async def waive(self, request: s.WaiveRequest, actor: Actor) -> s.MungeRotationView:
         """No longer wait for a node."""
         self._check_active()
-        return self._view(self._rotator.waive(self._names([request.machine]), str(actor.user)))
+        return self._view(self._controller.waive(self._names([request.machine]), str(actor.user)))
 
     async def act(self, request: s.MungeRotationRequest, actor: Actor) -> s.MungeRotationView:
         """Begin, abort or waive, as the deprecated endpoint has it."""
@@ -66,7 +60,7 @@ class MungeKeyService:
         self._check_active()
         if not request.machines:
             raise BadRequest("say which machine shall not be waited for", "a machine or its slot")
-        return self._view(self._rotator.waive(self._names(request.machines), str(actor.user)))
+        return self._view(self._controller.waive(self._names(request.machines), str(actor.user)))
 
     async def rotate(self, request: s.RotateMungeKeyRequest, actor: Actor) -> s.MungeRotationView:
         """Begin one, unless it is a dry run."""
@@ -77,17 +71,17 @@ class MungeKeyService:
         if request.dry_run:
             return self._preview(waived)
         try:
-            return self._view(self._rotator.begin(str(actor.user), waived))
+            return self._view(self._controller.begin(str(actor.user), waived))
         except MungeError as error:
             raise Refused(str(error), "see `meshctl doctor`") from error
 
     def _check_active(self) -> None:
-        if not self._rotator.active:
+        if not self._controller.active:
             raise Refused("no rotation of the munge key is under way", "`meshctl rotate-key --munge --status`")
 
     async def _check_slurm(self) -> None:
         try:
-            auth_type = await self._rotator.head.auth_type()
+            auth_type = await self._controller.head.auth_type()
         except SlurmError as error:
             raise Refused(
                 f"Slurm cannot be asked how it authenticates: {error}", "bring slurmctld back, then try again"
@@ -100,57 +94,13 @@ class MungeKeyService:
                 "`scontrol reconfigure` (docs/operations.md, Rotate the munge key)",
             )
 
-    async def check(self) -> s.CheckRow:
-        """For `meshctl doctor`: can the key be rotated, how old is it, who has another one?
-
-        Raises:
-            MungeError: the head's key cannot be looked at.
-        """
-        name, cure = CheckName.MUNGE_KEY, "meshctl rotate-key --munge"
-        if self._rotator.active:
-            text = f"is being rotated: {self._rotator.current.stage.value}"
-            return ok(name, text)
-        made_at, now = await self._rotator.head.made_at(), self._clock.now()
-        days = (now - made_at).days
-        age = f"of {made_at:%Y-%m-%d}, {days} day{'' if days == 1 else 's'} old"
-        nodes = self._rotator.fleet().nodes.values()
-        others = sorted(node.slot for node in nodes if node.key not in {"", self._key()})
-        if others:
-            text = f"another one than the head's is on {counted(len(others), 'node')}: {', '.join(others[:10])}"
-            by_hand = "`systemctl restart munge meshd`"
-            return fail(
-                name,
-                ProblemCode.MUNGE_KEYS_DIFFER,
-                text,
-                f"`{cure}` gives all the same one; or, after a change by hand, {by_hand}",
-            )
-        if days > OLD_AFTER_D:
-            return warn(name, ProblemCode.MUNGE_KEY_OLD, age, f"`{cure}` makes a new one, the fleet running")
-        return ok(name, f"{age}; the same on {sum(bool(n.key) for n in nodes)} nodes")
-
-    def problem(self) -> Iterable[s.ProblemView]:
-        """What people must know without asking."""
-        rotation, cure = self._rotator.rotation, "`meshctl rotate-key --munge --status` tells more"
-        if self._rotator.problem:
-            text = f"the munge key cannot be rotated: {self._rotator.problem}"
-            yield problem(ProblemCode.MUNGE_ROTATION_STUCK, "error", text, cure)
-        if rotation is None or rotation.ended or not rotation.failure:
-            return
-        yield problem(
-            ProblemCode.MUNGE_ROTATION_FAILS,
-            "error" if rotation.stage in {MungeStage.RETURN, MungeStage.CHECK} else "warning",
-            f"the munge key's rotation ({rotation.stage.value}): {rotation.failure}",
-            f"{cure}; --waive MACHINE goes on without one, --abort takes it back",
-            since=rotation.stage_since,
-        )
-
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _view(self, rotation: MungeRotation) -> s.MungeRotationView:
-        fleet = self._rotator.fleet()
+        fleet = self._controller.fleet()
         waiting = waits_for(rotation, fleet)
         return s.MungeRotationView(
-            at=self._clock.now(), key=self._key(), id=rotation.id, stage=rotation.stage.value,
+            at=self._clock.now(), key=self._controller.key_name(), id=rotation.id, stage=rotation.stage.value,
             stage_since=rotation.stage_since, active=not rotation.ended, started_at=rotation.started_at,
             ended_at=rotation.ended_at, by=rotation.by, old=rotation.old, new=rotation.new,
             switch_at=rotation.switch_at, failure=rotation.failure, taken_back=rotation.taken_back,
@@ -167,8 +117,8 @@ class MungeKeyService:
     def _preview(self, waived: tuple[str, ...]) -> s.MungeRotationView:
         """As it would begin; nothing is written down."""
         now = self._clock.now()
-        would = begin("", self._key(), now, "", waived).moved(MungeStage.STAGE, now, new="?")
-        fleet, timings = self._rotator.fleet(), self._rotator.timings
+        would = begin("", self._controller.key_name(), now, "", waived).moved(MungeStage.STAGE, now, new="?")
+        fleet, timings = self._controller.fleet(), self._controller.timings
         nodes = [
             s.MungeNodeRow(
                 machine=name, slot=node.slot, key=node.key, state=standing(would, node),
@@ -178,7 +128,7 @@ class MungeKeyService:
         ]  # fmt: skip
         reached = sum(node.reachable for node in fleet.nodes.values())
         return s.MungeRotationView(
-            at=now, key=self._key(), old=self._key(), nodes=nodes,
+            at=now, key=self._controller.key_name(), old=self._controller.key_name(), nodes=nodes,
             steps=[
                 "make a key of 1024 random bytes",
                 f"lay it beside the present one on the head and on {reached} nodes",
@@ -188,15 +138,9 @@ class MungeKeyService:
             ],
         )  # fmt: skip
 
-    def _key(self) -> str:
-        try:
-            return fingerprint(self._rotator.key_for_joining())
-        except MungeError:
-            return ""
-
     def _names(self, asked: Iterable[str]) -> tuple[str, ...]:
         """Machines, by their own names or their slots'."""
-        nodes = self._rotator.fleet().nodes
+        nodes = self._controller.fleet().nodes
         by_any = {**{node.slot: name for name, node in nodes.items()}, **{name: name for name in nodes}}
         unknown = [one for one in asked if one not in by_any]
         if unknown:

@@ -43,6 +43,10 @@ class HeadSide(Protocol):
         """See whether munge and slurmctld work."""
         ...
 
+    async def round_trip(self) -> None:
+        """Encode a credential and decode it. Raises MungeError when munged cannot."""
+        ...
+
     async def auth_type(self) -> str:
         """Slurm's AuthType. Raises SlurmError."""
         ...

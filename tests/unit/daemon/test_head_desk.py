@@ -15,7 +15,7 @@ from meshd.api import endpoints as e
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
-from meshd.codes import ProblemCode
+from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.nodes.agents import AgentQueues
@@ -29,7 +29,8 @@ from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceService
 from meshd.daemon.providers import checks as provider_checks
-from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, Transient, Uncertain
+from meshd.daemon.reporting import Check
+from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, TailnetError, Transient, Uncertain
 from meshd.model.desired import Cooldown, Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Machine, Phase
@@ -39,7 +40,6 @@ from meshd.provider_api import Offer, PriceSource
 from tests.live import live_settings
 from tests.property.rotation_sim import Life, begin_tailnet
 from tests.unit.daemon.small import Cloud, HandClock, Small
-from tests.unit.daemon.test_device_checks import NoKey, device_checks
 from tests.unit.daemon.test_munge_rotator import Lab as MungeLab
 from tests.unit.daemon.test_node_health import Asked
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, node, peer, snapshot, tailnet
@@ -478,12 +478,16 @@ async def test_a_missing_permission_has_a_cure_of_its_own() -> None:
     assert "docs/providers.md" in row.cure and "/etc/meshd/credentials/aws" in row.cure
 
 
+async def no_key() -> s.CheckRow:
+    raise TailnetError("no auth key: set auth_key_file")
+
+
 async def test_every_check_has_its_row_whatever_breaks() -> None:
     def rows(seen: Snapshot | None) -> Doctor:
         cloud: Any = BrokenCloud()
         checks = (
             *source_checks.checks(lambda: seen, tuple),
-            *device_checks(lambda: seen, keys=NoKey(), gone=[machine(Phase.GONE)]).all(),
+            Check(CheckName.AUTH_KEY, no_key, reads=True),
             *provider_checks.checks({"aws": cloud}),
         )
         return Doctor(lambda: checks)
@@ -498,9 +502,7 @@ async def test_every_check_has_its_row_whatever_breaks() -> None:
     dark = await codes(snapshot(slurm=GONE_DARK, tailnet=GONE_DARK))
     assert dark["slurm"] == ProblemCode.SLURM_UNREADABLE
     assert dark["tailnet"] == ProblemCode.TAILNET_UNREADABLE
-    assert dark["tailnet devices"] == ProblemCode.CHECK_NOT_POSSIBLE
     assert (await codes(None)).keys() == found.keys()
-    assert (await codes(around(machine(Phase.GONE))))["tailnet devices"] == ProblemCode.DEVICES_LEFT
 
 
 async def test_a_limit_in_all_that_is_too_low_is_told_before_anything_is_rented(world: World) -> None:

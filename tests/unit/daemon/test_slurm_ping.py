@@ -20,8 +20,6 @@ from meshd.daemon.slurm.ping import SPACING_S, SlurmPing
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, Snapshot
 from tests.unit.daemon.small import HandClock
-from tests.unit.daemon.test_device_checks import NoKey
-from tests.unit.daemon.test_head_desk import device_checks
 from tests.unit.worlds import GONE_DARK, snapshot
 
 
@@ -101,7 +99,6 @@ def doctor(
     checks = (
         *source_checks.checks(lambda: seen[-1], tuple, slurm_answers),
         Check(CheckName.MUNGE, fine),
-        *device_checks(lambda: seen[-1], keys=NoKey()).all(),
     )
     return Doctor(lambda: checks, look=look, now=clock.now)
 
