@@ -369,8 +369,7 @@ async def test_a_stolen_key_is_dead_first_and_who_joined_with_it_is_listed(
         assert [one["hostname"] for one in seen["newcomers"] if not one["machine"]] == ["thief"]
         (told,) = (row for row in seen["nodes"] if row["slot"] == off)
         assert "the key that it keeps is dead" in told["reason"] and f"meshctl remove {off}" in told["reason"]
-        text = (await lab.meshctl("rotate-key", "--status")).text
-        assert "1 of them nobody's" in text and "thief" in text
+        assert "thief" in (await lab.meshctl("rotate-key", "--status")).text
         stages = [e["text"].split(": ")[1].split(",")[0] for e in await lab.events(event) if e["kind"] == "rotation"]
         assert stages[:3] == ["revoke_first", "mint", "prove"], "dead before anything else"
         record = await tailnet.request("GET", f"/api/v2/tailnet/-/keys/{stolen}")

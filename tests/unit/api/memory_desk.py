@@ -59,7 +59,7 @@ class MemoryDesk(MemoryFleet):
     stories: dict[str, ExplainView] = field(default_factory=dict)
     queries: list[OffersQuery] = field(default_factory=list)
     unread: list[SourceView] = field(default_factory=list)
-    wishes: list[ScaleRequest] = field(default_factory=list)
+    scale_requests: list[ScaleRequest] = field(default_factory=list)
     error: Exception | None = None
     price_rows: list[PriceRow] = field(default_factory=list)
     fetches: dict[str, PriceRefreshRow] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class MemoryDesk(MemoryFleet):
         self._fault()
         if request is None:
             return PlanView(usd_per_hour_before=self._usd(), usd_per_hour_after=self._usd())
-        self.wishes.append(request)
+        self.scale_requests.append(request)
         return self._plan_for(*self._find(request), request.gpus)
 
     def _find(self, request: ScaleRequest) -> tuple[str, Pool]:
@@ -229,7 +229,7 @@ class MemoryDesk(MemoryFleet):
 
     async def scale(self, request: ScaleRequest, actor: Actor) -> ScaleAnswer:
         self._fault()
-        self.wishes.append(request)
+        self.scale_requests.append(request)
         name, pool = self._find(request)
         if request.gpus > pool.gpus_per_node * pool.max_nodes:
             raise Refused(f"pool {name} has at most {pool.max_nodes} nodes", f"raise pools.{name}.max_nodes")

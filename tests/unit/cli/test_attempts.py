@@ -44,7 +44,7 @@ def test_where_nothing_comes_next_the_clouds_words_are_told_once() -> None:
     assert attempts.lines([requested()]) == []
 
 
-def test_every_slot_has_its_own_ladder() -> None:
+def test_every_slot_has_attempts_of_its_own() -> None:
     attempts = Attempts()
     events = [refused(), refused(slot="h100-4"), requested(slot="h100-4"), requested(offer="x/y/z")]
     assert attempts.lines(events) == [

@@ -98,13 +98,13 @@ def test_watch_shows_it_again(desk: MemoryDesk, served: Served, socket_path: Pat
     assert process.returncode == 130 and "Traceback" not in err
 
 
-def test_long_words_are_cut_between_words() -> None:
+def test_long_texts_are_cut_between_words() -> None:
     assert shorten("a few words", 50) == "a few words"
     assert shorten("one two three four", 12) == "one two ..."
     assert len(shorten("x" * 500)) < 300
 
 
-def test_what_zones_say_alike_is_said_once() -> None:
+def test_the_same_message_of_many_zones_is_shown_once() -> None:
     zones = [f"us-east-1{zone}" for zone in "abcde"]
     text = "; ".join(f"aws/{zone}/p5 is left alone: {EC2}you requested ({zone})" for zone in zones)
     said = merge_messages(f"no offer will do: nobody offers it; {text}; wait")
@@ -117,17 +117,17 @@ def test_what_zones_say_alike_is_said_once() -> None:
     )
 
 
-def test_rungs_that_say_the_same_are_one_row() -> None:
-    def rung(zone: str, words: str = EC2, outcome: str = "no_capacity") -> AttemptRow:
+def test_consecutive_attempts_with_the_same_answer_are_one_row() -> None:
+    def attempt(zone: str, words: str = EC2, outcome: str = "no_capacity") -> AttemptRow:
         return AttemptRow(at=NOW, machine=f"m-{zone}", offer=f"aws/{zone}/p5", provider="aws", outcome=outcome,
                        words=f"{words}({zone})")  # fmt: skip
 
-    rows = merge_attempts([rung("us-east-1a"), rung("us-east-1b"), rung("us-east-1c"), rung("us-west-2a", "other "),
-                       rung("us-east-1d")])  # fmt: skip
+    first = [attempt(zone) for zone in ("us-east-1a", "us-east-1b", "us-east-1c")]
+    rows = merge_attempts([*first, attempt("us-west-2a", "other "), attempt("us-east-1d")])
     assert [row.offer for row in rows] == ["aws/us-east-1a/p5 and 2 more", "aws/us-west-2a/p5", "aws/us-east-1d/p5"]
 
 
-def test_problems_that_differ_in_the_machine_alone_are_one(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_problems_that_differ_only_in_the_machine_are_one(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     names = [f"lab-h100-{index}-aaaaaa" for index in range(1, 7)]
     desk.problems = [
         ProblemView(severity="warning", text=f"{name} was given up: {EC2}", machine=name, cure="x") for name in names

@@ -104,9 +104,9 @@ ASKED = ScaleRequest(
 def test_every_option_reaches_the_daemon(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     assert meshctl("plan", "--gpus", "4", *OPTIONS).code == 0
     assert meshctl("scale", "--gpus", "4", *OPTIONS, "--yes").code == 0
-    assert desk.wishes == [ASKED, ASKED, ASKED.model_copy(update={"dry_run": False})]
+    assert desk.scale_requests == [ASKED, ASKED, ASKED.model_copy(update={"dry_run": False})]
     assert meshctl("scale", "--gpus", "4", "--dry-run").code == 0
-    assert desk.wishes[-1] == ScaleRequest(gpus=4, dry_run=True)
+    assert desk.scale_requests[-1] == ScaleRequest(gpus=4, dry_run=True)
 
 
 def test_options_without_a_number_of_gpus(served: Served, meshctl: Meshctl) -> None:
@@ -123,7 +123,7 @@ def test_what_makes_no_sense_is_refused_before_it_is_sent(
 ) -> None:
     ran = meshctl("scale", "--gpus", "4", *wrong)
     assert ran.code == 2
-    assert desk.wishes == []
+    assert desk.scale_requests == []
     if wrong[0] == "--gpu":
         assert "--gpu: '80GB'" in ran.err
 

@@ -269,18 +269,18 @@ def _take_terminal() -> None:
 
 
 def test_only_what_is_given_reaches_the_daemon(meshctl: Meshctl, served: Served) -> None:
-    def wish(*argv: str) -> dict[str, Any]:
+    def options(*argv: str) -> dict[str, Any]:
         assert meshctl("scale", "--gpus", "1", "--dry-run", *argv).code == 0
-        return served.desk.wishes[-1].model_dump(exclude_unset=True, exclude={"gpus", "dry_run"})
+        return served.desk.scale_requests[-1].model_dump(exclude_unset=True, exclude={"gpus", "dry_run"})
 
-    assert wish() == {}
-    assert wish("--no-spread", "--region", "r1") == {"spread": False, "regions": ("r1",)}
-    assert wish("--unset", "max-price", "--unset", "spread", "--unset", "region") == {
+    assert options() == {}
+    assert options("--no-spread", "--region", "r1") == {"spread": False, "regions": ("r1",)}
+    assert options("--unset", "max-price", "--unset", "spread", "--unset", "region") == {
         "max_usd_per_gpu_hour": None, "spread": False, "regions": (),
     }  # fmt: skip
-    assert wish("--reset", "--spot", "only") == {"reset": True, "spot": "only"}
+    assert options("--reset", "--spot", "only") == {"reset": True, "spot": "only"}
     assert meshctl("scale", "--gpus", "1", "--unset", "spot", "--spot", "only").code == 2
     assert meshctl("scale", "--gpus", "1", "--unset", "nonsense").code == 2
     before = len(served.desk.queries)
-    assert wish("--refresh") == {}
+    assert options("--refresh") == {}
     assert [query.refresh for query in served.desk.queries[before:]] == [True]
