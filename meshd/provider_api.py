@@ -1,8 +1,8 @@
-"""What an adapter must do, and the words in which clouds and meshd talk.
+"""The interface between meshd and an adapter for a cloud.
 
-An adapter is found through the entry-point group `meshd.providers`; the entry point is a factory
-`create(context: ProviderContext) -> Provider`. Adapters hold no policy: deadlines, metrics, rate limits between
-processes and retries are put around them by the daemon.
+meshd finds an adapter through the entry-point group `meshd.providers`; the entry point is a factory
+`create(context: ProviderContext) -> Provider`. An adapter decides nothing by itself: the daemon wraps it with
+deadlines, metrics, circuit breakers and retries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ InstanceId = NewType("InstanceId", str)
 
 
 class InstanceState(StrEnum):
-    """The contract's states. A vendor string that is not known maps to UNKNOWN, never to GONE."""
+    """A machine's state. An adapter maps a vendor string that it does not know to UNKNOWN, never to GONE."""
 
     BOOTING = "booting"
     RUNNING = "running"
@@ -44,13 +44,13 @@ class PriceSource(StrEnum):
     """Where an offer's price comes from."""
 
     API = "api"
-    """The vendor's API told it when the offers were read."""
+    """The vendor's API, when the offers were read."""
     REFRESHED = "refreshed"
-    """The list that `PriceBook.fetch_prices` read."""
+    """The price list that `PriceBook.fetch_prices` read last."""
     SHIPPED = "shipped"
     """The dated table that ships with the adapter."""
     SETTINGS = "settings"
-    """The user's own word, which has no date and does not age."""
+    """The user's settings. Such a price has no date and never becomes stale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +58,21 @@ class ProviderCapabilities:
     """What a provider's machines can do and what its API promises.
 
     Attributes:
-        machine_kind: what is rented; `meshctl doctor` shows it.
-        tun: the machines have a TUN device. Nothing is rented without one: such machines cannot be nodes.
-        systemd: the machines boot systemd; `meshctl doctor` shows it.
-        spot: there are spot offers. A pool that wants nothing but spot is told when none of its providers has any.
-        tags: the cloud keeps `LaunchRequest.tags`. Without, none are sent, and `list` knows machines by their names.
-        idempotent_launch: the API itself takes a token: a create call with the same one, whenever it is repeated, makes
-            no second machine. Else meshd finds a lost create by its name.
+        machine_kind: what the provider rents. `meshctl doctor` shows it.
+        tun: the machines have a TUN device. meshd rents none without it, because they cannot become nodes.
+        systemd: the machines boot systemd. `meshctl doctor` shows it.
+        spot: the provider has spot offers. meshd warns about a pool that wants spot only and has no such provider.
+        tags: the cloud keeps `LaunchRequest.tags`. If not, meshd sends none and `list` knows machines by their names.
+        idempotent_launch: the API takes an idempotency token: repeating a launch with the same token never makes a
+            second machine. If not, meshd looks for the machine of an unclear launch by name.
         user_data_max_b: the most bytes of user data that the API accepts. meshd refuses a launch with more.
-        launch_spacing_s: the least seconds between two launches of the account; 0 for none that is known. meshd keeps
-            it; without, it learns the rate from refusals.
+        launch_spacing_s: the shortest time between two launches in the account; 0 when the vendor documents none. meshd
+            keeps to it. With 0, meshd learns the rate from RateLimited errors.
         ends_itself: a machine that powers itself off stops costing money.
-        user_data_private: surely nobody but root on the machine can read its user data once it was sent: no API call
-            gives it back, no console shows it, and no metadata service tells it to other processes on the machine.
-        foreign_hosts: machines may run on hosts that are not the vendor's own: whoever owns one can read what is on the
-            machine, the munge key included. `meshctl doctor` warns.
+        user_data_private: only root on the machine can read its user data after the launch: no API call returns it, no
+            console shows it, and no metadata service gives it to other processes on the machine. False when unsure.
+        foreign_hosts: machines may run on hosts that the vendor does not own. A host's owner can read everything on the
+            machine, including the munge key. `meshctl doctor` warns.
     """
 
     machine_kind: MachineKind = MachineKind.VM
@@ -97,12 +97,12 @@ class Offer:
         gpus: GPUs in one machine.
         gpu_memory_gib: of one GPU.
         usd_per_hour: of the whole machine.
-        zone: where within the region, "" when the cloud has no zones or chooses itself.
-        available: what the cloud says of free capacity; None when it does not tell.
-        price_as_of: when the price was read from the vendor, or the date of the shipped table; None for a price of the
-            user's settings.
+        zone: the zone in the region; "" when the cloud has no zones or chooses one.
+        available: whether the cloud has free capacity; None when it does not say.
+        price_as_of: when the price was read from the vendor, or the date of the shipped table; None for a price from
+            the user's settings.
         price_source: where the price comes from.
-        capacity_hint: the cloud's own word on free capacity, e.g. RunPod's "High"; "" when it has none.
+        capacity_hint: the cloud's own term for the free capacity, e.g. RunPod's "High"; "" when it has none.
     """
 
     provider: ProviderName
@@ -124,7 +124,7 @@ class Offer:
 
     @property
     def key(self) -> str:
-        """A stable name of the offer, for cool-downs and the journal."""
+        """A stable name of the offer, for cooldowns and the journal."""
         spot = "/spot" if self.spot else ""
         return f"{self.provider}/{self.zone or self.region}/{self.instance_type}{spot}"
 
@@ -139,10 +139,10 @@ class LaunchRequest:
     """One machine to rent.
 
     Attributes:
-        token: the machine's name: unique for ever, [a-z]([-a-z0-9]*[a-z0-9])?, at most 63 characters. It is the
-            idempotency token, the provider's name tag and the tailnet hostname.
-        user_data: stage 1, run by cloud-init as root on the first boot.
-        tags: at least `meshd-cluster`, which `list()` filters on.
+        token: the machine's name, never used again: [a-z]([-a-z0-9]*[a-z0-9])?, at most 63 characters. It is the
+            idempotency token, the cloud's name tag and the tailnet hostname.
+        user_data: stage 1; cloud-init runs it as root on the first boot.
+        tags: at least `meshd-cluster`, by which `list()` filters.
     """
 
     token: str
@@ -154,12 +154,12 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A rented machine as its cloud tells it.
+    """A rented machine as its cloud describes it.
 
     Attributes:
-        token: our name of the machine, "" when the cloud shows none.
-        reason: the cloud's own code and words on why it is in this state. Of a machine that has ended, or never came
-            to be, they decide what is left alone: no capacity, quota, a broken image (`meshd/plan/failure_rules.py`).
+        token: meshd's name of the machine; "" when the cloud shows none.
+        reason: the cloud's code and text for this state. When a machine ended or was never made, meshd derives the
+            failure's cause from it, e.g. no capacity, quota, a broken image (`meshd/plan/failure_rules.py`).
         vendor_state: the cloud's own state string.
     """
 
@@ -179,15 +179,15 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class ProviderContext:
-    """What the daemon gives an adapter's factory.
+    """What the daemon passes to an adapter's factory.
 
     Attributes:
-        settings: the provider's table of the settings, as plain values; the adapter validates it (pydantic) and
-            raises meshd.errors.ConfigError. Secrets in it are pydantic SecretStr or paths of files to read.
-        cluster: the cluster's name: every machine carries it, and `list()` returns only those that do.
+        settings: the provider's table of the settings, as plain values. The adapter validates it and raises
+            meshd.errors.ConfigError. It has secrets as pydantic SecretStr, or paths of files with them.
+        cluster: the cluster's name. Every machine carries it, and `list()` returns only machines that do.
         now: UTC clock.
-        fetched_prices: what the adapter's own `fetch_prices` gave last, in this or an earlier life of the daemon; None
-            when it never did. It may be newer at each call.
+        fetched_prices: returns the newest result of the adapter's `fetch_prices`, also from before a restart; None when
+            there is none.
     """
 
     cluster: str
@@ -197,7 +197,7 @@ class ProviderContext:
 
 
 class Provider(Protocol):
-    """A cloud. Every method may raise any leaf of ProviderError; what each leaf means is said there."""
+    """A cloud. Every method may raise any leaf of ProviderError; meshd.errors says what each means."""
 
     @property
     def name(self) -> ProviderName:
@@ -206,7 +206,7 @@ class Provider(Protocol):
 
     @property
     def capabilities(self) -> ProviderCapabilities:
-        """What this cloud can do; constant."""
+        """What this cloud can do. Constant."""
         ...
 
     async def offers(self) -> Sequence[Offer]:
@@ -216,60 +216,60 @@ class Provider(Protocol):
     async def launch(self, request: LaunchRequest) -> Instance:
         """Rent one machine and return at once, while it boots.
 
-        The same token never makes two machines as far as the API can promise it; where the answer is in doubt,
-        Uncertain is raised and the caller lists by name before it tries again.
+        The same token must not make two machines where the API can prevent it. Raises Uncertain when the machine may or
+        may not have been made; the caller then lists and looks for the name before it tries again.
         """
         ...
 
     async def get(self, instance: Instance) -> Instance:
-        """The machine now. Raises NotFound once the cloud has forgotten it.
+        """The machine's current state. Raises NotFound when the cloud does not know it any more.
 
-        `instance` needs `id` and `region` only.
+        Of `instance`, only `id` and `region` are needed.
         """
         ...
 
     async def list(self) -> Sequence[Instance]:
-        """All machines of this cluster in all regions of the settings: complete, or raises.
+        """All machines of this cluster in all regions of the settings. Raises when the list would be incomplete.
 
-        Machines that are GONE may or may not be in it.
+        Machines that are GONE may be missing.
         """
         ...
 
     async def terminate(self, instance: Instance) -> None:
-        """Ask for the machine's end. Accepted, not done: call again until `get` raises NotFound or says GONE.
+        """Ask the cloud to end the machine. Returning means accepted: repeat until `get` raises NotFound or says GONE.
 
-        Terminating a machine that is ending or gone is no error (NotFound may be raised).
+        May be called for a machine that is ending or gone; it may then raise NotFound.
         """
         ...
 
     async def check(self) -> str:
-        """Prove the credentials, and each permission that meshd needs, by calls that cost and change nothing.
+        """Check the credentials, and each permission that meshd needs, by calls that cost and change nothing.
 
-        Returns what they belong to, and what could not be told, for `meshctl doctor`.
+        Returns a text for `meshctl doctor`: whose the credentials are, and what could not be checked.
 
         Raises:
-            AuthFailed: the credentials are no good, or lack permissions: one text has them all,
-                in the vendor's names.
+            AuthFailed: the credentials are invalid, or lack permissions. The text names all missing permissions, in the
+                vendor's terms.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close connections and threads."""
+        """Close connections and stop threads."""
         ...
 
 
 @runtime_checkable
 class PriceBook(Protocol):
-    """What an adapter may have besides, when its offers' prices come from a table and the vendor can be asked for them.
+    """An optional interface of an adapter whose offers have prices from a table that can be fetched from the vendor.
 
-    An adapter whose offers carry the vendor's prices of the moment does not need it.
+    An adapter whose offers always have the vendor's current prices does not need it.
     """
 
     async def fetch_prices(self) -> PriceList:
-        """The vendor's prices of the types and regions of the settings, all of now.
+        """The vendor's current prices of the types and regions of the settings.
 
-        The daemon keeps what comes, and gives it back as `ProviderContext.fetched_prices`. It is complete, or raises;
-        AuthFailed names the permission that is missing.
+        The daemon stores the result and returns it as `ProviderContext.fetched_prices`. Raises when the list would be
+        incomplete; AuthFailed names the missing permission.
         """
         ...
 

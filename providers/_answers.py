@@ -1,4 +1,4 @@
-"""What a cloud answers, and what is in doubt when it does not. PURE."""
+"""Answers of a cloud, and the error of a call that got none. PURE."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from meshd.errors import ProviderError, Transient, Uncertain
 
 MAX_VENDOR_TEXT = 400
 RETRY_AFTER_MAX_S = 3600.0
-"""A cloud that wants to be left alone for longer is asked once more after this."""
+"""The longest Retry-After that meshd keeps to. After this time it tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A cloud's answer.
+    """An HTTP answer of a cloud.
 
     Attributes:
         status: the HTTP status.
         body: the decoded JSON; None when the body is not JSON.
-        text: the body's first characters, for `meshctl events`.
+        text: the first characters of the body, for `meshctl events`.
         retry_after_s: seconds from the Retry-After header; None when absent or unreadable.
-        headers: all of the answer's, names in lower case.
+        headers: all headers, with names in lower case.
     """
 
     status: int
@@ -36,18 +36,18 @@ class Answer:
 
     @property
     def is_json(self) -> bool:
-        """Whether the body was a JSON object."""
+        """Whether the body is a JSON object."""
         return isinstance(self.body, dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a cloud with error codes said no with.
+    """A cloud's error answer that has an error code.
 
     Attributes:
-        code: its error code; the HTTP status as text when it told none.
-        status: the HTTP status; 0 when it told none, as in an operation that failed later.
-        message: its words.
+        code: the error code; the HTTP status as text when there is none.
+        status: the HTTP status; 0 when there is none, as in an operation that failed later.
+        message: the error text.
         retry_after_s: from the Retry-After header; None when absent.
     """
 
@@ -58,7 +58,7 @@ class Refusal:
 
 
 def retry_after_s(header: str | None, now: datetime) -> float | None:
-    """Seconds to wait, from either form of Retry-After (RFC 9110, 10.2.3); None when there is nothing to read."""
+    """Seconds to wait, from either form of Retry-After (RFC 9110, 10.2.3); None when it is missing or unreadable."""
     if not header:
         return None
     if re.fullmatch(r"[0-9]{1,9}", header.strip()):
@@ -72,7 +72,7 @@ def retry_after_s(header: str | None, now: datetime) -> float | None:
     return min(max(0.0, (at - now).total_seconds()), RETRY_AFTER_MAX_S)
 
 
-def in_doubt(text: str, *, changes: bool, provider: str, operation: str, vendor_text: str = "") -> ProviderError:
-    """The error of a call whose effect cannot be known: Uncertain when it changes things, else Transient."""
+def unclear(text: str, *, changes: bool, provider: str, operation: str, vendor_text: str = "") -> ProviderError:
+    """The error of a call whose effect is unknown: Uncertain when it changes something, else Transient."""
     kind = Uncertain if changes else Transient
     return kind(text, provider=provider, operation=operation, vendor_text=vendor_text)

@@ -1,4 +1,4 @@
-"""New machines that their cloud does not know yet: "not found" about them means "ask again"."""
+"""New machines that their cloud does not know yet: for them, "not found" means "ask again"."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ REMEMBERED = 10_000
 
 
 class Freshness:
-    """Remembers when machines were first seen.
+    """Records when machines were first seen.
 
     Args:
         now: UTC clock.
-        fresh_s: for how long after its birth a machine's absence proves nothing.
+        fresh_s: how long after its launch a machine may be unknown to its cloud, in seconds.
     """
 
     def __init__(self, now: Callable[[], datetime], fresh_s: float) -> None:
@@ -26,19 +26,19 @@ class Freshness:
         self._first_seen: dict[InstanceId, datetime] = {}
 
     def see(self, instance_id: InstanceId) -> None:
-        """Note that the machine was there; of no effect on one already noted."""
+        """Record that the machine exists. Does nothing for a machine that was seen before."""
         if instance_id not in self._first_seen:
             while len(self._first_seen) >= REMEMBERED:
                 del self._first_seen[next(iter(self._first_seen))]
             self._first_seen[instance_id] = self._now()
 
-    def judge(self, instance: Instance, error: NotFound) -> ProviderError:
-        """What to raise: `error` itself, or Transient while the machine is fresh.
+    def error_for(self, instance: Instance, error: NotFound) -> ProviderError:
+        """The error to raise: `error` itself, or Transient while the machine is new.
 
-        A machine of unknown age counts as born when this was made: a crash may lie just behind it.
+        A machine of unknown age counts as launched when this object was created, as a crash may have come just before.
         """
-        born_at = instance.launched_at or self._first_seen.get(instance.id) or self._started_at
-        if self._now() - born_at >= self._fresh:
+        launched_at = instance.launched_at or self._first_seen.get(instance.id) or self._started_at
+        if self._now() - launched_at >= self._fresh:
             return error
         return Transient(
             "the cloud does not know this new machine yet",

@@ -1,4 +1,4 @@
-"""JSON over HTTP with an API key, for clouds without an SDK: deadline, size limit, and what is in doubt."""
+"""JSON over HTTP with an API key, for clouds without an SDK: deadlines, a size limit, and errors of the contract."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshd.errors import AuthFailed, Transient
 from meshd.plaintext import plain_text
 from meshd.runtime import strictjson
 from meshd.runtime.secretfile import source_of
-from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt, retry_after_s
+from providers._answers import MAX_VENDOR_TEXT, Answer, retry_after_s, unclear
 
 MAX_ANSWER_B = 16 * 1024 * 1024
 USER_AGENT = f"meshd/{__version__}"
@@ -22,13 +22,13 @@ USER_AGENT = f"meshd/{__version__}"
 class JsonHttp:
     """One cloud's HTTP endpoint.
 
-    Connections are not kept between calls: a connection that the far end closes just as a create is sent would leave
-    that create in doubt for nothing. Redirects are not followed, so that the key goes nowhere else.
+    Each call opens its own connection. A kept connection that the server closes just when a create is sent would make
+    that create unclear. Redirects are not followed, so that the key goes nowhere else.
 
     Args:
         provider: the provider's name in errors.
         base_url: scheme, host and path prefix, without a slash at the end.
-        key: the API key, sent with each call and never shown; "" for none.
+        key: the API key, sent with each call and never logged; "" for none.
     """
 
     def __init__(self, provider: str, base_url: str, key: str) -> None:
@@ -43,10 +43,10 @@ class JsonHttp:
         self._session: aiohttp.ClientSession | None = None
 
     def need_key(self, operation: str) -> None:
-        """Nothing is sent, and no turn is waited for, without a key.
+        """Fail before anything is sent when there is no key.
 
         Raises:
-            AuthFailed: there is none.
+            AuthFailed: there is none; the text says where to put it.
         """
         if not self._has_key:
             name = self._provider
@@ -57,19 +57,19 @@ class JsonHttp:
     async def call(
         self, method: str, path: str, *, operation: str, changes: bool, timeout_s: float, json_body: Any = None
     ) -> Answer:
-        """Send one request and return whatever the cloud answered, of any status.
+        """Send one request and return the answer, whatever its status.
 
         Args:
             method: the HTTP method.
             path: the path after `base_url`.
-            operation: the call's name in errors.
-            changes: the call may make or end a machine.
+            operation: the call's name, for errors.
+            changes: whether the call may make or end a machine.
             timeout_s: seconds for the whole call.
             json_body: sent as JSON when not None.
 
         Raises:
-            Transient: the request surely did not reach the cloud, or it reads only.
-            Uncertain: the answer of a call that changes things was cut, late or oversized.
+            Transient: the request did not reach the cloud, or it only reads.
+            Uncertain: the call changes something, and its answer was cut, late or too large.
         """
         try:
             return await self._send(method, path, timeout_s, json_body)
@@ -79,20 +79,20 @@ class JsonHttp:
             ) from error
         except TimeoutError as error:
             text = f"no answer within {timeout_s:g} s"
-            raise in_doubt(text, changes=changes, provider=self._provider, operation=operation) from error
+            raise unclear(text, changes=changes, provider=self._provider, operation=operation) from error
         except aiohttp.InvalidURL as error:
-            raise Transient(f"{self._base_url} is no URL", provider=self._provider, operation=operation) from error
+            raise Transient(f"{self._base_url} is not a URL", provider=self._provider, operation=operation) from error
         except (aiohttp.ClientError, ConnectionError) as error:
             text = f"the connection broke: {_words(error)}"
-            raise in_doubt(text, changes=changes, provider=self._provider, operation=operation) from error
+            raise unclear(text, changes=changes, provider=self._provider, operation=operation) from error
 
     async def _send(self, method: str, path: str, timeout_s: float, json_body: Any) -> Answer:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(force_close=True), headers=self._headers, auto_decompress=True
             )
-            # aiohttp sends GET, PUT and DELETE again by itself when the connection breaks, and has no option for it.
-            # The caller would not learn that the first one may have had its effect, and quotas count both.
+            # aiohttp repeats GET, PUT and DELETE when the connection breaks, and has no option to turn that off. The
+            # caller would not know that the first request may have had its effect, and rate limits count both.
             self._session._retry_connection = False
         async with self._session.request(
             method,

@@ -1,6 +1,6 @@
-"""Spacing of calls, for clouds that count them by the second.
+"""Spacing of calls, for clouds with a rate limit per second.
 
-The spacing is shared by everything in this process that holds the same key, since the cloud counts per account.
+All users of one key in this process share a spacing, because the cloud counts calls per account.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from meshd.runtime.clock import Clock, SystemClock
 class Spacing:
     """Lets callers through one by one, at least `spacing_s` seconds apart, in the order in which they came.
 
-    Safe to share between event loops and threads: a turn is booked under a lock, then waited for outside it.
+    Can be shared between event loops and threads: a turn is reserved under a lock and waited for outside it.
 
     Args:
-        spacing_s: the least seconds between two turns; 0 for no limit.
-        max_wait_s: a caller that would have to wait longer is refused at once instead of queued.
-        clock: where time comes from.
+        spacing_s: the shortest time between two turns; 0 for no limit.
+        max_wait_s: a caller that would wait longer is refused at once.
+        clock: the source of time.
     """
 
     def __init__(self, spacing_s: float, max_wait_s: float, clock: Clock | None = None) -> None:
@@ -35,7 +35,7 @@ class Spacing:
         """Wait for this caller's turn.
 
         Raises:
-            RateLimited: the turn is more than `max_wait_s` away. Nothing was sent and no turn was used up.
+            RateLimited: the turn is more than `max_wait_s` away. No turn was used.
         """
         with self._lock:
             now_s = self._clock.monotonic_s()
@@ -52,10 +52,10 @@ class Spacing:
             await self._clock.sleep(wait_s)
 
     def claim(self) -> bool:
-        """Whether `spacing_s` has passed since the last claim; if so, now counts as the last one.
+        """Whether `spacing_s` has passed since the last successful claim. If so, this claim succeeds.
 
-        For a caller that had to wait for something else between its turn and the call: turns are booked ahead, and
-        what counts for the cloud is when the calls come.
+        For a caller that waited for something else between its turn and the call: turns are reserved ahead, but the
+        cloud counts when the calls arrive.
         """
         with self._lock:
             now_s = self._clock.monotonic_s()
@@ -70,7 +70,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_spacing(key: str, name: str, spacing_s: float, max_wait_s: float) -> Spacing:
-    """The process-wide spacing called `name` of the account that `key` opens. The key itself is not kept."""
+    """The process-wide spacing called `name` of the account that `key` opens. The key itself is not stored."""
     fingerprint = hashlib.sha256(key.encode()).hexdigest()
     with _shared_lock:
         return _shared.setdefault((fingerprint, name, spacing_s, max_wait_s), Spacing(spacing_s, max_wait_s))

@@ -1,4 +1,4 @@
-"""Which permissions a credential lacks, found out by calls that cost and change nothing."""
+"""Finding missing permissions of a credential, by calls that cost and change nothing."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class Probe:
     """A call that succeeds only with a permission.
 
     Attributes:
-        permission: the vendor's name of what the call needs.
-        call: makes it; what it returns is of no interest.
+        permission: the vendor's name of the permission.
+        call: makes the call; its result is ignored.
     """
 
     permission: str
     call: Callable[[], Awaitable[object]]
 
 
-async def lacking(probes: Iterable[Probe], named: Callable[[AuthFailed, str], str]) -> list[str]:
-    """Make all calls and return the permissions that are missing, each once, in order.
+async def missing_permissions(probes: Iterable[Probe], named: Callable[[AuthFailed, str], str]) -> list[str]:
+    """Make all calls and return the missing permissions, sorted, each once.
 
     Args:
         probes: the calls.
-        named: from a refusal and the probe's permission the one that is missing, since a call may need several; "" when
-            the refusal is about the credential as a whole.
+        named: returns the missing permission for a refusal and the probe's permission, since a call may need several;
+            "" when the credential as a whole is refused.
 
     Raises:
-        ProviderError: a call failed otherwise, or the credential as a whole is refused.
+        ProviderError: a call failed for another reason, or the credential as a whole is refused.
     """
 
     async def ask(probe: Probe) -> str:
@@ -48,11 +48,11 @@ async def lacking(probes: Iterable[Probe], named: Callable[[AuthFailed, str], st
     return sorted({missing for missing in await all_of(ask(probe) for probe in probes) if missing})
 
 
-def must_lack_nothing(provider: ProviderName, missing: Iterable[str], who: str, notes: Sequence[str] = ()) -> None:
-    """All permissions are there.
+def require_none_missing(provider: ProviderName, missing: Iterable[str], who: str, notes: Sequence[str] = ()) -> None:
+    """Fail when permissions are missing.
 
     Raises:
-        AuthFailed: some are not: the text names each.
+        AuthFailed: the text names each of them.
     """
     names = sorted(set(missing))
     if names:

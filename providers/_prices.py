@@ -1,4 +1,4 @@
-"""Prices from tables: the one that ships with an adapter, and the one that was fetched. The newer one holds."""
+"""Prices from tables: one ships with an adapter, one is fetched. The newer one wins."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from meshd.provider_api import PriceSource
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What something costs, and whose word that is.
+    """A price and its source.
 
     Attributes:
-        as_of: the day of the table that it comes from; None for a price of the user's settings.
+        as_of: the date of its table; None for a price from the user's settings.
     """
 
     usd_per_hour: float
@@ -25,7 +25,7 @@ class Price:
 
 
 def by_settings(usd_per_hour: float) -> Price:
-    """A price of the user's own: it has no date."""
+    """A price from the user's settings, which has no date."""
     return Price(usd_per_hour, None, PriceSource.SETTINGS)
 
 
@@ -35,12 +35,12 @@ def shipped(package: str) -> PriceList:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class PriceTables:
     """Both tables of an adapter.
 
     Attributes:
-        shipped: the one of the package.
-        fetched: the newest one that was fetched; asked at each look, so that a new one holds at once.
+        shipped: the table in the package.
+        fetched: returns the newest fetched table; called for each price, so that a new table counts at once.
     """
 
     shipped: PriceList

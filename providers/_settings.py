@@ -1,4 +1,4 @@
-"""What the adapters' settings share: validation with one clear line per problem, and secrets from files."""
+"""Settings of adapters: validation with one line per problem, and secrets from files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_WILDCARDS = "write each whole name; only types may have wildcards"
 
 
 class AdapterSettings(BaseModel):
-    """Base of every adapter's table: unknown keys are refused, values are fixed."""
+    """Base class of all adapters' settings. Refuses unknown keys; values cannot change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -31,8 +31,8 @@ def parse(model: type[S], table: Mapping[str, Any], source: str) -> S:
 
     Args:
         model: the adapter's settings.
-        table: plain values as they come from the settings file.
-        source: where the table is, e.g. "[providers.aws]"; it begins every line of the error.
+        table: plain values from the settings file.
+        source: the table's name, e.g. "[providers.aws]", for errors.
 
     Raises:
         ConfigError: one fault per problem, each with its value, unless that is a secret.
@@ -51,7 +51,7 @@ def parse(model: type[S], table: Mapping[str, Any], source: str) -> S:
 
 
 def _register(settings: BaseModel) -> None:
-    """Secrets that are in the settings themselves never show."""
+    """Register the secrets in the settings for redaction."""
     for name in type(settings).model_fields:
         value = getattr(settings, name)
         if isinstance(value, SecretStr | SecretBytes):
@@ -61,40 +61,40 @@ def _register(settings: BaseModel) -> None:
 
 
 def _wildcards(table: Mapping[str, Any], name: tuple[str, ...]) -> Iterator[Fault]:
-    """Regions and zones are asked for one by one: the cloud would be asked for one that is called `us-*`."""
+    """Faults for regions and zones with wildcards: adapters use such names as they are, so `us-*` would be sent."""
     for setting in ("regions", "zones", "data_centers"):
         places = table.get(setting)
         for index, place in enumerate(places if isinstance(places, list | tuple) else ()):
             if isinstance(place, str) and (not place.strip() or set(place) & set("*?[] ")):
                 key = (*name, setting, str(index))
-                yield Fault(f"{dotted(key)} = {show(place)}: it is no name of a place", _NO_WILDCARDS, key)
+                yield Fault(f"{dotted(key)} = {show(place)}: it is not the name of a place", _NO_WILDCARDS, key)
 
 
 COMPASS = "(north|south|east|west|central|northeast|northwest|southeast|southwest)"
-"""The words that EC2's and Compute Engine's regions are named with."""
+"""The part of a region's name that EC2 and Compute Engine have in common."""
 
 
 def check_places(places: tuple[str, ...], form: str, like: str) -> tuple[str, ...]:
-    """Names of regions as they are.
+    """Check names of regions.
 
     Args:
-        places: as written.
-        form: a pattern that the names of the cloud's regions match.
-        like: examples for the message.
+        places: the names.
+        form: a pattern that all names of the cloud's regions match.
+        like: examples, for the message.
 
     Raises:
-        ValueError: one cannot be a name; says how the names look.
+        ValueError: a name does not match.
     """
     for place in places:
-        if not re.fullmatch(form, place) and not set(place) & set("*?[] "):  # those are told with their place
-            raise ValueError(f"{place} cannot be a region: they are named like {like}")
+        if not re.fullmatch(form, place) and not set(place) & set("*?[] "):  # `_wildcards` reports those
+            raise ValueError(f"{place} is not a region: names are like {like}")
     return places
 
 
 def secret_of(
     value: SecretStr | None, path: Path | None, credential: str, *, one_line: bool = True
 ) -> SecretStr | None:
-    """The secret given by value, or else as `read_secret` finds it.
+    """The secret: `value` if given, otherwise what `read_secret` finds.
 
     Raises:
         ConfigError: the file is named but missing, unreadable or empty.
@@ -106,5 +106,5 @@ def secret_of(
 
 
 def place_of(value: SecretStr | None, path: Path | None, credential: str, table: str) -> str:
-    """Where `secret_of` found a secret, for messages: the file that a person can mend, or the table with the value."""
+    """Where `secret_of` found the secret, for messages: the file, or the table of the settings."""
     return table if value is not None else str(path or source_of(credential))

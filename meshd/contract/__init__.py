@@ -1,5 +1,5 @@
-"""What proves an adapter: the contract suite, its rig, and what a cloud's stand-in needs to be as bad as the cloud.
+"""The contract suite: test cases for any adapter, and the base of a cloud's stand-in that injects faults.
 
-Nothing that runs on a head imports this package. `faults` and `standin` need no more than meshd does; `suite` needs
-pytest, which comes with `meshd[testing]`.
+No code that runs on a head imports this package. `faults` and `standin` need only meshd; `suite` needs pytest, which
+`meshd[testing]` installs.
 """

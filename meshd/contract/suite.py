@@ -1,11 +1,11 @@
-"""The contract suite: a class of test cases that any adapter runs by naming its rig.
+"""The contract suite: a class of test cases for any adapter. A subclass names the adapter's rig.
 
     from meshd.contract.suite import ContractSuite
 
     class TestMyCloud(ContractSuite):
         rig_class = MyCloudRig
 
-Load the plugin for the report, e.g. by `pytest -p meshd.contract.plugin`.
+The plugin prints the report: `pytest -p meshd.contract.plugin`.
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ class ContractSuite(
     HygieneCases,
     RandomFaultCases,
 ):
-    """Every case of the contract. A subclass sets `rig_class`."""
+    """All cases of the contract. A subclass sets `rig_class`."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from meshd.errors import InvalidRequest
 from meshd.provider_api import Offer, PriceSource
-from providers._prices import Price, Prices, by_settings
+from providers._prices import Price, PriceTables, by_settings
 from providers._reads import ReadCache, all_of
 from providers.aws.client import Ec2
 from providers.aws.errors import AWS
@@ -27,7 +27,7 @@ class _Region:
 class Catalogue:
     """Types, zones, prices and images of all regions of the settings."""
 
-    def __init__(self, ec2: Ec2, settings: AwsSettings, prices: Prices, now: Callable[[], datetime]) -> None:
+    def __init__(self, ec2: Ec2, settings: AwsSettings, prices: PriceTables, now: Callable[[], datetime]) -> None:
         self._ec2 = ec2
         self._settings = settings
         self._prices = prices

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshd.errors import AuthFailed, NoCapacity, NotFound, QuotaExceeded
 from meshd.provider_api import LaunchRequest, Offer
-from providers._permissions import Probe, lacking, must_lack_nothing
+from providers._permissions import Probe, missing_permissions, require_none_missing
 from providers._reads import all_of
 from providers.aws.catalogue import Catalogue
 from providers.aws.client import Ec2, Row
@@ -43,7 +43,7 @@ class Check:
         who = await self._ec2.identity(self._settings.regions[0])
         found = await all_of(self._region(region) for region in self._settings.regions)
         notes = sorted({note for _, notes in found for note in notes})
-        must_lack_nothing(AWS, (name for missing, _ in found for name in missing), who, notes)
+        require_none_missing(AWS, (name for missing, _ in found for name in missing), who, notes)
         return "; ".join([who, *(notes or ["no permission is missing"])])
 
     async def _region(self, region: str) -> tuple[list[str], list[str]]:
@@ -53,9 +53,11 @@ class Check:
         async def instances() -> None:
             machines.extend(await self._ec2.instances(region, cluster_filter(self._cluster), dict, "check"))
 
-        missing = await lacking([Probe("ec2:DescribeInstances", instances), *self._reads(region)], _named)
+        missing = await missing_permissions([Probe("ec2:DescribeInstances", instances), *self._reads(region)], _named)
         ours = next((str(row["InstanceId"]) for row in machines), "")
-        refused = await lacking([Probe("ec2:TerminateInstances", lambda: self._end(region, ours or NOBODY))], _named)
+        refused = await missing_permissions(
+            [Probe("ec2:TerminateInstances", lambda: self._end(region, ours or NOBODY))], _named
+        )
         notes = []
         if ours:
             missing += refused
@@ -68,7 +70,7 @@ class Check:
             if offer is None:
                 notes.append(f"nothing is offered in {region}, so ec2:RunInstances was not tried there")
             else:
-                missing += await lacking([Probe("ec2:RunInstances", lambda: self._run(offer))], _named)
+                missing += await missing_permissions([Probe("ec2:RunInstances", lambda: self._run(offer))], _named)
         return missing, notes
 
     def _reads(self, region: str) -> list[Probe]:

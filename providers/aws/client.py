@@ -15,7 +15,7 @@ from botocore.config import Config
 
 from meshd.errors import AuthFailed, Transient, Uncertain
 from meshd.runtime.collector import paused
-from providers._answers import Refusal, in_doubt
+from providers._answers import Refusal, unclear
 from providers._http import USER_AGENT
 from providers._reads import until_end
 from providers._settings import secret_of
@@ -322,4 +322,4 @@ def _part(answer: Mapping[str, Any], key: str, operation: str, *, changes: bool 
     if isinstance(rows, list):
         return rows
     text = "the answer is not what EC2's API promises"
-    raise in_doubt(text, changes=changes, provider=AWS, operation=operation)
+    raise unclear(text, changes=changes, provider=AWS, operation=operation)

@@ -17,7 +17,7 @@ from meshd.provider_api import (
     ProviderName,
 )
 from providers._fresh import Freshness
-from providers._prices import Prices, shipped
+from providers._prices import PriceTables, shipped
 from providers._reads import all_of
 from providers._settings import parse
 from providers.aws.catalogue import Catalogue
@@ -40,7 +40,7 @@ class AwsProvider:
         self._ec2 = ec2
         self._fresh = Freshness(context.now, settings.fresh_s)
         self._now = context.now
-        prices = Prices(shipped("providers.aws"), context.fetched_prices)
+        prices = PriceTables(shipped("providers.aws"), context.fetched_prices)
         self._catalogue = Catalogue(ec2, settings, prices, context.now)
         self._check = Check(context.cluster, settings, ec2, self._catalogue, context.now)
 
@@ -110,9 +110,9 @@ class AwsProvider:
         try:
             raw = await self._ec2.instance(region, instance.id)
         except NotFound as error:
-            raise self._fresh.judge(instance, error) from error
+            raise self._fresh.error_for(instance, error) from error
         if raw is None:
-            raise self._fresh.judge(instance, NotFound("not in the answer", provider=AWS, operation="get"))
+            raise self._fresh.error_for(instance, NotFound("not in the answer", provider=AWS, operation="get"))
         return self._instance(region, raw)
 
     async def list(self) -> Sequence[Instance]:
@@ -133,7 +133,7 @@ class AwsProvider:
         try:
             await self._ec2.terminate(region, instance.id)
         except NotFound as error:
-            raise self._fresh.judge(instance, error) from error
+            raise self._fresh.error_for(instance, error) from error
 
     async def fetch_prices(self) -> PriceList:
         """On-demand prices of Linux machines, from the Price List Query API.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from meshd.provider_api import Offer
-from providers._prices import Price, Prices
+from providers._prices import Price, PriceTables
 from providers._reads import ReadCache
 from providers.gce.client import Gce
 from providers.gce.offers import MachineType, by_zone, name_filter, price_of, to_offers, usable_types
@@ -16,7 +16,7 @@ from providers.gce.settings import GceSettings
 class Catalogue:
     """Types and prices."""
 
-    def __init__(self, gce: Gce, settings: GceSettings, prices: Prices, now: Callable[[], datetime]) -> None:
+    def __init__(self, gce: Gce, settings: GceSettings, prices: PriceTables, now: Callable[[], datetime]) -> None:
         self._gce = gce
         self._settings = settings
         self._prices = prices

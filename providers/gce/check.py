@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from meshd.errors import AuthFailed
-from providers._permissions import Probe, lacking, must_lack_nothing
+from providers._permissions import Probe, missing_permissions, require_none_missing
 from providers.gce.client import Gce
 from providers.gce.errors import GCE
 from providers.gce.mapping import cluster_filter
@@ -52,12 +52,12 @@ class Check:
         ]
         if settings.attached_gpus:
             reads.append(Probe(ACCELERATORS, lambda: gce.accelerator_types("check")))
-        missing = await lacking(reads, _named)
+        missing = await missing_permissions(reads, _named)
         wanted = needed(settings, gce.project)
         granted = await gce.granted((*wanted, LIST_OPERATIONS))
         if granted is not None:
             missing += set(wanted) - granted
-        must_lack_nothing(GCE, missing, gce.who)
+        require_none_missing(GCE, missing, gce.who)
         return f"{gce.who}; {_note(granted)}"
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
-from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt, retry_after_s
+from providers._answers import MAX_VENDOR_TEXT, Answer, retry_after_s, unclear
 from providers._reads import until_end
 from providers._settings import place_of, secret_of
 from providers._threads import Workers
@@ -254,7 +254,7 @@ class Gce:
         if str(row.get("kind", "")).endswith(kind):
             return row
         text = "the answer is not what the Compute API promises"
-        raise in_doubt(text, changes=operation in ("launch", "terminate"), provider=GCE, operation=operation)
+        raise unclear(text, changes=operation in ("launch", "terminate"), provider=GCE, operation=operation)
 
     async def _do(
         self, call: Callable[[Sdk], T], operation: str, *, changes: bool = False, timeout_s: float | None = None

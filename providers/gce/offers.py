@@ -10,7 +10,7 @@ from typing import Any
 
 from meshd.gpus import normalise
 from meshd.provider_api import Offer
-from providers._prices import Price, Prices, by_settings
+from providers._prices import Price, PriceTables, by_settings
 from providers.gce.errors import GCE
 from providers.gce.mapping import last_part, region_of
 from providers.gce.settings import ATTACHED, GceSettings
@@ -137,7 +137,7 @@ def zone_wanted(zone: str, settings: GceSettings) -> bool:
     return zone in settings.zones if settings.zones else region_of(zone) in settings.regions
 
 
-def price_of(name: str, region: str, settings: GceSettings, prices: Prices, *, spot: bool) -> Price | None:
+def price_of(name: str, region: str, settings: GceSettings, prices: PriceTables, *, spot: bool) -> Price | None:
     """The price of a machine: from the settings, else from the newer table; None when none has it.
 
     That of an N1 with GPUs is put together, and is as old as the older of its parts.
@@ -156,7 +156,7 @@ def price_of(name: str, region: str, settings: GceSettings, prices: Prices, *, s
     return replace(older, usd_per_hour=round(machine.usd_per_hour + int(attached[3]) * card.usd_per_hour, 5))
 
 
-def to_offers(kinds: Iterable[MachineType], settings: GceSettings, prices: Prices) -> list[Offer]:
+def to_offers(kinds: Iterable[MachineType], settings: GceSettings, prices: PriceTables) -> list[Offer]:
     """One offer for each type, zone and way to rent with a known price. Google does not tell what is free."""
     ways = (False, True) if settings.spot else (False,)
     priced = (

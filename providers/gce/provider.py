@@ -20,7 +20,7 @@ from meshd.provider_api import (
 )
 from meshd.runtime.backoff import backoff_s
 from providers._fresh import Freshness
-from providers._prices import Prices, shipped
+from providers._prices import PriceTables, shipped
 from providers._reads import all_of
 from providers._settings import parse
 from providers.gce.catalogue import Catalogue
@@ -65,7 +65,7 @@ class GceProvider:
         self._check = Check(context.cluster, settings, gce)
         self._fresh = Freshness(context.now, settings.fresh_s)
         self._now = context.now
-        prices = Prices(shipped("providers.gce"), context.fetched_prices)
+        prices = PriceTables(shipped("providers.gce"), context.fetched_prices)
         self._catalogue = Catalogue(gce, settings, prices, context.now)
 
     @property
@@ -192,10 +192,10 @@ class GceProvider:
         try:
             absence = explain_absence(await self._gce.operations_on(zone, name, error.operation))
         except ProviderError:
-            raise self._fresh.judge(instance, error) from error
+            raise self._fresh.error_for(instance, error) from error
         if absence.cause in (AbsenceCause.ENDED, AbsenceCause.NEVER_MADE):
             return gone(instance.id, absence)
-        raise self._fresh.judge(instance, error) from error
+        raise self._fresh.error_for(instance, error) from error
 
     async def _with_cause(self, instance: Instance) -> Instance:
         """A spot machine on its way down says not why: its operations do."""

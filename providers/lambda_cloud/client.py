@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from providers._answers import in_doubt
+from providers._answers import unclear
 from providers._http import JsonHttp
 from providers._limits import shared_spacing
 from providers._settings import secret_of
@@ -57,7 +57,7 @@ class LambdaApi:
         data = await self._map("POST", "/instance-operations/launch", "launch", body)
         ids = data.get("instance_ids")
         if not isinstance(ids, list) or not ids:
-            raise in_doubt("the answer names no instance", changes=True, provider=LAMBDA, operation="launch")
+            raise unclear("the answer names no instance", changes=True, provider=LAMBDA, operation="launch")
         return str(ids[0])
 
     async def terminate(self, instance_id: str) -> None:
@@ -101,4 +101,4 @@ class LambdaApi:
 
     def _odd(self, operation: str, *, changes: bool, text: str = "") -> Exception:
         words = "the answer is not what Lambda's API promises"
-        return in_doubt(words, changes=changes, provider=LAMBDA, operation=operation, vendor_text=text)
+        return unclear(words, changes=changes, provider=LAMBDA, operation=operation, vendor_text=text)

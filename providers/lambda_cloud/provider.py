@@ -97,7 +97,7 @@ class LambdaProvider:
         try:
             return await self._api.instance(instance.id, operation)
         except NotFound as error:
-            raise self._fresh.judge(instance, error) from error
+            raise self._fresh.error_for(instance, error) from error
 
     async def list(self) -> Sequence[Instance]:
         """The account's machines that carry this cluster's tag."""

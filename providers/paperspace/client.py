@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from meshd.errors import InvalidRequest, NotFound, Transient
-from providers._answers import in_doubt
+from providers._answers import unclear
 from providers._http import JsonHttp
 from providers._limits import shared_spacing
 from providers._settings import secret_of
@@ -174,4 +174,4 @@ class PaperspaceApi:
 
     def _odd(self, operation: str, *, changes: bool, text: str = "") -> Exception:
         words = "the answer is not what Paperspace's API promises"
-        return in_doubt(words, changes=changes, provider=PAPERSPACE, operation=operation, vendor_text=text)
+        return unclear(words, changes=changes, provider=PAPERSPACE, operation=operation, vendor_text=text)

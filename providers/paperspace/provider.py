@@ -127,7 +127,7 @@ class PaperspaceProvider:
         except NotFound as error:
             why = why_gone(await self._api.events(instance.id, "get"))
             if not why:
-                raise self._fresh.judge(instance, error) from error
+                raise self._fresh.error_for(instance, error) from error
             return replace(instance, provider=PAPERSPACE, state=InstanceState.GONE, reason=why, vendor_state="")
         return await self._told(raw, "get")
 
@@ -173,7 +173,7 @@ class PaperspaceProvider:
             if why_gone(await self._api.events(instance.id, "terminate")):
                 await self._scripts.drop(instance.token, "terminate")
                 return
-            raise self._fresh.judge(instance, error) from error
+            raise self._fresh.error_for(instance, error) from error
         found = to_instance(raw)
         if found.state is not InstanceState.GONE:
             await self._delete(found)

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from meshd.errors import ProviderError
-from providers._answers import Answer, in_doubt
+from providers._answers import Answer, unclear
 from providers._http import JsonHttp
 from providers._settings import secret_of
 from providers.runpod.errors import RUNPOD, clean, to_error
@@ -116,4 +116,4 @@ class RunpodApi:
     def _odd(answer: Answer, operation: str, *, changes: bool) -> ProviderError:
         words = f"the answer (HTTP {answer.status}) is not what RunPod's API promises"
         text = "" if answer.is_json else clean(answer.text)  # a pod's description holds its start command
-        return in_doubt(words, changes=changes, provider=RUNPOD, operation=operation, vendor_text=text)
+        return unclear(words, changes=changes, provider=RUNPOD, operation=operation, vendor_text=text)

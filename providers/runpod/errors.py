@@ -22,7 +22,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import ProviderName
-from providers._answers import Answer, in_doubt
+from providers._answers import Answer, unclear
 
 RUNPOD = ProviderName("runpod")
 RETIRED = "RunPod has retired this API: a newer release of meshd is needed"
@@ -106,4 +106,4 @@ def to_spot_error(words: str, *, operation: str, changes: bool) -> ProviderError
     for pattern, kind in _GRAPHQL_KINDS:
         if pattern.search(said) and (operation == "launch" or kind not in (NoCapacity, QuotaExceeded)):
             return kind(text, provider=RUNPOD, operation=operation, vendor_text=said)
-    return in_doubt(text, changes=changes, provider=RUNPOD, operation=operation, vendor_text=said)
+    return unclear(text, changes=changes, provider=RUNPOD, operation=operation, vendor_text=said)

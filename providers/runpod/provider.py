@@ -20,7 +20,7 @@ from meshd.provider_api import (
     ProviderName,
 )
 from providers._fresh import Freshness
-from providers._permissions import Probe, lacking, must_lack_nothing
+from providers._permissions import Probe, missing_permissions, require_none_missing
 from providers._reads import all_of
 from providers._settings import parse
 from providers.runpod.client import RunpodApi
@@ -165,7 +165,7 @@ class RunpodProvider:
         except NotFound as error:
             if self._deletions.accepted(instance.id):
                 return replace(instance, state=InstanceState.GONE, reason="deleted", vendor_state="")
-            raise self._fresh.judge(instance, error) from error
+            raise self._fresh.error_for(instance, error) from error
 
     async def list(self) -> Sequence[Instance]:
         """The account's pods that are this cluster's, by our mark or else by the form of the name."""
@@ -187,7 +187,7 @@ class RunpodProvider:
         except NotFound as error:
             if self._deletions.accepted(instance.id):
                 return
-            raise self._fresh.judge(instance, error) from error
+            raise self._fresh.error_for(instance, error) from error
         self._deletions.accept(instance.id)
 
     async def check(self) -> str:
@@ -210,7 +210,7 @@ class RunpodProvider:
         if spot := self._spot:
             cloud = self._settings.clouds[0]
             reads.append(Probe("POST /graphql", lambda: spot.bids(cloud, 1, [ANYWHERE], "check")))
-        must_lack_nothing(RUNPOD, await lacking(reads, _named), "the API key")
+        require_none_missing(RUNPOD, await missing_permissions(reads, _named), "the API key")
         pods_seen = f"{len(seen)} pod{'' if len(seen) == 1 else 's'}"
         return f"an API key that sees {pods_seen}; whether it may make some is told by the first one"
 

@@ -15,7 +15,7 @@ from typing import Any
 from meshd.errors import AuthFailed, ConfigError, ProviderError, Transient
 from meshd.provider_api import Instance, LaunchRequest
 from meshd.runtime.secretfile import source_of
-from providers._answers import MAX_VENDOR_TEXT, Answer, in_doubt
+from providers._answers import MAX_VENDOR_TEXT, Answer, unclear
 from providers._settings import secret_of
 from providers._threads import Workers
 from providers.runpod.errors import RUNPOD, clean, to_error, to_spot_error
@@ -118,13 +118,11 @@ def _sdk() -> tuple[Callable[..., Any], Callable[[Exception, str, bool, str], Pr
         if isinstance(error, requests.exceptions.ConnectTimeout) or isinstance(cause, MaxRetryError):
             return Transient(f"cannot connect to {url}", provider=RUNPOD, operation=operation)
         text = f"the call broke off: {type(error).__name__}"
-        return in_doubt(
-            text, changes=changes, provider=RUNPOD, operation=operation, vendor_text=clean(str(error))[:400]
-        )
+        return unclear(text, changes=changes, provider=RUNPOD, operation=operation, vendor_text=clean(str(error))[:400])
 
     return run_graphql_query, meaning
 
 
 def _odd(operation: str, *, changes: bool) -> ProviderError:
     text = "the answer is not what RunPod's GraphQL API promises"
-    return in_doubt(text, changes=changes, provider=RUNPOD, operation=operation)
+    return unclear(text, changes=changes, provider=RUNPOD, operation=operation)

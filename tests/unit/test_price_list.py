@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshd.price_list import PriceList, collected, dump, parse
 from meshd.provider_api import PriceSource
-from providers._prices import Prices
+from providers._prices import PriceTables
 
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=12)
@@ -65,7 +65,7 @@ def listed(days: int, **usd: tuple[float | None, float | None]) -> PriceList:
 def test_the_newer_table_holds_for_each_type_and_way_by_itself() -> None:
     shipped = listed(0, a=(1.0, 0.5), b=(2.0, None))
     fetched: list[PriceList | None] = [None]
-    prices = Prices(shipped, lambda: fetched[0])
+    prices = PriceTables(shipped, lambda: fetched[0])
     found = prices.find("r", "a")
     assert found is not None and (found.usd_per_hour, found.as_of, found.source) == (1.0, DAY, PriceSource.SHIPPED)
 

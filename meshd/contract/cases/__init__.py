@@ -1,4 +1,4 @@
-"""The cases of the contract suite, by subject. `meshd.contract.suite` puts them together."""
+"""The cases of the contract suite, by subject. `meshd.contract.suite` combines them."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import pkgutil
 
 import pytest
 
-# So that a case that fails shows the values in it, also when its module is no test module of the project that runs it.
+# pytest rewrites assertions only in test modules; register the cases, so that a failure shows the values.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))

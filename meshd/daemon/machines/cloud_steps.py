@@ -133,17 +133,17 @@ class CloudSteps:
             ConfigError: its file cannot be read.
         """
         machine = self._machine_store.get(step.subject)
-        in_doubt = machine.phase is Phase.LAUNCHING
+        unclear = machine.phase is Phase.LAUNCHING
         provider = self._providers.get(machine.provider)
         why = self._not_now(machine)
         if why or provider is None:
-            if not in_doubt:
+            if not unclear:
                 self._machine_store.move(machine.name, Phase.GONE, f"nothing was rented: {why}")
             return
         try:
             user_data = await self._stage1.user_data(machine)
         except (TailnetError, ConfigError) as error:
-            if in_doubt:
+            if unclear:
                 raise
             words = f"no auth key for new machines: {error}"
             self._machine_store.paused(f"pool:{machine.pool}", RETRY_TRANSIENT_S, words, fault=False)
@@ -164,7 +164,7 @@ class CloudSteps:
             instance = await provider.launch(request)
         except ProviderError as error:
             self._rated(rate, sent_s, error)
-            if in_doubt:
+            if unclear:
                 self._repeat_failed(machine, error)
             else:
                 self._launch_failed(asked, error)

@@ -21,7 +21,7 @@ POLICY = Policy(launch_timeout_s=100, launch_settle_s=10, listing_lag_s=50)
 REPEATS = replace(POLICY, idempotent_launch=frozenset({"aws"}))
 
 
-def in_doubt(called_s: float, unclear_s: float | None = None, **changes: Any) -> Machine:
+def unclear(called_s: float, unclear_s: float | None = None, **changes: Any) -> Machine:
     """Its create call went out so long ago, and had an unclear answer so long ago."""
     marks = {} if unclear_s is None else {"unclear": ago(unclear_s)}
     return machine(Phase.LAUNCHING, launch_called_at=ago(called_s), age_s=called_s, marks=marks, **changes)
@@ -45,13 +45,13 @@ def to(found: p.Step | None) -> Phase | None:
 
 
 def test_one_that_is_listed_is_the_machines() -> None:
-    for m in (in_doubt(5), in_doubt(1000, 1000), in_doubt(5, removal="wanted"), in_doubt(5, refusal="no_capacity")):
+    for m in (unclear(5), unclear(1000, 1000), unclear(5, removal="wanted"), unclear(5, refusal="no_capacity")):
         found = step(m, instance(m))
         assert isinstance(found, p.Adopt), m
 
 
 def test_of_two_the_oldest_is() -> None:
-    m = in_doubt(100)
+    m = unclear(100)
     found = step(
         m, replace(instance(m), id="i-2", launched_at=ago(5)), replace(instance(m), id="i-1", launched_at=ago(9))
     )
@@ -59,7 +59,7 @@ def test_of_two_the_oldest_is() -> None:
     assert found.instance.id == "i-1"
 
 
-@pytest.mark.parametrize("m", [in_doubt(170, 60), in_doubt(160)])
+@pytest.mark.parametrize("m", [unclear(170, 60), unclear(160)])
 def test_it_is_settled_by_a_listing_that_is_so_late_that_it_would_show_it(m: Machine) -> None:
     """60 s after an unclear answer; after one that never came, 60 s after the call's own deadline."""
     assert settled_at(m, POLICY) == NOW
@@ -74,7 +74,7 @@ def test_it_is_settled_by_a_listing_that_is_so_late_that_it_would_show_it(m: Mac
 
 
 def test_a_machine_that_came_to_the_head_was_made_so_its_name_is_not_used_again() -> None:
-    m = in_doubt(161, 61)
+    m = unclear(161, 61)
     came = replace(m, marks={**m.marks, REACHED: ago(90)})
     assert step(replace(came, launch_called_at=ago(160), marks={**came.marks, "unclear": ago(60)})) is None, (
         "it may show"
@@ -87,38 +87,38 @@ def test_a_machine_that_came_to_the_head_was_made_so_its_name_is_not_used_again(
 
 def test_nothing_is_repeated_where_that_could_make_two() -> None:
     for age_s in (1, 50, 100, 150):
-        assert step(in_doubt(age_s)) is None
-        assert step(in_doubt(age_s, min(age_s, 50))) is None
+        assert step(unclear(age_s)) is None
+        assert step(unclear(age_s, min(age_s, 50))) is None
 
 
 def test_where_it_cannot_the_same_call_goes_out_again_at_once_and_less_often_each_time() -> None:
-    assert step(in_doubt(4, 4), policy=REPEATS) is None
-    assert isinstance(step(in_doubt(5, 4), policy=REPEATS), p.Launch)
-    assert isinstance(step(in_doubt(5), policy=REPEATS), p.Launch), "meshd was killed meanwhile"
-    assert step(in_doubt(5, 5, launch_attempts=3), policy=REPEATS) is None
-    assert isinstance(step(in_doubt(20, 20, launch_attempts=3), policy=REPEATS), p.Launch)
-    assert step(in_doubt(55, 55, launch_attempts=5), policy=REPEATS) is None, "it is only looked for from here on"
-    asked = in_doubt(50, 50)
+    assert step(unclear(4, 4), policy=REPEATS) is None
+    assert isinstance(step(unclear(5, 4), policy=REPEATS), p.Launch)
+    assert isinstance(step(unclear(5), policy=REPEATS), p.Launch), "meshd was killed meanwhile"
+    assert step(unclear(5, 5, launch_attempts=3), policy=REPEATS) is None
+    assert isinstance(step(unclear(20, 20, launch_attempts=3), policy=REPEATS), p.Launch)
+    assert step(unclear(55, 55, launch_attempts=5), policy=REPEATS) is None, "it is only looked for from here on"
+    asked = unclear(50, 50)
     assert step(replace(asked, marks={**asked.marks, "asked": ago(3)}), policy=REPEATS) is None
 
 
 def test_what_is_not_wanted_was_refused_or_is_left_alone_is_not_asked_for_again() -> None:
-    assert step(in_doubt(50, 50, removal="surplus"), policy=REPEATS) is None
-    assert step(in_doubt(50, 50, refusal="no_capacity"), policy=REPEATS) is None
+    assert step(unclear(50, 50, removal="surplus"), policy=REPEATS) is None
+    assert step(unclear(50, 50, refusal="no_capacity"), policy=REPEATS) is None
     for key, cause in (
         ("provider:aws", CooldownCause.PAUSE),
         ("provider:aws", CooldownCause.REFUSED),
         (f"offer:{OFFER.key}", CooldownCause.REFUSED),
     ):
         assert (
-            step(in_doubt(50, 50), policy=REPEATS, cooldowns={key: Cooldown(key, ago(-60), "no", cause=cause)}) is None
+            step(unclear(50, 50), policy=REPEATS, cooldowns={key: Cooldown(key, ago(-60), "no", cause=cause)}) is None
         )
 
 
 def test_a_cloud_that_never_tells_is_given_up_only_when_nothing_new_can_come() -> None:
     long = replace(POLICY, boot_timeout_s=50)
-    assert step(in_doubt(159), policy=long, read_s=None) is None, "over its deadline, but not settled"
-    assert to(step(in_doubt(161), policy=long, read_s=None)) is Phase.TERMINATING
+    assert step(unclear(159), policy=long, read_s=None) is None, "over its deadline, but not settled"
+    assert to(step(unclear(161), policy=long, read_s=None)) is Phase.TERMINATING
 
 
 def test_one_that_was_given_up_is_looked_for_until_it_surely_is_not_there() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from meshd.price_list import Pair, PriceList
 from meshd.provider_api import PriceSource
-from providers._prices import Prices, shipped
+from providers._prices import PriceTables, shipped
 from providers.gce.offers import by_zone, name_filter, price_of, to_gpu, to_machine_type, to_offers, usable_types
 from providers.gce.settings import GceSettings
 
@@ -55,10 +55,10 @@ def test_machine_types() -> None:
     assert to_machine_type(row(deprecated={"state": "DEPRECATED"}), ZONE) is not None
 
 
-def table(**machines: Pair) -> Prices:
+def table(**machines: Pair) -> PriceTables:
     named = {name.replace("_", "-"): pair for name, pair in machines.items()}
     usd = {"us-central1": {**named, "nvidia-tesla-t4": (0.5, None)}}
-    return Prices(PriceList(as_of=datetime(2026, 1, 1, tzinfo=UTC), usd_per_hour=usd), lambda: None)
+    return PriceTables(PriceList(as_of=datetime(2026, 1, 1, tzinfo=UTC), usd_per_hour=usd), lambda: None)
 
 
 def test_offers() -> None:
@@ -108,7 +108,7 @@ def test_a_price_of_two_parts_is_as_old_as_the_older() -> None:
     fetched = PriceList(
         as_of=datetime(2026, 2, 1, tzinfo=UTC), usd_per_hour={"us-central1": {"nvidia-tesla-t4": (0.6, None)}}
     )
-    prices = Prices(table(n1_standard_8=(0.4, 0.1)).shipped, lambda: fetched)
+    prices = PriceTables(table(n1_standard_8=(0.4, 0.1)).shipped, lambda: fetched)
     both = price_of("n1-standard-8+nvidia-tesla-t4x2", "us-central1", GceSettings(), prices, spot=False)
     assert both is not None
     assert (both.usd_per_hour, both.as_of, both.source) == (

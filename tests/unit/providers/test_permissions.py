@@ -11,7 +11,7 @@ import pytest
 from meshd.errors import AuthFailed, Transient
 from meshd.provider_api import ProviderName
 from providers._answers import Refusal
-from providers._permissions import Probe, lacking, must_lack_nothing
+from providers._permissions import Probe, missing_permissions, require_none_missing
 from providers.aws.errors import decoded, encoded_in, is_denial, missing_in, to_error, without_code
 from providers.gce.check import ALWAYS, LIST_OPERATIONS, needed
 from providers.gce.check import missing_in as missing_in_gce
@@ -108,13 +108,13 @@ async def test_lacking() -> None:
         return "" if "key" in error.text else asked
 
     probes = [refuse(None), refuse(AuthFailed("b")), refuse(AuthFailed("a")), refuse(AuthFailed("a"))]
-    assert await lacking(probes, named) == ["p:a", "p:b"]
+    assert await missing_permissions(probes, named) == ["p:a", "p:b"]
     for error in (Transient("down"), AuthFailed("bad key")):
         with pytest.raises(type(error)):
-            await lacking([*probes, refuse(error)], named)
+            await missing_permissions([*probes, refuse(error)], named)
 
 
 def test_all_that_is_missing_is_in_one_text() -> None:
-    must_lack_nothing(ProviderName("p"), [], "me")
+    require_none_missing(ProviderName("p"), [], "me")
     with pytest.raises(AuthFailed, match=r"^p check: me may not: a, b; and c was not tried$"):
-        must_lack_nothing(ProviderName("p"), ["b", "a", "b"], "me", ["and c was not tried"])
+        require_none_missing(ProviderName("p"), ["b", "a", "b"], "me", ["and c was not tried"])

@@ -112,15 +112,15 @@ def test_freshness() -> None:
     clock = SimClock(NOW)
     fresh = Freshness(clock.now, 120)
     denied = NotFound("no")
-    assert isinstance(fresh.judge(machine(), denied), Transient)
-    assert fresh.judge(machine(NOW - timedelta(hours=1)), denied) is denied
+    assert isinstance(fresh.error_for(machine(), denied), Transient)
+    assert fresh.error_for(machine(NOW - timedelta(hours=1)), denied) is denied
     clock.t_s = 200
-    assert fresh.judge(machine(), denied) is denied
+    assert fresh.error_for(machine(), denied) is denied
     fresh.see(InstanceId("i-1"))
-    assert isinstance(fresh.judge(machine(), denied), Transient)
+    assert isinstance(fresh.error_for(machine(), denied), Transient)
     clock.t_s = 321
     fresh.see(InstanceId("i-1"))
-    assert fresh.judge(machine(), denied) is denied
+    assert fresh.error_for(machine(), denied) is denied
 
 
 async def test_all_of_waits_for_the_others() -> None:
