@@ -70,7 +70,7 @@ from meshd.daemon.slurm.ping import SlurmPing
 from meshd.daemon.slurm.publishing import Publishing
 from meshd.daemon.slurm.root_files import RootFiles
 from meshd.munge.client import MungeClient
-from meshd.munge.keystore import MungeKeyStore
+from meshd.munge.key import MungeKeyStore
 from meshd.obs.metrics import Metrics, Standing
 from meshd.provider_api import PriceBook
 from meshd.runtime.clock import SystemClock
@@ -354,7 +354,7 @@ class Daemon:
     def _node_desk(self, head_ip: str) -> NodeService:
         return NodeService(
             machine_store=self._machine_store, tokens=self._tokens, agents=self._agents, devices=self._machine_devices,
-            whois=self._local, munge=self._munge, rotator=self._munge_key.controller,
+            whois=self._local, munge=self._munge, munge_key=self._munge_key.controller,
             head=head_facts(self.settings, head_ip), live=self._in_force, nodes=self._nodes,
             ends_itself=lambda name: name in self._providers and self._providers[name].capabilities.ends_itself,
             slurm_version=lambda: view.version if (view := self._sources.slurm_view()) else "",

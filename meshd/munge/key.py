@@ -1,4 +1,8 @@
-"""The cluster's munge key: made, read, checked, never shown."""
+"""The cluster's munge key: made, read, checked, kept while it rotates, never shown.
+
+The key in force comes from `$CREDENTIALS_DIRECTORY`, which is a copy from the time when the service was started. After
+a rotation the new key's file stands in for it until the next start. Keys are named by their fingerprints.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ KEY_BYTES = 1024
 KEY_MIN_B = 32
 KEY_MAX_B = 1024
 KEY_PATH = Path("/etc/munge/munge.key")
+DIRECTORY = "munge-keys"
 
 
 def make_key(random_bytes: Callable[[int], bytes] = os.urandom) -> SecretBytes:
@@ -28,24 +33,24 @@ def make_key(random_bytes: Callable[[int], bytes] = os.urandom) -> SecretBytes:
 
 
 def fingerprint(key: SecretBytes) -> str:
-    """What may be shown of a key: the first 16 hex digits of its sha256. The node agent tells the same."""
+    """The name of a key, which may be shown: the first 16 hex digits of its sha256. Node agents use the same."""
     return hashlib.sha256(key.get_secret_value()).hexdigest()[:16]
 
 
 def write_key(path: Path, key: SecretBytes) -> None:
-    """Put the key in place, 0400, whole or not at all. Its owner is the caller: give it to munge afterwards.
+    """Put the key in place, with mode 0400, whole or not at all. The caller owns it: give it to munge afterwards.
 
     Raises:
-        OSError: the old key is still there.
+        OSError: it failed, and the old key is still there.
     """
     write_atomic(path, key.get_secret_value(), mode=0o400)
 
 
 def check_permissions(path: Path) -> None:
-    """As munged does, refuse a key that group or others can reach.
+    """Refuse a key that group or others can read or write, as munged does.
 
     Raises:
-        MungeError: missing, not a regular file, or too open: with the cure.
+        MungeError: the file is missing, not regular, or too open; the text says what to do.
     """
     try:
         mode = path.stat().st_mode
@@ -63,7 +68,7 @@ def read_key(path: Path | None = None, credential: str = "munge_key") -> SecretB
     """The key from a file, or from `$CREDENTIALS_DIRECTORY/credential` when no path is given.
 
     Raises:
-        MungeError: there is none, it cannot be read, is too open, or has a length that munged does not take.
+        MungeError: the key is missing, unreadable, too open, or of a length that munged does not take.
     """
     if path is None:
         directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
@@ -85,9 +90,67 @@ def read_key(path: Path | None = None, credential: str = "munge_key") -> SecretB
 
 
 def head_key() -> SecretBytes:
-    """The key as systemd handed it over, or where there is none of systemd, as it lies on the head.
+    """The key from systemd's credential, or without one from the head's own file.
 
     Raises:
         MungeError: as `read_key`.
     """
     return read_key() if os.environ.get("CREDENTIALS_DIRECTORY") else read_key(KEY_PATH)
+
+
+class MungeKeyStore:
+    """Munge keys that meshd keeps while they rotate: files of mode 0600 in its state directory.
+
+    Every method raises MungeError when the files cannot be read or written.
+
+    Args:
+        state_dir: exists and is writable.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._directory = state_dir / DIRECTORY
+
+    def keep(self, key: SecretBytes) -> str:
+        """Write a key, unless it is there already; returns its fingerprint."""
+        name = fingerprint(key)
+        if name in self.fingerprints():
+            return name
+        try:
+            self._directory.mkdir(mode=0o700, exist_ok=True)
+            write_atomic(self._path(name), key.get_secret_value(), mode=0o600)
+        except OSError as error:
+            raise MungeError(f"the munge key cannot be kept in {self._directory}: {error.strerror}") from error
+        return name
+
+    def read(self, name: str) -> SecretBytes:
+        """The key with this fingerprint."""
+        key = read_key(self._path(name))
+        if fingerprint(key) != name:
+            raise MungeError(f"the munge key {self._path(name)} is damaged: abort the rotation and begin another")
+        return key
+
+    def fingerprints(self) -> frozenset[str]:
+        """The fingerprints of the keys that are there and undamaged."""
+        try:
+            found = [path.name.removesuffix(".key") for path in self._directory.glob("*.key")]
+        except OSError as error:
+            raise MungeError(f"{self._directory} cannot be read: {error.strerror}") from error
+        return frozenset(name for name in found if self._whole(name))
+
+    def erase_but(self, *names: str) -> None:
+        """Remove all keys but these. It does not matter whether these are there."""
+        try:
+            for path in self._directory.glob("*.key"):
+                if path.name.removesuffix(".key") not in names:
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise MungeError(f"{self._directory} cannot be cleared: {error.strerror}") from error
+
+    def _whole(self, name: str) -> bool:
+        try:
+            return fingerprint(read_key(self._path(name))) == name
+        except MungeError:
+            return False
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.key"

@@ -1,9 +1,9 @@
 """PURE: the rotation of the munge key: its record, its legal moves, and the nodes that it waits for.
 
-munged cannot hold two keys, so a new key is laid beside the present one on every machine, and then all change at one
-moment. Slurm waits 2 s for a munged that is away, but it does not try again when a credential is refused: what counts
-is that no two machines work with different keys for longer than that moment. The old key is kept until all is proved,
-and everybody goes back to it, again at one moment, when the head or most nodes cannot follow.
+munged cannot hold two keys. So every machine stores the new key beside the present one, and then all machines switch at
+one moment. Slurm waits 2 s for a munged that is away, but does not try again after a credential was refused. So no two
+machines may work with different keys for longer than that moment. The old key is kept until every node has proved the
+new one. When the head or most nodes cannot follow, all machines go back to the old key, again at one moment.
 
 The second half has what is known of head and nodes, and which of them the present stage waits for. What is done next is
 decided in `rotation_steps`. Neither module has effects.
@@ -20,26 +20,26 @@ from meshd.errors import IllegalMove
 
 
 class MungeStage(StrEnum):
-    """Where a rotation stands."""
+    """The stages of a rotation."""
 
     GENERATE = "generate"
     STAGE = "stage"
-    """The new key is laid beside the present one, on the head and on every node."""
+    """The head and every node store the new key beside the present one."""
     SWITCH = "switch"
-    """Head and nodes change to the new key at `switch_at`."""
+    """Head and nodes switch to the new key at `switch_at`."""
     VERIFY = "verify"
-    """The head has the new key; each node proves that it has it too."""
+    """The head has the new key. Each node proves that it has it too."""
     RETURN = "return"
-    """Head and nodes change back to the old key at `switch_at`."""
+    """Head and nodes switch back to the old key at `switch_at`."""
     CHECK = "check"
-    """The head has the old key again; each node proves it."""
+    """The head has the old key again. Each node proves that it has it too."""
     DONE = "done"
     ABORTED = "aborted"
 
 
 ENDED = frozenset({MungeStage.DONE, MungeStage.ABORTED})
 AT_ONE_MOMENT = frozenset({MungeStage.SWITCH, MungeStage.RETURN})
-"""Only in these stages may head and nodes have different keys without that being a fault."""
+"""In these stages head and nodes may have different keys. In all others that is a fault."""
 
 MOVES: dict[MungeStage, frozenset[MungeStage]] = {
     MungeStage.GENERATE: frozenset({MungeStage.STAGE, MungeStage.ABORTED}),
@@ -54,25 +54,25 @@ MOVES: dict[MungeStage, frozenset[MungeStage]] = {
 
 SILENT = "it is silent, but Slurm does not hold it down, or jobs are on it"
 UNSETTLED_MAX_S = 20.0
-"""A change of the key takes 3 to 5 s; after this it is stuck."""
+"""A switch takes 3 to 5 s. One that takes longer than this is stuck."""
 
 
 @dataclass(frozen=True, slots=True)
 class MungeRotation:
-    """One rotation, as the journal keeps it. Keys are told by their fingerprints; times are UTC.
+    """One rotation, as the journal keeps it. Keys are named by their fingerprints; times are UTC.
 
     Attributes:
-        old: the key that was in force when it began.
-        new: the key that shall be; "" until it is made.
-        switch_at: the agreed moment of SWITCH or RETURN.
-        tries: how often a moment was agreed on in this stage.
-        taking_part: the machines that could be reached when the moment was agreed on.
-        confirmed: of these, the machines that have proved the key of this stage.
-        waived: machines that somebody said are not waited for.
-        failure: what keeps it from going on just now; "" while all is well.
-        taken_back: why everybody keeps, or gets back, the old key; "" while they shall have the new one.
-        longest_away_ms: how long munged was away on the machine where it took longest, as far as told.
-        spread_ms: from the first munged that stopped to the last that came back, by the head's clock.
+        old: the key in force when the rotation began.
+        new: the key that replaces it; "" until it is made.
+        switch_at: the moment of SWITCH or RETURN.
+        tries: how many moments were set in this stage.
+        taking_part: the machines that could be reached when the moment was set.
+        confirmed: those of them that have proved the key of this stage.
+        waived: machines that the rotation does not wait for, because a person said so.
+        failure: what keeps the rotation from going on now; "" when nothing does.
+        taken_back: why all machines keep, or get back, the old key; "" while they are to have the new one.
+        longest_away_ms: the longest time that munged was away on a machine, of those that reported it.
+        spread_ms: from the first munged that stopped to the last that started, by the head's clock.
     """
 
     id: str
@@ -95,19 +95,19 @@ class MungeRotation:
 
     @property
     def ended(self) -> bool:
-        """Nothing is left to be done."""
+        """Nothing is left to do."""
         return self.stage in ENDED
 
     @property
     def target(self) -> str:
-        """The key that all shall have when this stage has ended."""
+        """The key that all machines have when this stage ends."""
         return self.new if self.stage in {MungeStage.SWITCH, MungeStage.VERIFY, MungeStage.DONE} else self.old
 
     def moved(self, to: MungeStage, now: datetime, **changes: object) -> MungeRotation:
-        """In another stage.
+        """The rotation in another stage.
 
         Raises:
-            IllegalMove: it does not follow the present one.
+            IllegalMove: that stage does not follow the present one.
         """
         if to not in MOVES[self.stage]:
             raise IllegalMove(f"the rotation of the munge key: {self.stage} cannot become {to}")
@@ -118,18 +118,18 @@ class MungeRotation:
 
 
 def begin(rotation_id: str, old: str, now: datetime, by: str, waived: tuple[str, ...] = ()) -> MungeRotation:
-    """A rotation before its first step."""
+    """A new rotation, before its first step."""
     return MungeRotation(
         id=rotation_id, stage=MungeStage.GENERATE, stage_since=now, started_at=now, by=by, old=old, waived=waived
     )
 
 
 def key_in_force(rotation: MungeRotation, head_key: str, now: datetime) -> str:
-    """The key that a machine which joins now must get.
+    """The key for a machine that joins now.
 
     Args:
         rotation: the newest one.
-        head_key: the head's, as its unit told last; "" when not known.
+        head_key: the head's key by its unit's last answer; "" when not known.
         now: the time of day.
     """
     if rotation.stage in AT_ONE_MOMENT:
@@ -139,10 +139,10 @@ def key_in_force(rotation: MungeRotation, head_key: str, now: datetime) -> str:
 
 
 def unsettles_slurm(rotation: MungeRotation, now: datetime) -> bool:
-    """Slurm's daemons may refuse each other just now, so that what need not happen now had better wait.
+    """Whether Slurm's daemons may refuse each other now, so that work that can wait should wait.
 
-    True from the agreement on a moment until all have proved the key, and in no stage for longer than UNSETTLED_MAX_S:
-    a rotation that waits for one node, or cannot go on, stops nothing else.
+    True from the setting of a moment until all nodes have proved the key, and in no stage for longer than
+    UNSETTLED_MAX_S. So a rotation that waits for one node, or is stuck, stops nothing else.
     """
     unsettled = rotation.stage in AT_ONE_MOMENT or rotation.stage in {MungeStage.VERIFY, MungeStage.CHECK}
     return unsettled and now < rotation.stage_since + timedelta(seconds=UNSETTLED_MAX_S)
@@ -153,17 +153,17 @@ def unsettles_slurm(rotation: MungeRotation, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as the head knows it just now.
+    """A node as the head knows it now.
 
     Attributes:
-        reachable: its agent has spoken since it was due to.
-        offline: it cannot be reached, Slurm holds it down, and no job is on it: nothing is lost while it is away.
-        key: the munge key in place there; "" when not known.
-        staged: the key laid beside it; "" for none.
-        proved: munge was proved both ways with the head, by the key in place.
-        slurmd: its slurmd answers, or shall not run.
-        busy: it was told to switch and has not answered: its key is about to be another one.
-        problem: why not, in its agent's words.
+        reachable: its agent is not late with its poll.
+        offline: it cannot be reached, Slurm holds it down, and it has no job: nothing is lost while it is away.
+        key: the munge key in use there; "" when not known.
+        staged: the key stored beside it; "" for none.
+        proved: node and head have decoded each other's credentials, with the key in use.
+        slurmd: its slurmd answers, or is not meant to run.
+        busy: it has an order to switch and has not answered: its key is about to change.
+        problem: why it cannot go on, in its agent's words.
     """
 
     machine: str
@@ -180,14 +180,14 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class HeadView:
-    """The head's munge.
+    """The head's munge, by the last answer of the root unit, which alone may read the key.
 
     Attributes:
-        key: the key in place, as the unit that may see it told last; "" when it was not asked yet.
-        staged: the key laid beside it.
-        busy: the unit was asked for something and has not answered.
-        failure: why its last answer was no.
-        moment: for which moment it is, or was last, asked to change; None: it was asked to stage.
+        key: the key in use; "" before the first answer.
+        staged: the key stored beside it.
+        busy: the unit has a request and has not answered.
+        failure: why the unit could not carry out its last request; "" when it could.
+        moment: the moment of the present or last request to switch; None: it was a request to stage.
         works: munge encodes and decodes there, and slurmctld answers.
     """
 
@@ -201,7 +201,7 @@ class HeadView:
 
 @dataclass(frozen=True, slots=True)
 class MungeFleet:
-    """All that is looked at. `keys` are those whose files lie in meshd's state directory."""
+    """All that a decision looks at. `keys` are those that meshd keeps as files."""
 
     head: HeadView
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class MungeFleet:
 
 
 def waits_for(rotation: MungeRotation, fleet: MungeFleet) -> dict[str, str]:
-    """The machines that the present stage waits for, with the reason of each."""
+    """The machines that the present stage waits for, each with the reason."""
     found = {}
     for name, node in sorted(fleet.nodes.items()):
         if name in rotation.waived or (not node.reachable and node.offline):
@@ -226,8 +226,8 @@ def waits_for(rotation: MungeRotation, fleet: MungeFleet) -> dict[str, str]:
     return found
 
 
-def standing(rotation: MungeRotation, node: NodeView) -> str:
-    """One word for `meshctl rotate-key --status`."""
+def node_state(rotation: MungeRotation, node: NodeView) -> str:
+    """The state of a node in one word, for `meshctl rotate-key --status`."""
     if node.machine in rotation.confirmed:
         return "confirmed"
     if node.machine in rotation.waived:
@@ -248,7 +248,7 @@ def _not_staged(node: NodeView, key: str) -> str:
 
 
 def not_confirmed(node: NodeView, key: str) -> str:
-    """Why a node does not count as proved with this key; "" when it does."""
+    """Why a node has not proved this key yet; "" when it has."""
     if not node.reachable:
         return SILENT
     if node.key != key:

@@ -1,6 +1,6 @@
 """PURE: what a rotation of the munge key does next.
 
-`decide` says what the record becomes and what to do; the daemon writes the record down before it does it.
+`decide` returns the new record and the steps to begin. The daemon writes the record before it begins the steps.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from meshd.errors import IllegalMove
 from meshd.munge.rotation import HeadView, MungeFleet, MungeRotation, MungeStage, not_confirmed, waits_for
 
 TRIES_MAX = 3
-"""So many moments are agreed on before a head that does not change is given up. Only the way back is tried for ever."""
+"""After this many moments at which the head did not switch, all go back. The way back is tried without end."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchTimings:
-    """How long what may take.
+    """Deadlines and pauses of a switch.
 
     Attributes:
-        lead_s: from the agreement on a moment to that moment: every agent must have heard of it.
-        lead_per_node_s: so much more for each node: on two busy cores 1,000 of them have heard after 2.8 s.
-        lead_max_s: but never more than this.
-        head_timeout_s: the head has changed by so long after the moment, or it has failed.
-        verify_s: by then most nodes have proved the new key, or all go back.
+        lead_s: from the setting of a moment to that moment: every agent must know it in time.
+        lead_per_node_s: more lead for each node. On two busy cores 1,000 agents know the moment after 2.8 s.
+        lead_max_s: the most lead.
+        head_timeout_s: a head that has not switched this long after the moment has failed.
+        verify_s: when most nodes have not proved the new key by then, all go back.
         again_s: between two tries of the way back.
-        away_s: so long munged stays away everywhere: longer than the machines are apart, far shorter than Slurm waits
-            for it (2 s).
+        away_s: how long munged is away everywhere: longer than the clocks differ, much shorter than the 2 s that Slurm
+            waits for it.
     """
 
     lead_s: float = 2.0
@@ -47,14 +47,14 @@ class MakeKeys:
 
 @dataclass(frozen=True, slots=True)
 class StageHead:
-    """Have the head's unit lay a key beside the present one; it tells both."""
+    """Have the head's unit store a key beside the present one. Its answer names both."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class StageNode:
-    """Have a node do the same."""
+    """The same, on a node."""
 
     machine: str
     key: str
@@ -62,7 +62,7 @@ class StageNode:
 
 @dataclass(frozen=True, slots=True)
 class SwitchHead:
-    """Have the head change to a staged or previous key at a moment."""
+    """Have the head switch to a staged or previous key at a moment."""
 
     key: str
     at: datetime
@@ -70,7 +70,7 @@ class SwitchHead:
 
 @dataclass(frozen=True, slots=True)
 class SwitchNode:
-    """Have a node do the same."""
+    """The same, on a node."""
 
     machine: str
     key: str
@@ -79,7 +79,7 @@ class SwitchNode:
 
 @dataclass(frozen=True, slots=True)
 class PutNode:
-    """Send a node the key and have it used at once: it did not change at the moment."""
+    """Send a node the key and have it used at once: the node did not switch at the moment."""
 
     machine: str
     key: str
@@ -87,7 +87,7 @@ class PutNode:
 
 @dataclass(frozen=True, slots=True)
 class RestartSlurmd:
-    """Have slurmd register anew: Slurm takes a node for dead that it met with the wrong key."""
+    """Have slurmd register again: Slurm takes a node for dead whose credentials it could not decode."""
 
     machine: str
 
@@ -97,18 +97,18 @@ MungeStep = MakeKeys | StageHead | StageNode | SwitchHead | SwitchNode | PutNode
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The record as it shall be written down, and what to do after that. A step may come again while it is at work."""
+    """The record to write, and the steps to begin after that. A step may be named again while it runs."""
 
     rotation: MungeRotation
     steps: tuple[MungeStep, ...] = ()
 
 
 def decide(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings) -> Decision:
-    """What the record becomes now, and what is to be done.
+    """Decide what to do now.
 
     Args:
         rotation: as the journal has it.
-        fleet: as it was seen last. What is not known in it never counts as done.
+        fleet: what is known of head and nodes. What is not known never counts as done.
         now: the time of day.
         timings: deadlines.
     """
@@ -123,17 +123,17 @@ def decide(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: S
             return _switch(rotation, fleet, now, timings)
         case MungeStage.VERIFY | MungeStage.CHECK:
             return _verify(rotation, fleet, now, timings)
-    # Who was away comes back with the key that is no longer in force.
+    # A node that was away comes back with a key that is no longer in force.
     gone = {rotation.old, rotation.new} - {rotation.target, ""}
     late = (name for name, node in fleet.nodes.items() if node.reachable and node.key in gone)
     return Decision(rotation, tuple(PutNode(name, rotation.target) for name in late))
 
 
 def abort(rotation: MungeRotation, now: datetime, timings: SwitchTimings, by: str) -> MungeRotation:
-    """The record after somebody asked for the way back.
+    """Take a rotation back, because a person asked for it.
 
     Raises:
-        IllegalMove: it has ended.
+        IllegalMove: the rotation has ended.
     """
     if rotation.ended:
         raise IllegalMove(f"the rotation of the munge key is {rotation.stage} already")
@@ -164,17 +164,17 @@ def _stage(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: S
     ]
     waiting = waits_for(rotation, fleet)
     if waiting or head.staged != rotation.new:
-        return Decision(replace(rotation, failure=_told(waiting)), tuple(steps))
-    return Decision(_agree(rotation.moved(MungeStage.SWITCH, now), fleet, now, timings))
+        return Decision(replace(rotation, failure=_waiting_text(waiting)), tuple(steps))
+    return Decision(_set_moment(rotation.moved(MungeStage.SWITCH, now), fleet, now, timings))
 
 
 def _switch(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings) -> Decision:
     head, target, at = fleet.head, rotation.target, rotation.switch_at
     if at is None:
-        return Decision(_agree(rotation, fleet, now, timings))
+        return Decision(_set_moment(rotation, fleet, now, timings))
     if head.busy and head.moment != at:
-        # An earlier order is still under way. Nobody is told of this moment before the head can be.
-        return Decision(rotation if now < at else _agree(rotation, fleet, now, timings))
+        # The unit is busy with an earlier request. No node gets this moment before the head can.
+        return Decision(rotation if now < at else _set_moment(rotation, fleet, now, timings))
     if head.busy and now < at + timedelta(seconds=timings.head_timeout_s):
         return Decision(rotation, _switch_nodes(rotation, fleet, at))
     if now >= at and head.key == target and not head.busy:
@@ -182,19 +182,19 @@ def _switch(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: 
             rotation.moved(MungeStage.VERIFY if rotation.stage is MungeStage.SWITCH else MungeStage.CHECK, now)
         )
     if head.busy:
-        return _once_more(rotation, fleet, now, timings, "the unit that changes the head's key has not answered")
+        return _try_again(rotation, fleet, now, timings, "the unit that changes the head's key has not answered")
     if head.failure and head.moment == at:
-        return _once_more(rotation, fleet, now, timings, head.failure)
+        return _try_again(rotation, fleet, now, timings, head.failure)
     if now < at:
         return Decision(rotation, (SwitchHead(target, at), *_switch_nodes(rotation, fleet, at)))
     if not head.key:
-        # Agreed on before meshd was started anew: what came of it is not known, so the unit is asked.
+        # The moment was set before meshd restarted. Its outcome is not known, so ask the unit.
         return Decision(rotation, (StageHead(target),))
-    return _once_more(rotation, fleet, now, timings, "the moment passed before the head was told")
+    return _try_again(rotation, fleet, now, timings, "the moment passed before the head was told")
 
 
-def _once_more(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings, why: str) -> Decision:
-    """The head has not changed: agree on another moment, or give up."""
+def _try_again(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings, why: str) -> Decision:
+    """The head has not switched: set another moment, or go back."""
     refused = bool(fleet.head.failure) and fleet.head.moment == rotation.switch_at
     if rotation.stage is MungeStage.SWITCH and (refused or rotation.tries >= TRIES_MAX):
         return Decision(_back(rotation, now, timings, f"the head could not change: {why}", fleet))
@@ -202,7 +202,7 @@ def _once_more(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timing
     wait_s = timings.again_s if rotation.stage is MungeStage.RETURN else 0.0
     if rotation.switch_at is not None and now < rotation.switch_at + timedelta(seconds=wait_s):
         return Decision(again)
-    return Decision(_agree(again, fleet, now, timings))
+    return Decision(_set_moment(again, fleet, now, timings))
 
 
 def _switch_nodes(rotation: MungeRotation, fleet: MungeFleet, at: datetime) -> tuple[MungeStep, ...]:
@@ -226,7 +226,7 @@ def _verify(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: 
         return Decision(
             rotation.moved(MungeStage.DONE if rotation.stage is MungeStage.VERIFY else MungeStage.ABORTED, now)
         )
-    problem = _told(waiting) if fleet.head.works else "munge or slurmctld on the head does not answer"
+    problem = _waiting_text(waiting) if fleet.head.works else "munge or slurmctld on the head does not answer"
     overdue = now >= rotation.stage_since + timedelta(seconds=timings.verify_s)
     if rotation.stage is MungeStage.VERIFY and overdue:
         still_there = [name for name in rotation.taking_part if name in fleet.nodes and name not in rotation.waived]
@@ -243,8 +243,8 @@ def _verify(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: 
     return Decision(replace(rotation, failure=problem), tuple(steps))
 
 
-def _agree(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings) -> MungeRotation:
-    """Agree on a moment with all who can be reached."""
+def _set_moment(rotation: MungeRotation, fleet: MungeFleet, now: datetime, timings: SwitchTimings) -> MungeRotation:
+    """Set a moment for all machines that can be reached."""
     part = {name for name, node in fleet.nodes.items() if node.reachable} | set(rotation.taking_part)
     lead_s = min(timings.lead_s + timings.lead_per_node_s * len(part), timings.lead_max_s)
     return replace(
@@ -260,10 +260,12 @@ def _back(
         return rotation.moved(MungeStage.ABORTED, now, taken_back=why)
     if rotation.stage in {MungeStage.RETURN, MungeStage.CHECK}:
         return rotation
-    return _agree(rotation.moved(MungeStage.RETURN, now, taken_back=why), fleet or MungeFleet(HeadView()), now, timings)
+    return _set_moment(
+        rotation.moved(MungeStage.RETURN, now, taken_back=why), fleet or MungeFleet(HeadView()), now, timings
+    )
 
 
-def _told(waiting: Mapping[str, str]) -> str:
+def _waiting_text(waiting: Mapping[str, str]) -> str:
     if not waiting:
         return ""
     name, reason = next(iter(waiting.items()))

@@ -131,7 +131,7 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
         desk = NodeService(
             machine_store=daemon._machine_store, tokens=daemon._tokens, agents=daemon._agents,
             devices=daemon._machine_devices,
-            whois=whois, munge=daemon._munge, rotator=daemon._munge_key.controller,
+            whois=whois, munge=daemon._munge, munge_key=daemon._munge_key.controller,
             head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
             live=daemon._in_force, nodes=daemon._nodes, slurm_version=lambda: "24.11.5",
             ends_itself=lambda name: True,

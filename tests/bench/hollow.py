@@ -58,7 +58,7 @@ class Head:
     """What the caller's parts and the node API share.
 
     Attributes:
-        rotator: of the munge key, or what stands for it.
+        munge_key: its controller, or what stands for it.
         munge: the head's, or what stands for it.
         agent_spoke: called at each poll.
     """
@@ -66,7 +66,7 @@ class Head:
     machine_store: MachineStore
     queues: AgentQueues
     directory: Path
-    rotator: Any
+    munge_key: Any
     munge: Any
     agent_spoke: Callable[[str], None] = lambda _: None
 
@@ -89,7 +89,7 @@ async def serving(head: Head, count: int, make: Callable[[int], Node]) -> AsyncI
     tokens, api = MachineTokens.at(head.directory / "t"), NodeApiSettings()
     desk = NodeService(
         machine_store=head.machine_store, tokens=tokens, agents=head.queues, devices=cast("Any", None), whois=head,
-        munge=head.munge, rotator=head.rotator,
+        munge=head.munge, munge_key=head.munge_key,
         head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), api.poll_hold_s), live=live_settings(),
         slurm_version=lambda: "24.11.5", nodes=cast("Any", None), ends_itself=lambda _: True,
         agent_spoke=head.agent_spoke,

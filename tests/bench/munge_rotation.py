@@ -32,8 +32,7 @@ from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.observe.source import Source
 from meshd.munge import headkey
 from meshd.munge.client import MungeClient
-from meshd.munge.key import fingerprint
-from meshd.munge.keystore import MungeKeyStore
+from meshd.munge.key import MungeKeyStore, fingerprint
 from meshd.munge.rotation import MungeStage
 from meshd.runtime.clock import SystemClock
 from meshd.runtime.run import Result, run
@@ -155,17 +154,17 @@ async def measure(count: int) -> dict[str, float]:
         source = Source("slurm", slurm.view, clock, interval_s=lambda: 5.0, changed=lambda: None)
         await source.read_once()
         rotations = MungeRotations(journal)
-        rotator = build(
+        controller = build(
             journal, rotations, ActiveRotations(AuthRotations(journal), rotations), MungeKeyStore(directory),
             HeadMunge(directory, munge, slurm, clock, answer=unit.answer), queues, source, clock,
             poll_hold_s=NodeApiSettings().poll_hold_s, credential=lambda: OLD,
         ).controller  # fmt: skip
         unit.start()
-        head = hollow.Head(machine_store, queues, directory, rotator, munge)
+        head = hollow.Head(machine_store, queues, directory, controller, munge)
         async with hollow.serving(head, count, MungeNode):
-            loop = asyncio.create_task(rotator.run())
-            seen = await _rotate(rotator, programs)
-            assert len(rotator.current.confirmed) == count
+            loop = asyncio.create_task(controller.run())
+            seen = await _rotate(controller, programs)
+            assert len(controller.current.confirmed) == count
             seen["events"] = len([e for e in journal.events(0, 10_000) if e.kind == "munge_key"])
             loop.cancel()
             await asyncio.gather(loop, return_exceptions=True)
@@ -175,18 +174,18 @@ async def measure(count: int) -> dict[str, float]:
         return seen
 
 
-async def _rotate(rotator: MungeKeyController, programs: Programs) -> dict[str, float]:
+async def _rotate(controller: MungeKeyController, programs: Programs) -> dict[str, float]:
     """From the order to DONE, and the time of each stage."""
     meter, calls, stages = hollow.Meter(), programs.calls, dict[str, float]()
-    rotator.begin("bench", ())
-    stage, since_s = rotator.current.stage, meter.read()["seconds"]
+    controller.begin("bench", ())
+    stage, since_s = controller.current.stage, meter.read()["seconds"]
     async with asyncio.timeout(300):
-        while rotator.active:
+        while controller.active:
             await asyncio.sleep(0.01)
-            if rotator.current.stage is not stage:
+            if controller.current.stage is not stage:
                 now_s = meter.read()["seconds"]
-                stages[f"{stage.value}_s"], stage, since_s = now_s - since_s, rotator.current.stage, now_s
-    done = rotator.current
+                stages[f"{stage.value}_s"], stage, since_s = now_s - since_s, controller.current.stage, now_s
+    done = controller.current
     assert done.stage is MungeStage.DONE, done.taken_back
     return {
         **meter.read(), **stages, "spread_s": done.spread_ms / 1000, "longest_away_s": done.longest_away_ms / 1000,

@@ -127,7 +127,7 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
         for i in range(1, count + 1):
             journal.put(replace(fleet.ready(i), auth_key=key.sha256), "phase", "ready", datetime.now(UTC))
         head = hollow.Head(
-            room.machine_store, queues, directory, rotator=Quiet(), munge=None, agent_spoke=controller.agent_spoke
+            room.machine_store, queues, directory, munge_key=Quiet(), munge=None, agent_spoke=controller.agent_spoke
         )
         async with hollow.serving(head, count, KeyNode):
             loop, meter = asyncio.create_task(controller.run()), hollow.Meter()
@@ -147,7 +147,7 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
 class Quiet:
     """The munge key's side, which has nothing to do."""
 
-    def heard(self, machine: str, report: object) -> None:
+    def note_report(self, machine: str, report: object) -> None:
         """What the munge rotation would hear."""
 
 

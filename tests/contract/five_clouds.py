@@ -263,13 +263,13 @@ class _Stage1:
         return False
 
 
-class _Rotator:
+class MungeKey:
     """Nobody changes the munge key."""
 
     def key_for_joining(self) -> SecretBytes:
         return SecretBytes(b"m" * 128)
 
-    def heard(self, machine: str, report: PollIn) -> None:
+    def note_report(self, machine: str, report: PollIn) -> None:
         """It is what it was."""
 
 
@@ -306,8 +306,8 @@ class Engine:
         desk = NodeService(
             machine_store=self.machine_store, tokens=self._tokens, agents=self._queues,
             whois=self.clouds, munge=cast("Any", None),
-            devices=MachineDevices(self.machine_store, self._tailnet, None), rotator=cast("Any", _Rotator()), head=head,
-            live=self._live, nodes=self._nodes,
+            devices=MachineDevices(self.machine_store, self._tailnet, None), munge_key=cast("Any", MungeKey()),
+            head=head,            live=self._live, nodes=self._nodes,
             slurm_version=lambda: "24.11.5", ends_itself=lambda name: self.providers[name].capabilities.ends_itself,
         )  # fmt: skip
         self._api = NodeApi(desk, poll_hold_s=0.0, clock=self.clouds.clock)

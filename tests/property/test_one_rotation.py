@@ -20,14 +20,13 @@ from meshd.api.faults import Refused
 from meshd.api.schema import AbortRotationRequest, RotateKeyRequest, RotateMungeKeyRequest, WaiveRequest
 from meshd.daemon.munge_key.wiring import build
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.munge.key import fingerprint
-from meshd.munge.keystore import MungeKeyStore
+from meshd.munge.key import MungeKeyStore, fingerprint
 from meshd.munge.rotation import HeadView, MungeStage
 from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.rotation import AuthKeyStage, why_not_abort
 from tests.property.rotation_sim import TAGS, Life, SimTailnet, begin_tailnet, sha
 from tests.sources import fresh
-from tests.unit.daemon.test_munge_rotator import OLD, Head
+from tests.unit.daemon.test_munge_key import OLD, Head
 from tests.unit.worlds import slurm
 
 ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)

@@ -34,7 +34,7 @@ from meshd.model.hardware import GpuFact
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, TailnetPeer, TailnetView
 from meshd.munge.client import MungeClient
-from meshd.munge.keystore import MungeKeyStore
+from meshd.munge.key import MungeKeyStore
 from meshd.runtime.run import Result
 from meshd.slurm.client import SlurmClient
 from meshd.store.auth_rotations import AuthRotations
@@ -129,7 +129,7 @@ class Head(Small):
         self.devices = MachineDevices(self.machine_store, lambda: Fresh(self._tailnet(), self.clock.now()), None)
         munge, slurm_client = MungeClient(self._run), SlurmClient(self._run, 10.0)
         rotations = MungeRotations(self.journal)
-        self.rotator = build(
+        self.munge_key = build(
             self.journal, rotations, ActiveRotations(AuthRotations(self.journal), rotations), MungeKeyStore(directory),
             HeadMunge(directory, munge, slurm_client, self.clock, directory / "answer.json"), self.queues,
             fresh(lambda: self.slurm.seen), self.clock, poll_hold_s=25.0,
@@ -140,7 +140,7 @@ class Head(Small):
         self.token_desk = NodeTokenService(self.renewer, self.clock)
         self.desk = NodeService(
             machine_store=self.machine_store, tokens=self.tokens, agents=self.queues, devices=self.devices, whois=self,
-            munge=munge, rotator=self.rotator, head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
+            munge=munge, munge_key=self.munge_key, head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
             live=self.live, slurm_version=lambda: "24.11.5", nodes=self.node_steps,
             ends_itself=lambda _: True, watch=self.watch, renewer=self.renewer,
         )  # fmt: skip

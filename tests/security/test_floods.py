@@ -29,13 +29,13 @@ from tests.unit.worlds import FACTS, NOW, machine, tailnet
 HEAD = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0)
 
 
-class Rotator:
+class MungeKey:
     """No rotation is under way; what it hears is kept."""
 
     def __init__(self) -> None:
         self.results: list[ResultIn] = []
 
-    def heard(self, _machine: str, report: PollIn) -> None:
+    def note_report(self, _machine: str, report: PollIn) -> None:
         self.results += report.results
 
 
@@ -45,13 +45,13 @@ class House:
     def __init__(self, root: Path) -> None:
         self.one = machine(Phase.READY, facts=FACTS, tailnet_id="n-1")
         self.small = Small(root, self.one)
-        self.queues, self.rotator = AgentQueues(), Rotator()
+        self.queues, self.munge_key = AgentQueues(), MungeKey()
         self.small.journal.event(NOW, "drain", "drained by alice")
         unused: Any = None
-        rotator: Any = self.rotator
+        munge_key: Any = self.munge_key
         self.desk = NodeService(
             machine_store=self.small.machine_store, tokens=MachineTokens.at(root / "machines.key"), agents=self.queues,
-            devices=unused, whois=unused, munge=unused, rotator=rotator, head=HEAD, live=live_settings(),
+            devices=unused, whois=unused, munge=unused, munge_key=munge_key, head=HEAD, live=live_settings(),
             slurm_version=lambda: "24.11.5", nodes=unused, ends_itself=lambda _: True,
         )  # fmt: skip
 
@@ -97,10 +97,10 @@ async def test_a_machine_that_is_well_is_not_counted_with_another(house: House) 
 async def test_results_reach_readers_only_when_they_end_a_command(house: House) -> None:
     poison = {"stopped_unix": 1.0, "started_unix": 2.0}
     await house.desk.poll(house.one.name, PollIn(results=(ResultIn(id="zz", ok=True, data=poison),)), 0.0)
-    assert house.rotator.results == []
+    assert house.munge_key.results == []
     command_id = house.queues.of(house.one.name).put("munge_key", {"action": "switch"})
     await house.desk.poll(house.one.name, PollIn(results=(ResultIn(id=command_id, ok=True, data=poison),)), 0.0)
-    assert [result.data for result in house.rotator.results] == [poison]
+    assert [result.data for result in house.munge_key.results] == [poison]
 
 
 def test_a_node_pushes_out_no_event_of_people_or_of_meshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

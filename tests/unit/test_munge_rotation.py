@@ -17,7 +17,7 @@ from meshd.munge.rotation import (
     NodeView,
     begin,
     key_in_force,
-    standing,
+    node_state,
     unsettles_slurm,
     waits_for,
 )
@@ -64,7 +64,7 @@ def test_nothing_is_switched_before_all_have_the_key() -> None:
     assert decision.steps == (StageHead("new"), StageNode("m1", "new"))
     assert decision.rotation.stage is MungeStage.STAGE
     assert "m1 (it has not stored the new key yet)" in decision.rotation.failure
-    assert standing(decision.rotation, lacking) == "waiting"
+    assert node_state(decision.rotation, lacking) == "waiting"
     for one, words in (
         (replace(NODE, reachable=False), "jobs are on it"),
         (replace(NODE, key=""), "older meshd"),
@@ -130,7 +130,7 @@ def test_after_the_moment_each_must_prove_the_key() -> None:
     switched = replace(NODE, key="new", proved=False)
     unproved = decide(rotation, fleet(switched, head=head), later(1), TIMINGS)
     assert unproved.steps == ()
-    assert standing(unproved.rotation, switched) == "switched"
+    assert node_state(unproved.rotation, switched) == "switched"
     deaf = decide(rotation, fleet(replace(switched, proved=True, slurmd=False), head=head), later(1), TIMINGS)
     assert deaf.steps == (RestartSlurmd("m1"),)
     proved = replace(switched, proved=True)

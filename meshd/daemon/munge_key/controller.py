@@ -1,4 +1,8 @@
-"""Carries out the rotation of the munge key: looks at head and nodes, writes down what was decided, has it done."""
+"""Carries out the rotation of the munge key.
+
+Each pass looks at head and nodes, decides (`meshd.munge.rotation_steps`), writes the decision into the journal, and
+then begins its steps (`steps`).
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,7 @@ from meshd.daemon.observe.source import Readable
 from meshd.daemon.reporting import Check, ok
 from meshd.errors import MungeError
 from meshd.model.observed import SlurmView
-from meshd.munge.key import fingerprint, make_key
-from meshd.munge.keystore import MungeKeyStore
+from meshd.munge.key import MungeKeyStore, fingerprint, make_key
 from meshd.munge.rotation import AT_ONE_MOMENT, MungeFleet, MungeRotation, MungeStage, begin, key_in_force
 from meshd.munge.rotation_steps import MakeKeys, SwitchTimings, abort, decide
 from meshd.runtime.clock import Clock
@@ -33,7 +36,7 @@ from meshd.store.munge_rotations import MungeRotations
 LOOK_S = 0.5
 TURNS_MAX = 12
 AWAY_SLACK_S = 60.0
-"""A node's clock may be so far off; a node that is further off cannot use munge."""
+"""How far a node's clock may be off. A node whose clock is further off cannot use munge."""
 
 log = structlog.get_logger(__name__)
 
@@ -82,16 +85,16 @@ class MungeKeyController(Controller):
         self._note_settled()
         self._loaded: dict[str, SecretBytes] = {}
         self._rules = True
-        """The newest rotation says which key is in force. One that ended before this start does so only if the
-        credential, which is the head's key as it is now, is the same."""
+        """The newest rotation says which key is in force. If it ended before this start, it says so only when the
+        credential, which is the head's present key, is the same."""
         if self.rotation is not None and self.rotation.ended:
             self._rules = _is(credential, self.rotation.target)
             store.erase_but()
 
-    # -- what others ask ------------------------------------------------------------------------------------------
+    # -- the key in force, and what people ask for ----------------------------------------------------------------
 
     def key_for_joining(self) -> SecretBytes:
-        """The key that a machine which joins now must get. Raises MungeError when it cannot be read."""
+        """The key for a machine that joins now. Raises MungeError when it cannot be read."""
         rotation = self.rotation
         if rotation is None or not self._rules:
             return self._credential()
@@ -99,11 +102,11 @@ class MungeKeyController(Controller):
 
     @property
     def rotation(self) -> MungeRotation | None:
-        """The newest one; None when there never was one."""
+        """The newest rotation; None when there never was one."""
         return self._log.last()
 
     def key_name(self) -> str:
-        """The fingerprint of that key; "" when it cannot be read."""
+        """The fingerprint of `key_for_joining`; "" when it cannot be read."""
         try:
             return fingerprint(self.key_for_joining())
         except MungeError:
@@ -111,11 +114,11 @@ class MungeKeyController(Controller):
 
     @property
     def active(self) -> bool:
-        """A rotation is under way."""
+        """The newest rotation has not ended."""
         return self.rotation is not None and not self.rotation.ended
 
     async def switched(self, timeout_s: float) -> bool:
-        """Wait for the end of the change that is under way, if one is; False when it has not come in time."""
+        """Wait until head and nodes have switched, if they are at it; False when that takes longer than `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._settled.wait()
@@ -123,27 +126,27 @@ class MungeKeyController(Controller):
             return False
         return True
 
-    def heard(self, machine: str, report: PollIn) -> None:
-        """Take what an agent tells. One that comes back with a key of the past is sent the new one before all else.
+    def note_report(self, machine: str, report: PollIn) -> None:
+        """Take an agent's report. An agent that comes back with an old key is sent the new one before anything else.
 
         Args:
             machine: the agent's.
-            report: of its results, those alone that end a command.
+            report: with only those results that end a command.
         """
-        heard = self._nodes.heard(machine, report)
+        noted = self._nodes.note(machine, report)
         for result in report.results:
             self._note_away(machine, result)
         if self.active:
             self.wake()
-        elif self._rules and self.rotation is not None and heard.key not in {"", self.rotation.target}:
+        elif self._rules and self.rotation is not None and noted.key not in {"", self.rotation.target}:
             self.turn()
 
     def begin(self, by: str, waived: tuple[str, ...]) -> MungeRotation:
-        """Begin a rotation; the caller has seen that none is under way.
+        """Begin a rotation. The caller has seen that none is active.
 
         Raises:
             MungeError: the present key cannot be read.
-            StoreError: it cannot be written down.
+            StoreError: the journal cannot be written.
         """
         now = self._clock.now()
         old = fingerprint(self.key_for_joining())
@@ -155,14 +158,14 @@ class MungeKeyController(Controller):
         return self.current
 
     def abort(self, by: str) -> MungeRotation:
-        """Take the way back. Raises IllegalMove when none is under way, StoreError."""
+        """Take the active rotation back. Raises IllegalMove when it has ended, StoreError."""
         self._write(abort(self.current, self._clock.now(), self.timings, by), f"everybody keeps the old key, said {by}")
         self._steps.cancel()
         self.wake()
         return self.current
 
     def waive(self, machines: tuple[str, ...], by: str) -> MungeRotation:
-        """Do not wait for these machines. Raises StoreError."""
+        """No longer wait for these machines. Raises StoreError."""
         waived = tuple(sorted({*self.current.waived, *machines}))
         self._write(replace(self.current, waived=waived), f"not waited for, said {by}: {', '.join(machines)}")
         self.wake()
@@ -176,7 +179,7 @@ class MungeKeyController(Controller):
         return self.rotation
 
     def fleet(self) -> MungeFleet:
-        """As it is known just now."""
+        """Head, nodes and key files as they are known now."""
         nodes = self._nodes.views(self._steps.failures, self._steps.switching)
         return MungeFleet(self.head.view, nodes, self._store.fingerprints())
 
@@ -209,17 +212,17 @@ class MungeKeyController(Controller):
         self._steps.cancel()
 
     def turn(self) -> None:
-        """Decide until nothing changes any more; each decision is written down before its steps begin.
+        """Decide until nothing changes any more. The journal has each decision before its steps begin.
 
         Raises:
-            StoreError: nothing is done that cannot be written down.
+            StoreError: the journal cannot be written; then no step begins.
         """
         for _ in range(TURNS_MAX):
             before = self.current
             try:
                 decision = decide(before, self.fleet(), self._clock.now(), self.timings)
                 if decision.rotation != before:
-                    self._write(decision.rotation, _told(before, decision.rotation))
+                    self._write(decision.rotation, _event_text(before, decision.rotation))
                 for step in decision.steps:
                     if isinstance(step, MakeKeys):
                         self._make_keys()
@@ -245,7 +248,7 @@ class MungeKeyController(Controller):
         if text:
             log.info("munge_rotation", stage=rotation.stage.value, text=text)
         if before is not None and before.stage is not rotation.stage:
-            self._steps.rest_no_more()
+            self._steps.forget_pauses()
             if rotation.stage is MungeStage.RETURN:
                 self._steps.cancel()
             elif rotation.ended:
@@ -286,7 +289,7 @@ class MungeKeyController(Controller):
         self._write(replace(self.current, new=new), "")
 
     def _note_away(self, machine: str, result: ResultIn) -> None:
-        """When munged was away on a machine. Times that cannot be of this change say nothing about it."""
+        """Note when munged was away on a machine. Times outside of this rotation are not about it."""
         stopped, started = result.data.get("stopped_unix"), result.data.get("started_unix")
         rotation = self.rotation
         if rotation is None or not isinstance(stopped, int | float) or not isinstance(started, int | float):
@@ -312,8 +315,8 @@ def _is(credential: Callable[[], SecretBytes], name: str) -> bool:
         return False
 
 
-def _told(before: MungeRotation, now: MungeRotation) -> str:
-    """The event's text; "" for a change that is not worth one."""
+def _event_text(before: MungeRotation, now: MungeRotation) -> str:
+    """The text of the event for a change; "" for a change that is no event."""
     if before.stage is now.stage:
         return "" if not now.failure or before.failure == now.failure else now.failure
     texts = {

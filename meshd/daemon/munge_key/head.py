@@ -1,4 +1,4 @@
-"""The head's own munge in a rotation: what is asked of the root unit, and what it told last."""
+"""The head's own munge in a rotation: requests to the root unit, and its last answer."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ log = structlog.get_logger(__name__)
 
 
 class HeadMunge:
-    """Speaks with meshd-munge.service by files.
+    """Exchanges files with meshd-munge.service.
 
     Args:
-        directory: meshd's runtime directory, where the request goes.
-        answer: where the answer comes.
+        directory: meshd's runtime directory, for the request.
+        munge: the head's munged.
+        slurm: the head's slurmctld.
+        clock: time.
+        answer: the file of the answer.
     """
 
     def __init__(
@@ -50,17 +53,17 @@ class HeadMunge:
         self.view = HeadView()
         self.away: tuple[float, float] | None = None
         """When munged was away in the last switch: seconds since the epoch."""
-        # What an earlier life asked for and nobody has taken yet does not count any more.
+        # A request of an earlier run of meshd that the unit has not taken yet.
         with suppress(OSError):
             (directory / REQUEST).unlink()
 
     async def stage(self, key: SecretBytes) -> None:
-        """Have a key laid beside the present one. How it went is in `view`."""
+        """Have a key stored beside the present one. The result is in `view`."""
         body = {"action": "stage", "key_b64": base64.b64encode(key.get_secret_value()).decode()}
         await self._ask({**body, "fingerprint": fingerprint(key)}, None, ANSWER_TIMEOUT_S)
 
     async def switch(self, name: str, at: datetime, away_s: float) -> None:
-        """Have munged work with the staged or previous key of this fingerprint from a moment on, `away_s` later."""
+        """Have munged stop at a moment and start `away_s` later, with the staged or previous key of this name."""
         ahead_s = max((at - self._clock.now()).total_seconds(), 0.0)
         body = {"action": "switch", "fingerprint": name, "at_unix": at.timestamp(), "away_s": away_s}
         await self._ask(body, at, ahead_s + ANSWER_TIMEOUT_S)
@@ -70,7 +73,7 @@ class HeadMunge:
         await self._munge.exchange(await self._munge.encode())
 
     async def look(self) -> None:
-        """See whether munge and slurmctld work; into `view`."""
+        """Find out whether munge and slurmctld work. The result is in `view`."""
         try:
             await self.round_trip()
             works = await self._slurm.ping()
@@ -97,7 +100,7 @@ class HeadMunge:
         return datetime.fromtimestamp(float(told["made_unix"]), UTC)
 
     def forget(self) -> None:
-        """What came of an earlier rotation does not count any more."""
+        """Forget the results of an earlier rotation."""
         self.view, self.away = HeadView(busy=self.view.busy), None
 
     async def _ask(self, body: dict[str, Any], moment: datetime | None, timeout_s: float) -> None:

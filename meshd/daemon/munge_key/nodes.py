@@ -1,4 +1,4 @@
-"""What the node agents tell of their munge, put together with what Slurm says of their nodes."""
+"""What the node agents report about munge, together with what Slurm says about their nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 
 POLL_SLACK_S = 15.0
-"""An agent that has not come for so long after its poll was due cannot be reached."""
+"""An agent that is late with its poll by more than this cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """The last word of an agent."""
+class AgentReport:
+    """The last report of an agent, received `at`. For the other fields see NodeView."""
 
     at: datetime
     key: str
@@ -43,22 +43,22 @@ class MungeNodes:
         self._slurm = slurm
         self._clock = clock
         self._silent_after = timedelta(seconds=poll_hold_s + POLL_SLACK_S)
-        self._heard: dict[str, Heard] = {}
+        self._reports: dict[str, AgentReport] = {}
 
-    def heard(self, machine: str, report: PollIn) -> Heard:
-        """Take an agent's word."""
+    def note(self, machine: str, report: PollIn) -> AgentReport:
+        """Keep an agent's report."""
         beat = report.heartbeat
-        heard = self._heard[machine] = Heard(
+        noted = self._reports[machine] = AgentReport(
             self._clock.now(), beat.munge_key, beat.munge_key_staged, report.munge_ok, beat.slurmd_alive, report.problem
         )
-        return heard
+        return noted
 
     def views(self, failures: Mapping[str, str], busy: Collection[str]) -> dict[str, NodeView]:
-        """All of them, by machine.
+        """All nodes, by machine.
 
         Args:
-            failures: of what they were told to do last.
-            busy: those that were told to switch and have not answered.
+            failures: by machine, why its last order failed.
+            busy: the machines that have an order to switch and have not answered.
         """
         seen, now = self._slurm.current, self._clock.now()
         slurm = seen.value if isinstance(seen, Fresh) else None
@@ -67,7 +67,7 @@ class MungeNodes:
         }
 
     def joined(self) -> list[Machine]:
-        """Their records."""
+        """The machines' records."""
         return [
             m for m in self._journal.machines() if m.phase in IN_SLURM and m.facts is not None and not m.left_slurm
         ]  # fmt: skip
@@ -77,11 +77,11 @@ class MungeNodes:
         states = node.states if node is not None and node.node_addr == machine.tailnet_ip else frozenset()
         down = "DOWN" in states and slurm is not None and not slurm.jobs_on(machine.slot)
         offline = down or not machine.may_run_jobs
-        heard = self._heard.get(machine.name)
-        if heard is None:
+        report = self._reports.get(machine.name)
+        if report is None:
             return NodeView(machine.name, machine.slot, reachable=False, offline=offline, problem=failure)
         return NodeView(
-            machine=machine.name, slot=machine.slot, reachable=now - heard.at <= self._silent_after, offline=offline,
-            key=heard.key, staged=heard.staged, proved=heard.proved, problem=failure or heard.problem, busy=busy,
-            slurmd=not machine.slurmd_started or (heard.slurmd and "NOT_RESPONDING" not in states),
+            machine=machine.name, slot=machine.slot, reachable=now - report.at <= self._silent_after, offline=offline,
+            key=report.key, staged=report.staged, proved=report.proved, problem=failure or report.problem, busy=busy,
+            slurmd=not machine.slurmd_started or (report.slurmd and "NOT_RESPONDING" not in states),
         )  # fmt: skip

@@ -11,7 +11,7 @@ from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.errors import MungeError, SlurmError
 from meshd.model.ids import slot_order
-from meshd.munge.rotation import MungeRotation, MungeStage, begin, standing, waits_for
+from meshd.munge.rotation import MungeRotation, MungeStage, begin, node_state, waits_for
 from meshd.runtime.clock import Clock
 
 SLURM_USES_MUNGE = "auth/munge"
@@ -107,7 +107,7 @@ class MungeKeyService:
             longest_away_ms=rotation.longest_away_ms, spread_ms=rotation.spread_ms,
             nodes=[
                 s.MungeNodeRow(
-                    machine=name, slot=node.slot, key=node.key, state=standing(rotation, node),
+                    machine=name, slot=node.slot, key=node.key, state=node_state(rotation, node),
                     reason=waiting.get(name, "") or node.problem,
                 )
                 for name, node in sorted(fleet.nodes.items(), key=lambda item: slot_order(item[1].slot))
@@ -121,7 +121,7 @@ class MungeKeyService:
         fleet, timings = self._controller.fleet(), self._controller.timings
         nodes = [
             s.MungeNodeRow(
-                machine=name, slot=node.slot, key=node.key, state=standing(would, node),
+                machine=name, slot=node.slot, key=node.key, state=node_state(would, node),
                 reason="" if node.reachable else waits_for(would, fleet).get(name, "it gets the key when it is back"),
             )
             for name, node in sorted(fleet.nodes.items(), key=lambda item: slot_order(item[1].slot))

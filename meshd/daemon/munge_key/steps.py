@@ -1,4 +1,4 @@
-"""Has the steps of the munge key's rotation done, on the head and on the nodes."""
+"""Orders the steps of a munge key rotation from the head's unit and from the node agents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGAIN_S = 2.0
 ORDER_TIMEOUT_S = 60.0
 
 Work = StageHead | StageNode | SwitchHead | SwitchNode | PutNode | RestartSlurmd
-"""The steps that somebody else has to do."""
+"""The steps that the head's unit or an agent carries out."""
 
 log = structlog.get_logger(__name__)
 
@@ -32,15 +32,15 @@ class HeadSide(Protocol):
     away: tuple[float, float] | None
 
     async def stage(self, key: SecretBytes) -> None:
-        """Lay a key beside the present one."""
+        """Store a key beside the present one."""
         ...
 
     async def switch(self, name: str, at: datetime, away_s: float) -> None:
-        """Change at a moment; munged stays away for `away_s` seconds."""
+        """Switch to a key at a moment; munged is away for `away_s` seconds."""
         ...
 
     async def look(self) -> None:
-        """See whether munge and slurmctld work."""
+        """Find out whether munge and slurmctld work."""
         ...
 
     async def round_trip(self) -> None:
@@ -56,20 +56,20 @@ class HeadSide(Protocol):
         ...
 
     def forget(self) -> None:
-        """Forget what came of an earlier rotation."""
+        """Forget the results of an earlier rotation."""
         ...
 
 
 class MungeSteps:
-    """Each step is under way once at a time, and comes again only when there was time to hear what became of it.
+    """Runs each step once at a time. A step that is ordered again begins only after a pause, in which its effect shows.
 
     Args:
         head: the head's own munge.
         agents: the nodes' agents.
-        key: reads a key by its fingerprint; raises MungeError.
-        away_s: how long munged stays away in a switch.
+        key: reads a key by its fingerprint. Raises MungeError.
+        away_s: how long munged is away in a switch.
         clock: time.
-        ended: called after each.
+        ended: called after each step.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class MungeSteps:
         self._at_work: dict[Work, asyncio.Future[None]] = {}
         self._not_before: dict[Work, datetime] = {}
         self.failures: dict[str, str] = {}
-        """By machine: why it did not do what it was told last."""
+        """By machine, why its last order failed."""
 
     @property
     def switching(self) -> set[str]:
-        """The machines that were told to switch and have not answered."""
+        """The machines that have an order to switch and have not answered."""
         return {step.machine for step in self._at_work if isinstance(step, SwitchNode)}
 
     def begin(self, step: Work) -> None:
-        """Begin a step, unless it is at work or rests. Raises MungeError when its key cannot be read."""
+        """Begin a step, unless it runs already or pauses. Raises MungeError when its key cannot be read."""
         not_before = self._not_before.get(step)
         if step in self._at_work or (not_before is not None and self._clock.now() < not_before):
             return
@@ -106,18 +106,18 @@ class MungeSteps:
         self._at_work[step] = task
         task.add_done_callback(lambda done: self._ended(step, done))
 
-    def rest_no_more(self) -> None:
-        """What was tried before counts no more: another stage has begun."""
+    def forget_pauses(self) -> None:
+        """End all pauses: another stage has begun."""
         self._not_before.clear()
 
     def cancel(self) -> None:
-        """Wait no longer for nodes. The head's unit is under way and will answer."""
+        """Wait no longer for nodes. The head's unit is at work and will answer."""
         for step, task in list(self._at_work.items()):
             if not isinstance(step, StageHead | SwitchHead):
                 task.cancel()
 
     def forget_on(self, machine: str) -> None:
-        """Have a node remove the keys that are not in use; nobody waits for it."""
+        """Have a node remove the keys that are not in use. Nothing waits for that."""
         self._agents.of(machine).put("munge_key", {"action": "forget"})
 
     def _work(self, step: Work) -> Awaitable[None]:
@@ -139,7 +139,7 @@ class MungeSteps:
                 assert_never(step)
 
     def _order(self, step: Work, machine: str, args: dict[str, Any], verb: Verb = "munge_key") -> Awaitable[None]:
-        """Put it into the machine's queue at once, so that it comes before what is ordered later."""
+        """Put the order into the machine's queue at once, so that it is before later ones."""
         ordered = self._agents.order(machine, verb, args, ORDER_TIMEOUT_S)
 
         async def wait() -> None:
@@ -157,7 +157,7 @@ class MungeSteps:
         self._at_work.pop(step, None)
         if not task.cancelled() and task.exception() is not None:
             log.error("munge_step_broke", step=type(step).__name__, exc_info=task.exception())
-        # Asked again only when the agent has told how it stands now.
+        # Order it again only after the agent had time to report its keys.
         self._not_before.setdefault(step, self._clock.now() + timedelta(seconds=AGAIN_S))
         self._when_ended()
 

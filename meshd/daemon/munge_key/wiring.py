@@ -15,8 +15,7 @@ from meshd.daemon.munge_key.steps import HeadSide
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.observe.source import Readable
 from meshd.model.observed import SlurmView
-from meshd.munge.key import head_key
-from meshd.munge.keystore import MungeKeyStore
+from meshd.munge.key import MungeKeyStore, head_key
 from meshd.munge.rotation_steps import SwitchTimings
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal

@@ -82,7 +82,7 @@ class NodeService:
         devices: MachineDevices,
         whois: Whois,
         munge: MungeClient,
-        rotator: MungeKeyController,
+        munge_key: MungeKeyController,
         head: HeadFacts,
         live: LiveSettings,
         slurm_version: Callable[[], str],
@@ -102,7 +102,7 @@ class NodeService:
         self._devices = devices
         self._whois = whois
         self._munge = munge
-        self._rotator = rotator
+        self._munge_key = munge_key
         self._head = head
         self._live = live
         self._slurm_version = slurm_version
@@ -193,7 +193,7 @@ class NodeService:
         if self._closed(record):
             raise JoinRefused(f"the join token of {machine} is used up", "the agent rejoins", code=TICKET_CLOSED)
         accept_join(self._machine_store, record, peer, facts, self._live.settings.slurm.memory_fraction)
-        return self._answer(record, peer, key_b64(self._rotator.key_for_joining().get_secret_value()))
+        return self._answer(record, peer, key_b64(self._munge_key.key_for_joining().get_secret_value()))
 
     async def rejoin(self, caller: NodeCaller, peer: TailnetPeer, facts: NodeFacts, munge_key: str) -> JoinAnswer:
         """Accept a machine again; it gets the munge key only when it has another one."""
@@ -201,7 +201,7 @@ class NodeService:
         await self._admit(record, peer, facts)
         if not caller.device_id:
             self._tickets.rebind(record.name, peer.id, self._machine_store.now())
-        key = self._rotator.key_for_joining()
+        key = self._munge_key.key_for_joining()
         accept_join(self._machine_store, record, peer, facts, self._live.settings.slurm.memory_fraction)
         has_it = fingerprint(key) == munge_key
         return self._answer(record, peer, None if has_it else key_b64(key.get_secret_value()))
@@ -249,7 +249,7 @@ class NodeService:
     async def munge_exchange(self, machine: str, credential: str) -> str:
         """The head's half of the proof that both have the same munge key."""
         # Nodes come back from the change at one moment, most of them a little before the head is done.
-        if not await self._rotator.switched(SWITCH_WAIT_S):
+        if not await self._munge_key.switched(SWITCH_WAIT_S):
             raise NotNow("the munge key is being changed at this moment")
         try:
             return await self._munge.exchange(credential)
@@ -304,7 +304,7 @@ class NodeService:
         self._machine_store.journal.note(replace(record, heartbeat_at=self._machine_store.now()))
         self._reports.heard(record, report.heartbeat, self._machine_store.now())
         ended = self._agents.settle(machine, report.results)
-        self._rotator.heard(machine, report.model_copy(update={"results": tuple(ended)}))
+        self._munge_key.note_report(machine, report.model_copy(update={"results": tuple(ended)}))
         self._agent_spoke(machine)
         if record.facts is not None:
             self._agents.offer_roster(machine, report.roster_version, self._machine_store.clock.monotonic_s())

@@ -40,7 +40,7 @@ from meshd.provider_api import Offer, PriceSource
 from tests.live import live_settings
 from tests.property.rotation_sim import Life, begin_tailnet
 from tests.unit.daemon.small import Cloud, HandClock, Small
-from tests.unit.daemon.test_munge_rotator import Lab as MungeLab
+from tests.unit.daemon.test_munge_key import Lab as MungeLab
 from tests.unit.daemon.test_node_health import Asked
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, node, peer, snapshot, tailnet
 
@@ -84,7 +84,7 @@ class World(Small):
             look_at_slurm=self.look_at_slurm, look_at_key=self.look_at_key, read_offers=self.read_offers,
             problems_of_others=lambda: [],
             prices=PriceService(prices, lambda: self.seen.offers, self.desired, self.clock),
-            munge=MungeLab(directory / "munge").desk, tokens=tokens,
+            munge=MungeLab(directory / "munge").service, tokens=tokens,
             rotation=rotation, logs=NodeLogs(self.agent, self.clock), snapshot=lambda: self.seen,
         )  # fmt: skip
         self.head = self.desk.handlers()

@@ -32,10 +32,10 @@ READY = machine(Phase.READY, tailnet_id="n-lab-h100-1-abcde1")
 WORDS = "its login on the tailnet was broken for 6 s (invalid key): the old login is back"
 
 
-class Rotator:
+class MungeKey:
     """Nobody changes the munge key."""
 
-    def heard(self, machine: str, report: PollIn) -> None:
+    def note_report(self, machine: str, report: PollIn) -> None:
         pass
 
 
@@ -51,7 +51,7 @@ def desk_of(small: Small, directory: Path) -> NodeService:
     others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
     return NodeService(
         machine_store=small.machine_store, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
-        rotator=cast("Any", Rotator()), live=live_settings(), slurm_version=lambda: "",
+        munge_key=cast("Any", MungeKey()), live=live_settings(), slurm_version=lambda: "",
         ends_itself=lambda _: True, **others,
     )  # fmt: skip
 

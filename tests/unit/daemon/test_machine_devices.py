@@ -180,7 +180,7 @@ async def test_a_second_machine_with_a_living_machines_device_may_not_join_and_i
     )  # fmt: skip
     machine_store = house.small.machine_store
     house.small.journal.put(second, "phase", "booting", NOW)
-    others: dict[str, Any] = dict.fromkeys(("whois", "munge", "head", "rotator"))
+    others: dict[str, Any] = dict.fromkeys(("whois", "munge", "head", "munge_key"))
     desk = NodeService(
         machine_store=machine_store, tokens=MachineTokens.at(tmp_path / "machines.key"), agents=AgentQueues(),
         devices=house.devices, live=live_settings(), slurm_version=lambda: "", ends_itself=lambda _: True,

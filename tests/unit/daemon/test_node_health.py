@@ -25,7 +25,7 @@ from meshd.plan.plan_input import ClusterView
 from tests.clocks import HandClock
 from tests.live import live_settings
 from tests.unit.daemon.small import Small
-from tests.unit.daemon.test_logins import Rotator
+from tests.unit.daemon.test_logins import MungeKey
 from tests.unit.worlds import FACTS, NOW, ago, instance, machine, node, peer, snapshot, tailnet
 
 GPU = GpuFact(0, "NVIDIA H100", "GPU-0", 81559, "/dev/nvidia0")
@@ -49,7 +49,7 @@ class World(Small):
         others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
         self.node_desk = NodeService(
             machine_store=self.machine_store, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
-            rotator=cast("Any", Rotator()), live=live_settings(), slurm_version=lambda: "",
+            munge_key=cast("Any", MungeKey()), live=live_settings(), slurm_version=lambda: "",
             ends_itself=lambda _: True, reports=self.reports, **others,
         )  # fmt: skip
         self.slurm.set(node(FIRST), node(SECOND))

@@ -24,8 +24,7 @@ from meshd.daemon.munge_key.nodes import POLL_SLACK_S
 from meshd.daemon.munge_key.wiring import build
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.model.machine import Phase
-from meshd.munge.key import fingerprint
-from meshd.munge.keystore import MungeKeyStore
+from meshd.munge.key import MungeKeyStore, fingerprint
 from meshd.munge.rotation import HeadView, MungeRotation, MungeStage
 from meshd.munge.rotation_steps import SwitchTimings
 from meshd.store.auth_rotations import AuthRotations
@@ -120,7 +119,7 @@ class Agent:
             proved = self.name_of("key") == self.lab.head.key
             report = PollIn(munge_ok=proved, heartbeat=beat, results=tuple(self.results))
             self.results = []
-            self.lab.rotator.heard(self.name, report)
+            self.lab.controller.note_report(self.name, report)
             for command in await self.lab.agents.poll(self.name, report.results, 0.2):
                 args = command.to_wire()["args"]
                 action = str(args.get("action", command.verb))
@@ -145,7 +144,7 @@ class Agent:
 
 
 class Lab:
-    """A daemon's rotator around a journal on disk."""
+    """The room of the munge key around a journal on disk."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(exist_ok=True)
@@ -165,7 +164,7 @@ class Lab:
             MungeKeyStore(self.directory), self.head, self.agents, fresh(lambda: self.seen), LoopClock(),
             poll_hold_s=SILENT_S - POLL_SLACK_S, credential=lambda: self.credential, timings=TIMINGS,
         )  # fmt: skip
-        self.rotator, self.desk = parts.controller, parts.service
+        self.controller, self.service = parts.controller, parts.service
 
     def node(self, number: int) -> Agent:
         one = machine(Phase.READY, index=number)
@@ -174,7 +173,7 @@ class Lab:
         return Agent(self, one.name)
 
     def start(self) -> None:
-        self.task = asyncio.create_task(self.rotator.run())
+        self.task = asyncio.create_task(self.controller.run())
 
     async def restart(self) -> None:
         """kill -9 and a new start: only journal, key files and what runs outside of meshd are left."""
@@ -191,17 +190,17 @@ class Lab:
         for _ in range(round(timeout_s / 0.01)):
             if self.task is not None and self.task.done():
                 self.task.result()
-            if self.rotator.current.stage is stage:
-                return self.rotator.current
+            if self.controller.current.stage is stage:
+                return self.controller.current
             await asyncio.sleep(0.01)
-        raise AssertionError(f"not {stage}: {self.rotator.current}, {self.rotator.problem}")
+        raise AssertionError(f"not {stage}: {self.controller.current}, {self.controller.problem}")
 
     async def ask(self, action: Any = "begin", *machines: str, dry_run: bool = False) -> s.MungeRotationView:
         if action == "begin":
-            return await self.desk.rotate(s.RotateMungeKeyRequest(machines=machines, dry_run=dry_run), ROOT)
+            return await self.service.rotate(s.RotateMungeKeyRequest(machines=machines, dry_run=dry_run), ROOT)
         if action == "abort":
-            return await self.desk.abort(s.AbortRotationRequest(), ROOT)
-        return await self.desk.act(s.MungeRotationRequest(action=action, machines=machines, dry_run=dry_run), ROOT)
+            return await self.service.abort(s.AbortRotationRequest(), ROOT)
+        return await self.service.act(s.MungeRotationRequest(action=action, machines=machines, dry_run=dry_run), ROOT)
 
 
 async def eventually(what: Callable[[], bool]) -> None:
@@ -221,7 +220,7 @@ async def with_nodes(lab: Lab, count: int) -> list[Agent]:
     agents = [lab.node(number) for number in range(1, count + 1)]
     for agent in agents:
         agent.start()
-    await eventually(lambda: all(node.reachable for node in lab.rotator.fleet().nodes.values()))
+    await eventually(lambda: all(node.reachable for node in lab.controller.fleet().nodes.values()))
     lab.start()
     return agents
 
@@ -231,7 +230,7 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path:
     agents = await with_nodes(lab, 3)
     preview = await lab.ask(dry_run=True)
     assert len(preview.steps) == 5
-    assert lab.rotator.rotation is None
+    assert lab.controller.rotation is None
     begun = await lab.ask()
     assert (begun.active, begun.old, begun.stage) == (True, OLD_NAME, "generate")
     with pytest.raises(Refused, match="one rotation at a time: the munge key"):
@@ -242,21 +241,21 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path:
     assert done.longest_away_ms == pytest.approx(100, abs=1)
     assert [path.stem for path in (tmp_path / "munge-keys").iterdir()] == [done.new]
     assert (tmp_path / "munge-keys" / f"{done.new}.key").stat().st_mode & 0o777 == 0o600
-    assert fingerprint(lab.rotator.key_for_joining()) == done.new
+    assert fingerprint(lab.controller.key_for_joining()) == done.new
     await eventually(lambda: all(agent.name_of("previous") == "" for agent in agents))
-    key = lab.rotator.key_for_joining().get_secret_value()
+    key = lab.controller.key_for_joining().get_secret_value()
     dump = b"".join(path.read_bytes() for path in tmp_path.glob("j.db*"))
     assert key not in dump
     # The service is started anew: systemd hands over the head's key, and the file has done its work.
     lab.credential = SecretBytes(key)
     await lab.restart()
     assert list((tmp_path / "munge-keys").iterdir()) == []
-    assert fingerprint(lab.rotator.key_for_joining()) == done.new
+    assert fingerprint(lab.controller.key_for_joining()) == done.new
     # And once more.
     await lab.ask()
     second = await lab.until(MungeStage.DONE)
     assert second.old == done.new != second.new
-    assert (await lab.desk.rotation()).key == second.new
+    assert (await lab.service.rotation()).key == second.new
 
 
 @pytest.mark.parametrize("stage", [MungeStage.GENERATE, MungeStage.STAGE, MungeStage.SWITCH, MungeStage.VERIFY])
@@ -288,7 +287,7 @@ async def test_a_head_that_cannot_change_takes_all_back(lab: Lab) -> None:
     ended = await lab.until(MungeStage.ABORTED)
     assert "systemd says no" in ended.taken_back
     assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
-    assert fingerprint(lab.rotator.key_for_joining()) == OLD_NAME
+    assert fingerprint(lab.controller.key_for_joining()) == OLD_NAME
 
 
 @in_loop_time
@@ -304,7 +303,7 @@ async def test_after_the_cause_is_mended_it_can_be_begun_again(lab: Lab) -> None
 
 
 async def key_row(lab: Lab) -> s.CheckRow:
-    (check,) = [check for check in lab.rotator.checks() if check.name is CheckName.MUNGE_KEY]
+    (check,) = [check for check in lab.controller.checks() if check.name is CheckName.MUNGE_KEY]
     return await check.run()
 
 
@@ -317,7 +316,7 @@ async def test_doctor_tells_the_age_and_who_has_another_key(lab: Lab) -> None:
     lab.head.days = 400
     assert (await key_row(lab)).status == "warn"
     agent.keys["key"] = b"x" * 1024
-    await eventually(lambda: {node.key for node in lab.rotator.fleet().nodes.values()} == {agent.name_of("key")})
+    await eventually(lambda: {node.key for node in lab.controller.fleet().nodes.values()} == {agent.name_of("key")})
     row = await key_row(lab)
     assert row.status == "fail"
     assert "h100-1" in row.text
@@ -342,16 +341,16 @@ async def test_one_that_does_not_follow_is_shown_and_can_be_waived(lab: Lab) -> 
     await lab.ask()
     await lab.until(MungeStage.VERIFY)
     await asyncio.sleep(TIMINGS.verify_s + 0.2)
-    assert lab.rotator.current.stage is MungeStage.VERIFY
-    (problem,) = lab.rotator.problems()
+    assert lab.controller.current.stage is MungeStage.VERIFY
+    (problem,) = lab.controller.problems()
     assert agents[0].name in problem.text
-    row = next(row for row in (await lab.desk.rotation()).nodes if row.machine == agents[0].name)
+    row = next(row for row in (await lab.service.rotation()).nodes if row.machine == agents[0].name)
     assert "does not work here" in row.reason
     with pytest.raises(Unknown):
         await lab.ask("waive", "nobody")
     with pytest.raises(BadRequest):
         await lab.ask("waive")
-    await lab.desk.waive(s.WaiveRequest(machine="h100-1"), ROOT)
+    await lab.service.waive(s.WaiveRequest(machine="h100-1"), ROOT)
     await lab.until(MungeStage.DONE)
 
 
@@ -364,13 +363,13 @@ async def test_a_silent_node_with_a_job_is_waited_for_and_one_that_is_down_is_no
     view = await lab.ask()
     await lab.until(MungeStage.STAGE)
     await asyncio.sleep(0.3)
-    assert lab.rotator.current.stage is MungeStage.STAGE
-    assert "jobs are on it" in lab.rotator.current.failure
+    assert lab.controller.current.stage is MungeStage.STAGE
+    assert "jobs are on it" in lab.controller.current.failure
     # Slurm gives its job to another node: nothing is lost any more.
     down = replace(lab.seen.nodes["h100-2"], states=frozenset({"DOWN", "NOT_RESPONDING"}))
     lab.seen = slurm(lab.seen.nodes["h100-1"], down)
     done = await lab.until(MungeStage.DONE)
-    states = {row.machine: row.state for row in (await lab.desk.rotation()).nodes}
+    states = {row.machine: row.state for row in (await lab.service.rotation()).nodes}
     assert states == {agents[0].name: "confirmed", agents[1].name: "offline"}
     # It comes back, with the old key: it gets the new one before anything else.
     queue = lab.agents.of(agents[1].name)
@@ -397,12 +396,12 @@ async def test_one_that_is_slow_to_tell_is_not_changed_twice(lab: Lab) -> None:
 @in_loop_time
 async def test_who_asks_in_the_middle_of_the_change_waits_for_its_end(lab: Lab) -> None:
     await with_nodes(lab, 1)
-    assert await lab.rotator.switched(0.0)
+    assert await lab.controller.switched(0.0)
     await lab.ask()
     await lab.until(MungeStage.SWITCH)
-    assert not await lab.rotator.switched(0.01)
-    assert await lab.rotator.switched(5.0)
-    assert lab.head.key == lab.rotator.current.new
+    assert not await lab.controller.switched(0.01)
+    assert await lab.controller.switched(5.0)
+    assert lab.head.key == lab.controller.current.new
     await lab.until(MungeStage.DONE)
 
 
@@ -441,7 +440,7 @@ async def test_without_munge_nothing_is_rotated(lab: Lab) -> None:
         with pytest.raises(Refused, match="auth/slurm, not munge") as refused:
             await lab.ask(dry_run=dry_run)
         assert "slurm.jwks" in refused.value.cure
-    assert (await lab.desk.rotation()).id == ""
+    assert (await lab.service.rotation()).id == ""
 
 
 def test_keys_are_in_no_repr(tmp_path: Path) -> None:
