@@ -1,4 +1,4 @@
-"""Makes the man pages: meshctl(1) from its --help texts, meshd.toml(5) from docs/configuration.md, and meshd(8).
+"""Makes the man pages meshctl(1) from the --help texts, meshd(8), and meshd.toml(5) from docs/configuration.md.
 
     python deploy/man/pages.py DIRECTORY
 
