@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -48,6 +48,52 @@ class FailureCause(StrEnum):
     """Its cloud ended it, or does not list it any more, and gives no reason that meshd knows."""
     UNKNOWN = "unknown"
     """None of these, or it failed before causes were kept."""
+
+
+class UnfitReason(StrEnum):
+    """Why a node is not fit, worst first: of several causes the first one is named."""
+
+    BY_PERSON = "drained_by_person"
+    """Somebody drained it or set it DOWN. It is theirs: meshd neither lifts that nor replaces the node."""
+    MAINTENANCE = "maintenance"
+    """A reservation for maintenance, or a reboot that somebody asked Slurm or the machine for."""
+    SILENT = "silent"
+    """Its agent's heartbeat is late."""
+    SLURMD_DEAD = "slurmd_dead"
+    """Its agent finds no slurmd."""
+    MUNGE_DEAD = "munge_dead"
+    """Its munged does not answer its agent."""
+    GPU_FAULT = "gpu_fault"
+    """nvidia-smi cannot be read, or lacks GPUs."""
+    INVALID = "invalid"
+    """slurmd registered with less hardware than its line says (INVALID_REG)."""
+    DOWN = "down"
+    """Slurm holds it DOWN."""
+    NOT_RESPONDING = "not_responding"
+    """slurmd does not answer slurmctld."""
+    UNREGISTERED = "unregistered"
+    """slurmd has not registered: Slurm knows nothing of it."""
+    ABSENT = "absent"
+    """Slurm does not have the slot, or has it at another address."""
+    POWERED_DOWN = "powered_down"
+    """Slurm's power saving has it off, or is at it."""
+    DRAINED = "drained"
+    """Slurm itself drained it: a job's processes could not be killed, a prolog failed."""
+    BY_MESHD = "drained_by_meshd"
+    """meshd drained it, for a fault that is over: the drain is about to be lifted."""
+
+
+class Removal(StrEnum):
+    """Why a machine is to be given back although it did not fail."""
+
+    SCALE_DOWN = "scale_down"
+    """The pool's target fell, or the machine was idle for too long. It stays if it is wanted again in time."""
+    GANG_MOVED = "gang_moved"
+    """All machines of its target go to another place."""
+    BY_USER = "by_user"
+    """Somebody removed it. Its jobs are waited for."""
+    FORCED = "forced"
+    """Somebody removed it at once. Its jobs are not waited for."""
 
 
 class Phase(StrEnum):
@@ -101,18 +147,6 @@ COUNTS_AS_SUPPLY = frozenset(
 )
 """In these phases the machine's GPUs count towards the pool's target."""
 
-DEVICE_GONE = "device_gone"
-"""The mark of a machine whose tailnet device was deleted while it runs."""
-
-UNREADABLE = "unreadable"
-"""The mark of a machine whose record in the journal could be read only in part."""
-
-REACHED = "reached"
-"""The mark of a machine that has come to the head's node API with its join token: the way there is open."""
-
-REBOOTING = "rebooting"
-"""The mark of a machine whose agent said, as it was stopped, that the machine reboots."""
-
 COSTS_MONEY = frozenset(Phase) - {Phase.REQUESTED, Phase.GONE}
 
 
@@ -134,8 +168,7 @@ class Machine:
         munge_ok: both ways proved with the head's key.
         line_published: nodes.conf with this machine's joined line is in force in Slurm.
         slurmd_started: the agent was told to start slurmd and said it did.
-        removal: "" | "surplus" (the target went down; it may be kept after all) | "moved" (its gang is elsewhere) |
-            "wanted" (somebody removed it) | "forced" (somebody did, without waiting for jobs).
+        removal: why it is to be given back; None while it is to stay.
         left_slurm: slurmd is stopped, or the machine is dead, and Slurm holds the node DOWN.
         heartbeat_at: the last word from the node agent.
         problem: what keeps it from getting on just now, in its agent's or the head's words; "" when nothing does.
@@ -145,7 +178,26 @@ class Machine:
         own_key: it was born with a key of its own for one use, and keeps none but a spare.
         spare_key: sha256 of the spare auth key that it last told to hold; "" for none.
         metadata_open: why its users can reach the cloud's metadata service, in its agent's words; "" when they cannot.
-        usd_per_hour: of the whole machine.
+        unfit_reason: why it cannot do its work; None while it can, or nothing is known.
+        unfit_since: since when, without a break.
+
+    Times of what meshd did last for the machine; None: never.
+        create_repeated_at: the create call went out again, with the same name.
+        create_unclear_at: a create call ended without a clear answer.
+        slurmd_start_ordered_at: its agent was told to start slurmd.
+        slurmd_restarted_at: its agent was told to restart slurmd.
+        drained_at: its node was drained.
+        agent_asked_at: its agent was asked for a sign of life.
+        cloud_asked_at: its cloud was asked about it by name.
+        terminate_called_at: its cloud was asked to end it.
+        key_expiry_asked_at: the tailnet's API was asked to disable the expiry of its node key.
+
+    Times of what was seen of it; None: never, or it is over.
+        head_reached_at: it came to the head's node API with its join token, so the way there is open.
+        cloud_confirmed_at: its cloud, asked by name, said that it exists.
+        device_gone_since: its tailnet device was deleted while the machine runs.
+        rebooting_since: its agent was stopped, and said that the machine reboots.
+        unreadable_since: a part of its record in the journal could not be read.
     """
 
     name: MachineName
@@ -170,7 +222,7 @@ class Machine:
     munge_ok: bool = False
     line_published: bool = False
     slurmd_started: bool = False
-    removal: str = ""
+    removal: Removal | None = None
     left_slurm: bool = False
     heartbeat_at: datetime | None = None
     path: str = ""
@@ -187,23 +239,43 @@ class Machine:
     metadata_open: str = ""
     refusal: str = ""
     vendor_words: str = ""
-    marks: dict[str, datetime] = field(default_factory=dict)
+    unfit_reason: UnfitReason | None = None
+    unfit_since: datetime | None = None
+    create_repeated_at: datetime | None = None
+    create_unclear_at: datetime | None = None
+    slurmd_start_ordered_at: datetime | None = None
+    slurmd_restarted_at: datetime | None = None
+    drained_at: datetime | None = None
+    agent_asked_at: datetime | None = None
+    cloud_asked_at: datetime | None = None
+    terminate_called_at: datetime | None = None
+    key_expiry_asked_at: datetime | None = None
+    head_reached_at: datetime | None = None
+    cloud_confirmed_at: datetime | None = None
+    device_gone_since: datetime | None = None
+    rebooting_since: datetime | None = None
+    unreadable_since: datetime | None = None
 
     @property
     def may_run_jobs(self) -> bool:
         """Its slurmd was, or may have been, started: an adopted machine (no create call is known) has a past."""
-        return self.slurmd_started or "start_slurmd" in self.marks or self.launch_attempts == 0
+        return self.slurmd_started or self.slurmd_start_ordered_at is not None or self.launch_attempts == 0
+
+    @property
+    def removed_by_user(self) -> bool:
+        """Somebody removed it: that cannot be taken back."""
+        return self.removal in {Removal.BY_USER, Removal.FORCED}
 
     @property
     def held(self) -> bool:
         """Left alone, since what is known of it may be wrong, until somebody removes it or its end has begun."""
-        over = self.removal in {"wanted", "forced"} or self.phase in {Phase.TERMINATING, Phase.LOST, Phase.GONE}
-        return UNREADABLE in self.marks and not over
+        over = self.removed_by_user or self.phase in {Phase.TERMINATING, Phase.LOST, Phase.GONE}
+        return self.unreadable_since is not None and not over
 
     @property
     def rebooting(self) -> bool:
         """Its agent said that it reboots, and has not spoken since."""
-        return REBOOTING in self.marks
+        return self.rebooting_since is not None
 
     @property
     def usd_per_hour(self) -> float:
@@ -223,16 +295,20 @@ class Machine:
         """
         if to not in MOVES[self.phase]:
             raise IllegalMove(f"{self.name}: {self.phase} cannot become {to} ({reason})")
-        return replace(self, phase=to, phase_since=now, reason=reason, marks={**self.marks, to.value: now})
+        return replace(self, phase=to, phase_since=now, reason=reason)
+
+
+_NOT_IN_FUTURE = (
+    "phase_since", "created_at", "launch_called_at", "heartbeat_at", "launched_at", "ready_at", "unfit_since",
+    "create_repeated_at", "create_unclear_at", "slurmd_start_ordered_at", "slurmd_restarted_at", "drained_at",
+    "agent_asked_at", "cloud_asked_at", "terminate_called_at", "key_expiry_asked_at", "head_reached_at",
+    "cloud_confirmed_at", "device_gone_since", "rebooting_since", "unreadable_since",
+)  # fmt: skip
 
 
 def without_future(machine: Machine, now: datetime) -> Machine:
-    """The record with no time later than now: they were written before the clock was set back."""
+    """The record with no time later than now: such times were written before the clock was set back."""
     changes: dict[str, Any] = {
-        name: now
-        for name in ("phase_since", "created_at", "launch_called_at", "heartbeat_at", "launched_at", "ready_at")
-        if (at := getattr(machine, name)) is not None and at > now
+        name: now for name in _NOT_IN_FUTURE if (at := getattr(machine, name)) is not None and at > now
     }
-    if any(at > now for at in machine.marks.values()):
-        changes["marks"] = {mark: min(at, now) for mark, at in machine.marks.items()}
     return replace(machine, **changes) if changes else machine

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from meshd.codes import WarningCode
 from meshd.model.ids import MachineName
-from meshd.model.machine import FailureCause, Phase
+from meshd.model.machine import FailureCause, Phase, Removal, UnfitReason
 from meshd.provider_api import Instance, Offer
 
 
@@ -107,11 +107,11 @@ class RecordFitness(Step):
     """Journal why the node is not fit, or that it is again.
 
     Attributes:
-        why: as in `meshd.plan.fitness.Why`; "" when it is fit.
+        unfit_reason: None when it is fit.
         since: since when.
     """
 
-    why: str
+    unfit_reason: UnfitReason | None
     since: datetime
 
 
@@ -155,10 +155,10 @@ class Remove(Step):
     """The machine is not wanted any more: it will be drained, waited for and given back.
 
     Attributes:
-        removal: as in the machine's record: "surplus", or "moved".
+        removal: as in the machine's record.
     """
 
-    removal: str = "surplus"
+    removal: Removal = Removal.SCALE_DOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Each phase has a deadline. It counts only the time in which progress could have 
 from __future__ import annotations
 
 from meshd.model.desired import CooldownCause
-from meshd.model.machine import REACHED, FailureCause, Machine, Phase
+from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.plan import Launch, MarkReady, Move, RecordPeer, RecordPublished, StartSlurmd, Step
 from meshd.plan.devices import NO_IPV4, NO_IPV4_CURE
 from meshd.plan.fitness import unfit
@@ -79,7 +79,7 @@ def joining(machine: Machine, given: PlanInput) -> Step | None:
         if machine.problem:
             return fail(machine, f"not joined within {given.policy.join_timeout_s:g} s: {machine.problem}",
                         FailureCause.ADMISSION)  # fmt: skip
-        if REACHED in machine.marks:
+        if machine.head_reached_at is not None:
             text = f"{within}, though it reaches the head: see `journalctl -u meshd-node` there, and its console"
             return fail(machine, text, FailureCause.AGENT)
         return fail(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from meshd.model.desired import Cooldown, Policy, Pool, Target
-from meshd.model.machine import COUNTS_AS_SUPPLY, DEVICE_GONE, Machine, Phase
+from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import SlurmView
 from meshd.plan.fitness import Unfit
 from meshd.plan.gang import is_gang
@@ -142,7 +142,7 @@ def _testing(m: Machine, context: Context) -> str:
 
 
 def _ready(m: Machine, context: Context) -> str:
-    gone = m.marks.get(DEVICE_GONE)
+    gone = m.device_gone_since
     if gone is not None:
         how = "it holds no auth key to come back with" if m.own_key and not m.spare_key else "its agent logs in anew"
         return (

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, UnfitReason
 from meshd.model.observed import SlurmNode
 from meshd.plan.plan_input import ClusterView
 
@@ -37,62 +36,43 @@ _SLURMS_WORDS = (
 They decide only where root or SlurmUser gave them: both are a person's accounts too."""
 
 
-class Why(StrEnum):
-    """Why a node is not fit, worst first: of several causes the first one is named."""
-
-    BY_PERSON = "drained_by_person"
-    """Somebody drained it or set it DOWN. It is theirs: meshd neither lifts that nor replaces the node."""
-    MAINTENANCE = "maintenance"
-    """A reservation for maintenance, or a reboot that somebody asked Slurm or the machine for."""
-    SILENT = "silent"
-    """Its agent's heartbeat is late."""
-    SLURMD_DEAD = "slurmd_dead"
-    """Its agent finds no slurmd."""
-    MUNGE_DEAD = "munge_dead"
-    """Its munged does not answer its agent."""
-    GPU_FAULT = "gpu_fault"
-    """nvidia-smi cannot be read, or lacks GPUs."""
-    INVALID = "invalid"
-    """slurmd registered with less hardware than its line says (INVALID_REG)."""
-    DOWN = "down"
-    """Slurm holds it DOWN."""
-    NOT_RESPONDING = "not_responding"
-    """slurmd does not answer slurmctld."""
-    UNREGISTERED = "unregistered"
-    """slurmd has not registered: Slurm knows nothing of it."""
-    ABSENT = "absent"
-    """Slurm does not have the slot, or has it at another address."""
-    POWERED_DOWN = "powered_down"
-    """Slurm's power saving has it off, or is at it."""
-    DRAINED = "drained"
-    """Slurm itself drained it: a job's processes could not be killed, a prolog failed."""
-    BY_MESHD = "drained_by_meshd"
-    """meshd drained it, for a fault that is over: the drain is about to be lifted."""
-
-
-DELIBERATE = frozenset({Why.BY_PERSON, Why.MAINTENANCE, Why.POWERED_DOWN})
+DELIBERATE = frozenset({UnfitReason.BY_PERSON, UnfitReason.MAINTENANCE, UnfitReason.POWERED_DOWN})
 """Somebody's decision: nothing is repaired or replaced, and nobody is warned."""
 
 REPLACEABLE = frozenset(
     {
-        Why.SLURMD_DEAD, Why.MUNGE_DEAD, Why.GPU_FAULT, Why.INVALID, Why.DOWN, Why.NOT_RESPONDING, Why.UNREGISTERED,
-        Why.DRAINED,
+        UnfitReason.SLURMD_DEAD, UnfitReason.MUNGE_DEAD, UnfitReason.GPU_FAULT, UnfitReason.INVALID, UnfitReason.DOWN,
+        UnfitReason.NOT_RESPONDING, UnfitReason.UNREGISTERED,
+        UnfitReason.DRAINED,
     }
 )  # fmt: skip
 """Another machine may do better. Not SILENT: Slurm may be content with it, and where it is not, it is given up as dead.
 Not ABSENT: that is a fault of Slurm's files."""
 
-RESTART_HELPS = frozenset({Why.SLURMD_DEAD, Why.INVALID, Why.DOWN, Why.NOT_RESPONDING, Why.UNREGISTERED})
+RESTART_HELPS = frozenset(
+    {
+        UnfitReason.SLURMD_DEAD,
+        UnfitReason.INVALID,
+        UnfitReason.DOWN,
+        UnfitReason.NOT_RESPONDING,
+        UnfitReason.UNREGISTERED,
+    }
+)
 """A restart of slurmd registers the node anew; running steps live on."""
 
-_OUT_OF_REACH = frozenset({Why.SILENT, Why.SLURMD_DEAD, Why.DOWN, Why.NOT_RESPONDING, Why.UNREGISTERED})
+_OUT_OF_REACH = frozenset(
+    {
+        UnfitReason.SILENT,
+        UnfitReason.SLURMD_DEAD,
+        UnfitReason.DOWN,
+        UnfitReason.NOT_RESPONDING,
+        UnfitReason.UNREGISTERED,
+    }
+)
 """Stages of one and the same trouble: the time goes on when one follows another."""
 
 _WELL = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "RESERVED", "PLANNED", "CLOUD", "DYNAMIC_NORM"})
 """A node in none but these states takes jobs, or is at work."""
-
-MARK = "unfit:"
-"""The journal's mark of a node that is not fit: `unfit:drained`, with the time since when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +84,7 @@ class Unfit:
         since: since when, without a break.
     """
 
-    why: Why
+    why: UnfitReason
     words: str
     since: datetime
 
@@ -125,12 +105,10 @@ def unfit(machine: Machine, view: ClusterView) -> Unfit | None:
     if machine.phase is not Phase.READY:
         return None
     in_slurm = _in_slurm(machine, view)
-    if in_slurm is not None and in_slurm[0] in {Why.BY_PERSON, Why.MAINTENANCE}:
+    if in_slurm is not None and in_slurm[0] in {UnfitReason.BY_PERSON, UnfitReason.MAINTENANCE}:
         return _since_mark(machine, view, *in_slurm)
     if machine.rebooting:
-        return _since_mark(machine, view, Why.MAINTENANCE, "it reboots, as its agent said when it was stopped")
-    if machine.rebooting:
-        return _since_mark(machine, view, Why.MAINTENANCE, "it reboots, as its agent said")
+        return _since_mark(machine, view, UnfitReason.MAINTENANCE, "it reboots, as its agent said when it was stopped")
     late = silent(machine, view)
     if late is not None:
         return late
@@ -143,17 +121,6 @@ def unfit(machine: Machine, view: ClusterView) -> Unfit | None:
 def is_ready(machine: Machine, view: ClusterView) -> bool:
     """READY, staying, and able to take jobs as far as is known."""
     return machine.phase is Phase.READY and not machine.removal and unfit(machine, view) is None
-
-
-def marked(machine: Machine) -> Why | None:
-    """Why the journal holds the node to be unfit; None when it does not."""
-    return next((Why(mark.removeprefix(MARK)) for mark in machine.marks if mark.startswith(MARK)), None)
-
-
-def marks_with(machine: Machine, found: Unfit | None) -> dict[str, datetime]:
-    """The machine's marks with this verdict in them."""
-    marks = {mark: at for mark, at in machine.marks.items() if not mark.startswith(MARK)}
-    return {**marks, MARK + found.why: found.since} if found else marks
 
 
 def by_person(node: SlurmNode, slurm_user: str) -> bool:
@@ -170,11 +137,13 @@ def by_person(node: SlurmNode, slurm_user: str) -> bool:
     return not node.reason.startswith(_SLURMS_WORDS)
 
 
-def _since_mark(machine: Machine, view: ClusterView, why: Why, words: str, since: datetime | None = None) -> Unfit:
+def _since_mark(
+    machine: Machine, view: ClusterView, why: UnfitReason, words: str, since: datetime | None = None
+) -> Unfit:
     """The verdict, since when the journal has known it; else since `since`, or now."""
-    noted = marked(machine)
+    noted = machine.unfit_reason
     same = noted is why or (noted in _OUT_OF_REACH and why in _OUT_OF_REACH)
-    return Unfit(why, words, machine.marks[MARK + noted] if same and noted else since or view.now)
+    return Unfit(why, words, (machine.unfit_since if same else since) or since or view.now)
 
 
 def silent(machine: Machine, view: ClusterView) -> Unfit | None:
@@ -191,7 +160,7 @@ def silent(machine: Machine, view: ClusterView) -> Unfit | None:
         words += f", tailnet offline since {peer.last_seen:%H:%M:%S} UTC"
         if machine.heartbeat_at <= peer.last_seen + CLOCKS_DIFFER:
             late_s = min(late_s, OFFLINE_SILENCE_S)
-    return Unfit(Why.SILENT, words, heard) if silent_s >= late_s else None
+    return Unfit(UnfitReason.SILENT, words, heard) if silent_s >= late_s else None
 
 
 def _told(machine: Machine, view: ClusterView) -> Unfit | None:
@@ -200,9 +169,9 @@ def _told(machine: Machine, view: ClusterView) -> Unfit | None:
     if report is None:
         return None
     for why, since, words in (
-        (Why.SLURMD_DEAD, report.slurmd_dead_since, "its agent finds no slurmd"),
-        (Why.MUNGE_DEAD, report.munge_dead_since, "its munged does not answer its agent"),
-        (Why.GPU_FAULT, report.gpu_fault_since, f"GPU fault: {report.gpu_fault}"),
+        (UnfitReason.SLURMD_DEAD, report.slurmd_dead_since, "its agent finds no slurmd"),
+        (UnfitReason.MUNGE_DEAD, report.munge_dead_since, "its munged does not answer its agent"),
+        (UnfitReason.GPU_FAULT, report.gpu_fault_since, f"GPU fault: {report.gpu_fault}"),
     ):
         if since is not None and _lasts(since, view):
             return _since_mark(machine, view, why, words, since)
@@ -213,7 +182,7 @@ def _lasts(since: datetime, view: ClusterView) -> bool:
     return (view.now - since).total_seconds() >= view.policy.unfit_grace_s
 
 
-def _in_slurm(machine: Machine, view: ClusterView) -> tuple[Why, str] | None:
+def _in_slurm(machine: Machine, view: ClusterView) -> tuple[UnfitReason, str] | None:
     """What keeps jobs off it in Slurm. A word that is older than the phase tells of before."""
     if view.slurm is None or view.slurm_at is None or view.slurm_at <= machine.phase_since:
         return None
@@ -221,50 +190,54 @@ def _in_slurm(machine: Machine, view: ClusterView) -> tuple[Why, str] | None:
     if node is None:
         other = view.slurm.nodes.get(machine.slot)
         where = f"has {machine.slot} at {other.node_addr}" if other else f"does not have {machine.slot}"
-        return Why.ABSENT, f"Slurm {where}, and the machine is at {machine.tailnet_ip}"
+        return UnfitReason.ABSENT, f"Slurm {where}, and the machine is at {machine.tailnet_ip}"
     why = _state_why(node, view.slurm.slurm_user)
     if why in _OUT_OF_REACH and view.tailnet is None:
         return None  # a head that is off the tailnet reaches nobody, and neither does its slurmctld
     return (why, held(node)) if why else None
 
 
-def _closed(machine: Machine, view: ClusterView) -> tuple[Why, str] | None:
+def _closed(machine: Machine, view: ClusterView) -> tuple[UnfitReason, str] | None:
     """What keeps jobs off a node that is being tested, for good."""
     node = view.node(machine)
     if node is None or view.slurm is None or view.slurm_at is None or view.slurm_at <= machine.phase_since:
         return None
     why = _state_why(node, view.slurm.slurm_user)
-    if why is Why.DRAINED and before(node, machine):
+    if why is UnfitReason.DRAINED and before(node, machine):
         return None
-    return (why, held(node)) if why in {Why.BY_PERSON, Why.MAINTENANCE, Why.INVALID, Why.DRAINED} else None
+    return (
+        (why, held(node))
+        if why in {UnfitReason.BY_PERSON, UnfitReason.MAINTENANCE, UnfitReason.INVALID, UnfitReason.DRAINED}
+        else None
+    )
 
 
 def before(node: SlurmNode, machine: Machine) -> bool:
     """The slot was closed before this machine's slurmd was started: that tells of the machine that was there before."""
-    started = machine.marks.get("start_slurmd", machine.created_at)
+    started = machine.slurmd_start_ordered_at or machine.created_at
     return node.reason_at is not None and node.reason_at < started
 
 
-def _state_why(node: SlurmNode, slurm_user: str) -> Why | None:
+def _state_why(node: SlurmNode, slurm_user: str) -> UnfitReason | None:
     states = node.states
     if states <= _WELL:
         return None  # nearly all, at each look
     if states & {"DRAIN", "DOWN", "FAIL", "FAILING"} and by_person(node, slurm_user):
-        return Why.BY_PERSON
+        return UnfitReason.BY_PERSON
     if states & {"MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"}:
-        return Why.MAINTENANCE
+        return UnfitReason.MAINTENANCE
     if states & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}:
-        return Why.POWERED_DOWN
+        return UnfitReason.POWERED_DOWN
     if "INVALID_REG" in states:
-        return Why.INVALID
+        return UnfitReason.INVALID
     if states & {"DOWN", "ERROR"}:
-        return Why.DOWN
+        return UnfitReason.DOWN
     if states & {"NOT_RESPONDING", "NO_RESPOND"}:
-        return Why.NOT_RESPONDING
+        return UnfitReason.NOT_RESPONDING
     if states & {"UNKNOWN", "FUTURE", "POWERING_UP"}:
-        return Why.UNREGISTERED
+        return UnfitReason.UNREGISTERED
     if states & {"DRAIN", "FAIL", "FAILING"}:
-        return Why.BY_MESHD if node.reason.startswith(OURS) else Why.DRAINED
+        return UnfitReason.BY_MESHD if node.reason.startswith(OURS) else UnfitReason.DRAINED
     return None
 
 
@@ -278,9 +251,9 @@ def held(node: SlurmNode) -> str:
     return text
 
 
-def count(machines: Iterable[Machine], view: ClusterView) -> dict[tuple[str, Why], int]:
+def count(machines: Iterable[Machine], view: ClusterView) -> dict[tuple[str, UnfitReason], int]:
     """How many nodes are unfit, by pool and reason."""
-    found: dict[tuple[str, Why], int] = {}
+    found: dict[tuple[str, UnfitReason], int] = {}
     for machine in machines:
         verdict = unfit(machine, view)
         if verdict is not None and machine.phase is Phase.READY and not machine.removal:

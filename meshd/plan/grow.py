@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from meshd.codes import WarningCode
 from meshd.model.desired import TRIED_ALONE, Cooldown, Desired, Pool, Target
 from meshd.model.ids import slot_name
-from meshd.model.machine import HOLDS_SLOT, Machine, Phase
+from meshd.model.machine import HOLDS_SLOT, Machine, Phase, Removal
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
 from meshd.model.words import counted
@@ -279,7 +279,7 @@ class Growth:
             f"{place(group_of(cover.offers[0]))} can give all"
         )
         for machine in self._have:
-            yield Remove(machine.name, reason, "moved")
+            yield Remove(machine.name, reason, Removal.GANG_MOVED)
 
     # -- what to say when it cannot be had ------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from meshd.model.machine import IN_SLURM, FailureCause, Machine, Phase
+from meshd.model.machine import IN_SLURM, FailureCause, Machine, Phase, Removal
 from meshd.model.plan import Adopt, AskCloud, Drain, Leave, Move, RemoveDevice, Step, Terminate
 from meshd.plan.failure_rules import cause_of_end, counts_in_a_row
 from meshd.plan.liveness import age_s, dead, ended_by_cloud, surely_ended
@@ -38,16 +38,16 @@ def draining(machine: Machine, given: PlanInput) -> Step | None:
     if machine.left_slurm:
         return Move(machine.name, machine.reason, Phase.TERMINATING)
     if given.slurm is None or given.slurm_at is None:
-        if machine.removal == "forced" and age_s(machine, given) > given.policy.publish_wait_max_s:
+        if machine.removal is Removal.FORCED and age_s(machine, given) > given.policy.publish_wait_max_s:
             return Move(machine.name, "removed by force while Slurm cannot be asked", Phase.TERMINATING)
         return None  # unknown is not idle
-    asked = machine.marks.get("drained")
+    asked = machine.drained_at
     if asked is not None and given.slurm_at <= asked:
         return None  # what was seen is older than what was done
     if surely_ended(machine, given):
         return Leave(machine.name, "the machine is dead", machine.slot, dead=True)
     node = given.node(machine)
-    if machine.removal == "forced":
+    if machine.removal is Removal.FORCED:
         return Leave(machine.name, "removed by force", machine.slot, forced=True)
     if node is not None and not node.drained:
         # A node that is DOWN as well: it comes back by itself when its slurmd registers again.
@@ -61,7 +61,7 @@ def terminating(machine: Machine, given: PlanInput) -> Step | None:
     """Ended at the cloud, asked for again until the cloud says that it is gone."""
     at = given.listed_at.get(machine.provider)
     instance = given.instance(machine)
-    asked = machine.marks.get("terminate_called")
+    asked = machine.terminate_called_at
     if not machine.instance_id:
         return _terminating_without_id(machine, given)
     if at is not None and asked is not None and at > asked and _gone_from(instance, machine, given, at):
@@ -86,7 +86,7 @@ def _closed_again(machine: Machine, given: PlanInput) -> Step | None:
 
     slurmctld opens a node that it held DOWN when its slurmd, which a forced leave did not wait for, answers once more.
     """
-    node, asked = given.node(machine), machine.marks.get("drained")
+    node, asked = given.node(machine), machine.drained_at
     seen_since = asked is None or (given.slurm_at is not None and given.slurm_at > asked)
     if node is None or node.drained or not node.up or not seen_since:
         return None
@@ -96,7 +96,7 @@ def _closed_again(machine: Machine, given: PlanInput) -> Step | None:
 def _at_work_again(machine: Machine, given: PlanInput) -> bool:
     """Its slurmd did not stop, somebody opened its node anew after it had left, and now a job runs on it."""
     node = given.node(machine)
-    return machine.removal != "forced" and node is not None and node.up and bool(given.jobs.get(machine.slot))
+    return machine.removal is not Removal.FORCED and node is not None and node.up and bool(given.jobs.get(machine.slot))
 
 
 def _gone_from(instance: Instance | None, machine: Machine, given: PlanInput, at: datetime) -> bool:
@@ -184,5 +184,5 @@ def _missing_early(machine: Machine, given: PlanInput) -> bool:
 
 
 def _may_ask(machine: Machine, given: PlanInput) -> bool:
-    asked = machine.marks.get("asked_cloud")
+    asked = machine.cloud_asked_at
     return bool(machine.instance_id) and (asked is None or (given.now - asked).total_seconds() >= AGAIN_AFTER_S)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshd.codes import WarningCode
-from meshd.model.machine import DEVICE_GONE, IN_SLURM, FailureCause, Machine, Phase
+from meshd.model.machine import IN_SLURM, FailureCause, Machine, Phase
 from meshd.model.plan import AskAgent, DisableKeyExpiry, Move, RecordDevice, RecordPeer, Step, Warn
 from meshd.plan import arriving, leaving, unclear_launch
 from meshd.plan.leaving import ended_step, fail
@@ -49,7 +49,7 @@ def _device(machine: Machine, given: PlanInput) -> Step | None:
     """A device that is gone while the machine runs is written down. It ends nothing: the machine logs in anew."""
     if machine.phase not in IN_SLURM or not machine.tailnet_id or given.devices is None:
         return None
-    there, noted = machine.tailnet_id in given.devices, DEVICE_GONE in machine.marks
+    there, noted = machine.tailnet_id in given.devices, machine.device_gone_since is not None
     if there and noted:
         return RecordDevice(machine.name, "its tailnet device is there again", gone=False)
     instance = given.instance(machine)
@@ -68,7 +68,7 @@ def _ready(machine: Machine, given: PlanInput) -> Step | None:
     if peer is not None and peer.path and peer.path != machine.path:
         return RecordPeer(machine.name, "its path changed", peer.tailnet_ip, peer.id, peer.path)
     if dead(machine, given):
-        why = ", since its tailnet device was deleted" if DEVICE_GONE in machine.marks else ""
+        why = ", since its tailnet device was deleted" if machine.device_gone_since is not None else ""
         return fail(
             machine,
             f"no word from it for over {patience_s(machine, given):g} s{why}, and Slurm does not reach it either",
@@ -82,7 +82,7 @@ def _lasting_key(machine: Machine, given: PlanInput) -> Step | None:
     peer = given.peer(machine)
     if peer is None or peer.key_expiry is None or peer.id != machine.tailnet_id or not given.policy.may_change_devices:
         return None
-    asked = machine.marks.get("key_expiry")
+    asked = machine.key_expiry_asked_at
     if asked is not None and (given.now - asked).total_seconds() < given.policy.key_expiry_again_s:
         return None
     return DisableKeyExpiry(machine.name, f"its node key would end on {peer.key_expiry:%Y-%m-%d}", peer.id)

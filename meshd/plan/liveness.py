@@ -21,9 +21,6 @@ ill, off for a moment, or being repaired (Lambda's `unhealthy`, RunPod's `ERROR`
 REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT", "POWERING_UP", "POWERING_DOWN", "POWER_UP"})
 """Slurm's words for a node that is away and comes back (`scontrol reboot`)."""
 
-ASKED = "agent_asked"
-"""The mark of when its agent was asked for a sign of life."""
-
 ANSWER_S = 5.0
 """An agent that is there answers a question within a round trip; so long is waited."""
 
@@ -95,7 +92,7 @@ def to_be_asked(machine: Machine, given: PlanInput) -> bool:
     instance = given.instance(machine)
     if instance is None or instance.state not in SURE or not contradiction(machine, given):
         return False
-    asked = machine.marks.get(ASKED)
+    asked = machine.agent_asked_at
     return given.peers_since is not None and (
         asked is None or (given.now - asked).total_seconds() >= ASK_AGAIN_S
     )  # fmt: skip
@@ -113,7 +110,7 @@ def _said_ended(machine: Machine, given: PlanInput) -> str:
         return f"{machine.provider} ended it: {words}"
     born = machine.launch_called_at or machine.created_at
     # The cloud's word on the machine itself, when it was asked, is as good as a listing that has it.
-    born = max(born, machine.marks.get("told_alive", born))
+    born = max(born, machine.cloud_confirmed_at or born)
     if (at - born).total_seconds() <= given.policy.listing_lag_s:
         return ""  # a fresh machine may be missing from a listing that lags
     return f"{machine.provider} does not list it any more"
@@ -139,7 +136,7 @@ def _agrees(machine: Machine, given: PlanInput) -> bool:
 
 def _unanswered(machine: Machine, given: PlanInput) -> bool:
     """Its agent was asked, and has not spoken since."""
-    asked, spoke = machine.marks.get(ASKED), last_word(machine)
+    asked, spoke = machine.agent_asked_at, last_word(machine)
     if asked is None or spoke is None or spoke > asked or given.peers_since is None:
         return False
     return (given.now - max(asked, given.peers_since)).total_seconds() >= ANSWER_S

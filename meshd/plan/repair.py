@@ -6,13 +6,10 @@ own is lifted when its cause is over. A person's drain is never touched, and nei
 
 from __future__ import annotations
 
-from meshd.model.machine import Machine
+from meshd.model.machine import Machine, UnfitReason
 from meshd.model.plan import Drain, RecordFitness, RestartSlurmd, Step, Undrain
-from meshd.plan.fitness import MARK, RESTART_HELPS, Unfit, Why, marked, marks_with, unfit
+from meshd.plan.fitness import RESTART_HELPS, Unfit, unfit
 from meshd.plan.plan_input import PlanInput
-
-RESTARTED = "slurmd_restarted"
-"""The mark of a node whose slurmd meshd has started again."""
 
 
 def repair(machine: Machine, given: PlanInput) -> Step | None:
@@ -22,17 +19,17 @@ def repair(machine: Machine, given: PlanInput) -> Step | None:
     if noted is not None or found is None or found.deliberate:
         return noted
     node = given.node(machine)
-    if found.why is Why.GPU_FAULT and node is not None and not node.drained and node.up:
+    if found.why is UnfitReason.GPU_FAULT and node is not None and not node.drained and node.up:
         return Drain(machine.name, found.words, machine.slot)
     lasts = (given.now - found.since).total_seconds() >= given.policy.unfit_grace_s
     if not lasts or machine.heartbeat_at is None:
         return None
-    if found.why is Why.BY_MESHD and _well(machine, given):
+    if found.why is UnfitReason.BY_MESHD and _well(machine, given):
         return Undrain(machine.name, "what it was drained for is over", machine.slot)
-    restarted = machine.marks.get(RESTARTED)
+    restarted = machine.slurmd_restarted_at
     tried = restarted is not None and restarted >= found.since
     # Where slurmd is alive a job might be hurt by its restart; a dead one hurts nobody.
-    harmless = found.why is Why.SLURMD_DEAD or given.idle(machine)
+    harmless = found.why is UnfitReason.SLURMD_DEAD or given.idle(machine)
     if found.why in RESTART_HELPS and harmless and not tried:
         return RestartSlurmd(machine.name, found.words)
     return None
@@ -40,14 +37,11 @@ def repair(machine: Machine, given: PlanInput) -> Step | None:
 
 def note(machine: Machine, given: PlanInput, found: Unfit | None) -> RecordFitness | None:
     """The verdict for the journal, when it is another one than the journal has."""
-    noted = marked(machine)
-    if found is None and (noted is None or not _known(machine, given)):
-        return None
-    marks = marks_with(machine, found)
-    if {mark for mark in marks if mark.startswith(MARK)} == {mark for mark in machine.marks if mark.startswith(MARK)}:
+    reason = found.why if found else None
+    if reason is machine.unfit_reason or (found is None and not _known(machine, given)):
         return None
     text = f"unfit: {found.words}" if found else "is fit again"
-    return RecordFitness(machine.name, text, found.why.value if found else "", found.since if found else given.now)
+    return RecordFitness(machine.name, text, reason, found.since if found else given.now)
 
 
 def _known(machine: Machine, given: PlanInput) -> bool:

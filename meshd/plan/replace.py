@@ -13,9 +13,8 @@ from datetime import datetime, timedelta
 from meshd.model.desired import Cooldown, Desired, Pool
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.plan import Replace
-from meshd.plan.fitness import REPLACEABLE, Unfit, is_ready, marked, unfit
+from meshd.plan.fitness import REPLACEABLE, Unfit, is_ready, unfit
 from meshd.plan.plan_input import ClusterView, PlanInput
-from meshd.plan.repair import RESTARTED
 from meshd.plan.scale import supply_gpus
 from meshd.runtime.backoff import backoff_s
 
@@ -41,7 +40,7 @@ def replacement(desired: Desired, pool: Pool, machines: Sequence[Machine], given
     due = [
         (found.since, machine.name, machine, found)
         for machine in machines
-        if marked(machine) is not None  # what is due was written down long ago
+        if machine.unfit_reason is not None  # what is due was written down long ago
         and (found := unfit(machine, given.view)) is not None
         and _is_due(machine, found, given)
     ]
@@ -100,7 +99,7 @@ def _is_due(machine: Machine, found: Unfit, given: PlanInput) -> bool:
     due = due_at(machine, found, given.view)
     report = given.view.report(machine)
     at_work = not given.idle(machine) or (report is not None and report.jobs > 0)
-    restarted = machine.marks.get(RESTARTED)
+    restarted = machine.slurmd_restarted_at
     if restarted is not None and (given.now - restarted).total_seconds() < given.policy.unfit_grace_s:
         return False  # what came of it is not seen yet
     return machine.phase is Phase.READY and not machine.removal and due is not None and due <= given.now and not at_work

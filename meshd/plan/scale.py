@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshd.model.desired import Desired, Pool, Target
-from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
+from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase, Removal
 from meshd.model.observed import Snapshot
 from meshd.model.plan import CancelRemoval, Remove, Step
 from meshd.plan.cover import units as offer_units
@@ -85,7 +85,7 @@ def removals_to_cancel(
     missing comes only after all that fit, and only where the overshoot allows it.
     """
     able = sorted(
-        (m for m in machines if m.removal == "surplus" and not m.failure and _can_stay(m)),
+        (m for m in machines if m.removal is Removal.SCALE_DOWN and not m.failure and _can_stay(m)),
         key=lambda m: (not given.jobs.get(m.slot), m.created_at, m.name),
     )
     chosen = _Kept(pool, target, missing, supply(machines))

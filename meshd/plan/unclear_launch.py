@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from meshd.model.desired import CooldownCause, Policy
-from meshd.model.machine import REACHED, FailureCause, Machine, Phase
+from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, Launch, Move, Step
 from meshd.plan.placement import cooldown_of
 from meshd.plan.plan_input import PlanInput
@@ -23,8 +23,7 @@ REPEAT_AFTER_MAX_S = 60.0
 
 def was_unclear(machine: Machine) -> bool:
     """Whether the last create call had no clear answer."""
-    unclear, called = machine.marks.get("unclear"), machine.launch_called_at
-    return unclear is not None and called is not None and unclear >= called
+    return _unclear_at(machine) is not None
 
 
 def settled_at(machine: Machine, policy: Policy) -> datetime:
@@ -35,8 +34,14 @@ def settled_at(machine: Machine, policy: Policy) -> datetime:
     `listing_lag_s`.
     """
     called = machine.launch_called_at or machine.created_at
-    over = machine.marks["unclear"] if was_unclear(machine) else called + timedelta(seconds=policy.launch_timeout_s)
+    over = _unclear_at(machine) or called + timedelta(seconds=policy.launch_timeout_s)
     return over + timedelta(seconds=policy.launch_settle_s + policy.listing_lag_s)
+
+
+def _unclear_at(machine: Machine) -> datetime | None:
+    """When the last create call ended without a clear answer; None when it did not."""
+    unclear, called = machine.create_unclear_at, machine.launch_called_at
+    return unclear if unclear is not None and called is not None and unclear >= called else None
 
 
 def made(machine: Machine, given: PlanInput) -> Instance | None:
@@ -74,7 +79,7 @@ def _settled(machine: Machine, policy: Policy) -> Step:
     if machine.refusal:
         failure = f"nothing was rented: {machine.vendor_words}"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)
-    if REACHED in machine.marks:
+    if machine.head_reached_at is not None:
         # Its name and its join token are used up: another machine of that name could never join.
         failure = f"the create call made it, and it ended before {machine.provider} listed it"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.ENDED)
@@ -94,6 +99,6 @@ def _may_be_repeated(machine: Machine, given: PlanInput) -> bool:
     paused = pause is not None and pause.until > given.now and pause.cause is CooldownCause.PAUSE
     if paused or cooldown_of(machine.offer, given.cooldowns, given.now, machine.pool) is not None:
         return False
-    asked = max(at for at in (machine.marks.get("asked"), machine.launch_called_at, machine.created_at) if at)
+    asked = max(at for at in (machine.create_repeated_at, machine.launch_called_at, machine.created_at) if at)
     pause_s = backoff_s(machine.launch_attempts, REPEAT_AFTER_S, REPEAT_AFTER_MAX_S)
     return given.now >= asked + timedelta(seconds=pause_s)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from meshd.model.desired import Desired
-from meshd.model.machine import Machine
-from meshd.plan.fitness import RESTART_HELPS, Unfit, Why
+from meshd.model.machine import Machine, UnfitReason
+from meshd.plan.fitness import RESTART_HELPS, Unfit
 from meshd.plan.plan_input import ClusterView
-from meshd.plan.repair import RESTARTED
 from meshd.plan.replace import due_at, why_not
 
 
@@ -25,14 +24,14 @@ def next_step(machine: Machine, found: Unfit, machines: Sequence[Machine], desir
     """
     if found.deliberate:
         return "meshd leaves it alone: somebody wants it so"
-    if found.why is Why.SILENT:
+    if found.why is UnfitReason.SILENT:
         return _when_silent(machine, view)
-    if found.why is Why.BY_MESHD:
+    if found.why is UnfitReason.BY_MESHD:
         return "meshd lifts its drain once the agent reports that nothing is wrong any more"
     parts = []
-    if found.why is Why.GPU_FAULT:
+    if found.why is UnfitReason.GPU_FAULT:
         parts.append("no new jobs start on it until the fault is gone")
-    tried = machine.marks.get(RESTARTED)
+    tried = machine.slurmd_restarted_at
     if found.why in RESTART_HELPS:
         if tried is not None and tried >= found.since:
             parts.append(f"slurmd was restarted at {tried:%H:%M:%S} UTC")
@@ -48,7 +47,7 @@ def _at(when: datetime, now: datetime) -> str:
 
 
 def _after_jobs(found: Unfit) -> str:
-    return "" if found.why is Why.SLURMD_DEAD else " when no job is on it"
+    return "" if found.why is UnfitReason.SLURMD_DEAD else " when no job is on it"
 
 
 def _replacement(
@@ -79,18 +78,18 @@ def cure(machine: Machine, found: Unfit) -> str:
     look = f"`meshctl explain {slot}` shows slurmd's log"
     give_back = f"`meshctl remove {slot}` gives it back after its jobs"
     match found.why:
-        case Why.BY_PERSON:
+        case UnfitReason.BY_PERSON:
             return f"`meshctl undrain {slot}` opens it again"
-        case Why.MAINTENANCE:
+        case UnfitReason.MAINTENANCE:
             return "`scontrol show reservation` tells of maintenance; a reboot ends by itself"
-        case Why.DRAINED:
+        case UnfitReason.DRAINED:
             return f"{look}; when the cause is gone, `meshctl undrain {slot}`; {give_back}"
-        case Why.GPU_FAULT:
+        case UnfitReason.GPU_FAULT:
             return f"`nvidia-smi` and `dmesg` on the machine tell more; {give_back}"
-        case Why.POWERED_DOWN:
+        case UnfitReason.POWERED_DOWN:
             return f"`scontrol update nodename={slot} state=power_up` wakes it"
-        case Why.ABSENT:
+        case UnfitReason.ABSENT:
             return "`meshctl doctor` checks Slurm's files"
-        case Why.SILENT:
+        case UnfitReason.SILENT:
             return f"`tailscale ping {machine.tailnet_ip}` tells whether it can be reached; {give_back}"
     return f"{look}; {give_back}"

@@ -3,8 +3,41 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
+from typing import LiteralString
 
 from meshd.errors import StoreError
+
+_TIMES: Mapping[LiteralString, LiteralString] = {
+    "asked": "create_repeated_at",
+    "unclear": "create_unclear_at",
+    "start_slurmd": "slurmd_start_ordered_at",
+    "slurmd_restarted": "slurmd_restarted_at",
+    "drained": "drained_at",
+    "agent_asked": "agent_asked_at",
+    "asked_cloud": "cloud_asked_at",
+    "terminate_called": "terminate_called_at",
+    "key_expiry": "key_expiry_asked_at",
+    "reached": "head_reached_at",
+    "told_alive": "cloud_confirmed_at",
+    "device_gone": "device_gone_since",
+    "rebooting": "rebooting_since",
+    "unreadable": "unreadable_since",
+}
+"""The fields of a machine that were marks before form 10, by mark."""
+
+
+_REMOVALS: Mapping[LiteralString, LiteralString] = {"surplus": "scale_down", "moved": "gang_moved", "wanted": "by_user"}
+"""Words for a machine's removal, before form 10 and since."""
+
+
+def _set(where: LiteralString, value: LiteralString) -> LiteralString:
+    """Change the records of machines that are JSON objects and meet a condition on `record`."""
+    return (
+        f"UPDATE machines SET record = {value} WHERE CASE WHEN json_valid(record) THEN "  # noqa: S608  # our own words
+        f"json_type(record) = 'object' AND {where} ELSE 0 END"
+    )
+
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -61,6 +94,33 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE node_tokens (machine TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",
         "CREATE TABLE token_renewals (id TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",
+    ),
+    (
+        # A machine's times were in an object `marks`, under names; its removal had other words. Marks that are no
+        # object were told as an unreadable record, and the machine was held: it still is.
+        *(
+            _set(
+                f"json_type(record, '$.marks.{mark}') IS NOT NULL",
+                f"json_set(record, '$.{field}', json_extract(record, '$.marks.{mark}'))",
+            )
+            for mark, field in _TIMES.items()
+        ),
+        _set(
+            "EXISTS (SELECT 1 FROM json_each(record, '$.marks') WHERE key LIKE 'unfit:%')",
+            "json_set(record,"
+            " '$.unfit_reason', (SELECT substr(key, 7) FROM json_each(record, '$.marks') WHERE key LIKE 'unfit:%'),"
+            " '$.unfit_since', (SELECT value FROM json_each(record, '$.marks') WHERE key LIKE 'unfit:%'))",
+        ),
+        _set(
+            "json_type(record, '$.marks') <> 'object'",
+            "json_set(record, '$.unreadable_since', strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))",
+        ),
+        _set("json_type(record, '$.marks') IS NOT NULL", "json_remove(record, '$.marks')"),
+        _set("json_extract(record, '$.removal') = ''", "json_set(record, '$.removal', NULL)"),
+        *(
+            _set(f"json_extract(record, '$.removal') = '{old}'", f"json_set(record, '$.removal', '{new}')")
+            for old, new in _REMOVALS.items()
+        ),
     ),
 )
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from meshd.model.ids import MachineName, PoolName, SlotName
-from meshd.model.machine import IN_SLURM, UNREADABLE, Machine, Phase
+from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.provider_api import Offer
 
 TOLD_AGAIN: Final = frozenset(
@@ -72,7 +72,7 @@ def salvage(row: Row, now: datetime) -> tuple[Machine, tuple[str, ...]]:
     if "munge_ok" in lost:
         found["munge_ok"] = phase in IN_SLURM
     if lost - TOLD_AGAIN:
-        found["marks"] = {**found.get("marks", {}), UNREADABLE: now}
+        found["unreadable_since"] = now
     machine = Machine(**found)
     return machine, tuple(sorted(lost))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from meshd.model.machine import DEVICE_GONE, Machine, Phase
+from meshd.model.machine import Machine, Phase
 from meshd.tailnet.machine_keys import MachineKey, given_up
 
 PURPOSES: Final = ("spare-1", "spare-2")
@@ -62,7 +62,7 @@ def may_hold(machine: Machine) -> bool:
         and machine.phase in HOLDS_ONE
         and not machine.left_slurm
         and bool(machine.tailnet_id)
-        and DEVICE_GONE not in machine.marks
+        and machine.device_gone_since is None
     )
 
 

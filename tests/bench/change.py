@@ -51,7 +51,7 @@ def booting(index: int) -> Machine:
     return replace(
         fleet.ready(index), phase=Phase.BOOTING, phase_since=now, created_at=now, launch_called_at=now, launched_at=now,
         tailnet_ip="", tailnet_id="", facts=None, munge_ok=False, line_published=False, slurmd_started=False,
-        heartbeat_at=None, ready_at=None, path="", marks={},
+        heartbeat_at=None, ready_at=None, path="",
     )  # fmt: skip
 
 

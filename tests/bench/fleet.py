@@ -49,7 +49,7 @@ def ready(index: int) -> Machine:
         instance_id=f"i-{index:017x}", region="us-east-1", launch_attempts=1, launch_called_at=BORN,
         tailnet_ip=address(index), tailnet_id=f"n{index}", facts=facts(index), munge_ok=True, line_published=True,
         slurmd_started=True, heartbeat_at=datetime.now(UTC), path="direct 10.0.0.1:41641",
-        launched_at=BORN, ready_at=BORN, marks={"requested": BORN, "booting": BORN, "ready": BORN},
+        launched_at=BORN, ready_at=BORN,
     )  # fmt: skip
 
 

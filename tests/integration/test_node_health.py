@@ -14,10 +14,10 @@ from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import SlurmError
 from meshd.model.desired import Policy
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, SlurmNode
 from meshd.model.plan import Drain, Leave, Undrain
-from meshd.plan.fitness import Why, unfit
+from meshd.plan.fitness import unfit
 from meshd.plan.plan_input import ClusterView
 from meshd.runtime.clock import SystemClock
 from meshd.slurm.nodes import JoinedNode
@@ -44,7 +44,7 @@ def record(node: JoinedNode) -> Machine:
     return replace(m, slot=node.slot, phase_since=long_ago, heartbeat_at=datetime.now(UTC), launch_attempts=1)
 
 
-async def judged(cluster: Cluster, m: Machine) -> tuple[Why | None, SlurmNode]:
+async def judged(cluster: Cluster, m: Machine) -> tuple[UnfitReason | None, SlurmNode]:
     """What meshd makes of the node as Slurm shows it now."""
     view, now = await cluster.client.view(), datetime.now(UTC)
     m = replace(m, heartbeat_at=now)
@@ -53,8 +53,8 @@ async def judged(cluster: Cluster, m: Machine) -> tuple[Why | None, SlurmNode]:
     return (found.why if found else None), view.nodes[m.slot]
 
 
-async def judged_until(cluster: Cluster, m: Machine, why: Why | None) -> SlurmNode:
-    async def look() -> tuple[Why | None, SlurmNode]:
+async def judged_until(cluster: Cluster, m: Machine, why: UnfitReason | None) -> SlurmNode:
+    async def look() -> tuple[UnfitReason | None, SlurmNode]:
         return await judged(cluster, m)
 
     return (await until(look, lambda seen: seen[0] is why, f"{m.slot} is {why}", every_s=0.2))[1]
@@ -67,7 +67,7 @@ async def test_slurms_own_verdicts_and_a_persons(cluster: Cluster) -> None:
         proud = replace(good, shape=replace(good.shape, memory_mib=100 * good.shape.memory_mib))
         await cluster.publisher.apply(cluster.wanted(proud))
         cluster.start_slurmd("m1", "cpu-1")
-        refused = await judged_until(cluster, record(proud), Why.INVALID)
+        refused = await judged_until(cluster, record(proud), UnfitReason.INVALID)
         assert refused.reason.startswith("Low RealMemory")
         assert refused.reason_by in {"slurm", "root"}
         assert refused.reason_at is not None
@@ -84,13 +84,15 @@ async def test_slurms_own_verdicts_and_a_persons(cluster: Cluster) -> None:
     conf.write_text(conf.read_text() + "Prolog=/bin/false\n")
     await cluster.client.reconfigure()
 
-    async def work() -> tuple[Why | None, SlurmNode]:
+    async def work() -> tuple[UnfitReason | None, SlurmNode]:
         """Jobs come until slurmd has read its new configuration, and its prolog fails."""
         if not (await cluster.client.view()).jobs:
             cluster.sbatch("-p", "cpu", "-N1", "--wrap", "true")
         return await judged(cluster, m)
 
-    drained = (await until(work, lambda seen: seen[0] is Why.DRAINED, "its prolog has failed", START_S, every_s=0.5))[1]
+    drained = (
+        await until(work, lambda seen: seen[0] is UnfitReason.DRAINED, "its prolog has failed", START_S, every_s=0.5)
+    )[1]
     assert drained.reason.startswith(("Prolog error", "batch job complete failure"))
     cluster.head.call("scancel", "-u", "root")
     conf.write_text(conf.read_text().replace("Prolog=/bin/false\n", ""))
@@ -99,11 +101,11 @@ async def test_slurms_own_verdicts_and_a_persons(cluster: Cluster) -> None:
     await judged_until(cluster, m, None)
 
     cluster.head.call("scontrol", "update", f"nodename={m.slot}", "state=drain", "reason=bad fan")
-    mine = await judged_until(cluster, m, Why.BY_PERSON)
+    mine = await judged_until(cluster, m, UnfitReason.BY_PERSON)
     assert (mine.reason, mine.reason_by) == ("bad fan", "root")
     await cluster.client.resume(m.slot)
     await cluster.client.drain(m.slot, "drained by alice: mine")
-    await judged_until(cluster, m, Why.BY_PERSON)
+    await judged_until(cluster, m, UnfitReason.BY_PERSON)
     cluster.lab.hosts["m1"].stop("slurmd")
 
 
@@ -118,12 +120,12 @@ async def test_meshds_own_drain_alone_is_lifted(cluster: Cluster, tmp_path: Path
     journal.put(m, "phase", "given", m.phase_since)
     steps = NodeSteps(machine_store, cluster.client, Deaf(), None, TimingSettings)
     await steps.drain(Drain(m.name, "GPU fault: lost", m.slot))
-    assert (await judged_until(cluster, m, Why.BY_MESHD)).reason == "meshd: GPU fault: lost"
+    assert (await judged_until(cluster, m, UnfitReason.BY_MESHD)).reason == "meshd: GPU fault: lost"
     await steps.repairs.undrain(Undrain(m.name, "over", m.slot))
     await judged_until(cluster, m, None)
     await cluster.client.drain(m.slot, "drained by alice: mine")
     await steps.repairs.undrain(Undrain(m.name, "over", m.slot))
-    await judged_until(cluster, m, Why.BY_PERSON)
+    await judged_until(cluster, m, UnfitReason.BY_PERSON)
     journal.close()
     cluster.lab.hosts["m1"].stop("slurmd")
 
@@ -138,7 +140,7 @@ async def test_a_node_that_was_removed_by_force_is_not_opened_again(cluster: Clu
     await cluster.job_until(job, "RUNNING")
     journal = Journal(tmp_path / "j.db")
     machine_store = MachineStore(journal, SystemClock(), lambda: None)
-    m = replace(record(good), phase=Phase.DRAINING, removal="forced", reason="removed at once")
+    m = replace(record(good), phase=Phase.DRAINING, removal=Removal.FORCED, reason="removed at once")
     journal.put(m, "phase", "given", m.phase_since)
     steps = NodeSteps(machine_store, cluster.client, Deaf(), None, TimingSettings)
     await steps.leave(Leave(m.name, "removed by force", m.slot, forced=True))

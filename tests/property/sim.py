@@ -20,9 +20,9 @@ from meshd.daemon.nodes.reports import NodeReports
 from meshd.errors import JoinRefused, NoCapacity, NotFound, SlurmError, Transient, Uncertain
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.hardware import NodeFacts, NodeShape
-from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.machine import IN_SLURM, Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
-from meshd.plan.fitness import Why, unfit
+from meshd.plan.fitness import unfit
 from meshd.plan.plan_input import ClusterView
 from meshd.provider_api import (
     Instance,
@@ -473,7 +473,9 @@ class Daemon:
                 self.world.nodes[slot] = replace(node, states=node.states - {"DRAIN"}, reason="")
         machines = [m for m in self.journal.machines() if m.phase not in {Phase.TERMINATING, Phase.LOST}]
         if machines and self.world.chance(0.05):
-            self.machine_store.change(self.world.rng.choice(machines).name, "remove", "said root", removal="wanted")
+            self.machine_store.change(
+                self.world.rng.choice(machines).name, "remove", "said root", removal=Removal.BY_USER
+            )
 
     def agents_act(self) -> None:
         """What machines do by themselves: appear on the tailnet, join, prove munge, speak."""
@@ -615,7 +617,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
     return world
 
 
-def _ailing(daemon: Daemon) -> list[tuple[str, Why]]:
+def _ailing(daemon: Daemon) -> list[tuple[str, UnfitReason]]:
     """The nodes that are not fit, and that nobody holds on purpose."""
     cluster_view = ClusterView.of(daemon.snapshot(), daemon.policy, daemon.world.clock.now())
     found = [(m, unfit(m, cluster_view)) for m in daemon.journal.machines() if m.phase is Phase.READY]

@@ -160,7 +160,7 @@ def test_a_spare_is_ended_only_when_a_newer_one_is_held(scene: tuple[Machine, li
 def test_who_may_hold_a_spare(phase: Phase, own: bool, left: bool) -> None:
     one = replace(PLAIN, phase=phase, own_key=own, left_slurm=left)
     assert s.may_hold(one) is (own and not left and phase in {Phase.READY, Phase.DRAINING})
-    assert not s.may_hold(replace(one, marks={"device_gone": NOW})), "it cannot be reached"
+    assert not s.may_hold(replace(one, device_gone_since=NOW)), "it cannot be reached"
 
 
 # -- any history ------------------------------------------------------------------------------------------------------

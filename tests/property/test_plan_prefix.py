@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from hypothesis import given, settings
@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 from meshd.model import plan as p
 from meshd.model.desired import Cooldown, CooldownCause, Desired, Pool, Target
-from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
+from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase, Removal
 from meshd.model.observed import AgentReport, Fresh
-from meshd.plan.fitness import Unfit, Why, marks_with
 from meshd.plan.planner import plan
-from meshd.plan.repair import RESTARTED
 from meshd.plan.scale import supply_gpus
 from meshd.provider_api import InstanceState, Offer
 from tests.unit.worlds import FACTS, NOW, OFFER, ago, instance, machine, node, peer, slurm, snapshot, tailnet
@@ -79,7 +77,7 @@ class Ideal:
                 continue
             ours = slot in self.drained
             nodes.append(node(m, base, *(["DRAIN"] if ours else []), reason="meshd: leaves" if ours else ""))
-        ended = {m.name for m in rented if "terminate_called" in m.marks}
+        ended = {m.name for m in rented if m.terminate_called_at is not None}
         listed = [instance(m, InstanceState.GONE if m.name in ended else InstanceState.RUNNING) for m in rented]
         seen = snapshot(
             instances={"aws": Fresh(tuple(listed), self.now)},
@@ -126,20 +124,20 @@ class Ideal:
         if isinstance(step, p.Move):
             return step.to, {"failure": step.failure or m.failure}
         bought = {"instance_id": f"i-{m.name}", "launch_called_at": self.now, "launch_attempts": 1}
-        asked = {"marks": {**m.marks, "terminate_called": self.now}}
+        asked = {"terminate_called_at": self.now}
         table: dict[type[p.Step], tuple[Phase | None, dict[str, Any]]] = {
             p.Launch: (Phase.BOOTING, bought),
             p.RecordPeer: (Phase.JOINING, {}),
-            p.RecordDevice: (None, {"marks": {**m.marks, "device_gone": self.now}}),
-            p.RecordFitness: (None, {"marks": self.marks(step, m)}),
-            p.RestartSlurmd: (None, {"marks": {**m.marks, RESTARTED: self.now}}),
+            p.RecordDevice: (None, {"device_gone_since": self.now}),
+            p.RecordFitness: (None, self.verdict(step)),
+            p.RestartSlurmd: (None, {"slurmd_restarted_at": self.now}),
             p.Undrain: (None, {}),
             p.Replace: (Phase.DRAINING, {"failure": step.reason}),
             p.RecordPublished: (None, {"line_published": True}),
             p.StartSlurmd: (Phase.TESTING, {"slurmd_started": True}),
             p.MarkReady: (Phase.READY, {}),
-            p.Remove: (None, {"removal": getattr(step, "removal", "")}),
-            p.CancelRemoval: (Phase.READY if m.phase is Phase.DRAINING else None, {"removal": ""}),
+            p.Remove: (None, {"removal": getattr(step, "removal", None)}),
+            p.CancelRemoval: (Phase.READY if m.phase is Phase.DRAINING else None, {"removal": None}),
             p.Drain: (None, {}),
             p.Leave: (None, {"left_slurm": True}),
             p.Terminate: (None, asked),
@@ -147,11 +145,11 @@ class Ideal:
         return table[type(step)]
 
     @staticmethod
-    def marks(step: p.Step, m: Machine) -> dict[str, datetime]:
-        """The machine's marks with the verdict in them, where that is what the step notes."""
+    def verdict(step: p.Step) -> dict[str, Any]:
+        """What the record then says of the node's fitness."""
         if not isinstance(step, p.RecordFitness):
-            return m.marks
-        return marks_with(m, Unfit(Why(step.why), step.reason, step.since) if step.why else None)
+            return {}
+        return {"unfit_reason": step.unfit_reason, "unfit_since": step.since if step.unfit_reason else None}
 
     def agents(self) -> None:
         """Agents speak; those on the tailnet join and prove munge."""
@@ -206,7 +204,7 @@ def states(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int]:
         if phase is None:
             continue
         m = machine(phase, index=index, created_at=ago(draw(st.integers(200, 800))))
-        m = replace(m, removal=draw(st.sampled_from(["", "", "surplus", "wanted"])))
+        m = replace(m, removal=draw(st.sampled_from([None, None, Removal.SCALE_DOWN, Removal.BY_USER])))
         if phase is Phase.DRAINING and not m.removal:
             m = replace(m, failure="broken")
         if phase is Phase.CONFIGURING:

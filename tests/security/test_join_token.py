@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.model.machine import REACHED, Machine, Phase
+from meshd.model.machine import Machine, Phase
 from meshd.model.observed import TailnetPeer
 from meshd.model.plan import AdoptOrphan
 from tests.security.attacker import KEY, Head, address_of, fingerprint, head_at
@@ -47,7 +47,7 @@ async def test_the_ticket_is_closed_by_the_first_proof_and_not_before(head: Head
 
 @pytest.mark.parametrize("phase", [Phase.TESTING, Phase.READY, Phase.DRAINING])
 async def test_a_machine_in_slurm_is_closed_whatever_the_journal_says_of_its_ticket(head: Head, phase: Phase) -> None:
-    one = head.put(phase, munge_ok=False, marks={})
+    one = head.put(phase, munge_ok=False, slurmd_start_ordered_at=None)
     assert (await head.at(1).join(head.join_token(one))).code == "ticket_closed"
 
 
@@ -168,5 +168,5 @@ async def test_a_machine_whose_create_call_is_in_doubt_is_known_to_exist_once_it
     agent = head.at(1)
     answer = await agent.join(head.join_token(one))
     assert answer.status != 200
-    assert REACHED in head.get(one.name).marks
+    assert head.get(one.name).head_reached_at is not None
     assert head.get(one.name).phase is Phase.LAUNCHING, "the cloud confirms it"

@@ -13,7 +13,7 @@ import pytest
 
 from meshd.daemon.machines import problems
 from meshd.model.desired import Cooldown, Desired, Policy, Pool, Target
-from meshd.model.machine import UNREADABLE, Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.rotation import MungeStage
 from meshd.munge.rotation import begin as begin_munge
@@ -34,7 +34,7 @@ FIELDS = {
     "created_at": "yesterday",
     "phase": "flying",
     "slurmd_started": "perhaps",
-    "marks": {"booting": "x"},
+    "drained_at": "x",
     "launch_attempts": None,
     "unheard_of": None,
 }
@@ -152,7 +152,7 @@ def test_an_unreadable_machine_is_neither_ended_nor_replaced_nor_forgotten(
     shown = list(problems.journal(journal.unreadable.lately(NOW), journal.machines(), journal.targets()))
     assert [(p.severity, p.machine) for p in shown] == [("error", one.name)]
     assert f"meshctl remove {one.name}" in shown[0].cure
-    removed = replace(journal.machines()[0], removal="wanted")
+    removed = replace(journal.machines()[0], removal=Removal.BY_USER)
     steps = plan(desired, [removed], seen(one), NOW).steps
     assert [step.subject for step in steps if step.subject == one.name] == [one.name], "the cure works"
     journal.close()
@@ -167,7 +167,7 @@ def test_one_whose_end_has_begun_is_ended(tmp_path: Path) -> None:
     damaged(path, "machines", "{")
     journal = Journal(path)
     (found,) = journal.machines()
-    assert found.phase is Phase.TERMINATING and UNREADABLE in found.marks and not found.held
+    assert found.phase is Phase.TERMINATING and found.unreadable_since is not None and not found.held
     journal.close()
 
 

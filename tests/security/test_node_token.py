@@ -14,7 +14,7 @@ from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Unknown
 from meshd.api.schema import TokenRenewalRequest
 from meshd.errors import StoreError
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import TailnetPeer
 from tests.security.attacker import KEY, Answer, Caller, Head, address_of, credential, fingerprint, head_at
 
@@ -191,7 +191,7 @@ async def test_a_compromised_token_opens_nothing_at_once_and_its_machine_is_give
         for answer in (await caller.poll(token), await caller.join(token), await caller.prove(token)):
             assert (answer.status, answer.code) == (401, "unknown_token")
     assert (await caller.join(head.join_token(one))).code == "ticket_closed"
-    assert head.get(one.name).removal == "wanted"
+    assert head.get(one.name).removal is Removal.BY_USER
     assert await states(head) == ["locked_out"]
     assert (await other.poll()).status == 200
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshd.api.node_api import TROUBLE_BURST, TROUBLE_EVERY_S
-from meshd.model.machine import REACHED, Phase
+from meshd.model.machine import Phase
 from meshd.model.observed import TailnetPeer
 from tests.security.attacker import Caller, Head, address_of
 
@@ -25,8 +25,8 @@ async def test_a_report_is_the_machines_problem_and_one_event_and_nothing_else(h
         assert await told(head.at(1), head.join_token(one)) == 200
     after = head.get(one.name)
     assert after.problem == "gpu: nvidia-smi hangs"
-    assert replace(after, problem="", marks={}) == replace(before, problem="", marks={})
-    assert after.marks.keys() - before.marks.keys() == {REACHED}
+    assert before.head_reached_at is None and after.head_reached_at is not None
+    assert replace(after, problem="", head_reached_at=None) == replace(before, problem="")
     assert len(head.journal.events()) == events + 1
     joined = await head.at(1).join(head.join_token(one))
     assert joined.status == 200, "it does not use the token up"

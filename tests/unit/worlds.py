@@ -39,7 +39,7 @@ def machine(phase: Phase, *, index: int = 1, age_s: float = 10.0, **changes: Any
         tailnet_ip=f"100.64.0.{index + 1}" if phase in later | {Phase.JOINING} else "",
         facts=FACTS if phase in later else None, munge_ok=phase in started, line_published=phase in started,
         slurmd_started=phase in started, heartbeat_at=ago(5) if phase in later else None,
-        marks={"start_slurmd": ago(1000)} if phase in started else {},
+        slurmd_start_ordered_at=ago(1000) if phase in started else None,
     )  # fmt: skip
     return replace(plain, **changes)
 

@@ -8,7 +8,7 @@ from meshd.api.faults import Refused, Unknown
 from meshd.daemon.head_api.names import near_words, pool_of_slot
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.machines.node_steps import SlurmControl
-from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.machine import IN_SLURM, Machine, Phase, Removal
 
 
 class MachineService:
@@ -72,7 +72,7 @@ class MachineService:
         warnings = [f"job {', '.join(jobs)} loses the node"] if jobs and request.force else []
         if request.dry_run:
             return self._answer(machine, f"would be given back {how}", warnings)
-        removal = "forced" if request.force or machine.removal == "forced" else "wanted"
+        removal = Removal.FORCED if request.force or machine.removal is Removal.FORCED else Removal.BY_USER
         reason = f"removed by {actor.user}, {how}"
         self._state.machine_store.change(machine.name, "remove", reason, removal=removal, reason=reason)
         self._state.controller.wake()

@@ -10,10 +10,10 @@ from meshd.api.schema import ProblemView
 from meshd.daemon.head_api.views import sources
 from meshd.daemon.providers.breaker import Breaker
 from meshd.model.desired import Desired
-from meshd.model.machine import COSTS_MONEY, Machine
+from meshd.model.machine import COSTS_MONEY, Machine, UnfitReason
 from meshd.model.observed import Snapshot
 from meshd.obs.metrics import Standing
-from meshd.plan.fitness import Why, count, is_ready
+from meshd.plan.fitness import count, is_ready
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import units
 
@@ -34,7 +34,7 @@ def standing(
 ) -> Standing:
     """Everything at this moment. Pools and severities that have nothing are there with 0: alerts can rely on them."""
     cluster_view = ClusterView.of(snapshot, desired.policy, now)
-    unfit = {(pool, why.value): 0 for pool in desired.pools for why in Why}
+    unfit = {(pool, why.value): 0 for pool in desired.pools for why in UnfitReason}
     unfit.update({(pool, why.value): number for (pool, why), number in count(machines, cluster_view).items()})
     ready = Counter(dict.fromkeys(desired.pools, 0))
     usd: defaultdict[tuple[str, str], float] = defaultdict(float)

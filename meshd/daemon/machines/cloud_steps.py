@@ -118,7 +118,7 @@ class CloudSteps:
             Machine(
                 name=name, pool=PoolName(step.pool), slot=SlotName(step.subject), provider=step.offer.provider,
                 offer=step.offer, phase=Phase.REQUESTED, phase_since=now, created_at=now, reason=step.reason,
-                region=step.offer.region, marks={"requested": now},
+                region=step.offer.region,
             ),
             f"{step.reason}; {price_words(step.offer)}",
         )  # fmt: skip
@@ -199,7 +199,13 @@ class CloudSteps:
         }  # fmt: skip
         text = f"asking {machine.provider} for {machine.offer.instance_type}"
         if machine.phase is Phase.LAUNCHING:
-            return self._machine_store.mark(machine.name, "asked", f"{text} with the same name again", **news)
+            return self._machine_store.change(
+                machine.name,
+                "asked",
+                f"{text} with the same name again",
+                **news,
+                create_repeated_at=self._machine_store.now(),
+            )
         return self._machine_store.move(machine.name, Phase.LAUNCHING, text, **news)
 
     def _launched(self, machine: Machine, instance: Instance, reason: str) -> None:
@@ -250,7 +256,9 @@ class CloudSteps:
 
     def _unclear(self, machine: Machine, words: str) -> None:
         text = f"the create call's outcome is unclear: {words}"
-        self._machine_store.mark(machine.name, "unclear", text, vendor_words=words)
+        self._machine_store.change(
+            machine.name, "unclear", text, vendor_words=words, create_unclear_at=self._machine_store.now()
+        )
 
     async def ask(self, step: AskCloud) -> None:
         """See MachineLookup."""
@@ -278,10 +286,9 @@ class CloudSteps:
             log.warning("not_ended", machine=machine.name, reason=why)
             return
         await self._terminate(machine.provider, handle(machine))
-        self._machine_store.mark(
+        self._machine_store.change(
             machine.name, "terminate_called", f"{machine.provider} was asked to end it: {step.reason}",
-            terminate_calls=machine.terminate_calls + 1,
-        )  # fmt: skip
+            terminate_calls=machine.terminate_calls + 1, terminate_called_at=self._machine_store.now())  # fmt: skip
         self._list_again(machine.provider)
 
     async def adopt_orphan(self, step: AdoptOrphan) -> None:
@@ -299,7 +306,7 @@ class CloudSteps:
                 provider=instance.provider, offer=step.offer, phase=Phase.BOOTING, phase_since=now,
                 created_at=now, instance_id=instance.id, region=instance.region,
                 launched_at=instance.launched_at or now, launch_called_at=instance.launched_at or now,
-                reason=step.reason, marks={"booting": now},
+                reason=step.reason,
                 tailnet_ip=step.tailnet_ip, line_published=bool(step.tailnet_ip),
                 own_key=self._stage1.own_key(instance.provider),
             ),

@@ -18,8 +18,7 @@ from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import MeshdError
 from meshd.model import plan as p
-from meshd.model.machine import DEVICE_GONE, Phase
-from meshd.plan.liveness import ASKED
+from meshd.model.machine import Phase
 from meshd.runtime.backoff import backoff_s
 from meshd.runtime.clock import Clock
 
@@ -166,14 +165,11 @@ class Executor:
         """It is worth no line in the journal."""
         if self._nodes.ask_agent(step.subject):
             machine = self._machine_store.get(step.subject)
-            marks = {**machine.marks, ASKED: self._machine_store.now()}
-            self._machine_store.journal.note(replace(machine, marks=marks))
+            self._machine_store.journal.note(replace(machine, agent_asked_at=self._machine_store.now()))
 
     def _note_device(self, step: p.RecordDevice) -> None:
-        marks = {mark: at for mark, at in self._machine_store.get(step.subject).marks.items() if mark != DEVICE_GONE}
-        if step.gone:
-            marks[DEVICE_GONE] = self._machine_store.now()
-        self._machine_store.change(step.subject, "device", step.reason, marks=marks)
+        since = self._machine_store.now() if step.gone else None
+        self._machine_store.change(step.subject, "device", step.reason, device_gone_since=since)
 
     async def _carry_out(self, step: p.Step) -> None:
         try:

@@ -37,7 +37,9 @@ class MachineLookup:
         try:
             found = await self._known(machine.provider).get(handle(machine))
         except ProviderError as error:
-            self._machine_store.mark(machine.name, "asked_cloud", f"{step.reason}, and knows no more: {error}")
+            text = f"{step.reason}, and knows no more: {error}"
+            at = self._machine_store.now()
+            self._machine_store.change(machine.name, "asked_cloud", text, cloud_asked_at=at)
             return
         now = self._machine_store.get(step.subject)
         if now.phase is not machine.phase or now.failure or now.heartbeat_at != machine.heartbeat_at:
@@ -45,8 +47,7 @@ class MachineLookup:
         if found.state not in ENDED and found.state is not InstanceState.TERMINATING:
             text = f"{step.reason}, but says that it is {found.state.value}"
             at = self._machine_store.now()
-            marks = {**now.marks, "asked_cloud": at, "told_alive": at}
-            self._machine_store.change(now.name, "asked_cloud", text, marks=marks)
+            self._machine_store.change(now.name, "asked_cloud", text, cloud_asked_at=at, cloud_confirmed_at=at)
             return
         words = found.reason or found.vendor_state or found.state.value
         cause = cause_of_end(found.state, words, joined=now.facts is not None)

@@ -14,7 +14,7 @@ from meshd.daemon.machines.repair_steps import NodeRepairs
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import MeshdError, TailnetError
 from meshd.model.desired import TRIED_ALONE
-from meshd.model.machine import FailureCause, Machine, Phase
+from meshd.model.machine import FailureCause, Machine, Phase, Removal
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.model.plan import CancelRemoval, DisableKeyExpiry, Drain, Leave, MarkReady, RemoveDevice, StartSlurmd
 from meshd.plan.devices import NO_IPV4
@@ -105,7 +105,12 @@ class NodeSteps:
         if machine.phase is not Phase.CONFIGURING or machine.removal:
             return
         # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
-        self._machine_store.mark(step.subject, "start_slurmd", "its agent is told to start slurmd")
+        self._machine_store.change(
+            step.subject,
+            "start_slurmd",
+            "its agent is told to start slurmd",
+            slurmd_start_ordered_at=self._machine_store.now(),
+        )
         timeout_s = self._live.settings.timing.configure_timeout_s
         why = await self._agents.command(step.subject, "start_slurmd", {}, timeout_s)
         if why:
@@ -136,17 +141,17 @@ class NodeSteps:
         """Undo a drain of ours; a machine that was not drained yet only stays."""
         machine = self._machine_store.get(step.subject)
         if machine.phase is not Phase.DRAINING:
-            if machine.removal == "surplus":
-                self._machine_store.change(machine.name, "kept", step.reason, removal="", reason=step.reason)
+            if machine.removal is Removal.SCALE_DOWN:
+                self._machine_store.change(machine.name, "kept", step.reason, removal=None, reason=step.reason)
             return
         node = await self._node(machine)
-        drained_at = machine.marks.get("drained")
+        drained_at = machine.drained_at
         ours = drained_at is not None and drained_at >= machine.phase_since
         if ours and node is not None and node.drained and node.reason.startswith(MARK):
             await self._slurm.resume(machine.slot)
         machine = self._machine_store.get(step.subject)
-        if machine.removal == "surplus" and not machine.left_slurm:  # nobody has removed it meanwhile
-            self._machine_store.move(machine.name, Phase.READY, step.reason, removal="")
+        if machine.removal is Removal.SCALE_DOWN and not machine.left_slurm:  # nobody has removed it meanwhile
+            self._machine_store.move(machine.name, Phase.READY, step.reason, removal=None)
 
     def ask_agent(self, machine: str) -> bool:
         """Have a machine's agent give a sign of life; False when its silence would prove nothing."""
@@ -164,7 +169,9 @@ class NodeSteps:
     async def drain(self, step: Drain) -> None:
         """Let no new jobs onto the slot."""
         await self._slurm.drain(step.slot, f"{MARK} {step.reason}"[:250])
-        self._machine_store.mark(step.subject, "drained", f"no new jobs: {step.reason}")
+        self._machine_store.change(
+            step.subject, "drained", f"no new jobs: {step.reason}", drained_at=self._machine_store.now()
+        )
 
     async def leave(self, step: Leave) -> None:
         """Take the machine out of Slurm, after one more look that no job is on it."""
@@ -214,7 +221,7 @@ class NodeSteps:
         """
         if not machine.may_run_jobs:
             await self._erase_secrets(machine)
-        if not machine.slurmd_started or machine.removal == "forced":
+        if not machine.slurmd_started or machine.removal is Removal.FORCED:
             return ""
         view = await self._slurm.view()
         node = view.nodes.get(machine.slot)
@@ -260,9 +267,19 @@ class NodeSteps:
             await self._devices.disable_key_expiry(step.device_id)
         except TailnetError as error:
             log.warning("key_expiry_not_disabled", machine=step.subject, reason=str(error))
-            self._machine_store.mark(step.subject, "key_expiry", f"{step.reason}, and that cannot be changed: {error}")
+            self._machine_store.change(
+                step.subject,
+                "key_expiry",
+                f"{step.reason}, and that cannot be changed: {error}",
+                key_expiry_asked_at=self._machine_store.now(),
+            )
             return
-        self._machine_store.mark(step.subject, "key_expiry", f"{step.reason}: its expiry is disabled")
+        self._machine_store.change(
+            step.subject,
+            "key_expiry",
+            f"{step.reason}: its expiry is disabled",
+            key_expiry_asked_at=self._machine_store.now(),
+        )
 
     async def refuse(self, machine: Machine, error: MeshdError) -> None:
         """Give up a machine that may not join."""

@@ -14,11 +14,10 @@ from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.model.desired import TRIED_ALONE, Cooldown, CooldownCause, Desired, Target
-from meshd.model.machine import Machine
+from meshd.model.machine import Machine, Removal
 from meshd.model.observed import Snapshot
 from meshd.plan.backoff import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
 from meshd.plan.failure_rules import counts_in_a_row, scopes
-from meshd.plan.fitness import marked
 from meshd.plan.grow import amount
 from meshd.plan.idle import give_back, idle_since
 from meshd.plan.placement import cooldown_of, usable
@@ -123,7 +122,7 @@ class IdleWatch:
             if found and found.machine.name not in self._executor.busy:
                 # The machine first: were meshd killed in between, the target would call it back.
                 name, reason = found.machine.name, f"{found.reason}: it is given back"
-                self._machine_store.change(name, "remove", reason, removal="surplus", reason=reason)
+                self._machine_store.change(name, "remove", reason, removal=Removal.SCALE_DOWN, reason=reason)
                 if found.target is None:
                     continue
                 text = f"{pool.name} shall have {amount(found.target.gpus, pool)}: {found.reason}"
@@ -161,7 +160,7 @@ class FitnessWatch:
         names = {m.name for m in machines}
         self._reports.keep(names)
         if self._logs is not None:
-            unfit = {m.name for m in machines if marked(m) is not None}
+            unfit = {m.name for m in machines if m.unfit_reason is not None}
             self._logs.keep(names)
             for name in unfit - self._unfit:
                 self._logs.want(name)

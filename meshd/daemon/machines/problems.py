@@ -9,7 +9,7 @@ from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode, WarningCode
 from meshd.daemon.reporting import problem
 from meshd.model.desired import Desired
-from meshd.model.machine import UNREADABLE, FailureCause, Machine, Phase
+from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import Warn
 from meshd.plan.failure_rules import cause_of_words
@@ -118,7 +118,7 @@ def journal(
     """
     why = {row.key: row.why for row in unreadable if row.table == "machines"}
     for machine in found:
-        if UNREADABLE not in machine.marks:
+        if machine.unreadable_since is None:
             continue
         price = f"{machine.usd_per_hour:.2f} USD/h" if machine.usd_per_hour else "a price that is not known"
         what = why.get(machine.name, "damaged")
@@ -128,7 +128,7 @@ def journal(
             f"the record of {machine.name} in the journal could be read only in part ({what}): meshd leaves it as it "
             f"is; it costs {price}",
             f"`meshctl remove {machine.name}` gives it back after its jobs, and meshd rents another in its place",
-            since=machine.marks[UNREADABLE],
+            since=machine.unreadable_since,
             pool=machine.pool,
             machine=machine.name,
         )

@@ -14,8 +14,7 @@ from meshd.model.desired import CooldownCause
 from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import SlurmView
 from meshd.model.plan import RecordFitness, Replace, RestartSlurmd, Undrain
-from meshd.plan.fitness import MARK, OURS, Unfit, Why, marks_with
-from meshd.plan.repair import RESTARTED
+from meshd.plan.fitness import OURS
 from meshd.plan.replace import cooldown_key, cooldown_most_s
 
 log = structlog.get_logger(__name__)
@@ -54,21 +53,23 @@ class NodeRepairs:
 
     def note(self, step: RecordFitness) -> None:
         """Journal the verdict."""
-        machine = self._machine_store.get(step.subject)
-        found = Unfit(Why(step.why), step.reason, step.since) if step.why else None
+        found = step.unfit_reason
         self._machine_store.change(
-            step.subject, "unfit" if found else "fit", step.reason, marks=marks_with(machine, found)
-        )
+            step.subject, "unfit" if found else "fit", step.reason, unfit_reason=found,
+            unfit_since=step.since if found else None,
+        )  # fmt: skip
 
     async def restart_slurmd(self, step: RestartSlurmd) -> None:
         """Have the agent restart slurmd. Once for each trouble: what a restart does not mend, a second one does not."""
-        self._machine_store.mark(step.subject, RESTARTED, f"slurmd is restarted: {step.reason}")
+        now = self._machine_store.now()
+        text = f"slurmd is restarted: {step.reason}"
+        self._machine_store.change(step.subject, "slurmd_restarted", text, slurmd_restarted_at=now)
         why = await self._agents.command(step.subject, "restart_slurmd", {}, RESTART_TIMEOUT_S)
         if why:
             log.warning("slurmd_not_restarted", machine=step.subject, reason=why)
             now = self._machine_store.now()
             self._machine_store.journal.event(
-                now, RESTARTED, f"its agent could not restart slurmd: {why}", step.subject
+                now, "slurmd_restarted", f"its agent could not restart slurmd: {why}", step.subject
             )
 
     async def undrain(self, step: Undrain) -> None:
@@ -87,8 +88,8 @@ class NodeRepairs:
         view = await self._slurm.view()
         node = view.nodes.get(step.slot)
         busy = view.jobs_on(step.slot) or (node is not None and node.busy)
-        held = any(mark.startswith(MARK) for mark in machine.marks)
-        if machine.phase is not Phase.READY or machine.removal or busy or not held:
+        fit = machine.unfit_reason is None
+        if machine.phase is not Phase.READY or machine.removal or busy or fit:
             return
         first_s = self._live.settings.timing.breaker_cooldown_s
         self._machine_store.refused(

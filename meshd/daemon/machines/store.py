@@ -114,11 +114,6 @@ class MachineStore:
             self.journal.event(self.now(), "flood", text, name, origin=Origin.NODE)
         return may
 
-    def mark(self, name: str, mark: str, text: str, **changes: Any) -> Machine:
-        """Change a record and note the time under `mark`."""
-        old = self.get(name)
-        return self.change(name, mark, text, marks={**old.marks, mark: self.now()}, **changes)
-
     # -- what is left alone for a while ---------------------------------------------------------------------------
 
     def refused(

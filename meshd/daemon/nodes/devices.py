@@ -12,7 +12,7 @@ from meshd.codes import ProblemCode
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.reporting import problem
 from meshd.errors import JoinRefused, NotNow, TailnetError
-from meshd.model.machine import DEVICE_GONE, Machine, Phase
+from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
 from meshd.plan.devices import CLONE_CURE, check_new_device, check_owner
 from meshd.runtime.tokenbucket import TokenBuckets
@@ -129,7 +129,7 @@ class MachineDevices:
         self._machine_store.change(
             record.name, "device", text, tailnet_ip=new, tailnet_id=peer.id, former_ips=former, path=peer.path,
             line_published=record.line_published and (new == old or record.phase is not Phase.CONFIGURING),
-            marks={mark: at for mark, at in record.marks.items() if mark != DEVICE_GONE},
+            device_gone_since=None,
         )  # fmt: skip
 
     def problems(self, now: datetime) -> list[ProblemView]:

@@ -11,13 +11,13 @@ from meshd.daemon.head_api import views
 from meshd.daemon.nodes.logs import LogTail
 from meshd.daemon.reporting import problem
 from meshd.model.desired import Desired
-from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
-from meshd.plan.fitness import Unfit, Why, marked, silent, unfit
+from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase, UnfitReason
+from meshd.plan.fitness import Unfit, silent, unfit
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.replace import STRIKES_TOLD, cooldown_key
 from meshd.plan.unfit_advice import cure, next_step
 
-AT_ONCE = frozenset({Why.SILENT})
+AT_ONCE = frozenset({UnfitReason.SILENT})
 """Told without a grace: the time that makes it a verdict is one already."""
 
 
@@ -59,7 +59,9 @@ def _problem(
     after = next_step(machine, found, machines, desired, cluster_view)
     pool = desired.pools.get(machine.pool)
     stays = found.deliberate or (pool is not None and not pool.replace_unfit)
-    coming = any(m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY and marked(m) is None for m in machines)
+    coming = any(
+        m.phase in COUNTS_AS_SUPPLY and m.phase is not Phase.READY and m.unfit_reason is None for m in machines
+    )
     return problem(
         ProblemCode.NODE_UNFIT,
         "info" if found.deliberate else "warning",

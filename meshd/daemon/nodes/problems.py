@@ -10,7 +10,7 @@ from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode
 from meshd.daemon.reporting import problem
 from meshd.model.ids import MachineName
-from meshd.model.machine import DEVICE_GONE, IN_SLURM, Machine, Phase
+from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.words import ending
 from meshd.plan.devices import expiring_keys, same_machine_id
@@ -55,7 +55,7 @@ def devices(machines: Iterable[Machine], now: datetime) -> Iterable[ProblemView]
     """Devices that were deleted while their machines run, and machines that share what only one may have."""
     machines = [machine for machine in machines if machine.phase in IN_SLURM]
     for machine in machines:
-        since = machine.marks.get(DEVICE_GONE)
+        since = machine.device_gone_since
         if since is None:
             continue
         text = f"the tailnet device of {machine.name} was deleted while it runs: neither meshd nor Slurm reaches it"

@@ -26,7 +26,7 @@ from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
-from meshd.model.machine import IN_SLURM, REACHED, REBOOTING, Machine, Phase
+from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import TailnetPeer
 from meshd.munge.client import MungeClient
 from meshd.munge.key import fingerprint
@@ -131,7 +131,7 @@ class NodeService:
 
     def _closed(self, machine: Machine) -> bool:
         """A second look beside the journal's own word, so that a key can never go to a node with users on it."""
-        served = machine.munge_ok or machine.slurmd_started or "start_slurmd" in machine.marks
+        served = machine.munge_ok or machine.slurmd_started or machine.slurmd_start_ordered_at is not None
         return served or machine.phase in WAS_IN_SLURM or self._tickets.closed(machine.name)
 
     async def join_refused(self, machine: str, peer: TailnetPeer, error: JoinRefused) -> None:
@@ -155,15 +155,13 @@ class NodeService:
             await self._refused(machine, error)
             raise
         record = self._machine_store.get(machine)
-        if REACHED in record.marks:
+        if record.head_reached_at is not None:
             return
         if record.phase is Phase.LAUNCHING:  # it settles a create call in doubt, so a crash must not lose it
-            self._machine_store.mark(
-                machine, REACHED, "it came to the head: a create call without a clear answer made it"
-            )
+            text = "it came to the head: a create call without a clear answer made it"
+            self._machine_store.change(machine, "reached", text, head_reached_at=self._machine_store.now())
         elif record.phase in {Phase.BOOTING, Phase.JOINING}:
-            marks = {**record.marks, REACHED: self._machine_store.now()}
-            self._machine_store.journal.note(replace(record, marks=marks))
+            self._machine_store.journal.note(replace(record, head_reached_at=self._machine_store.now()))
 
     async def trouble(self, machine: str, stage: str, text: str) -> None:
         """Keep it as the machine's problem, for people and for the reason of a failure."""
@@ -269,11 +267,11 @@ class NodeService:
     def _reboot(self, record: Machine, *, going_down: bool) -> Machine:
         """A machine that says that it reboots is waited for as long as a boot may take."""
         if going_down and not record.rebooting:
-            marks = {**record.marks, REBOOTING: self._machine_store.now()}
-            return self._machine_store.node_change(record.name, "reboot", "it reboots", marks=marks)
+            now = self._machine_store.now()
+            return self._machine_store.node_change(record.name, "reboot", "it reboots", rebooting_since=now)
         if record.rebooting and not going_down:
-            marks = {mark: at for mark, at in record.marks.items() if mark != REBOOTING}
-            return self._machine_store.node_change(record.name, "reboot", "it is back after a reboot", marks=marks)
+            text = "it is back after a reboot"
+            return self._machine_store.node_change(record.name, "reboot", text, rebooting_since=None)
         return record
 
     async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
@@ -287,7 +285,7 @@ class NodeService:
             record = self._machine_store.node_change(machine, "problem", problem, problem=problem)
         elif report.munge_ok and record.problem and not problem:
             record = self._machine_store.node_change(machine, "problem", f"is over: {record.problem}", problem="")
-        record = self._reboot(record, going_down=report.phase == REBOOTING)
+        record = self._reboot(record, going_down=report.phase == "rebooting")
         if report.notices:
             self._machine_store.node_event(machine, "login", *report.notices)
         if report.auth_key_sha256 not in ("", record.auth_key):

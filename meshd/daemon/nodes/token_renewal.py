@@ -19,7 +19,7 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import Asks
 from meshd.daemon.nodes.tokens import MachineTokens
-from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase
+from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase, Removal
 from meshd.runtime.clock import Clock
 from meshd.store.join_tokens import JoinTokens
 from meshd.store.node_tokens import NodeTokens, Renewal, TokenGeneration
@@ -191,12 +191,12 @@ class NodeTokenController:
         """What follows from the journal's word that a token was stopped; also after a kill in between."""
         for token in self._log.locked_out():
             machine = self._machine_store.journal.machine(token.machine)
-            if machine is None or machine.phase not in HOLDS_SLOT or machine.removal in {"wanted", "forced"}:
+            if machine is None or machine.phase not in HOLDS_SLOT or machine.removed_by_user:
                 continue
             reason = "its node token was stopped as compromised"
             self._tokens.raise_floor(machine.name, token.generation)
             JoinTokens(self._machine_store.journal).close(machine.name, reason, self._clock.now())
-            self._machine_store.change(machine.name, "remove", reason, removal="wanted", reason=reason)
+            self._machine_store.change(machine.name, "remove", reason, removal=Removal.BY_USER, reason=reason)
 
     def _standing(self, name: str, renewal: Renewal) -> Standing:
         token, machine = self._log.of(name), self._machine_store.journal.machine(name)

@@ -6,7 +6,6 @@ from collections import Counter
 
 from meshd.daemon.live_settings import LiveSettings
 from meshd.model.machine import Phase
-from meshd.plan.fitness import marked
 from meshd.store.journal import Journal
 
 SLURM_FAST_S = 0.25
@@ -42,7 +41,7 @@ class PollIntervals:
         self._revision = self._journal.revision
         machines = self._journal.machines()
         # A machine on a slot that a person has closed may stay TESTING for days.
-        tested = any(m.phase is Phase.TESTING and marked(m) is None for m in machines)
+        tested = any(m.phase is Phase.TESTING and m.unfit_reason is None for m in machines)
         leaving = any(m.phase is Phase.DRAINING for m in machines)
         self._slurm_fastest_s = SLURM_FAST_S if tested else SLURM_BRISK_S if leaving else float("inf")
         self._clouds_awaited = frozenset(m.provider for m in machines if m.phase in _CLOUD_AWAITED)

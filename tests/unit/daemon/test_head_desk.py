@@ -33,9 +33,8 @@ from meshd.daemon.reporting import Check
 from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, TailnetError, Transient, Uncertain
 from meshd.model.desired import Cooldown, Target
 from meshd.model.ids import MachineName
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, Snapshot
-from meshd.plan.fitness import Why, marked
 from meshd.provider_api import Offer, PriceSource
 from tests.live import live_settings
 from tests.property.rotation_sim import Life, begin_tailnet
@@ -200,10 +199,10 @@ async def test_before_the_first_tick_nothing_is_promised(tmp_path: Path) -> None
 
 
 async def test_remove_says_who_and_stays_removed(world: World) -> None:
-    m = world.journal.put(machine(Phase.DRAINING, removal="surplus"), "phase", "given", NOW)
+    m = world.journal.put(machine(Phase.DRAINING, removal=Removal.SCALE_DOWN), "phase", "given", NOW)
     world.journal.set_target(Target("h100", 1), "said", NOW)
     await world.head.call(e.REMOVE, s.RemoveRequest(machine=m.slot), ROOT)
-    assert world.get(m.name).removal == "wanted"
+    assert world.get(m.name).removal is Removal.BY_USER
     world.seen = around(m, "IDLE", "DRAIN")
     world.slurm.seen = world.seen.slurm.value  # type: ignore[union-attr]
     world.reconciler.tick()
@@ -211,7 +210,7 @@ async def test_remove_says_who_and_stays_removed(world: World) -> None:
     assert world.get(m.name).phase is Phase.DRAINING, "the target does not bring it back"
     await world.head.call(e.REMOVE, s.RemoveRequest(machine=m.name, force=True), ROOT)
     await world.head.call(e.REMOVE, s.RemoveRequest(machine=m.name), ROOT)
-    assert world.get(m.name).removal == "forced", "a later, gentler word does not call force back"
+    assert world.get(m.name).removal is Removal.FORCED, "a later, gentler word does not call force back"
 
 
 async def test_force_names_the_jobs(world: World) -> None:
@@ -274,7 +273,7 @@ async def test_a_problem_names_its_pool_once(world: World) -> None:
 
 
 async def test_undrain_does_not_call_back_what_leaves(world: World) -> None:
-    m = world.journal.put(machine(Phase.DRAINING, removal="surplus"), "phase", "given", NOW)
+    m = world.journal.put(machine(Phase.DRAINING, removal=Removal.SCALE_DOWN), "phase", "given", NOW)
     with pytest.raises(Refused, match="on its way out"):
         await world.head.call(e.UNDRAIN, s.DrainRequest(machine=m.name), ROOT)
 
@@ -520,7 +519,7 @@ async def test_a_drain_by_a_person_survives_acceptance(world: World, said: str, 
     await world.head.call(e.DRAIN, s.DrainRequest(machine=m.name, reason=said), ROOT)
     assert world.slurm.seen.nodes[m.slot].reason == reason
     await look_around(world, m)
-    assert (world.get(m.name).phase, marked(world.get(m.name))) == (Phase.TESTING, Why.BY_PERSON)
+    assert (world.get(m.name).phase, world.get(m.name).unfit_reason) == (Phase.TESTING, UnfitReason.BY_PERSON)
     assert world.slurm.seen.nodes[m.slot].drained
     (problem,) = [problem for problem in world.desk.problems() if problem.machine == m.name]
     assert (problem.severity, problem.blocking) == ("info", True)
@@ -585,7 +584,7 @@ async def test_a_dry_run_of_a_removal_changes_nothing(world: World) -> None:
     m = world.journal.put(machine(Phase.READY), "phase", "given", NOW)
     before = world.journal.last_event_id()
     answer = await world.head.call(e.REMOVE, s.RemoveRequest(machine=m.slot, dry_run=True), ROOT)
-    assert (answer.machine, world.get(m.name).removal, world.journal.last_event_id()) == (m.name, "", before)
+    assert (answer.machine, world.get(m.name).removal, world.journal.last_event_id()) == (m.name, None, before)
 
 
 async def test_events_are_filtered_and_names_that_do_not_exist_are_refused(world: World) -> None:

@@ -129,7 +129,7 @@ async def test_a_node_key_is_made_to_last(small: Small, refuses: str) -> None:
     steps = NodeSteps(small.machine_store, small.slurm, small.agents, api, TimingSettings)
     await steps.disable_key_expiry(p.DisableKeyExpiry(READY.name, "its node key would end on 2026-05-30", "n-1"))
     assert api.asked == ["n-1"]
-    assert small.get(READY.name).marks["key_expiry"] == NOW
+    assert small.get(READY.name).key_expiry_asked_at == NOW
     text = small.journal.events(-1, 1, READY.name)[0].text
     assert text.endswith(refuses or "its expiry is disabled")
 

@@ -235,6 +235,6 @@ def test_a_secret_that_was_cut_short_is_no_secret(tmp_path: Path) -> None:
 
 
 def test_times_are_only_ever_made_earlier() -> None:
-    m = machine(Phase.READY, phase_since=ago(-100), marks={"drained": ago(-5), "requested": ago(50)})
+    m = machine(Phase.READY, phase_since=ago(-100), drained_at=ago(-5), cloud_asked_at=ago(50))
     healed = without_future(m, NOW)
-    assert (healed.phase_since, healed.marks) == (NOW, {"drained": NOW, "requested": ago(50)})
+    assert (healed.phase_since, healed.drained_at, healed.cloud_asked_at) == (NOW, NOW, ago(50))

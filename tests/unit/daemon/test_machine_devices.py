@@ -20,14 +20,14 @@ from meshd.daemon.nodes.service import NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.ids import MachineName, SlotName
-from meshd.model.machine import DEVICE_GONE, Machine, Phase
+from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
 from meshd.store.join_tokens import JoinTokens
 from tests.live import live_settings
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import FACTS, GONE_DARK, NOW, ago, machine, peer, tailnet
 
-M = machine(Phase.READY, tailnet_id="n-1", marks={DEVICE_GONE: ago(20)})
+M = machine(Phase.READY, tailnet_id="n-1", device_gone_since=ago(20))
 OTHER = replace(
     machine(Phase.READY), name=MachineName("lab-h100-2-zzzzzz"), slot=SlotName("h100-2"), instance_id="i-other",
     tailnet_ip="100.64.0.99", tailnet_id="n-2",
@@ -75,7 +75,7 @@ async def test_a_machine_that_comes_back_with_another_device_keeps_its_slot(hous
     record = house.get()
     assert (record.tailnet_ip, record.tailnet_id, record.phase, record.slot) == ("100.64.0.77", "n-7", M.phase, M.slot)
     assert record.former_ips == (M.tailnet_ip,)
-    assert DEVICE_GONE not in record.marks
+    assert record.device_gone_since is None
     assert record.line_published
     assert JoinTokens(house.small.journal).device(M.name) == "n-7"
     (told,) = house.events("device")
@@ -214,7 +214,7 @@ def test_a_deleted_device_is_a_problem_that_grows_with_its_time() -> None:
     (fresh,) = problems.devices([M], NOW)
     assert (fresh.severity, fresh.machine, fresh.since) == ("warning", M.name, ago(20))
     assert "logs in again" in fresh.cure
-    old = replace(M, marks={DEVICE_GONE: ago(600)}, public_ip="198.51.100.7")
+    old = replace(M, device_gone_since=ago(600), public_ip="198.51.100.7")
     (late,) = problems.devices([old], NOW)
     assert late.severity == "error"
     assert "within 10 min" in late.text
@@ -230,13 +230,13 @@ def test_one_that_holds_no_key_to_come_back_with_is_an_error_at_once() -> None:
     assert "holds no spare auth key" in told.text and f"--hostname={M.name}" in told.cure
     (told,) = problems.devices([replace(M, own_key=True, spare_key="ab")], NOW)
     assert told.severity == "warning" and "logs in again" in told.cure
-    (late,) = problems.devices([replace(M, own_key=True, spare_key="ab", marks={DEVICE_GONE: ago(600)})], NOW)
+    (late,) = problems.devices([replace(M, own_key=True, spare_key="ab", device_gone_since=ago(600))], NOW)
     assert "within 10 min" in late.text and "ssh" not in late.cure
 
 
 def test_machines_with_one_machine_id_are_named_together() -> None:
     same = replace(FACTS, machine_id="a" * 16)
-    one, two = replace(M, marks={}, facts=same), replace(OTHER, facts=same)
+    one, two = replace(M, device_gone_since=None, facts=same), replace(OTHER, facts=same)
     (told,) = problems.devices([one, two, replace(OTHER, facts=FACTS)], NOW + timedelta(seconds=1))
     assert M.name in told.text
     assert OTHER.name in told.text

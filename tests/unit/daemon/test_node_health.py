@@ -18,9 +18,8 @@ from meshd.daemon.nodes.service import NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.model.desired import Target
 from meshd.model.hardware import GpuFact
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode
-from meshd.plan.fitness import Why, marked
 from meshd.plan.plan_input import ClusterView
 from tests.clocks import HandClock
 from tests.live import live_settings
@@ -124,7 +123,7 @@ async def test_load_and_age_are_shown_and_written_to_no_disk(world: World) -> No
 async def test_a_broken_gpu_keeps_jobs_off_until_it_is_well(world: World) -> None:
     broken = WELL.model_copy(update={"gpu_fault": "nvidia-smi: GPU is lost", "gpus": ()})
     await world.go_on(1, {FIRST.slot: broken})
-    assert marked(world.get(FIRST.name)) is Why.GPU_FAULT
+    assert world.get(FIRST.name).unfit_reason is UnfitReason.GPU_FAULT
     assert world.slurm.seen.nodes[FIRST.slot].reason == "meshd: GPU fault: nvidia-smi: GPU is lost"
     (problem,) = world.problems()
     assert (problem.severity, problem.machine, problem.pool) == ("warning", FIRST.name, "h100")
@@ -132,7 +131,7 @@ async def test_a_broken_gpu_keeps_jobs_off_until_it_is_well(world: World) -> Non
     assert (pool.ready_gpus, pool.unfit_gpus, pool.unfit) == (1, 1, {"gpu_fault": 1})
     await world.go_on(2)
     assert not world.slurm.seen.nodes[FIRST.slot].drained
-    assert marked(world.get(FIRST.name)) is None
+    assert world.get(FIRST.name).unfit_reason is None
     assert world.problems() == []
 
 
@@ -140,7 +139,7 @@ async def test_a_gpu_that_nvidia_smi_lacks_is_a_fault(world: World) -> None:
     many = replace(FIRST, facts=replace(FACTS, gpus=(GPU, replace(GPU, index=1, device="/dev/nvidia1"))))
     world.journal.put(many, "phase", "given", NOW)
     await world.go_on(1)
-    assert marked(world.get(FIRST.name)) is Why.GPU_FAULT
+    assert world.get(FIRST.name).unfit_reason is UnfitReason.GPU_FAULT
 
 
 async def test_a_dead_slurmd_is_started_once(world: World) -> None:
@@ -232,7 +231,7 @@ async def test_a_node_that_nobody_hears_is_told_at_once(world: World) -> None:
 
 async def test_so_is_one_that_waits_for_its_jobs_before_it_leaves(world: World) -> None:
     leaving = FIRST.moved(Phase.DRAINING, NOW, "removed after its jobs")
-    world.journal.put(replace(leaving, removal="wanted", heartbeat_at=NOW), "phase", "given", NOW)
+    world.journal.put(replace(leaving, removal=Removal.BY_USER, heartbeat_at=NOW), "phase", "given", NOW)
     world.holds(FIRST, "ALLOCATED", "DRAIN", reason="meshd: removed")
     world.slurm.seen = replace(world.slurm.seen, jobs=(SlurmJob("7", "u", "h100", "RUNNING", (FIRST.slot,)),))
     world.offline.add(FIRST.name)

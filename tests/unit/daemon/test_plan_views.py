@@ -9,7 +9,7 @@ from meshd.codes import WarningCode
 from meshd.daemon.head_api.plan_views import document
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.ids import MachineName, PoolName, SlotName
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.plan import CancelRemoval, Plan, RecordPublished, Remove, RequestMachine, Step, Warn
 from meshd.plan.plan_summary import overshoot_gpus
 from meshd.provider_api import Offer, ProviderName
@@ -62,7 +62,7 @@ def test_overshoot() -> None:
         return overshoot_gpus(Plan(steps), machines or [], desired)
 
     new = [RequestMachine(f"a100-{i}", "wanted", "a100", OFFER) for i in (3, 4)]
-    ready, draining = machine(1, Phase.READY), replace(machine(2, Phase.DRAINING), removal="surplus")
+    ready, draining = machine(1, Phase.READY), replace(machine(2, Phase.DRAINING), removal=Removal.SCALE_DOWN)
     assert over(16, *new) == 0
     assert over(12, *new) == 4
     assert over(12, new[0], machines=[ready]) == 4

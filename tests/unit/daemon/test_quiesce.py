@@ -14,7 +14,7 @@ import pytest
 
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.munge_key.quiesce import HOLD_MAX_S, Quiesce
-from meshd.model.machine import Phase
+from meshd.model.machine import Phase, Removal
 from meshd.model.plan import MarkReady, StartSlurmd
 from meshd.munge.rotation import UNSETTLED_MAX_S, MungeRotation, MungeStage, begin
 from meshd.store.munge_rotations import MungeRotations
@@ -169,7 +169,7 @@ async def test_one_that_is_removed_while_it_waits_is_not_let_in(tmp_path: Path) 
     one = small.journal.put(machine(Phase.CONFIGURING, munge_ok=True, line_published=True), "phase", "given", NOW)
     waiting = asyncio.create_task(steps.start_slurmd(StartSlurmd(one.name, "now")))
     await asyncio.sleep(0)
-    small.machine_store.change(one.name, "remove", "said root", removal="wanted")
+    small.machine_store.change(one.name, "remove", "said root", removal=Removal.BY_USER)
     await waiting
     assert small.agents.orders == []
     assert not small.machine_store.get(one.name).may_run_jobs

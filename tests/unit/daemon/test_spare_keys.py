@@ -14,7 +14,7 @@ import pytest
 
 from meshd.daemon.auth_key.spare_keys import RETRY_MAX_S, TOLD_AFTER
 from meshd.daemon.nodes.service import NodeService
-from meshd.model.machine import DEVICE_GONE, Machine, Phase
+from meshd.model.machine import Machine, Phase
 from meshd.tailnet import spare_keys as s
 from meshd.tailnet.rotation import AuthKeyStage, KeyOrigin, begin
 from tests.auth_key_room import TAGS, Room, key_ports
@@ -85,7 +85,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 async def test_a_machine_gets_its_spare_when_it_is_ready_and_not_before(house: House) -> None:
     one = house.add(Phase.TESTING)
-    others = [house.add(index=2, own_key=False), house.add(index=3, marks={DEVICE_GONE: house.net.clock.now()})]
+    others = [house.add(index=2, own_key=False), house.add(index=3, device_gone_since=house.net.clock.now())]
     await house.ticks(3)
     assert not house.net.keys and not house.agents.spare
     house.change(one, phase=Phase.READY)

@@ -22,15 +22,14 @@ from meshd.errors import (
 )
 from meshd.model import plan as p
 from meshd.model.desired import Cooldown, CooldownCause, Target
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
-from meshd.plan.liveness import ASKED
 from meshd.provider_api import Offer, ProviderName
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import NOW, OFFER, ago, around, instance, machine, node, snapshot
 
 READY = machine(Phase.READY)
-LEAVING = machine(Phase.DRAINING, marks={"drained": ago(1)})
+LEAVING = machine(Phase.DRAINING, drained_at=ago(1))
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ async def test_slurm_that_does_not_answer_stops_it(small: Small) -> None:
 
 async def test_a_forced_removal_leaves_the_node_drained_and_down(small: Small) -> None:
     """DOWN alone does not last: slurmctld opens the node when its slurmd answers once more."""
-    m = give(small, replace(LEAVING, removal="forced", marks={}), "ALLOCATED", jobs={LEAVING.slot: "7"})
+    m = give(small, replace(LEAVING, removal=Removal.FORCED, drained_at=None), "ALLOCATED", jobs={LEAVING.slot: "7"})
     await do(small, p.Leave(m.name, "removed by force", m.slot, forced=True))
     assert small.slurm.orders == [f"drain {m.slot}", f"down {m.slot}"]
     assert small.slurm.seen.nodes[m.slot].states == {"DOWN", "DRAIN"}
@@ -118,10 +117,10 @@ async def test_an_agent_is_asked_for_a_sign_of_life_unless_it_may_be_at_work(sma
     events = len(small.journal.events())
     small.agents.at_work = True
     small.executor.begin(p.AskAgent(m.name, "its cloud says so"))
-    assert ASKED not in small.get(m.name).marks, "its silence would prove nothing"
+    assert small.get(m.name).agent_asked_at is None, "its silence would prove nothing"
     small.agents.at_work = False
     small.executor.begin(p.AskAgent(m.name, "its cloud says so"))
-    assert small.get(m.name).marks[ASKED] == small.clock.now()
+    assert small.get(m.name).agent_asked_at == small.clock.now()
     assert small.agents.hastened == [m.name] * 2
     assert len(small.journal.events()) == events, "it is worth no line in the journal"
 
@@ -179,27 +178,27 @@ async def test_accept_resumes_only_what_meshd_drained(
 
 
 async def test_kept_after_all_its_drain_is_undone(small: Small) -> None:
-    m = give(small, replace(LEAVING, removal="surplus"), "IDLE", "DRAIN")
+    m = give(small, replace(LEAVING, removal=Removal.SCALE_DOWN), "IDLE", "DRAIN")
     await do(small, p.CancelRemoval(m.name, "wanted again"))
     assert small.slurm.orders == [f"resume {m.slot}"]
-    assert (small.get(m.name).phase, small.get(m.name).removal) == (Phase.READY, "")
+    assert (small.get(m.name).phase, small.get(m.name).removal) == (Phase.READY, None)
 
 
 async def test_a_drain_by_a_person_is_not_undone(small: Small) -> None:
-    m = give(small, replace(LEAVING, removal="surplus", marks={}), "IDLE", "DRAIN")
+    m = give(small, replace(LEAVING, removal=Removal.SCALE_DOWN, drained_at=None), "IDLE", "DRAIN")
     await do(small, p.CancelRemoval(m.name, "wanted again"))
     assert small.slurm.orders == []
     assert small.get(m.name).phase is Phase.READY
 
 
 async def test_removed_by_a_person_meanwhile_it_is_not_kept(small: Small) -> None:
-    m = give(small, replace(LEAVING, removal="surplus"), "IDLE", "DRAIN")
+    m = give(small, replace(LEAVING, removal=Removal.SCALE_DOWN), "IDLE", "DRAIN")
     small.slurm.before_view = lambda: (
-        small.machine_store.change(m.name, "remove", "said root", removal="wanted"),
+        small.machine_store.change(m.name, "remove", "said root", removal=Removal.BY_USER),
         None,
     )[1]
     await do(small, p.CancelRemoval(m.name, "wanted again"))
-    assert (small.get(m.name).phase, small.get(m.name).removal) == (Phase.DRAINING, "wanted")
+    assert (small.get(m.name).phase, small.get(m.name).removal) == (Phase.DRAINING, Removal.BY_USER)
 
 
 # -- clouds -----------------------------------------------------------------------------------------------------------
@@ -227,10 +226,10 @@ async def test_each_refusal_has_one_way_out(small: Small, error: ProviderError, 
     if phase is Phase.GONE:
         assert (small.get(m.name).refusal, small.get(m.name).vendor_words) == (error.kind, error.vendor_text)
         assert (last.fields["refusal"], last.fields["slot"], last.fields["offer"]) == (error.kind, m.slot, OFFER.key)
-    assert ("unclear" in small.get(m.name).marks) is isinstance(error, Uncertain)
+    assert (small.get(m.name).create_unclear_at is not None) is isinstance(error, Uncertain)
 
 
-IN_DOUBT = machine(Phase.LAUNCHING, launch_called_at=ago(30), marks={"unclear": ago(20)})
+IN_DOUBT = machine(Phase.LAUNCHING, launch_called_at=ago(30), create_unclear_at=ago(20))
 
 
 async def test_a_call_that_is_repeated_is_journaled_first_and_its_answer_tells(small: Small) -> None:
@@ -238,7 +237,7 @@ async def test_a_call_that_is_repeated_is_journaled_first_and_its_answer_tells(s
     await do(small, p.Launch(m.name, "again"))
     found = small.get(m.name)
     assert (found.phase, found.instance_id, found.refusal) == (Phase.BOOTING, "i-1", "")
-    assert (found.launch_attempts, found.launch_called_at, found.marks["asked"]) == (2, NOW, NOW)
+    assert (found.launch_attempts, found.launch_called_at, found.create_repeated_at) == (2, NOW, NOW)
     assert [request.token for request in small.cloud.launched] == [m.name]
 
 
@@ -259,7 +258,7 @@ async def test_a_clear_no_to_a_repeated_call_leaves_the_earlier_one_in_doubt(
     found = small.get(m.name)
     assert (found.phase, found.refusal, found.failure) == (Phase.LAUNCHING, refusal, "")
     assert (found.launch_attempts, found.launch_called_at) == (1, m.launch_called_at)
-    assert found.marks["unclear"] == m.marks["unclear"], "its doubt does not grow with each no"
+    assert found.create_unclear_at == m.create_unclear_at, "its doubt does not grow with each no"
     assert small.journal.cooldowns(NOW)
 
 
@@ -268,7 +267,7 @@ async def test_an_unclear_answer_to_a_repeated_call_is_one_more_in_doubt(small: 
     small.cloud.errors.append(Uncertain("cut again"))
     await do(small, p.Launch(m.name, "again"))
     found = small.get(m.name)
-    assert (found.phase, found.launch_attempts, found.marks["unclear"]) == (Phase.LAUNCHING, 2, NOW)
+    assert (found.phase, found.launch_attempts, found.create_unclear_at) == (Phase.LAUNCHING, 2, NOW)
 
 
 async def test_what_keeps_a_call_from_being_repeated_gives_nothing_up(small: Small) -> None:
@@ -292,7 +291,7 @@ async def test_what_was_learned_while_an_order_waited_holds(small: Small) -> Non
     names = []
     for index in (1, 2, 3):
         names.append(small.journal.put(machine(Phase.REQUESTED, index=index), "phase", "given", NOW).name)
-    small.machine_store.change(names[1], "remove", "said root", removal="wanted")
+    small.machine_store.change(names[1], "remove", "said root", removal=Removal.BY_USER)
     small.providers.clear()
     await do(small, p.Launch(names[0], "wanted"))
     small.providers["aws"] = small.cloud
@@ -308,7 +307,7 @@ async def test_a_machine_that_its_cloud_does_not_know_is_asked_of_the_listing(sm
     small.cloud.errors.append(NotFound("no such instance"))
     await do(small, p.Terminate(m.name, "over"))
     assert small.get(m.name).phase is Phase.TERMINATING
-    assert "terminate_called" in small.get(m.name).marks
+    assert small.get(m.name).terminate_called_at is not None
 
 
 async def test_an_orphan_is_asked_once_in_a_while_and_never_one_of_ours(small: Small) -> None:

@@ -28,7 +28,7 @@ from meshd.daemon.providers.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
 from meshd.daemon.providers.problems import paused
 from meshd.errors import ConfigError
 from meshd.model.desired import Desired, Policy, Pool, Target
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.obs.metrics import Metrics, Standing, families
 from tests.unit.api.memory_desk import MemoryDesk
@@ -68,7 +68,7 @@ def test_what_stands() -> None:
         machine(Phase.READY, index=2),
         machine(Phase.BOOTING, index=3),
         machine(Phase.REQUESTED, index=4),
-        machine(Phase.READY, index=5, removal="surplus"),
+        machine(Phase.READY, index=5, removal=Removal.SCALE_DOWN),
     ]
     metrics.follow(lambda: stand(*fleet))
     found = samples(metrics)

@@ -9,12 +9,12 @@ import pytest
 
 from meshd.model.desired import Cooldown, Policy, Pool, Target
 from meshd.model.ids import MachineName
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.plan import explanation
 from tests.unit.worlds import NOW, ago, machine, node, slurm
 
 REFUSED = machine(Phase.GONE, instance_id="", failure="aws launch: nothing free", vendor_words="Insufficient...")
-UNCLEAR = {"unclear": ago(3590)}
+UNCLEAR = ago(3590)
 
 
 @pytest.mark.parametrize(
@@ -22,21 +22,23 @@ UNCLEAR = {"unclear": ago(3590)}
     [
         (machine(Phase.REQUESTED), "waiting", "because"),
         (machine(Phase.LAUNCHING), "waiting", "because"),
-        (machine(Phase.LAUNCHING, marks=UNCLEAR, vendor_words="cut"), "unclear", "cut"),
-        (machine(Phase.BOOTING, marks=UNCLEAR, vendor_words="cut"), "adopted", "cut; it was found by its name"),
-        (machine(Phase.BOOTING, marks={"unclear": ago(4000)}, vendor_words="cut"), "rented", "i-1"),
+        (machine(Phase.LAUNCHING, create_unclear_at=UNCLEAR, vendor_words="cut"), "unclear", "cut"),
+        (machine(Phase.BOOTING, create_unclear_at=UNCLEAR, vendor_words="cut"), "adopted",
+         "cut; it was found by its name"),
+        (machine(Phase.BOOTING, create_unclear_at=ago(4000), vendor_words="cut"), "rented", "i-1"),
         (machine(Phase.READY, launch_attempts=0), "adopted", "meshd did not know of it; it was found by its name"),
         (machine(Phase.READY), "rented", "i-1"),
         (machine(Phase.TERMINATING, failure="did not boot"), "failed", "did not boot"),
         (machine(Phase.GONE), "rented", "i-1"),
-        (machine(Phase.GONE, removal="moved", reason="its gang moves"), "rented", "i-1; its gang moves"),
+        (machine(Phase.GONE, removal=Removal.GANG_MOVED, reason="its gang moves"), "rented", "i-1; its gang moves"),
         (replace(REFUSED, refusal="no_capacity"), "no_capacity", "Insufficient..."),
         (replace(REFUSED, refusal="not_found"), "no_capacity", "Insufficient..."),
         (replace(REFUSED, refusal="quota_exceeded"), "quota", "Insufficient..."),
         (replace(REFUSED, refusal="auth_failed"), "refused", "Insufficient..."),
         (replace(REFUSED, vendor_words=""), "refused", "aws launch: nothing free"),
         (machine(Phase.GONE, instance_id="", reason="left alone"), "skipped", "left alone"),
-        (machine(Phase.GONE, instance_id="", failure="no clear answer", marks=UNCLEAR), "unclear", "no clear answer"),
+        (machine(Phase.GONE, instance_id="", failure="no clear answer", create_unclear_at=UNCLEAR), "unclear",
+         "no clear answer"),
     ],
 )  # fmt: skip
 def test_what_came_of_it(made: Machine, outcome: str, words: str) -> None:
@@ -49,7 +51,7 @@ def test_what_came_of_it(made: Machine, outcome: str, words: str) -> None:
         (machine(Phase.REQUESTED), ["about to be asked for aws/r1a/g.1"]),
         (machine(Phase.LAUNCHING), ["has not answered yet"]),
         (
-            machine(Phase.LAUNCHING, marks=UNCLEAR, vendor_words="cut"),
+            machine(Phase.LAUNCHING, create_unclear_at=UNCLEAR, vendor_words="cut"),
             ["not clear (cut)", "surely not listed, at 11:03:10 UTC"],
         ),
         (machine(Phase.BOOTING), ["aws has it as i-1", "until 12:14:50 UTC"]),
@@ -58,9 +60,9 @@ def test_what_came_of_it(made: Machine, outcome: str, words: str) -> None:
         (machine(Phase.CONFIGURING, munge_ok=True), ["Slurm to take its line"]),
         (machine(Phase.TESTING), ["it shows IDLE"]),
         (machine(Phase.READY), ["works: Slurm shows IDLE, job 7 on it"]),
-        (machine(Phase.READY, marks={"device_gone": NOW}), ["device was deleted at 12:00:00 UTC", "logs in anew"]),
-        (machine(Phase.READY, marks={"device_gone": NOW}, own_key=True), ["no auth key to come back with"]),
-        (machine(Phase.READY, marks={"device_gone": NOW}, own_key=True, spare_key="ab"), ["logs in anew"]),
+        (machine(Phase.READY, device_gone_since=NOW), ["device was deleted at 12:00:00 UTC", "logs in anew"]),
+        (machine(Phase.READY, device_gone_since=NOW, own_key=True), ["no auth key to come back with"]),
+        (machine(Phase.READY, device_gone_since=NOW, own_key=True, spare_key="ab"), ["logs in anew"]),
         (machine(Phase.DRAINING), ["takes no new jobs (because) and waits for job 7 to end"]),
         (machine(Phase.TERMINATING), ["about to be asked to end it (because)"]),
         (machine(Phase.TERMINATING, terminate_calls=3, failure="dead"), ["asked 3 times to end it (dead)"]),

@@ -100,8 +100,8 @@ def test_a_place_is_blocked_for_one_pool_alone() -> None:
 
 def step_of(age_s: float, *, asked_s: float | None = None, seen: bool = False) -> Step | None:
     """What is next for a machine that was accepted so long ago and is not in a listing of now."""
-    marks = {} if asked_s is None else {"asked_cloud": ago(asked_s)}
-    m = machine(Phase.BOOTING, age_s=age_s, launch_called_at=ago(age_s), marks=marks)
+    asked_at = None if asked_s is None else ago(asked_s)
+    m = machine(Phase.BOOTING, age_s=age_s, launch_called_at=ago(age_s), cloud_asked_at=asked_at)
     peers = [peer(m)] if seen else []
     given = PlanInput.of(snapshot(tailnet=Fresh(tailnet(*peers), NOW)), POLICY, NOW, {})
     return next_step(m, given)
@@ -121,10 +121,10 @@ def test_its_cloud_is_asked_before_it_is_given_up() -> None:
 
 
 def test_the_cloud_says_that_it_is_there() -> None:
-    m = machine(Phase.READY, heartbeat_at=ago(900), marks={"asked_cloud": ago(5), "told_alive": ago(5)})
+    m = machine(Phase.READY, heartbeat_at=ago(900), cloud_asked_at=ago(5), cloud_confirmed_at=ago(5))
     missing = around(m, instances={"aws": Fresh((), NOW)})
     assert isinstance(next_step(m, PlanInput.of(missing, POLICY, NOW, {})), p.RecordFitness), "it is silent, and kept"
-    later = replace(m, marks={"asked_cloud": ago(5), "told_alive": ago(POLICY.listing_lag_s + 1)})
+    later = replace(m, cloud_asked_at=ago(5), cloud_confirmed_at=ago(POLICY.listing_lag_s + 1))
     assert isinstance(next_step(later, PlanInput.of(missing, POLICY, NOW, {})), Move)
 
 

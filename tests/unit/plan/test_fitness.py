@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from meshd.model.machine import REBOOTING, Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import AgentReport, Fresh
-from meshd.plan.fitness import MARK, Unfit, Why, is_ready, unfit
+from meshd.plan.fitness import Unfit, is_ready, unfit
 from tests.unit.worlds import GONE_DARK, NOW, ago, cluster_view, machine, node, peer, slurm, tailnet
 
 M = machine(Phase.READY, age_s=1000.0, tailnet_id=f"n-{machine(Phase.READY).name}")
@@ -25,7 +25,7 @@ def look(*states: str, of: Machine = M, tailnet_: Any = None, report: AgentRepor
     return unfit(of, cluster_view(slurm=Fresh(view, NOW), tailnet=heard, reports=reports))
 
 
-def why(*states: str, **parts: Any) -> Why | None:
+def why(*states: str, **parts: Any) -> UnfitReason | None:
     found = look(*states, **parts)
     return found.why if found else None
 
@@ -38,41 +38,43 @@ SLURMS = {"reason_by": "slurm", "reason_at": ago(500)}
     [
         (["IDLE"], {}, None), (["ALLOCATED"], {}, None), (["MIXED", "COMPLETING"], {}, None),
         (["IDLE", "RESERVED"], {}, None), (["IDLE", "PLANNED"], {}, None),
-        (["IDLE", "DRAIN"], {"reason": "Kill task failed", **SLURMS}, Why.DRAINED),
-        (["MIXED", "DRAIN"], {"reason": "batch job complete failure", **SLURMS}, Why.DRAINED),
-        (["IDLE", "DRAIN"], {"reason": "Prolog error", **SLURMS}, Why.DRAINED),
-        (["IDLE", "DRAIN"], {"reason": "NHC: check_fs_mount: /scratch", "reason_by": "root"}, Why.DRAINED),
+        (["IDLE", "DRAIN"], {"reason": "Kill task failed", **SLURMS}, UnfitReason.DRAINED),
+        (["MIXED", "DRAIN"], {"reason": "batch job complete failure", **SLURMS}, UnfitReason.DRAINED),
+        (["IDLE", "DRAIN"], {"reason": "Prolog error", **SLURMS}, UnfitReason.DRAINED),
+        (["IDLE", "DRAIN"], {"reason": "NHC: check_fs_mount: /scratch", "reason_by": "root"}, UnfitReason.DRAINED),
         (["IDLE", "DRAIN", "INVALID_REG"], {"reason": "gres/gpu count reported lower than configured (7 < 8)"},
-         Why.INVALID),
-        (["DOWN", "INVALID_REG"], {"reason": "Low RealMemory (reported:1 < 99.00% of configured:2)"}, Why.INVALID),
-        (["DOWN"], {"reason": "Node unexpectedly rebooted", **SLURMS}, Why.DOWN),
-        (["DOWN", "NOT_RESPONDING"], {"reason": "Not responding", **SLURMS}, Why.DOWN),
-        (["DOWN"], {}, Why.DOWN), (["DOWN", "DRAIN"], {"reason": "meshd: left"}, Why.DOWN),
-        (["IDLE", "NOT_RESPONDING"], {}, Why.NOT_RESPONDING), (["UNKNOWN"], {}, Why.UNREGISTERED),
-        (["UNKNOWN", "NOT_RESPONDING"], {}, Why.NOT_RESPONDING),
-        (["IDLE", "MAINTENANCE"], {}, Why.MAINTENANCE), (["IDLE", "REBOOT_ISSUED"], {}, Why.MAINTENANCE),
-        (["IDLE", "POWERED_DOWN"], {}, Why.POWERED_DOWN),
-        (["IDLE", "DRAIN"], {"reason": "meshd: GPU fault: x"}, Why.BY_MESHD),
-        (["FAIL"], {"reason": "Prolog error", **SLURMS}, Why.DRAINED),
+         UnfitReason.INVALID),
+        (["DOWN", "INVALID_REG"], {"reason": "Low RealMemory (reported:1 < 99.00% of configured:2)"},
+         UnfitReason.INVALID),
+        (["DOWN"], {"reason": "Node unexpectedly rebooted", **SLURMS}, UnfitReason.DOWN),
+        (["DOWN", "NOT_RESPONDING"], {"reason": "Not responding", **SLURMS}, UnfitReason.DOWN),
+        (["DOWN"], {}, UnfitReason.DOWN), (["DOWN", "DRAIN"], {"reason": "meshd: left"}, UnfitReason.DOWN),
+        (["IDLE", "NOT_RESPONDING"], {}, UnfitReason.NOT_RESPONDING), (["UNKNOWN"], {}, UnfitReason.UNREGISTERED),
+        (["UNKNOWN", "NOT_RESPONDING"], {}, UnfitReason.NOT_RESPONDING),
+        (["IDLE", "MAINTENANCE"], {}, UnfitReason.MAINTENANCE),
+        (["IDLE", "REBOOT_ISSUED"], {}, UnfitReason.MAINTENANCE),
+        (["IDLE", "POWERED_DOWN"], {}, UnfitReason.POWERED_DOWN),
+        (["IDLE", "DRAIN"], {"reason": "meshd: GPU fault: x"}, UnfitReason.BY_MESHD),
+        (["FAIL"], {"reason": "Prolog error", **SLURMS}, UnfitReason.DRAINED),
         # A person's, however it is said. In doubt it was one.
-        (["IDLE", "DRAIN"], {"reason": "drained by alice: bad GPU", "reason_by": "slurm"}, Why.BY_PERSON),
-        (["IDLE", "DRAIN"], {"reason": "Kill task failed", "reason_by": "alice"}, Why.BY_PERSON),
-        (["IDLE", "DRAIN"], {"reason": "bad fan", "reason_by": "root"}, Why.BY_PERSON),
-        (["DOWN"], {"reason": "bad fan", "reason_by": "root"}, Why.BY_PERSON),
-        (["DOWN", "FAIL"], {"reason": "to the vendor", "reason_by": "bob"}, Why.BY_PERSON),
-        (["IDLE", "DRAIN"], {}, Why.BY_PERSON), (["IDLE", "DRAIN", "INVALID_REG"], {}, Why.INVALID),
-        (["IDLE", "DRAIN", "INVALID_REG"], {"reason": "bad fan", "reason_by": "root"}, Why.BY_PERSON),
-        (["IDLE"], {"node_addr": "100.64.9.9"}, Why.ABSENT),
+        (["IDLE", "DRAIN"], {"reason": "drained by alice: bad GPU", "reason_by": "slurm"}, UnfitReason.BY_PERSON),
+        (["IDLE", "DRAIN"], {"reason": "Kill task failed", "reason_by": "alice"}, UnfitReason.BY_PERSON),
+        (["IDLE", "DRAIN"], {"reason": "bad fan", "reason_by": "root"}, UnfitReason.BY_PERSON),
+        (["DOWN"], {"reason": "bad fan", "reason_by": "root"}, UnfitReason.BY_PERSON),
+        (["DOWN", "FAIL"], {"reason": "to the vendor", "reason_by": "bob"}, UnfitReason.BY_PERSON),
+        (["IDLE", "DRAIN"], {}, UnfitReason.BY_PERSON), (["IDLE", "DRAIN", "INVALID_REG"], {}, UnfitReason.INVALID),
+        (["IDLE", "DRAIN", "INVALID_REG"], {"reason": "bad fan", "reason_by": "root"}, UnfitReason.BY_PERSON),
+        (["IDLE"], {"node_addr": "100.64.9.9"}, UnfitReason.ABSENT),
     ],
 )  # fmt: skip
-def test_slurms_states_and_reasons(states: list[str], parts: dict[str, Any], verdict: Why | None) -> None:
+def test_slurms_states_and_reasons(states: list[str], parts: dict[str, Any], verdict: UnfitReason | None) -> None:
     assert why(*states, **parts) is verdict
 
 
 def test_another_slurm_user_is_known() -> None:
     drain = {"reason": "Kill task failed", "reason_by": "slurmadm"}
-    assert why("IDLE", "DRAIN", **drain) is Why.BY_PERSON
-    assert why("IDLE", "DRAIN", slurm_user="slurmadm", **drain) is Why.DRAINED
+    assert why("IDLE", "DRAIN", **drain) is UnfitReason.BY_PERSON
+    assert why("IDLE", "DRAIN", slurm_user="slurmadm", **drain) is UnfitReason.DRAINED
 
 
 def test_slurms_own_words_are_told_with_who_and_when() -> None:
@@ -98,7 +100,9 @@ def test_a_head_that_is_off_the_tailnet_blames_no_node() -> None:
         silent = replace(M, heartbeat_at=ago(1000))
         for states in (["DOWN"], ["IDLE", "NOT_RESPONDING"], ["UNKNOWN"]):
             assert why(*states, of=silent, tailnet_=gone) is None
-        assert why("IDLE", "DRAIN", of=silent, tailnet_=gone, reason="Kill task failed", **SLURMS) is Why.DRAINED
+        assert (
+            why("IDLE", "DRAIN", of=silent, tailnet_=gone, reason="Kill task failed", **SLURMS) is UnfitReason.DRAINED
+        )
 
 
 def reported(**parts: Any) -> AgentReport:
@@ -109,13 +113,13 @@ def reported(**parts: Any) -> AgentReport:
     ("report", "verdict"),
     [
         ({}, None),
-        ({"gpu_fault": "nvidia-smi: GPU is lost", "gpu_fault_since": ago(60)}, Why.GPU_FAULT),
+        ({"gpu_fault": "nvidia-smi: GPU is lost", "gpu_fault_since": ago(60)}, UnfitReason.GPU_FAULT),
         ({"gpu_fault": "nvidia-smi: timed out", "gpu_fault_since": ago(5)}, None),
-        ({"slurmd_dead_since": ago(60)}, Why.SLURMD_DEAD), ({"slurmd_dead_since": ago(5)}, None),
-        ({"munge_dead_since": ago(60)}, Why.MUNGE_DEAD), ({"munge_dead_since": ago(5)}, None),
+        ({"slurmd_dead_since": ago(60)}, UnfitReason.SLURMD_DEAD), ({"slurmd_dead_since": ago(5)}, None),
+        ({"munge_dead_since": ago(60)}, UnfitReason.MUNGE_DEAD), ({"munge_dead_since": ago(5)}, None),
     ],
 )  # fmt: skip
-def test_what_the_agent_reports_counts_once_it_lasts(report: dict[str, Any], verdict: Why | None) -> None:
+def test_what_the_agent_reports_counts_once_it_lasts(report: dict[str, Any], verdict: UnfitReason | None) -> None:
     assert why("IDLE", report=reported(**report)) is verdict
     for phase in (Phase.BOOTING, Phase.DRAINING, Phase.TERMINATING):
         assert why("IDLE", of=replace(M, phase=phase), report=reported(**report)) is None
@@ -124,12 +128,12 @@ def test_what_the_agent_reports_counts_once_it_lasts(report: dict[str, Any], ver
 @pytest.mark.parametrize(
     ("heartbeat_s", "offline_since", "verdict"),
     [
-        (5, None, None), (30, None, None), (36, None, Why.SILENT),
-        (14, ago(16), None), (16, ago(14), Why.SILENT), (16, ago(30), None),
-        (40, ago(100), Why.SILENT),
+        (5, None, None), (30, None, None), (36, None, UnfitReason.SILENT),
+        (14, ago(16), None), (16, ago(14), UnfitReason.SILENT), (16, ago(30), None),
+        (40, ago(100), UnfitReason.SILENT),
     ],
 )  # fmt: skip
-def test_a_late_heartbeat(heartbeat_s: float, offline_since: datetime | None, verdict: Why | None) -> None:
+def test_a_late_heartbeat(heartbeat_s: float, offline_since: datetime | None, verdict: UnfitReason | None) -> None:
     """A poll is held for 25 s; a device that is offline is late sooner, unless its agent has spoken since."""
     m = replace(M, heartbeat_at=ago(heartbeat_s))
     device = replace(peer(m), online=offline_since is None, last_seen=offline_since)
@@ -141,12 +145,12 @@ def test_a_late_heartbeat(heartbeat_s: float, offline_since: datetime | None, ve
 
 
 def test_a_machine_that_reboots_is_not_called_silent() -> None:
-    m = replace(M, heartbeat_at=ago(300), marks={"rebooting": ago(300)})
+    m = replace(M, heartbeat_at=ago(300), rebooting_since=ago(300))
     assert m.rebooting
     for states in (["DOWN", "NOT_RESPONDING"], ["IDLE", "REBOOT_ISSUED"]):
         found = look(*states, of=m)
         assert found is not None
-        assert (found.why, found.deliberate) == (Why.MAINTENANCE, True)
+        assert (found.why, found.deliberate) == (UnfitReason.MAINTENANCE, True)
 
 
 def test_silence_counts_from_when_the_head_hears_again() -> None:
@@ -155,9 +159,9 @@ def test_silence_counts_from_when_the_head_hears_again() -> None:
 
 
 def test_the_time_goes_on_when_one_stage_of_a_trouble_follows_another() -> None:
-    noted = replace(M, marks={f"{MARK}not_responding": ago(400)})
+    noted = replace(M, unfit_reason=UnfitReason.NOT_RESPONDING, unfit_since=ago(400))
     found = look("DOWN", "NOT_RESPONDING", of=noted)
-    assert (found and found.why, found and found.since) == (Why.DOWN, ago(400))
+    assert (found and found.why, found and found.since) == (UnfitReason.DOWN, ago(400))
     other = look("IDLE", "DRAIN", of=noted, reason="Kill task failed", **SLURMS)
     assert other is not None
     assert other.since == NOW
@@ -172,15 +176,15 @@ def test_only_a_fit_node_that_stays_is_ready() -> None:
     assert ready(M, "IDLE")
     assert not ready(M, "IDLE", "DRAIN")
     assert not ready(M, "IDLE", "INVALID_REG")
-    assert not ready(replace(M, removal="surplus"), "IDLE")
+    assert not ready(replace(M, removal=Removal.SCALE_DOWN), "IDLE")
     assert not ready(replace(M, phase=Phase.DRAINING), "IDLE")
     assert is_ready(M, cluster_view(slurm=GONE_DARK)), "what is not known is not held against it"
 
 
 def test_a_machine_whose_agent_said_that_it_reboots_is_no_silent_one() -> None:
-    away = replace(M, heartbeat_at=ago(300), marks={**M.marks, REBOOTING: ago(300)})
+    away = replace(M, heartbeat_at=ago(300), rebooting_since=ago(300))
     found = look("DOWN", "NOT_RESPONDING", of=away)
     assert found is not None
-    assert (found.why, found.deliberate) == (Why.MAINTENANCE, True)
-    silent = look("DOWN", "NOT_RESPONDING", of=replace(away, marks=M.marks))
-    assert silent is not None and silent.why is Why.SILENT
+    assert (found.why, found.deliberate) == (UnfitReason.MAINTENANCE, True)
+    silent = look("DOWN", "NOT_RESPONDING", of=replace(away, rebooting_since=None))
+    assert silent is not None and silent.why is UnfitReason.SILENT

@@ -11,7 +11,7 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Cooldown, Desired, Pool, Target
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.plan.planner import plan
 from meshd.provider_api import Offer, ProviderName
@@ -88,9 +88,9 @@ def test_a_gang_that_cannot_be_whole_moves_as_a_whole() -> None:
     assert removed(found) == {m.name for m in gang}
     assert rents(found) == [], "first the old ones go: more is never rented than wanted"
     step = next(step for step in found.steps if isinstance(step, p.Remove))
-    assert step.removal == "moved"
+    assert step.removal is Removal.GANG_MOVED
     assert "its gang moves: aws r1 cannot give 1 of 4 GPUs, and gce r2 can give all" in step.reason
-    gone = [replace(m, removal="moved") for m in gang]
+    gone = [replace(m, removal=Removal.GANG_MOVED) for m in gang]
     assert {key for _, key in rents(decided(4, *gone, blocked=(HERE,)))} == {THERE.key}
 
 
@@ -121,13 +121,13 @@ def test_the_next_rung_in_the_same_place_comes_first() -> None:
 
 
 def test_what_moved_away_does_not_come_back() -> None:
-    leaving = machine(Phase.DRAINING, removal="moved")
+    leaving = machine(Phase.DRAINING, removal=Removal.GANG_MOVED)
     found = decided(1, leaving)
     assert not [step for step in found.steps if isinstance(step, p.CancelRemoval)]
 
 
 def test_nor_is_one_kept_that_is_elsewhere() -> None:
-    leaving = machine(Phase.DRAINING, index=2, removal="surplus", offer=THERE, provider="gce")
+    leaving = machine(Phase.DRAINING, index=2, removal=Removal.SCALE_DOWN, offer=THERE, provider="gce")
     for spread in (False, True):
         found = decided(2, machine(Phase.READY), leaving, spread=spread)
         assert bool([step for step in found.steps if isinstance(step, p.CancelRemoval)]) is spread

@@ -11,7 +11,7 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Cooldown, CooldownCause, Desired, Pool, Target
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.plan.placement import misses, why_none
 from meshd.plan.planner import plan
@@ -74,10 +74,10 @@ def test_few_slots_make_larger_machines() -> None:
 def test_a_slot_that_is_about_to_be_free_is_waited_for() -> None:
     """Else something dearer would be rented only since it needs fewer slots."""
     pool = replace(POOL, max_nodes=3)
-    leaving = machine(Phase.BOOTING, removal="moved")
+    leaving = machine(Phase.BOOTING, removal=Removal.GANG_MOVED)
     offers = (ONE, replace(FOUR, usd_per_hour=9.0))
     assert rents(decided(3, leaving, pool=pool, offers=offers)) == [("h100-2", 1), ("h100-3", 1)]
-    draining = machine(Phase.DRAINING, removal="wanted")
+    draining = machine(Phase.DRAINING, removal=Removal.BY_USER)
     assert rents(decided(3, draining, pool=pool, offers=offers)) == [("h100-2", 1), ("h100-3", 1)]
     unknown = decided(3, draining, pool=pool, offers=offers, dark=True)
     assert rents(unknown) == [("h100-2", 4)], "it may wait for a job, for days"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshd.model.desired import Pool, Target
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh, SlurmJob, SlurmView
 from meshd.plan.idle import give_back, idle_since
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, cluster_view, machine, node, slurm
@@ -126,4 +126,4 @@ def test_what_is_still_missing_stays_wanted() -> None:
 
 def test_one_that_leaves_already_is_not_counted_again() -> None:
     machines, idle = idle_for(40)
-    assert give_back(POOL, Target("h100", 1), [replace(machines[0], removal="surplus")], idle, NOW) is None
+    assert give_back(POOL, Target("h100", 1), [replace(machines[0], removal=Removal.SCALE_DOWN)], idle, NOW) is None

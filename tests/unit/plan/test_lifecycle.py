@@ -10,10 +10,10 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Cooldown, CooldownCause, Policy
-from meshd.model.machine import DEVICE_GONE, MOVES, REACHED, REBOOTING, Machine, Phase
+from meshd.model.machine import MOVES, Machine, Phase, Removal
 from meshd.model.observed import Fresh, Snapshot
 from meshd.plan.lifecycle import contradiction_warning, next_step
-from meshd.plan.liveness import ASKED, ENDED
+from meshd.plan.liveness import ENDED
 from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import InstanceState
 from tests.unit.worlds import GONE_DARK, NOW, ago, around, instance, machine, node, peer, slurm, snapshot, tailnet
@@ -59,9 +59,9 @@ DESTROYS = (p.Terminate, p.Leave, p.Drain)
 
 
 @pytest.mark.parametrize("phase", ALL)
-@pytest.mark.parametrize("removal", ["", "surplus", "wanted"])
+@pytest.mark.parametrize("removal", [None, Removal.SCALE_DOWN, Removal.BY_USER])
 @pytest.mark.parametrize("age_s", [10.0, LONG])
-def test_with_no_source_at_all_nothing_is_destroyed(phase: Phase, removal: str, age_s: float) -> None:
+def test_with_no_source_at_all_nothing_is_destroyed(phase: Phase, removal: Removal | None, age_s: float) -> None:
     seen = snapshot(
         instances={"aws": GONE_DARK}, offers={"aws": GONE_DARK}, tailnet=GONE_DARK, slurm=GONE_DARK, node_addrs={}
     )
@@ -132,10 +132,10 @@ def test_the_node_key_of_its_own_device_shall_last() -> None:
     assert step(m, around(m), may_change_devices=True) is None, "it does not expire"
     another = step(replace(m, tailnet_id="n-other"), seen, may_change_devices=True)
     assert isinstance(another, p.RecordDevice), "another one's device is not changed"
-    assert step(replace(m, marks={"key_expiry": ago(60)}), seen, may_change_devices=True) is None, "asked just now"
-    again = step(replace(m, marks={"key_expiry": ago(3600)}), seen, may_change_devices=True)
+    assert step(replace(m, key_expiry_asked_at=ago(60)), seen, may_change_devices=True) is None, "asked just now"
+    again = step(replace(m, key_expiry_asked_at=ago(3600)), seen, may_change_devices=True)
     assert isinstance(again, p.DisableKeyExpiry)
-    assert to(step(replace(m, removal="wanted"), seen, may_change_devices=True)) is Phase.DRAINING, "more urgent"
+    assert to(step(replace(m, removal=Removal.BY_USER), seen, may_change_devices=True)) is Phase.DRAINING, "more urgent"
 
 
 # -- a device that was deleted while its machine runs -----------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_deleted_device_is_written_down_and_ends_nothing(phase: Phase) -> None
         assert isinstance(found, p.RecordDevice), found
         assert found.gone
         assert "deleted" in found.reason
-        noted = replace(m, marks={**m.marks, DEVICE_GONE: ago(600)})
+        noted = replace(m, device_gone_since=ago(600))
         assert step(noted, seen) is None, "once, and whatever runs there is left alone"
         back = replace(seen, tailnet=Fresh(tailnet(replace(peer(m), id="n-old")), NOW))
         again = step(noted, back)
@@ -173,7 +173,7 @@ def test_a_device_is_not_called_deleted_where_that_is_not_known() -> None:
 
 
 def test_an_idle_node_that_does_not_come_back_is_given_up_and_says_why() -> None:
-    m = machine(Phase.READY, tailnet_id="n-old", heartbeat_at=ago(LONG), marks={DEVICE_GONE: ago(LONG)})
+    m = machine(Phase.READY, tailnet_id="n-old", heartbeat_at=ago(LONG), device_gone_since=ago(LONG))
     found = step(m, around(m, "DOWN", "NOT_RESPONDING", tailnet=Fresh(tailnet(), NOW)))
     assert isinstance(found, p.Move)
     assert found.to is Phase.DRAINING
@@ -193,7 +193,7 @@ def test_missing_from_the_listing_but_speaking_is_alive(phase: Phase) -> None:
 def test_missing_and_silent_is_given_up(phase: Phase) -> None:
     m = machine(phase, heartbeat_at=ago(LONG))
     assert isinstance(step(m, gone_from_cloud(m)), p.AskCloud), "its cloud is asked why first"
-    asked = replace(m, marks={**m.marks, "asked_cloud": ago(5)})
+    asked = replace(m, cloud_asked_at=ago(5))
     found = step(asked, gone_from_cloud(asked))
     assert to(found) is (Phase.TERMINATING if phase is Phase.CONFIGURING else Phase.DRAINING)
 
@@ -207,11 +207,10 @@ def saying(m: Machine, state: InstanceState, *states: str, **parts: Any) -> Snap
 @pytest.mark.parametrize("state", sorted(ENDED))
 @pytest.mark.parametrize("jobs", [True, False])
 def test_no_word_of_a_cloud_ends_a_machine_that_speaks(phase: Phase, state: InstanceState, jobs: bool) -> None:
-    m = machine(phase, heartbeat_at=ago(5), marks={"start_slurmd": ago(1000), "drained": ago(900)})
+    m = machine(phase, heartbeat_at=ago(5), slurmd_start_ordered_at=ago(1000), drained_at=ago(900))
     busy = {"jobs": {m.slot: "7"}} if jobs else {}
     for asked in (None, ago(30), ago(3)):
-        asks = {ASKED: asked} if asked else {}
-        now = replace(m, marks={**m.marks, **asks})
+        now = replace(m, agent_asked_at=asked)
         found = step(now, saying(now, state, "ALLOCATED" if jobs else "IDLE", "DRAIN", **busy))
         assert not isinstance(found, p.Terminate)
         assert not isinstance(found, p.Move) or not found.failure
@@ -225,13 +224,13 @@ def test_no_word_of_a_cloud_ends_a_machine_that_speaks(phase: Phase, state: Inst
 def test_an_agent_is_asked_before_a_plain_word_is_believed(state: InstanceState) -> None:
     m = machine(Phase.READY, heartbeat_at=ago(20))
     assert isinstance(step(m, saying(m, state)), p.AskAgent)
-    asked = replace(m, marks={**m.marks, ASKED: ago(4)})
+    asked = replace(m, agent_asked_at=ago(4))
     assert step(asked, saying(asked, state)) is None, "it may yet answer"
-    unanswered = replace(m, marks={**m.marks, ASKED: ago(6)})
+    unanswered = replace(m, agent_asked_at=ago(6))
     assert to(step(unanswered, saying(unanswered, state))) is Phase.DRAINING
-    answered = replace(m, heartbeat_at=ago(3), marks={**m.marks, ASKED: ago(6)})
+    answered = replace(m, heartbeat_at=ago(3), agent_asked_at=ago(6))
     assert step(answered, saying(answered, state)) is None
-    later = replace(m, heartbeat_at=ago(3), marks={**m.marks, ASKED: ago(16)})
+    later = replace(m, heartbeat_at=ago(3), agent_asked_at=ago(16))
     assert isinstance(step(later, saying(later, state)), p.AskAgent), "again and again"
     silent = replace(m, heartbeat_at=ago(121))
     assert to(step(silent, saying(silent, state))) is Phase.DRAINING
@@ -262,7 +261,7 @@ def test_one_that_never_spoke_is_given_up_at_its_clouds_word(state: InstanceStat
 
 
 def test_one_that_speaks_is_not_called_gone_after_it_was_ended() -> None:
-    m = machine(Phase.TERMINATING, marks={"terminate_called": ago(60)}, heartbeat_at=ago(-1), tailnet_ip="")
+    m = machine(Phase.TERMINATING, terminate_called_at=ago(60), heartbeat_at=ago(-1), tailnet_ip="")
     assert not isinstance(step(m, saying(m, InstanceState.GONE)), p.Move)
     quiet = replace(m, heartbeat_at=ago(61))
     assert to(step(quiet, saying(quiet, InstanceState.GONE))) is Phase.GONE
@@ -286,8 +285,8 @@ def test_a_node_that_reboots_is_waited_for_as_long_as_a_boot_may_take(word: str,
 def test_a_reboot_by_hand_is_known_from_its_agent() -> None:
     m = machine(Phase.READY, heartbeat_at=ago(600))
     down = around(m, "DOWN", "NOT_RESPONDING")
-    assert step(replace(m, marks={**m.marks, REBOOTING: ago(600)}), down) is None
-    late = replace(m, heartbeat_at=ago(901), marks={**m.marks, REBOOTING: ago(901)})
+    assert step(replace(m, rebooting_since=ago(600)), down) is None
+    late = replace(m, heartbeat_at=ago(901), rebooting_since=ago(901))
     found = step(late, down)
     assert isinstance(found, p.Move)
     assert "900 s" in found.failure
@@ -306,7 +305,7 @@ def test_a_state_that_is_not_known_means_nothing(state: InstanceState) -> None:
 
 
 def test_a_fresh_machine_may_be_missing() -> None:
-    m = machine(Phase.BOOTING, launch_called_at=ago(30), age_s=30, marks={"asked_cloud": ago(5)})
+    m = machine(Phase.BOOTING, launch_called_at=ago(30), age_s=30, cloud_asked_at=ago(5))
     assert step(m, snapshot()) is None
 
 
@@ -317,7 +316,7 @@ def test_being_shut_down_its_jobs_are_not_killed_early() -> None:
     assert step(m, busy) is None
     over = {"aws": Fresh((instance(m, InstanceState.GONE),), NOW)}
     assert isinstance(step(m, around(m, "ALLOCATED", "DRAIN", jobs={m.slot: "7"}, instances=over)), p.AskAgent)
-    dead = replace(m, marks={**m.marks, ASKED: ago(6)}, heartbeat_at=ago(7))
+    dead = replace(m, agent_asked_at=ago(6), heartbeat_at=ago(7))
     found = step(dead, around(dead, "ALLOCATED", "DRAIN", jobs={m.slot: "7"}, instances=over))
     assert isinstance(found, p.Leave)
     assert found.dead
@@ -329,7 +328,7 @@ def test_being_shut_down_its_jobs_are_not_killed_early() -> None:
 def test_requested() -> None:
     m = machine(Phase.REQUESTED, created_at=ago(5))
     assert isinstance(step(m, snapshot()), p.Launch)
-    assert to(step(replace(m, removal="surplus"), snapshot())) is Phase.GONE
+    assert to(step(replace(m, removal=Removal.SCALE_DOWN), snapshot())) is Phase.GONE
     refused = {"provider:aws": Cooldown("provider:aws", ago(-60), "key refused")}
     assert isinstance(step(m, snapshot(), cooldowns=refused), p.Launch), (
         "the last look before the call stops it for good"
@@ -353,8 +352,8 @@ def test_launching_has_a_way_out_when_its_cloud_never_answers() -> None:
 def test_a_machine_that_does_not_join_is_given_up_with_its_own_last_words() -> None:
     m = machine(Phase.JOINING, age_s=601)
     silent = step(m, around(m))
-    reached = step(replace(m, marks={REACHED: ago(500)}), around(m))
-    told = step(replace(m, problem="gpu: nvidia-smi hangs", marks={REACHED: ago(500)}), around(m))
+    reached = step(replace(m, head_reached_at=ago(500)), around(m))
+    told = step(replace(m, problem="gpu: nvidia-smi hangs", head_reached_at=ago(500)), around(m))
     for found in (silent, reached, told):
         assert isinstance(found, p.Move)
         assert found.to is Phase.TERMINATING
@@ -383,10 +382,10 @@ def test_configuring_goes_on_in_order() -> None:
 
 @pytest.mark.parametrize("started", [False, True])
 def test_what_never_ran_a_slurmd_need_not_be_drained(started: bool) -> None:
-    marks = {"start_slurmd": ago(400)} if started else {}
-    m = machine(Phase.CONFIGURING, age_s=LONG, line_published=True, marks=marks)
+    ordered_at = ago(400) if started else None
+    m = machine(Phase.CONFIGURING, age_s=LONG, line_published=True, slurmd_start_ordered_at=ordered_at)
     assert to(step(m, around(m))) is (Phase.DRAINING if started else Phase.TERMINATING)
-    gone = replace(m, removal="wanted")
+    gone = replace(m, removal=Removal.BY_USER)
     assert to(step(gone, around(gone, slurm=GONE_DARK))) is (Phase.DRAINING if started else Phase.TERMINATING)
 
 
@@ -442,20 +441,20 @@ def test_a_node_that_is_down_is_drained_too() -> None:
 
 
 def test_what_was_seen_before_the_drain_does_not_count() -> None:
-    m = machine(Phase.DRAINING, marks={"drained": ago(2)})
+    m = machine(Phase.DRAINING, drained_at=ago(2))
     old = Fresh(slurm(node(m, "IDLE", "DRAIN")), ago(3))
     assert step(m, around(m, slurm=old)) is None
 
 
 def test_by_force() -> None:
-    m = machine(Phase.DRAINING, removal="forced")
+    m = machine(Phase.DRAINING, removal=Removal.FORCED)
     found = step(m, around(m, "ALLOCATED", jobs={m.slot: "7"}))
     assert isinstance(found, p.Leave)
     assert found.forced
     assert step(m, around(m, slurm=GONE_DARK)) is None
     waited = replace(m, phase_since=ago(90))
     assert to(step(waited, around(m, slurm=GONE_DARK))) is Phase.TERMINATING
-    gentle = replace(waited, removal="wanted", phase_since=ago(LONG))
+    gentle = replace(waited, removal=Removal.BY_USER, phase_since=ago(LONG))
     assert step(gentle, around(m, slurm=GONE_DARK)) is None
 
 
@@ -464,9 +463,9 @@ def test_terminating_waits_for_its_line_then_asks_for_ever() -> None:
     assert step(m, around(m, "DOWN", "DRAIN")) is None
     assert isinstance(step(m, around(m, node_addrs={})), p.Terminate)
     assert isinstance(step(replace(m, phase_since=ago(90)), around(m, "DOWN", "DRAIN")), p.Terminate)
-    asked = replace(m, marks={"terminate_called": ago(5)})
+    asked = replace(m, terminate_called_at=ago(5))
     assert step(asked, around(m, node_addrs={})) is None
-    again = replace(m, marks={"terminate_called": ago(20)})
+    again = replace(m, terminate_called_at=ago(20))
     assert isinstance(step(again, around(m, node_addrs={})), p.Terminate)
     assert to(step(replace(again, phase_since=ago(LONG)), around(m, node_addrs={}))) is Phase.LOST
     lost = replace(again, phase=Phase.LOST, phase_since=ago(LONG))
@@ -482,9 +481,11 @@ def test_terminating_waits_for_its_line_then_asks_for_ever() -> None:
 )  # fmt: skip
 def test_a_node_that_slurm_has_opened_while_it_leaves_is_drained_again(states: tuple[str, ...], drains: bool) -> None:
     """slurmctld's next ping returns a node that was set DOWN by force: its line could never become a free slot."""
-    m = machine(Phase.TERMINATING, tailnet_ip="100.64.0.2", line_published=True, removal="forced", left_slurm=True)
+    m = machine(
+        Phase.TERMINATING, tailnet_ip="100.64.0.2", line_published=True, removal=Removal.FORCED, left_slurm=True
+    )
     assert isinstance(step(m, around(m, *states)), p.Drain) is drains
-    asked = replace(m, marks={"drained": ago(-1)})
+    asked = replace(m, drained_at=ago(-1))
     assert step(asked, around(m, *states)) is None, "what was seen is older than what was done"
 
 
@@ -494,8 +495,7 @@ def test_never_asked_with_success_it_is_lost_all_the_same() -> None:
 
 
 def test_gone_is_believed_only_of_a_listing_after_the_call() -> None:
-    asked = {"terminate_called": ago(5)}
-    m = machine(Phase.TERMINATING, marks=asked)
+    m = machine(Phase.TERMINATING, terminate_called_at=ago(5))
     gone = {"aws": Fresh((instance(m, InstanceState.GONE),), NOW)}
     assert to(step(m, snapshot(instances=gone))) is Phase.GONE
     assert to(step(m, snapshot())) is Phase.GONE
@@ -506,12 +506,12 @@ def test_gone_is_believed_only_of_a_listing_after_the_call() -> None:
 
 
 def test_a_machine_ended_at_birth_is_not_called_gone_before_it_was_listed() -> None:
-    m = machine(Phase.TERMINATING, launch_called_at=ago(10), marks={"terminate_called": ago(5)})
+    m = machine(Phase.TERMINATING, launch_called_at=ago(10), terminate_called_at=ago(5))
     assert to(step(m, snapshot())) is None
 
 
 def test_missing_but_heard_after_the_listing_is_not_gone() -> None:
-    m = machine(Phase.TERMINATING, marks={"terminate_called": ago(5)}, heartbeat_at=NOW)
+    m = machine(Phase.TERMINATING, terminate_called_at=ago(5), heartbeat_at=NOW)
     assert step(m, snapshot(instances={"aws": Fresh((), ago(1))})) is None
 
 

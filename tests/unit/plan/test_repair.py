@@ -10,13 +10,11 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Cooldown, CooldownCause, Desired, Pool, Target
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, UnfitReason
 from meshd.model.observed import AgentReport, Fresh, Snapshot
-from meshd.plan.fitness import MARK, Why
 from meshd.plan.lifecycle import next_step
 from meshd.plan.plan_input import ClusterView, PlanInput
 from meshd.plan.planner import plan
-from meshd.plan.repair import RESTARTED
 from meshd.plan.replace import PROOF_S, cooldown_key, proved
 from tests.unit.worlds import NOW, ago, instance, machine, node, peer, slurm, snapshot, tailnet
 
@@ -27,10 +25,9 @@ MINE = {"reason": "drained by alice: mine", "reason_by": "slurm"}
 FAULT = {"gpu_fault": "nvidia-smi: GPU is lost", "gpu_fault_since": ago(60)}
 
 
-def ready(index: int = 1, noted: Why | None = None, since_s: float = 1000.0, **changes: Any) -> Machine:
+def ready(index: int = 1, noted: UnfitReason | None = None, since_s: float = 1000.0, **changes: Any) -> Machine:
     m = machine(Phase.READY, index=index, age_s=5000.0, ready_at=ago(5000))
-    marks = {**m.marks, **({MARK + noted: ago(since_s)} if noted else {})}
-    return replace(m, **{"marks": marks, **changes})
+    return replace(m, **{"unfit_reason": noted, "unfit_since": ago(since_s) if noted else None, **changes})
 
 
 def seen(*nodes: tuple[Machine, list[str], dict[str, Any]], jobs: dict[str, str] | None = None,
@@ -69,17 +66,17 @@ def replaced(*nodes: tuple[Machine, list[str], dict[str, Any]], **more: Any) -> 
 def test_a_verdict_is_written_down_once_and_so_is_its_end() -> None:
     found = step(ready(), ["IDLE", "DRAIN"], KILL)
     assert isinstance(found, p.RecordFitness)
-    assert (found.why, found.since) == ("drained", NOW)
-    noted = ready(noted=Why.DRAINED)
+    assert (found.unfit_reason, found.since) == (UnfitReason.DRAINED, NOW)
+    noted = ready(noted=UnfitReason.DRAINED)
     assert step(noted, ["IDLE", "DRAIN"], KILL) is None
     over = step(noted, ["IDLE"])
     assert isinstance(over, p.RecordFitness)
-    assert over.why == ""
+    assert over.unfit_reason is None
     assert step(ready(), ["IDLE"]) is None
 
 
 def test_a_verdict_stays_while_nobody_can_be_asked() -> None:
-    noted = ready(noted=Why.DOWN)
+    noted = ready(noted=UnfitReason.DOWN)
     blind = replace(seen((noted, ["DOWN"], {})), tailnet=Fresh(tailnet(healthy=False), NOW))
     assert next_step(noted, PlanInput.of(blind, Desired("lab", {}, {}).policy, NOW, {})) is None
     restarted = replace(seen((noted, ["IDLE"], {})), reports={})
@@ -90,16 +87,16 @@ def test_a_verdict_stays_while_nobody_can_be_asked() -> None:
 
 
 def test_jobs_are_kept_off_a_broken_gpu_and_let_on_again() -> None:
-    m = ready(noted=Why.GPU_FAULT)
+    m = ready(noted=UnfitReason.GPU_FAULT)
     broken = {m.name: AgentReport(at=ago(5), gpu_fault="GPU is lost", gpu_fault_since=ago(60))}
     found = step(m, ["MIXED"], jobs={m.slot: "7"}, reports=broken)
     assert isinstance(found, p.Drain)
     assert step(m, ["MIXED", "DRAIN"], {"reason": "meshd: GPU fault"}, jobs={m.slot: "7"}, reports=broken) is None
     ours = {"reason": "meshd: GPU fault"}
     for since_s, lifted in ((10, False), (60, True)):
-        over = ready(noted=Why.BY_MESHD, since_s=since_s)
+        over = ready(noted=UnfitReason.BY_MESHD, since_s=since_s)
         assert isinstance(step(over, ["IDLE", "DRAIN"], ours), p.Undrain) is lifted
-    over = ready(noted=Why.BY_MESHD)
+    over = ready(noted=UnfitReason.BY_MESHD)
     unsure = replace(seen((over, ["IDLE", "DRAIN"], ours)), reports={})
     assert next_step(over, PlanInput.of(unsure, Desired("lab", {}, {}).policy, NOW, {})) is None, (
         "its agent was not heard"
@@ -107,30 +104,32 @@ def test_jobs_are_kept_off_a_broken_gpu_and_let_on_again() -> None:
 
 
 def test_nobodys_drain_but_meshds_own_is_lifted() -> None:
-    for noted, parts in ((Why.DRAINED, KILL), (Why.BY_PERSON, MINE)):
+    for noted, parts in ((UnfitReason.DRAINED, KILL), (UnfitReason.BY_PERSON, MINE)):
         assert step(ready(noted=noted), ["IDLE", "DRAIN"], parts) is None
 
 
 @pytest.mark.parametrize(
     ("noted", "states", "parts"),
     [
-        (Why.INVALID, ["IDLE", "DRAIN", "INVALID_REG"], GRES), (Why.DOWN, ["DOWN"], {}),
-        (Why.NOT_RESPONDING, ["IDLE", "NOT_RESPONDING"], {}), (Why.UNREGISTERED, ["UNKNOWN"], {}),
+        (UnfitReason.INVALID, ["IDLE", "DRAIN", "INVALID_REG"], GRES), (UnfitReason.DOWN, ["DOWN"], {}),
+        (UnfitReason.NOT_RESPONDING, ["IDLE", "NOT_RESPONDING"], {}), (UnfitReason.UNREGISTERED, ["UNKNOWN"], {}),
     ],
 )  # fmt: skip
-def test_slurmd_is_restarted_once_and_under_no_job(noted: Why, states: list[str], parts: dict[str, Any]) -> None:
+def test_slurmd_is_restarted_once_and_under_no_job(
+    noted: UnfitReason, states: list[str], parts: dict[str, Any]
+) -> None:
     m = ready(noted=noted)
     assert isinstance(step(m, states, parts), p.RestartSlurmd)
     assert step(m, states, parts, jobs={m.slot: "7"}) is None
     assert step(ready(noted=noted, since_s=10), states, parts) is None, "it may pass"
-    tried = replace(m, marks={**m.marks, RESTARTED: ago(500)})
+    tried = replace(m, slurmd_restarted_at=ago(500))
     assert step(tried, states, parts) is None
-    before = replace(m, marks={**m.marks, RESTARTED: ago(2000)})
+    before = replace(m, slurmd_restarted_at=ago(2000))
     assert isinstance(step(before, states, parts), p.RestartSlurmd), "that was another time"
 
 
 def test_a_dead_slurmd_is_started_under_a_job_too() -> None:
-    m = ready(noted=Why.SLURMD_DEAD)
+    m = ready(noted=UnfitReason.SLURMD_DEAD)
     told = {m.name: AgentReport(at=ago(5), slurmd_dead_since=ago(100), jobs=1)}
     assert isinstance(step(m, ["ALLOCATED"], jobs={m.slot: "7"}, reports=told), p.RestartSlurmd)
 
@@ -138,7 +137,7 @@ def test_a_dead_slurmd_is_started_under_a_job_too() -> None:
 # -- replaced ---------------------------------------------------------------------------------------------------------
 
 FIT = (ready(2), ["IDLE"], {})
-BAD = (ready(noted=Why.DRAINED), ["IDLE", "DRAIN"], KILL)
+BAD = (ready(noted=UnfitReason.DRAINED), ["IDLE", "DRAIN"], KILL)
 
 
 def test_an_unfit_node_without_a_job_is_replaced() -> None:
@@ -148,15 +147,17 @@ def test_an_unfit_node_without_a_job_is_replaced() -> None:
 @pytest.mark.parametrize(
     ("noted", "states", "parts"),
     [
-        (Why.INVALID, ["IDLE", "DRAIN", "INVALID_REG"], GRES), (Why.DOWN, ["DOWN"], {}),
-        (Why.NOT_RESPONDING, ["IDLE", "NOT_RESPONDING"], {}), (Why.DRAINED, ["IDLE", "DRAIN"], KILL),
+        (UnfitReason.INVALID, ["IDLE", "DRAIN", "INVALID_REG"], GRES), (UnfitReason.DOWN, ["DOWN"], {}),
+        (UnfitReason.NOT_RESPONDING, ["IDLE", "NOT_RESPONDING"], {}), (UnfitReason.DRAINED, ["IDLE", "DRAIN"], KILL),
     ],
 )  # fmt: skip
-def test_for_each_reason_that_another_may_not_have(noted: Why, states: list[str], parts: dict[str, Any]) -> None:
+def test_for_each_reason_that_another_may_not_have(
+    noted: UnfitReason, states: list[str], parts: dict[str, Any]
+) -> None:
     m = ready(noted=noted)
-    m = replace(m, marks={**m.marks, RESTARTED: ago(900)})
+    m = replace(m, slurmd_restarted_at=ago(900))
     assert replaced((m, states, parts), FIT) == [m.name]
-    just = replace(m, marks={**m.marks, RESTARTED: ago(10)})
+    just = replace(m, slurmd_restarted_at=ago(10))
     assert replaced((just, states, parts), FIT) == [], "what the restart did is not seen yet"
 
 
@@ -169,11 +170,13 @@ def test_not_under_a_job_whoever_tells_of_it() -> None:
 
 def test_never_a_persons_node_and_never_one_that_is_only_silent() -> None:
     for noted, states, parts in (
-        (Why.BY_PERSON, ["IDLE", "DRAIN"], MINE), (Why.BY_PERSON, ["DOWN"], {"reason": "bad fan", "reason_by": "bob"}),
-        (Why.MAINTENANCE, ["IDLE", "MAINTENANCE"], {}), (Why.ABSENT, ["IDLE"], {"node_addr": "100.64.9.9"}),
+        (UnfitReason.BY_PERSON, ["IDLE", "DRAIN"], MINE),
+        (UnfitReason.BY_PERSON, ["DOWN"], {"reason": "bad fan", "reason_by": "bob"}),
+        (UnfitReason.MAINTENANCE, ["IDLE", "MAINTENANCE"], {}),
+        (UnfitReason.ABSENT, ["IDLE"], {"node_addr": "100.64.9.9"}),
     ):  # fmt: skip
         assert replaced((ready(noted=noted, since_s=1e6), states, parts), FIT) == []
-    assert replaced((ready(noted=Why.SILENT, heartbeat_at=ago(1e6)), ["IDLE"], {}), FIT) == []
+    assert replaced((ready(noted=UnfitReason.SILENT, heartbeat_at=ago(1e6)), ["IDLE"], {}), FIT) == []
 
 
 @pytest.mark.parametrize(
@@ -197,7 +200,7 @@ def test_not_now(changes: dict[str, Any], but: str) -> None:
 
 
 def test_one_at_a_time_the_one_that_is_unfit_for_longest() -> None:
-    older = (ready(3, noted=Why.DRAINED, since_s=3000.0), ["IDLE", "DRAIN"], KILL)
+    older = (ready(3, noted=UnfitReason.DRAINED, since_s=3000.0), ["IDLE", "DRAIN"], KILL)
     assert replaced(BAD, FIT, older) == [older[0].name]
     coming = (machine(Phase.BOOTING, index=4), ["DOWN"], {})
     assert replaced(BAD, FIT, coming) == []

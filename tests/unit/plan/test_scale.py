@@ -8,7 +8,7 @@ from typing import Any
 
 from meshd.model import plan as p
 from meshd.model.desired import Cooldown, Desired, Pool, Target
-from meshd.model.machine import Machine, Phase
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.plan.placement import misses, price_limit, ranked, why_none
 from meshd.plan.planner import plan
@@ -93,7 +93,7 @@ def test_who_is_idle_must_be_known_to_shrink() -> None:
 
 
 def test_a_surplus_machine_is_kept_after_all() -> None:
-    m = machine(Phase.DRAINING, removal="surplus")
+    m = machine(Phase.DRAINING, removal=Removal.SCALE_DOWN)
     assert subjects(steps(1, m, kind=p.CancelRemoval)) == [m.name]
     assert steps(1, m, kind=p.RequestMachine) == []
 
@@ -101,7 +101,7 @@ def test_a_surplus_machine_is_kept_after_all() -> None:
 def test_so_is_one_that_is_only_on_order() -> None:
     """Else a target that goes down and up again has its machines twice for a while."""
     for phase in (Phase.REQUESTED, Phase.LAUNCHING, Phase.BOOTING):
-        m = machine(phase, removal="surplus", launch_called_at=ago(5))
+        m = machine(phase, removal=Removal.SCALE_DOWN, launch_called_at=ago(5))
         assert subjects(steps(1, m, kind=p.CancelRemoval)) == [m.name], phase
         assert steps(1, m, kind=p.RequestMachine) == []
 
@@ -113,7 +113,7 @@ def test_of_machines_that_are_alike_the_dearest_goes_first() -> None:
 
 
 def test_what_a_person_removed_is_not_kept() -> None:
-    for removal in ("wanted", "forced"):
+    for removal in (Removal.BY_USER, Removal.FORCED):
         m = machine(Phase.DRAINING, removal=removal)
         full = replace(POOL, max_nodes=1)
         assert steps(1, m, kind=p.CancelRemoval, pool=full) == []
@@ -122,7 +122,7 @@ def test_what_a_person_removed_is_not_kept() -> None:
 
 def test_what_left_slurm_or_failed_is_not_kept() -> None:
     for changes in ({"left_slurm": True}, {"failure": "broken"}, {"slurmd_started": False}):
-        m = machine(Phase.DRAINING, removal="surplus", **changes)
+        m = machine(Phase.DRAINING, removal=Removal.SCALE_DOWN, **changes)
         assert steps(1, m, kind=p.CancelRemoval) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from meshd.model import plan as p
 from meshd.model.desired import Cooldown, CooldownCause, Policy
-from meshd.model.machine import REACHED, FailureCause, Machine, Phase
+from meshd.model.machine import FailureCause, Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.plan.lifecycle import next_step
 from meshd.plan.plan_input import PlanInput
@@ -23,8 +23,10 @@ REPEATS = replace(POLICY, idempotent_launch=frozenset({"aws"}))
 
 def unclear(called_s: float, unclear_s: float | None = None, **changes: Any) -> Machine:
     """Its create call went out so long ago, and had an unclear answer so long ago."""
-    marks = {} if unclear_s is None else {"unclear": ago(unclear_s)}
-    return machine(Phase.LAUNCHING, launch_called_at=ago(called_s), age_s=called_s, marks=marks, **changes)
+    unclear_at = None if unclear_s is None else ago(unclear_s)
+    return machine(
+        Phase.LAUNCHING, launch_called_at=ago(called_s), age_s=called_s, create_unclear_at=unclear_at, **changes
+    )
 
 
 def step(
@@ -45,7 +47,7 @@ def to(found: p.Step | None) -> Phase | None:
 
 
 def test_one_that_is_listed_is_the_machines() -> None:
-    for m in (unclear(5), unclear(1000, 1000), unclear(5, removal="wanted"), unclear(5, refusal="no_capacity")):
+    for m in (unclear(5), unclear(1000, 1000), unclear(5, removal=Removal.BY_USER), unclear(5, refusal="no_capacity")):
         found = step(m, instance(m))
         assert isinstance(found, p.Adopt), m
 
@@ -64,21 +66,19 @@ def test_it_is_settled_by_a_listing_that_is_so_late_that_it_would_show_it(m: Mac
     """60 s after an unclear answer; after one that never came, 60 s after the call's own deadline."""
     assert settled_at(m, POLICY) == NOW
     assert step(m) is None, "this very moment may be too early"
-    later = replace(m, launch_called_at=ago(161), marks={k: ago(61) for k in m.marks})
+    later = replace(m, launch_called_at=ago(161), create_unclear_at=ago(61) if m.create_unclear_at else None)
     assert to(step(later)) is Phase.REQUESTED
     assert step(later, read_s=1) is None, "that listing is older"
     assert step(later, read_s=None) is None, "who cannot look has not seen that it is missing"
-    assert to(step(replace(later, removal="wanted"))) is Phase.GONE
+    assert to(step(replace(later, removal=Removal.BY_USER))) is Phase.GONE
     assert to(step(replace(later, refusal="no_capacity", vendor_words="none left"))) is Phase.GONE
     assert to(step(replace(later, launch_attempts=5))) is Phase.GONE
 
 
 def test_a_machine_that_came_to_the_head_was_made_so_its_name_is_not_used_again() -> None:
     m = unclear(161, 61)
-    came = replace(m, marks={**m.marks, REACHED: ago(90)})
-    assert step(replace(came, launch_called_at=ago(160), marks={**came.marks, "unclear": ago(60)})) is None, (
-        "it may show"
-    )
+    came = replace(m, head_reached_at=ago(90))
+    assert step(replace(came, launch_called_at=ago(160), create_unclear_at=ago(60))) is None, "it may show"
     found = step(came)
     assert isinstance(found, p.Move)
     assert (found.to, found.cause) == (Phase.GONE, FailureCause.ENDED)
@@ -99,11 +99,11 @@ def test_where_it_cannot_the_same_call_goes_out_again_at_once_and_less_often_eac
     assert isinstance(step(unclear(20, 20, launch_attempts=3), policy=REPEATS), p.Launch)
     assert step(unclear(55, 55, launch_attempts=5), policy=REPEATS) is None, "it is only looked for from here on"
     asked = unclear(50, 50)
-    assert step(replace(asked, marks={**asked.marks, "asked": ago(3)}), policy=REPEATS) is None
+    assert step(replace(asked, create_repeated_at=ago(3)), policy=REPEATS) is None
 
 
 def test_what_is_not_wanted_was_refused_or_is_left_alone_is_not_asked_for_again() -> None:
-    assert step(unclear(50, 50, removal="surplus"), policy=REPEATS) is None
+    assert step(unclear(50, 50, removal=Removal.SCALE_DOWN), policy=REPEATS) is None
     assert step(unclear(50, 50, refusal="no_capacity"), policy=REPEATS) is None
     for key, cause in (
         ("provider:aws", CooldownCause.PAUSE),
@@ -129,5 +129,5 @@ def test_one_that_was_given_up_is_looked_for_until_it_surely_is_not_there() -> N
 
 
 def test_a_machine_that_shows_is_ended_when_it_is_not_wanted_any_more() -> None:
-    booting = machine(Phase.BOOTING, removal="wanted")
+    booting = machine(Phase.BOOTING, removal=Removal.BY_USER)
     assert to(next_step(booting, PlanInput.of(around(booting), POLICY, NOW, {}))) is Phase.TERMINATING
