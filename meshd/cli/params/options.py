@@ -1,30 +1,22 @@
-"""Options and arguments that commands share, with completion of names from the running daemon."""
+"""Options and arguments that commands share. A shell completes their values with names from the running daemon."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from meshd.api import endpoints
-from meshd.api.schema import OffersQuery
-from meshd.cli.errors import CliError
 from meshd.cli.params.hostlist import expand
 from meshd.cli.params.values import NonEmpty, duration
 from meshd.cli.session import JSON_WANTED, session_of
-from meshd.model.words import counted
 
 if TYPE_CHECKING:
-    from meshd.cli.client import Head
+    from meshd.cli.params.completion import Names
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-COMPLETION_TIMEOUT_S = 0.2
-"""A shell waits for it while the user presses TAB."""
 
 
 class OutputFormat(StrEnum):
@@ -90,7 +82,7 @@ def timeout_option(command: F) -> F:
 
 def pool_option(help_text: str) -> Callable[[F], F]:
     """`--pool`, completed with the pools: the command gets `pool`."""
-    return click.option("--pool", metavar="NAME", type=NonEmpty(), shell_complete=_complete(_pools), help=help_text)
+    return click.option("--pool", metavar="NAME", type=NonEmpty(), shell_complete=_complete("pools"), help=help_text)
 
 
 def node_option(name: str, *, help_text: str, also: str = "") -> Callable[[F], F]:
@@ -103,19 +95,19 @@ def node_option(name: str, *, help_text: str, also: str = "") -> Callable[[F], F
     """
     names = [name, also, "nodes"] if also else [name]
     return click.option(
-        *names, metavar="NODE", multiple=True, callback=_expand, shell_complete=_complete(_nodes), help=help_text
+        *names, metavar="NODE", multiple=True, callback=_expand, shell_complete=_complete("nodes"), help=help_text
     )
 
 
 def gpu_option(help_text: str) -> Callable[[F], F]:
     """`--gpu`, completed with the models on offer: the command gets `gpu`."""
-    return click.option("--gpu", metavar="MODEL", type=NonEmpty(), shell_complete=_complete(_gpus), help=help_text)
+    return click.option("--gpu", metavar="MODEL", type=NonEmpty(), shell_complete=_complete("gpus"), help=help_text)
 
 
 def provider_option(help_text: str, *, multiple: bool = False) -> Callable[[F], F]:
     """`--provider`, completed with the enabled ones: the command gets `provider`."""
     return click.option(
-        "--provider", metavar="NAME", type=NonEmpty(), multiple=multiple, shell_complete=_complete(_providers),
+        "--provider", metavar="NAME", type=NonEmpty(), multiple=multiple, shell_complete=_complete("providers"),
         help=help_text,
     )  # fmt: skip
 
@@ -123,7 +115,7 @@ def provider_option(help_text: str, *, multiple: bool = False) -> Callable[[F], 
 def region_option(help_text: str) -> Callable[[F], F]:
     """`--region`, repeatable, completed with the regions on offer: the command gets `region`."""
     return click.option(
-        "--region", metavar="NAME", type=NonEmpty(), multiple=True, shell_complete=_complete(_regions), help=help_text
+        "--region", metavar="NAME", type=NonEmpty(), multiple=True, shell_complete=_complete("regions"), help=help_text
     )
 
 
@@ -131,20 +123,20 @@ def subjects_argument(command: F) -> F:
     """One or more machines, slots or pools, completed: the command gets `subjects`."""
     return click.argument(
         "subjects", metavar="MACHINE|SLOT|POOL...", nargs=-1, required=True, callback=_expand,
-        shell_complete=_complete(_subjects),
+        shell_complete=_complete("subjects"),
     )(command)  # fmt: skip
 
 
 def nodes_argument(command: F) -> F:
     """One or more nodes, by machine or slot, completed: the command gets `nodes`."""
     return click.argument(
-        "nodes", metavar="NODE...", nargs=-1, required=True, callback=_expand, shell_complete=_complete(_nodes)
+        "nodes", metavar="NODE...", nargs=-1, required=True, callback=_expand, shell_complete=_complete("nodes")
     )(command)
 
 
 def optional_nodes_argument(command: F) -> F:
     """Nodes, by machine or slot, or none for all, completed: the command gets `nodes`."""
-    return click.argument("nodes", metavar="[NODE]...", nargs=-1, callback=_expand, shell_complete=_complete(_nodes))(
+    return click.argument("nodes", metavar="[NODE]...", nargs=-1, callback=_expand, shell_complete=_complete("nodes"))(
         command
     )
 
@@ -171,53 +163,10 @@ def option_for_field(field: str) -> str:
     return _ARGUMENTS.get(field) or _OPTIONS.get(field) or f"--{field.replace('_', '-')}"
 
 
-def _complete(
-    ask: Callable[[Head], Awaitable[list[tuple[str, str]]]],
-) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Completion with names from the daemon, each with a remark. No names where it does not answer at once."""
-
+def _complete(names: Names) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from meshd.cli.client import Head
+        from meshd.cli.params import completion  # slow to import, and only completion needs it
 
-        socket = session_of(ctx).socket
-
-        async def body() -> list[tuple[str, str]]:
-            async with Head(socket, timeout_s=COMPLETION_TIMEOUT_S) as head:
-                return await ask(head)
-
-        try:
-            found = asyncio.run(body())
-        except CliError:
-            return []
-        return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
+        return completion.complete(names, incomplete, session_of(ctx).socket)
 
     return complete
-
-
-async def _pools(head: Head) -> list[tuple[str, str]]:
-    return [
-        (p.name, f"{p.ready_gpus} of {counted(p.target_gpus, p.unit)}")
-        for p in (await head.call(endpoints.STATUS)).pools
-    ]
-
-
-async def _nodes(head: Head) -> list[tuple[str, str]]:
-    nodes = (await head.call(endpoints.NODES)).nodes
-    return [(n.machine, f"{n.slot} {n.phase}") for n in nodes] + [(n.slot, n.phase) for n in nodes]
-
-
-async def _subjects(head: Head) -> list[tuple[str, str]]:
-    return await _pools(head) + await _nodes(head)
-
-
-async def _gpus(head: Head) -> list[tuple[str, str]]:
-    return [(name, "") for name in (await head.call(endpoints.OFFERS, OffersQuery(limit=1))).gpus]
-
-
-async def _regions(head: Head) -> list[tuple[str, str]]:
-    return [(name, "") for name in (await head.call(endpoints.OFFERS, OffersQuery(limit=1))).regions]
-
-
-async def _providers(head: Head) -> list[tuple[str, str]]:
-    sources = (await head.call(endpoints.STATUS)).sources
-    return [(s.name.removeprefix("offers:"), "") for s in sources if s.name.startswith("offers:")]

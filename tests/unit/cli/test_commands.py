@@ -252,7 +252,7 @@ def _complete(socket_path: Path, args: list[str], incomplete: str) -> list[str]:
 def test_names_are_completed_from_the_daemon(
     still: MemoryDesk, served: Served, socket_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshd.cli.params.options.COMPLETION_TIMEOUT_S", 60.0)  # nobody presses TAB here
+    monkeypatch.setattr("meshd.cli.params.completion.TIMEOUT_S", 60.0)  # nobody presses TAB here
     assert _complete(socket_path, ["nodes", "--pool"], "a") == ["a100"]
     assert "lab-a100-1-k7q2m1" in _complete(socket_path, ["remove"], "lab-")
     assert _complete(socket_path, ["remove"], "a100-3") == ["a100-3"]
