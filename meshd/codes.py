@@ -153,3 +153,59 @@ class CheckName(StrEnum):
     ACCESS = "access"
     DAEMON = "daemon"
     TAILSCALE = "tailscale"
+
+
+class EventKind(StrEnum):
+    """What happened: `kind` of an event. An older journal may hold other kinds; meshd shows them as they are."""
+
+    # A machine's way.
+    PHASE = "phase"
+    FAILURE = "failure"
+    ASKED = "asked"
+    UNCLEAR = "unclear"
+    ADOPTED = "adopted"
+    ORPHAN = "orphan"
+    ASKED_CLOUD = "asked_cloud"
+    REACHED = "reached"
+    REFUSED = "refused"
+    REJOINED = "rejoined"
+    PROBLEM = "problem"
+    PUBLISHED = "published"
+    START_SLURMD = "start_slurmd"
+    REMOVE = "remove"
+    KEPT = "kept"
+    DRAINED = "drained"
+    LEFT = "left"
+    FORCE = "force"
+    TERMINATE_CALLED = "terminate_called"
+    DEVICE_REMOVED = "device_removed"
+    CLOCK = "clock"
+
+    # A node's life.
+    UNFIT = "unfit"
+    FIT = "fit"
+    SLURMD_RESTARTED = "slurmd_restarted"
+    UNDRAINED = "undrained"
+    REBOOT = "reboot"
+    LOGIN = "login"
+    DEVICE = "device"
+    COPY = "copy"
+    KEY_EXPIRY = "key_expiry"
+    METADATA = "metadata"
+    MUNGE = "munge"
+    FLOOD = "flood"
+
+    # People and keys.
+    TARGET = "target"
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+    AUTH_KEY = "auth_key"
+    AUTH_KEY_ROTATION = "rotation"
+    MUNGE_KEY = "munge_key"
+    JOIN_TOKEN = "ticket"  # noqa: S105  # not a password
+    NODE_TOKEN = "token"  # noqa: S105  # not a password
+
+    # meshd itself.
+    COOLDOWN = "block"
+    PRICES = "prices"
+    JOURNAL = "journal"

@@ -15,7 +15,7 @@ from meshd import __version__
 from meshd.api.auth import Authorizer
 from meshd.api.schema import CheckRow, ProblemView, ReloadView
 from meshd.api.server import HeadApiServer
-from meshd.codes import CheckName
+from meshd.codes import CheckName, EventKind
 from meshd.config import Settings
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.ports import open_ports
@@ -160,7 +160,7 @@ class Daemon:
             {name: provider for name, provider in self._providers.items() if isinstance(provider, PriceBook)},
             price_files, clock, live=live,
             read_offers=lambda name: self._sources.offers[name].read_once(),
-            tell=lambda text: self._journal.event(clock.now(), "prices", text),
+            tell=lambda text: self._journal.event(clock.now(), EventKind.PRICES, text),
         )  # fmt: skip
 
         # What keeps the auth keys, Slurm's files and the munge key.

@@ -9,6 +9,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from meshd.codes import EventKind
 from meshd.obs.log import redact
 from meshd.store.events import NewEvent
 from meshd.store.journal import Journal
@@ -36,7 +37,7 @@ class AuthRotations:
         event = None
         if before is None or _is_event(before, rotation):
             fields = {"stage": rotation.stage.value, "rotation": rotation.id}
-            event = NewEvent(at, "rotation", _event_text(rotation), fields=fields)
+            event = NewEvent(at, EventKind.AUTH_KEY_ROTATION, _event_text(rotation), fields=fields)
         with self._journal.writing(event) as db:
             db.execute(
                 "INSERT INTO auth_rotations (id, record) VALUES (?,?) "

@@ -9,10 +9,16 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Final, LiteralString
 
+from meshd.codes import EventKind
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, as `meshctl events` shows it."""
+    """Something that happened, as `meshctl events` shows it.
+
+    Attributes:
+        kind: of `EventKind`, or what an older meshd wrote.
+    """
 
     id: int
     at: datetime
@@ -85,7 +91,10 @@ class Origin(IntEnum):
     PEOPLE = 2
 
 
-OF_PEOPLE: Final = frozenset({"target", "remove", "drain", "undrain", "rotation", "munge_key", "token", "journal"})
+OF_PEOPLE: Final = frozenset({
+    EventKind.TARGET, EventKind.REMOVE, EventKind.DRAIN, EventKind.UNDRAIN, EventKind.AUTH_KEY_ROTATION,
+    EventKind.MUNGE_KEY, EventKind.NODE_TOKEN, EventKind.JOURNAL,
+})  # fmt: skip
 """Kinds that belong to people's, however they came about: what was ordered, and where secrets changed."""
 
 
@@ -94,7 +103,7 @@ class NewEvent:
     """An event that is to be written; `machine` is "" when it is about none."""
 
     at: datetime
-    kind: str
+    kind: EventKind
     text: str
     machine: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from meshd.codes import EventKind
 from meshd.store.events import NewEvent
 from meshd.store.journal import Journal
 
@@ -42,7 +43,9 @@ class JoinTokens:
         """The machine's join token opens nothing any more. Closing it again changes nothing."""
         if self.closed(machine):
             return
-        with self._journal.writing(NewEvent(at, "ticket", f"its join token is closed: {why}", machine)) as db:
+        with self._journal.writing(
+            NewEvent(at, EventKind.JOIN_TOKEN, f"its join token is closed: {why}", machine)
+        ) as db:
             db.execute(
                 "INSERT INTO joins (machine, device_id, at, closed_at) VALUES (?1,'',?2,?2) "
                 "ON CONFLICT (machine) DO UPDATE SET closed_at=excluded.closed_at",

@@ -18,6 +18,7 @@ from typing import Any, LiteralString
 
 from pydantic import TypeAdapter
 
+from meshd.codes import EventKind
 from meshd.errors import StoreError
 from meshd.model.desired import Cooldown, CooldownCause, Target
 from meshd.model.machine import Machine, Phase
@@ -143,7 +144,14 @@ class Journal:
         return bool(self.rows("SELECT 1 FROM machines WHERE provider = ? AND instance_id = ?", provider, instance_id))
 
     def put(
-        self, machine: Machine, kind: str, text: str, at: datetime, *, origin: Origin = Origin.MESHD, **fields: Any
+        self,
+        machine: Machine,
+        kind: EventKind,
+        text: str,
+        at: datetime,
+        *,
+        origin: Origin = Origin.MESHD,
+        **fields: Any,
     ) -> Machine:
         """Write a machine's record and the event that tells why, together; the record as it was written."""
         machine = _bounded(machine)
@@ -183,7 +191,7 @@ class Journal:
         """Remember what a pool shall have; returns it with its id, which is that of its event."""
         fields = {"pool": target.pool, "gpus": target.gpus, "by": target.by}
         with self.writing() as db:
-            target = replace(target, id=self._event(NewEvent(at, "target", text, fields=fields)), at=at)
+            target = replace(target, id=self._event(NewEvent(at, EventKind.TARGET, text, fields=fields)), at=at)
             db.execute(
                 "INSERT INTO targets (pool, record) VALUES (?,?) "
                 "ON CONFLICT (pool) DO UPDATE SET record=excluded.record",
@@ -213,7 +221,7 @@ class Journal:
         cooldown = replace(cooldown, reason=plain(redact(cooldown.reason)))
         until = cooldown.until.isoformat()
         fields = {"until": until, "strikes": cooldown.strikes, "cause": cooldown.cause.value}
-        with self.writing(NewEvent(at, "block", f"{cooldown.key}: {cooldown.reason}", fields=fields)) as db:
+        with self.writing(NewEvent(at, EventKind.COOLDOWN, f"{cooldown.key}: {cooldown.reason}", fields=fields)) as db:
             db.execute(
                 "INSERT INTO blocks (key, until, reason, strikes, cause) VALUES (?,?,?,?,?) "
                 "ON CONFLICT (key) DO UPDATE SET until=excluded.until, reason=excluded.reason, "
@@ -232,7 +240,14 @@ class Journal:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def event(
-        self, at: datetime, kind: str, text: str, machine: str = "", *, origin: Origin = Origin.MESHD, **fields: Any
+        self,
+        at: datetime,
+        kind: EventKind,
+        text: str,
+        machine: str = "",
+        *,
+        origin: Origin = Origin.MESHD,
+        **fields: Any,
     ) -> None:
         """Write an event of its own."""
         self.write_events([NewEvent(at, kind, text, machine, fields, origin)])
@@ -395,7 +410,7 @@ class Journal:
         now = datetime.now(UTC)
         machine, lost = salvage(row, now)
         why = f"cannot be read: {', '.join(lost)}"
-        with self.writing(NewEvent(now, "journal", f"its record in the journal {why}", machine.name)) as db:
+        with self.writing(NewEvent(now, EventKind.JOURNAL, f"its record in the journal {why}", machine.name)) as db:
             self._unreadable.keep(db, Unreadable(now, "machines", row.name, why), row.record)
             db.execute(
                 "UPDATE machines SET phase = ?, record = ? WHERE name = ?",

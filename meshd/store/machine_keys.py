@@ -7,6 +7,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from meshd.codes import EventKind
 from meshd.obs.log import redact
 from meshd.store.events import NewEvent
 from meshd.store.journal import Journal
@@ -46,7 +47,7 @@ class OpenKeys:
     def close(self, key: MachineKey, why: str, at: datetime) -> None:
         """It opens nothing any more; the event tells why."""
         name = f"its own auth key {key.id}" if key.id else "what may have been minted for it"
-        news = NewEvent(at, "auth_key", f"{name} is over: {why}", key.machine, {"purpose": key.purpose})
+        news = NewEvent(at, EventKind.AUTH_KEY, f"{name} is over: {why}", key.machine, {"purpose": key.purpose})
         with self._journal.writing(news) as db:
             db.execute("DELETE FROM machine_keys WHERE machine = ? AND purpose = ?", (key.machine, key.purpose))
         self._keys.pop((key.machine, key.purpose), None)

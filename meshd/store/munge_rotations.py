@@ -7,6 +7,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from meshd.codes import EventKind
 from meshd.munge.rotation import MungeRotation
 from meshd.obs.log import redact
 from meshd.store.events import NewEvent
@@ -28,7 +29,7 @@ class MungeRotations:
 
     def put(self, rotation: MungeRotation, text: str, at: datetime) -> MungeRotation:
         """Write a rotation, and an event with this text unless it is empty."""
-        event = NewEvent(at, "munge_key", text, fields={"stage": rotation.stage.value}) if text else None
+        event = NewEvent(at, EventKind.MUNGE_KEY, text, fields={"stage": rotation.stage.value}) if text else None
         with self._journal.writing(event) as db:
             db.execute(
                 "INSERT INTO munge_rotations (id, record) VALUES (?,?) "

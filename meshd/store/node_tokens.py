@@ -12,6 +12,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from meshd.codes import EventKind
 from meshd.obs.log import redact
 from meshd.store.events import NewEvent
 from meshd.store.journal import Journal
@@ -79,7 +80,7 @@ class NodeTokens:
     def begin(self, renewal: Renewal, tokens: Iterable[TokenGeneration], text: str) -> None:
         """Write a renewal down with all its machines, together: a part of it never stands alone."""
         tokens = list(tokens)
-        with self._journal.writing(NewEvent(renewal.started_at, "token", text)) as db:
+        with self._journal.writing(NewEvent(renewal.started_at, EventKind.NODE_TOKEN, text)) as db:
             record = redact(_RENEWAL.dump_json(renewal).decode())
             db.execute("INSERT INTO token_renewals (id, record) VALUES (?,?)", (renewal.id, record))
             db.executemany(_PUT, [(one.machine, _GENERATION.dump_json(one).decode()) for one in tokens])
@@ -89,7 +90,7 @@ class NodeTokens:
 
     def put(self, token: TokenGeneration, text: str, at: datetime) -> None:
         """Write one machine's token down, with the event that tells why."""
-        with self._journal.writing(NewEvent(at, "token", text, token.machine)) as db:
+        with self._journal.writing(NewEvent(at, EventKind.NODE_TOKEN, text, token.machine)) as db:
             db.execute(_PUT, (token.machine, _GENERATION.dump_json(token).decode()))
         self._tokens[token.machine] = token
         self.revision += 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
+from meshd.codes import EventKind
 from meshd.plaintext import plain
 from meshd.store.events import NewEvent
 
@@ -82,7 +83,9 @@ class UnreadableRows:
 
     def _move(self, table: str, rowid: int, key: str, record: str, error: Exception) -> None:
         now, why = datetime.now(UTC), plain(f"{type(error).__name__}: {_first_line(error)}", 300)
-        news = NewEvent(now, "journal", f"a row of {table} in the journal cannot be read ({plain(key, 100)}): {why}")
+        news = NewEvent(
+            now, EventKind.JOURNAL, f"a row of {table} in the journal cannot be read ({plain(key, 100)}): {why}"
+        )
         with self._journal.writing(news) as db:
             self.keep(db, Unreadable(now, table, plain(key, 200), why), record)
             _delete(db, table, rowid)

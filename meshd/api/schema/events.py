@@ -48,7 +48,7 @@ class EventRow(Document):
 
     Attributes:
         id: grows, also across restarts.
-        kind: e.g. `phase`, `failure`, `scale`, `problem`.
+        kind: which event it is (docs/codes.md): stable, the text is not.
     """
 
     id: int

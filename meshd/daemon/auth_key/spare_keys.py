@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from meshd.api.schema import ProblemView
-from meshd.codes import ProblemCode
+from meshd.codes import EventKind, ProblemCode
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.controller import Controller
 from meshd.daemon.machines.store import MachineStore
@@ -125,7 +125,7 @@ class SpareKeys(Controller):
                 return why
             if wanted.gone and await self._keys.misused(machine):
                 why = self._stopped(machine, since)
-                self._machine_store.change(name, "auth_key", f"it gets no further spare auth key: {why}")
+                self._machine_store.change(name, EventKind.AUTH_KEY, f"it gets no further spare auth key: {why}")
                 return why
             log.info("spare_key_given", machine=name, reason=wanted.why)
             key = await self._keys.for_spare(machine, wanted)
@@ -137,7 +137,9 @@ class SpareKeys(Controller):
             if result.data.get("sha256") != key.sha256:
                 return "its agent stored another key than it was given"
             if self._machine_store.get(name).spare_key != key.sha256:
-                self._machine_store.change(name, "auth_key", f"keeps the spare auth key {key.id}", spare_key=key.sha256)
+                self._machine_store.change(
+                    name, EventKind.AUTH_KEY, f"keeps the spare auth key {key.id}", spare_key=key.sha256
+                )
             self._keys.handed_over(name, wanted.purpose)
             return ""
 

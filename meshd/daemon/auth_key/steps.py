@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import structlog
 from pydantic import SecretStr
 
+from meshd.codes import EventKind
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.daemon.auth_key.spare_keys import SpareKeys
@@ -216,7 +217,7 @@ async def store_on(context: StepContext, machine: str, key: KeptKey) -> StepOutc
         return StepOutcome(StepVerdict.AGAIN, "its agent stored another key than it was given")
     if context.machine_store.get(machine).auth_key != key.sha256:
         context.machine_store.change(
-            machine, "auth_key", f"keeps the auth key {key.id or key.sha256[:12]}", auth_key=key.sha256
+            machine, EventKind.AUTH_KEY, f"keeps the auth key {key.id or key.sha256[:12]}", auth_key=key.sha256
         )
     return StepOutcome(StepVerdict.DONE)
 

@@ -10,6 +10,7 @@ from functools import partial
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
+from meshd.codes import EventKind
 from meshd.daemon.head_api import views
 from meshd.daemon.head_api.machines import MachineService
 from meshd.daemon.head_api.state import HeadState
@@ -17,12 +18,7 @@ from meshd.runtime.clock import Clock
 from meshd.store.events import Event, EventFilter
 from meshd.store.journal import Journal
 
-KINDS = frozenset({
-    "adopted", "auth_key", "block", "clock", "copy", "device", "device_removed", "drain", "failure", "fit", "force",
-    "kept", "login", "metadata", "munge", "munge_key", "orphan", "phase", "prices", "problem", "published", "reboot",
-    "refused", "rejoined", "remove", "rotation", "slurmd_restarted", "surplus", "target", "ticket", "token", "unclear",
-    "undrain", "undrained", "unfit",
-})  # fmt: skip
+KINDS = frozenset(EventKind)
 """Kinds that may be asked for before there is an event of them; others are known once one is in the journal."""
 
 

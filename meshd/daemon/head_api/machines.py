@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
+from meshd.codes import EventKind
 from meshd.daemon.head_api.names import near_words, pool_of_slot
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.machines.node_steps import SlurmControl
@@ -52,7 +53,7 @@ class MachineService:
         machine = self._in_slurm(request.machine)
         # meshd resumes only nodes that it drained itself. It knows them by the reason, so this one must differ.
         await self._slurm.drain(machine.slot, f"drained by {actor.user}: {request.reason}".rstrip(": "))
-        return self._done(machine, "drain", f"drained by {actor.user}: {request.reason}".rstrip(": "))
+        return self._done(machine, EventKind.DRAIN, f"drained by {actor.user}: {request.reason}".rstrip(": "))
 
     async def undrain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
         """Let the node take jobs again."""
@@ -60,7 +61,7 @@ class MachineService:
         if machine.phase is Phase.DRAINING:
             raise Refused(f"{machine.name} is on its way out: {machine.reason}", "scale the pool up to keep it")
         await self._slurm.resume(machine.slot)
-        return self._done(machine, "undrain", f"undrained by {actor.user}: {request.reason}".rstrip(": "))
+        return self._done(machine, EventKind.UNDRAIN, f"undrained by {actor.user}: {request.reason}".rstrip(": "))
 
     async def remove(self, request: s.RemoveRequest, actor: Actor) -> s.MachineAnswer:
         """Give a machine back."""
@@ -74,7 +75,7 @@ class MachineService:
             return self._answer(machine, f"would be given back {how}", warnings)
         removal = Removal.FORCED if request.force or machine.removal is Removal.FORCED else Removal.BY_USER
         reason = f"removed by {actor.user}, {how}"
-        self._state.machine_store.change(machine.name, "remove", reason, removal=removal, reason=reason)
+        self._state.machine_store.change(machine.name, EventKind.REMOVE, reason, removal=removal, reason=reason)
         self._state.controller.wake()
         return self._answer(self._machine(machine.name), f"will be given back {how}", warnings)
 
@@ -96,7 +97,7 @@ class MachineService:
         slurm = self._state.slurm()
         return list(slurm.jobs_on(machine.slot)) if slurm else []
 
-    def _done(self, machine: Machine, kind: str, text: str) -> s.MachineAnswer:
+    def _done(self, machine: Machine, kind: EventKind, text: str) -> s.MachineAnswer:
         self._state.journal.event(self._state.clock.now(), kind, text, machine.name)
         self._state.controller.wake()
         return self._answer(machine, text)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.call_rate import CallRate
 from meshd.daemon.machines.cooldowns import RETRY_TRANSIENT_S, Cooldowns
@@ -201,7 +202,7 @@ class CloudSteps:
         if machine.phase is Phase.LAUNCHING:
             return self._machine_store.change(
                 machine.name,
-                "asked",
+                EventKind.ASKED,
                 f"{text} with the same name again",
                 **news,
                 create_repeated_at=self._machine_store.now(),
@@ -249,7 +250,7 @@ class CloudSteps:
         cooldown = self._left_alone.refused(before, error)
         refusal = "" if cooldown.cause is CooldownCause.PAUSE else error.kind
         self._machine_store.change(
-            before.name, "refused", f"refused, and whether the call before made it is unclear: {words}",
+            before.name, EventKind.REFUSED, f"refused, and whether the call before made it is unclear: {words}",
             launch_attempts=before.launch_attempts, launch_called_at=before.launch_called_at, refusal=refusal,
             vendor_words=words,
         )  # fmt: skip
@@ -257,7 +258,7 @@ class CloudSteps:
     def _unclear(self, machine: Machine, words: str) -> None:
         text = f"the create call's outcome is unclear: {words}"
         self._machine_store.change(
-            machine.name, "unclear", text, vendor_words=words, create_unclear_at=self._machine_store.now()
+            machine.name, EventKind.UNCLEAR, text, vendor_words=words, create_unclear_at=self._machine_store.now()
         )
 
     async def ask(self, step: AskCloud) -> None:
@@ -275,7 +276,7 @@ class CloudSteps:
             self._launched(machine, step.instance, step.reason)
         else:
             self._machine_store.change(
-                machine.name, "adopted", step.reason, instance_id=step.instance.id,
+                machine.name, EventKind.ADOPTED, step.reason, instance_id=step.instance.id,
                 region=step.instance.region or machine.region,
             )  # fmt: skip
 
@@ -287,7 +288,7 @@ class CloudSteps:
             return
         await self._terminate(machine.provider, handle(machine))
         self._machine_store.change(
-            machine.name, "terminate_called", f"{machine.provider} was asked to end it: {step.reason}",
+            machine.name, EventKind.TERMINATE_CALLED, f"{machine.provider} was asked to end it: {step.reason}",
             terminate_calls=machine.terminate_calls + 1, terminate_called_at=self._machine_store.now())  # fmt: skip
         self._list_again(machine.provider)
 
@@ -320,8 +321,9 @@ class CloudSteps:
         if any((m.provider, m.instance_id) == key for m in self._machine_store.journal.machines()):
             return
         self._machine_store.journal.event(
-            self._machine_store.now(), "orphan", f"{instance.provider} {instance.id} ({instance.token or 'no name'}): "
-            f"{step.reason}; it is ended", instance.token,
+            self._machine_store.now(), EventKind.ORPHAN,
+            f"{instance.provider} {instance.id} ({instance.token or 'no name'}): {step.reason}; it is ended",
+            instance.token,
         )  # fmt: skip
         await self._terminate(instance.provider, instance)
         self._list_again(instance.provider)

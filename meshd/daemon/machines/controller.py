@@ -9,6 +9,7 @@ from datetime import datetime
 
 import structlog
 
+from meshd.codes import EventKind
 from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.executor import Executor
@@ -146,7 +147,7 @@ class MachineController(Controller):
             if healed != machine:
                 log.warning("times_healed", machine=machine.name)
                 self._machine_store.journal.put(
-                    healed, "clock", "the clock was set back: its times count from now", now
+                    healed, EventKind.CLOCK, "the clock was set back: its times count from now", now
                 )
 
     def decide(self, snapshot: Snapshot, now: datetime, desired: Desired | None = None) -> Plan:

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.launch_queue import LaunchQueue
@@ -128,10 +129,10 @@ class Executor:
             case p.RecordFitness():
                 self._note_fitness(step)
             case p.RecordPublished():
-                self._machine_store.change(step.subject, "published", step.reason, line_published=True)
+                self._machine_store.change(step.subject, EventKind.PUBLISHED, step.reason, line_published=True)
             case p.Remove():
                 self._machine_store.change(
-                    step.subject, "remove", step.reason, removal=step.removal, reason=step.reason
+                    step.subject, EventKind.REMOVE, step.reason, removal=step.removal, reason=step.reason
                 )
             case p.Launch():
                 self._launches.add(step)
@@ -169,7 +170,7 @@ class Executor:
 
     def _note_device(self, step: p.RecordDevice) -> None:
         since = self._machine_store.now() if step.gone else None
-        self._machine_store.change(step.subject, "device", step.reason, device_gone_since=since)
+        self._machine_store.change(step.subject, EventKind.DEVICE, step.reason, device_gone_since=since)
 
     async def _carry_out(self, step: p.Step) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from meshd.codes import EventKind
 from meshd.daemon.machines.cooldowns import Cooldowns
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import ProviderError
@@ -39,7 +40,7 @@ class MachineLookup:
         except ProviderError as error:
             text = f"{step.reason}, and knows no more: {error}"
             at = self._machine_store.now()
-            self._machine_store.change(machine.name, "asked_cloud", text, cloud_asked_at=at)
+            self._machine_store.change(machine.name, EventKind.ASKED_CLOUD, text, cloud_asked_at=at)
             return
         now = self._machine_store.get(step.subject)
         if now.phase is not machine.phase or now.failure or now.heartbeat_at != machine.heartbeat_at:
@@ -47,7 +48,7 @@ class MachineLookup:
         if found.state not in ENDED and found.state is not InstanceState.TERMINATING:
             text = f"{step.reason}, but says that it is {found.state.value}"
             at = self._machine_store.now()
-            self._machine_store.change(now.name, "asked_cloud", text, cloud_asked_at=at, cloud_confirmed_at=at)
+            self._machine_store.change(now.name, EventKind.ASKED_CLOUD, text, cloud_asked_at=at, cloud_confirmed_at=at)
             return
         words = found.reason or found.vendor_state or found.state.value
         cause = cause_of_end(found.state, words, joined=now.facts is not None)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import structlog
 
 from meshd.api.node_schema import Verb
+from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.repair_steps import NodeRepairs
 from meshd.daemon.machines.store import MachineStore
@@ -107,7 +108,7 @@ class NodeSteps:
         # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
         self._machine_store.change(
             step.subject,
-            "start_slurmd",
+            EventKind.START_SLURMD,
             "its agent is told to start slurmd",
             slurmd_start_ordered_at=self._machine_store.now(),
         )
@@ -142,7 +143,7 @@ class NodeSteps:
         machine = self._machine_store.get(step.subject)
         if machine.phase is not Phase.DRAINING:
             if machine.removal is Removal.SCALE_DOWN:
-                self._machine_store.change(machine.name, "kept", step.reason, removal=None, reason=step.reason)
+                self._machine_store.change(machine.name, EventKind.KEPT, step.reason, removal=None, reason=step.reason)
             return
         node = await self._node(machine)
         drained_at = machine.drained_at
@@ -170,7 +171,7 @@ class NodeSteps:
         """Let no new jobs onto the slot."""
         await self._slurm.drain(step.slot, f"{MARK} {step.reason}"[:250])
         self._machine_store.change(
-            step.subject, "drained", f"no new jobs: {step.reason}", drained_at=self._machine_store.now()
+            step.subject, EventKind.DRAINED, f"no new jobs: {step.reason}", drained_at=self._machine_store.now()
         )
 
     async def leave(self, step: Leave) -> None:
@@ -188,7 +189,7 @@ class NodeSteps:
         if busy and step.forced:
             self._machine_store.journal.event(
                 self._machine_store.now(),
-                "force",
+                EventKind.FORCE,
                 f"job {', '.join(jobs)} loses {step.slot}: removed by force",
                 machine.name,
             )
@@ -205,7 +206,7 @@ class NodeSteps:
                 await self._slurm.drain(step.slot, text)
             await self._slurm.set_down(step.slot, text)
         self._machine_store.change(
-            machine.name, "left", f"out of Slurm: {step.reason}", left_slurm=True, slurmd_started=slurmd_runs
+            machine.name, EventKind.LEFT, f"out of Slurm: {step.reason}", left_slurm=True, slurmd_started=slurmd_runs
         )
 
     async def at_work(self, machine: Machine) -> str:
@@ -256,7 +257,7 @@ class NodeSteps:
             log.warning("device_not_removed", machine=step.subject, reason=str(error))
             return
         self._machine_store.change(
-            step.subject, "device_removed", "its tailnet device was deleted", device_removed=True
+            step.subject, EventKind.DEVICE_REMOVED, "its tailnet device was deleted", device_removed=True
         )
 
     async def disable_key_expiry(self, step: DisableKeyExpiry) -> None:
@@ -269,14 +270,14 @@ class NodeSteps:
             log.warning("key_expiry_not_disabled", machine=step.subject, reason=str(error))
             self._machine_store.change(
                 step.subject,
-                "key_expiry",
+                EventKind.KEY_EXPIRY,
                 f"{step.reason}, and that cannot be changed: {error}",
                 key_expiry_asked_at=self._machine_store.now(),
             )
             return
         self._machine_store.change(
             step.subject,
-            "key_expiry",
+            EventKind.KEY_EXPIRY,
             f"{step.reason}: its expiry is disabled",
             key_expiry_asked_at=self._machine_store.now(),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.store import MachineStore
@@ -122,7 +123,7 @@ class IdleWatch:
             if found and found.machine.name not in self._executor.busy:
                 # The machine first: were meshd killed in between, the target would call it back.
                 name, reason = found.machine.name, f"{found.reason}: it is given back"
-                self._machine_store.change(name, "remove", reason, removal=Removal.SCALE_DOWN, reason=reason)
+                self._machine_store.change(name, EventKind.REMOVE, reason, removal=Removal.SCALE_DOWN, reason=reason)
                 if found.target is None:
                     continue
                 text = f"{pool.name} shall have {amount(found.target.gpus, pool)}: {found.reason}"

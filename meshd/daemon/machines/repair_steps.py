@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import structlog
 
 from meshd.api.node_schema import Verb
+from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.model.desired import CooldownCause
@@ -55,7 +56,7 @@ class NodeRepairs:
         """Journal the verdict."""
         found = step.unfit_reason
         self._machine_store.change(
-            step.subject, "unfit" if found else "fit", step.reason, unfit_reason=found,
+            step.subject, EventKind.UNFIT if found else EventKind.FIT, step.reason, unfit_reason=found,
             unfit_since=step.since if found else None,
         )  # fmt: skip
 
@@ -63,13 +64,13 @@ class NodeRepairs:
         """Have the agent restart slurmd. Once for each trouble: what a restart does not mend, a second one does not."""
         now = self._machine_store.now()
         text = f"slurmd is restarted: {step.reason}"
-        self._machine_store.change(step.subject, "slurmd_restarted", text, slurmd_restarted_at=now)
+        self._machine_store.change(step.subject, EventKind.SLURMD_RESTARTED, text, slurmd_restarted_at=now)
         why = await self._agents.command(step.subject, "restart_slurmd", {}, RESTART_TIMEOUT_S)
         if why:
             log.warning("slurmd_not_restarted", machine=step.subject, reason=why)
             now = self._machine_store.now()
             self._machine_store.journal.event(
-                now, "slurmd_restarted", f"its agent could not restart slurmd: {why}", step.subject
+                now, EventKind.SLURMD_RESTARTED, f"its agent could not restart slurmd: {why}", step.subject
             )
 
     async def undrain(self, step: Undrain) -> None:
@@ -80,7 +81,7 @@ class NodeRepairs:
             return
         if node.drained and node.reason.startswith(OURS):
             await self._slurm.resume(step.slot)
-            self._machine_store.change(step.subject, "undrained", f"takes jobs again: {step.reason}")
+            self._machine_store.change(step.subject, EventKind.UNDRAINED, f"takes jobs again: {step.reason}")
 
     async def replace(self, step: Replace) -> None:
         """Give the node up, after one more look that no job is on it. The pool's next replacement waits from now on."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from meshd.codes import EventKind
 from meshd.daemon.machines.event_budget import EventBudget
 from meshd.errors import StoreError
 from meshd.model.desired import TRIED_ALONE, Cooldown, CooldownCause
@@ -50,8 +51,8 @@ class MachineStore:
         log.info("machine_requested", machine=machine.name, offer=machine.offer.key, reason=reason)
         self._changed()
         return self.journal.put(
-            machine, "phase", f"requested: {reason}", machine.created_at, phase=machine.phase.value, slot=machine.slot,
-            offer=machine.offer.key,
+            machine, EventKind.PHASE, f"requested: {reason}", machine.created_at, phase=machine.phase.value,
+            slot=machine.slot, offer=machine.offer.key,
         )  # fmt: skip
 
     def move(
@@ -76,7 +77,7 @@ class MachineStore:
             machine = replace(machine, failure=failure, failure_cause=cause)
         if to is Phase.GONE:
             machine = replace(machine, gone_at=now)
-        kind = "failure" if failure else "phase"
+        kind = EventKind.FAILURE if failure else EventKind.PHASE
         (log.warning if failure else log.info)(
             "machine_moved", machine=name, phase=to.value, was=old.phase.value, reason=reason
         )
@@ -86,7 +87,9 @@ class MachineStore:
             offer=machine.offer.key, refusal=machine.refusal, cause=machine.failure_cause.value,
         )  # fmt: skip
 
-    def change(self, name: str, kind: str, text: str, *, origin: Origin = Origin.MESHD, **changes: Any) -> Machine:
+    def change(
+        self, name: str, kind: EventKind, text: str, *, origin: Origin = Origin.MESHD, **changes: Any
+    ) -> Machine:
         """Change a record without another phase."""
         machine = replace(self.get(name), **changes)
         log.info("machine_changed", machine=name, kind=kind, text=text)
@@ -95,13 +98,13 @@ class MachineStore:
             machine, kind, text, self.now(), origin=origin, slot=machine.slot, offer=machine.offer.key
         )
 
-    def node_change(self, name: str, kind: str, text: str, **changes: Any) -> Machine:
+    def node_change(self, name: str, kind: EventKind, text: str, **changes: Any) -> Machine:
         """Change a record as its node says: in memory alone once that machine has caused too many events."""
         if self._may(name):
             return self.change(name, kind, text, origin=Origin.NODE, **changes)
         return self.journal.note(replace(self.get(name), **changes))
 
-    def node_event(self, name: str, kind: str, *texts: str) -> None:
+    def node_event(self, name: str, kind: EventKind, *texts: str) -> None:
         """Write events that a node causes, together, but for those above what that machine may cause."""
         news = [NewEvent(self.now(), kind, text, name, origin=Origin.NODE) for text in texts if self._may(name)]
         if news:
@@ -111,7 +114,7 @@ class MachineStore:
         may = self.node_events.may(name)
         if text := self.node_events.summary(name):
             log.warning("node_reports_too_much", machine=name, text=text)
-            self.journal.event(self.now(), "flood", text, name, origin=Origin.NODE)
+            self.journal.event(self.now(), EventKind.FLOOD, text, name, origin=Origin.NODE)
         return may
 
     # -- what is left alone for a while ---------------------------------------------------------------------------

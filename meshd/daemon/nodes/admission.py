@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from meshd.codes import EventKind
 from meshd.config import SlurmSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import JoinRefused
@@ -62,7 +63,7 @@ def accept_join(
     if machine.phase in IN_SLURM and peer.tailnet_ip == machine.tailnet_ip:
         if facts == machine.facts:
             return machine_store.journal.note(machine)
-        return machine_store.change(machine.name, "rejoined", f"joined again from {peer.tailnet_ip}", **news)
+        return machine_store.change(machine.name, EventKind.REJOINED, f"joined again from {peer.tailnet_ip}", **news)
     if machine.phase in {Phase.REQUESTED, Phase.LAUNCHING}:
         raise JoinRefused("the cloud has not confirmed this machine yet", "trying again is enough", fatal=False)
     raise JoinRefused(f"this machine is {machine.phase.value}", "it is on its way out and may not join any more")

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from meshd.api.schema import ProblemView
-from meshd.codes import ProblemCode
+from meshd.codes import EventKind, ProblemCode
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.reporting import problem
 from meshd.errors import JoinRefused, NotNow, TailnetError
@@ -109,7 +109,7 @@ class MachineDevices:
             return "without an API credential it cannot get its old address back"
         new, old = peer.tailnet_ip, record.tailnet_ip
         text = f"it came back with another device and the address {new}: {old} is given back to it"
-        self._machine_store.node_event(record.name, "device", text)
+        self._machine_store.node_event(record.name, EventKind.DEVICE, text)
         try:
             await self._api.set_address(peer.id, record.tailnet_ip)
         except TailnetError as error:
@@ -127,7 +127,7 @@ class MachineDevices:
             )
         JoinTokens(self._machine_store.journal).rebind(record.name, peer.id, self._machine_store.now())
         self._machine_store.change(
-            record.name, "device", text, tailnet_ip=new, tailnet_id=peer.id, former_ips=former, path=peer.path,
+            record.name, EventKind.DEVICE, text, tailnet_ip=new, tailnet_id=peer.id, former_ips=former, path=peer.path,
             line_published=record.line_published and (new == old or record.phase is not Phase.CONFIGURING),
             device_gone_since=None,
         )  # fmt: skip
@@ -157,7 +157,7 @@ class MachineDevices:
         now, pair = self._machine_store.now(), (machine, peer.hostname)
         last = self._copies.get(pair)
         if last is None or now - last[1] >= SHOWN_FOR:
-            self._machine_store.node_event(machine, "copy", str(error))
+            self._machine_store.node_event(machine, EventKind.COPY, str(error))
         self._copies.pop(pair, None)
         self._copies[pair] = (error.reason, now)
         while len(self._copies) > COPIES_MAX:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from meshd.api.schema import ProblemView
 from meshd.bootstrap.tokens import TICKET_CLOSED
-from meshd.codes import ProblemCode
+from meshd.codes import EventKind, ProblemCode
 from meshd.daemon.reporting import problem
 from meshd.errors import JoinRefused
 from meshd.store.events import NewEvent, Origin
@@ -31,7 +31,7 @@ class JoinTokenWatch:
         pair = (machine, error.code)
         last = self._seen.pop(pair, None)
         if last is None or now - last[1] >= SHOWN_FOR:
-            news = NewEvent(now, "ticket", f"refused: {error}", machine, {"code": error.code}, Origin.NODE)
+            news = NewEvent(now, EventKind.JOIN_TOKEN, f"refused: {error}", machine, {"code": error.code}, Origin.NODE)
             with self._journal.writing(news):
                 pass
         self._seen[pair] = (error.reason, now)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from meshd.api.node_schema import HeartbeatIn
+from meshd.codes import EventKind
 from meshd.model.machine import Machine
 from meshd.model.observed import AgentReport, GpuLoad
 from meshd.plan.plan_input import LONG_AGO
@@ -22,7 +23,7 @@ class NodeReports:
         tell: called with a machine and an event's kind and text when a report shows that something has happened.
     """
 
-    def __init__(self, tell: Callable[[str, str, str], None] = lambda *_: None) -> None:
+    def __init__(self, tell: Callable[[str, EventKind, str], None] = lambda *_: None) -> None:
         self._tell = tell
         self._reports: dict[str, AgentReport] = {}
         self._rebooted: dict[str, datetime] = {}
@@ -36,7 +37,9 @@ class NodeReports:
         other_boot = last is not None and "" != last.boot_id != heartbeat.boot_id != ""
         if other_boot and at - self._rebooted.get(machine.name, LONG_AGO) >= REBOOTS_APART:
             self._rebooted[machine.name] = at
-            self._tell(machine.name, "reboot", f"the machine was rebooted, and is up for {heartbeat.uptime_s:.0f} s")
+            self._tell(
+                machine.name, EventKind.REBOOT, f"the machine was rebooted, and is up for {heartbeat.uptime_s:.0f} s"
+            )
         self._reports[machine.name] = AgentReport(
             at=at,
             agent_version=heartbeat.agent_version,

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from meshd.api.node_commands import Command
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
 from meshd.bootstrap.tokens import TICKET_CLOSED, JoinTicket, NodeCaller
+from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
@@ -159,7 +160,7 @@ class NodeService:
             return
         if record.phase is Phase.LAUNCHING:  # it settles a create call in doubt, so a crash must not lose it
             text = "it came to the head: a create call without a clear answer made it"
-            self._machine_store.change(machine, "reached", text, head_reached_at=self._machine_store.now())
+            self._machine_store.change(machine, EventKind.REACHED, text, head_reached_at=self._machine_store.now())
         elif record.phase in {Phase.BOOTING, Phase.JOINING}:
             self._machine_store.journal.note(replace(record, head_reached_at=self._machine_store.now()))
 
@@ -167,7 +168,7 @@ class NodeService:
         """Keep it as the machine's problem, for people and for the reason of a failure."""
         record, problem = self._machine_store.get(machine), redact(f"{stage}: {text}")
         if problem != record.problem:
-            self._machine_store.node_change(machine, "problem", problem, problem=problem)
+            self._machine_store.node_change(machine, EventKind.PROBLEM, problem, problem=problem)
 
     async def take_device(self, machine: str, peer: TailnetPeer) -> None:
         """Take the device that a machine came back with."""
@@ -233,7 +234,7 @@ class NodeService:
         if error.fatal and record.phase in {Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING}:
             await self._nodes.refuse(record, error)
         elif record.problem != str(error):
-            self._machine_store.node_change(machine, "refused", f"refused for now: {error}", problem=str(error))
+            self._machine_store.node_change(machine, EventKind.REFUSED, f"refused for now: {error}", problem=str(error))
 
     async def machine_for_node(self, token_hash: str) -> NodeCaller | None:
         """The machine of a node token, and the device that it joined with."""
@@ -254,7 +255,9 @@ class NodeService:
         except MungeError as error:
             record = self._machine_store.get(machine)
             if record.problem != str(error):
-                self._machine_store.node_change(machine, "munge", f"munge is not proved: {error}", problem=str(error))
+                self._machine_store.node_change(
+                    machine, EventKind.MUNGE, f"munge is not proved: {error}", problem=str(error)
+                )
             raise
 
     def _keeps_spare(self, record: Machine, report: PollIn) -> Machine:
@@ -262,16 +265,16 @@ class NodeService:
         sha256, own = report.spare_key_sha256, record.own_key
         text = f"keeps the spare auth key {sha256[:12]}" if sha256 else "keeps no spare auth key any more"
         own = own or bool(sha256 and not report.auth_key_sha256)
-        return self._machine_store.node_change(record.name, "auth_key", text, spare_key=sha256, own_key=own)
+        return self._machine_store.node_change(record.name, EventKind.AUTH_KEY, text, spare_key=sha256, own_key=own)
 
     def _reboot(self, record: Machine, *, going_down: bool) -> Machine:
         """A machine that says that it reboots is waited for as long as a boot may take."""
         if going_down and not record.rebooting:
             now = self._machine_store.now()
-            return self._machine_store.node_change(record.name, "reboot", "it reboots", rebooting_since=now)
+            return self._machine_store.node_change(record.name, EventKind.REBOOT, "it reboots", rebooting_since=now)
         if record.rebooting and not going_down:
             text = "it is back after a reboot"
-            return self._machine_store.node_change(record.name, "reboot", text, rebooting_since=None)
+            return self._machine_store.node_change(record.name, EventKind.REBOOT, text, rebooting_since=None)
         return record
 
     async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
@@ -279,26 +282,30 @@ class NodeService:
         record, problem = self._machine_store.get(machine), redact(report.problem)
         if report.munge_ok and not record.munge_ok:
             record = self._machine_store.node_change(
-                machine, "munge", "munge is proved both ways", munge_ok=True, problem=""
+                machine, EventKind.MUNGE, "munge is proved both ways", munge_ok=True, problem=""
             )
         elif problem and problem != record.problem:
-            record = self._machine_store.node_change(machine, "problem", problem, problem=problem)
+            record = self._machine_store.node_change(machine, EventKind.PROBLEM, problem, problem=problem)
         elif report.munge_ok and record.problem and not problem:
-            record = self._machine_store.node_change(machine, "problem", f"is over: {record.problem}", problem="")
+            record = self._machine_store.node_change(
+                machine, EventKind.PROBLEM, f"is over: {record.problem}", problem=""
+            )
         record = self._reboot(record, going_down=report.phase == "rebooting")
         if report.notices:
-            self._machine_store.node_event(machine, "login", *report.notices)
+            self._machine_store.node_event(machine, EventKind.LOGIN, *report.notices)
         if report.auth_key_sha256 not in ("", record.auth_key):
             text = f"keeps the auth key {report.auth_key_sha256[:12]}"
             record = self._machine_store.node_change(
-                machine, "auth_key", text, auth_key=report.auth_key_sha256, own_key=False
+                machine, EventKind.AUTH_KEY, text, auth_key=report.auth_key_sha256, own_key=False
             )  # one that keeps a key was not born with one of its own
         if report.spare_key_sha256 != record.spare_key:
             record = self._keeps_spare(record, report)
         if report.metadata_open != record.metadata_open:
             text = f"its metadata service is open to users: {report.metadata_open}"
             text = text if report.metadata_open else "its metadata service is closed to users"
-            record = self._machine_store.node_change(machine, "metadata", text, metadata_open=report.metadata_open)
+            record = self._machine_store.node_change(
+                machine, EventKind.METADATA, text, metadata_open=report.metadata_open
+            )
         self._machine_store.journal.note(replace(record, heartbeat_at=self._machine_store.now()))
         self._reports.heard(record, report.heartbeat, self._machine_store.now())
         ended = self._agents.settle(machine, report.results)

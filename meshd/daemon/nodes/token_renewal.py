@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from meshd.bootstrap.tokens import NodeCaller
+from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import Asks
@@ -196,7 +197,7 @@ class NodeTokenController:
             reason = "its node token was stopped as compromised"
             self._tokens.raise_floor(machine.name, token.generation)
             JoinTokens(self._machine_store.journal).close(machine.name, reason, self._clock.now())
-            self._machine_store.change(machine.name, "remove", reason, removal=Removal.BY_USER, reason=reason)
+            self._machine_store.change(machine.name, EventKind.REMOVE, reason, removal=Removal.BY_USER, reason=reason)
 
     def _standing(self, name: str, renewal: Renewal) -> Standing:
         token, machine = self._log.of(name), self._machine_store.journal.machine(name)
