@@ -13,6 +13,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests import tiers
+
 # Tests look at what happened, not at log lines; the tests of logging set it up themselves.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
@@ -21,6 +23,7 @@ structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("same", _PATIENT, derandomize=True)
 settings.register_profile("search", _PATIENT)
+settings.register_profile("nightly", _PATIENT, max_examples=tiers.EXAMPLES)
 settings.load_profile("same")
 
 STAGES = ("unit", "security", "property", "contract", "integration", "e2e")
@@ -29,20 +32,35 @@ STAGES = ("unit", "security", "property", "contract", "integration", "e2e")
 MEMORY_BYTES = 1 << 30
 """So much must be free in a folder in memory; the tests take a tenth of it."""
 
+NIGHTLY_CONTRACT_SEEDS = 20
+"""Histories of random faults for each adapter."""
+
 NEED_ROOT = ("integration", "e2e")
 """Markers of tests that need root, machine images and the sandbox's programs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How much is tried beyond what each run tries."""
-    parser.addoption(
-        "--soak-seeds", type=int, default=2, help="histories of the engine over five clouds (default: %(default)s)"
-    )
+    parser.addoption("--nightly", action="store_true", help="searches in their long form (tests/tiers.py): hours")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the tier before any module of tests is read."""
+    if config.getoption("nightly"):
+        tiers.begin_nightly()
+        config.option.contract_seeds = max(config.option.contract_seeds, NIGHTLY_CONTRACT_SEEDS)
+        settings.load_profile("nightly")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the stages in order, and see that what the selected tests need is there."""
+    if not config.getoption("nightly"):
+        late = [item for item in items if item.get_closest_marker("nightly")]
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+        if late:
+            config.hook.pytest_deselected(items=late)
     items.sort(key=_stage)
     deep = sorted({name for item in items for name in NEED_ROOT if item.get_closest_marker(name)})
     if not deep or config.option.collectonly:

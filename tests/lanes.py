@@ -22,6 +22,9 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / ".tests"
 MACHINE_FOLDERS = ("tests/integration", "tests/e2e")
+NIGHTLY_TEST_S = 3600
+"""The time limit of one test at night."""
+
 SLOWEST = 20
 WIDTH = 80
 
@@ -41,6 +44,7 @@ COUNTED = {
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+, )*\d+ [a-z]+|no tests ran) in [\d.]+s\b.*$")
 USAGE = """\
 usage: sudo tests/run                 all tests, in two lanes side by side; about 10 minutes
+       sudo tests/run --nightly       all tests, and all searches in their long form; hours
        tests/run PATHS AND OPTIONS    one pytest with these arguments: tests/unit -k slurm -x
        tests/run -m 'not integration and not e2e'      what needs no root, once .venv is there
 
@@ -93,12 +97,12 @@ def pytest_lane(name: str, kept: Path, *arguments: str) -> Lane:
     return Lane(name, (sys.executable, "-m", "pytest", "-q", *own, *arguments))
 
 
-def lanes_of_all() -> list[Lane]:
-    """The two lanes of a whole run; a folder that is added under tests/ belongs to the lane `rest`."""
+def lanes_of_all(*arguments: str) -> list[Lane]:
+    """The two lanes of a whole run, each with these arguments. A new folder under tests/ belongs to the lane `rest`."""
     ignored = [f"--ignore={folder}" for folder in MACHINE_FOLDERS]
     return [
-        pytest_lane("machines", KEPT, *MACHINE_FOLDERS),
-        pytest_lane("rest", KEPT, "tests", *ignored),
+        pytest_lane("machines", KEPT, *MACHINE_FOLDERS, *arguments),
+        pytest_lane("rest", KEPT, "tests", *ignored, *arguments),
     ]
 
 
@@ -229,14 +233,16 @@ def main(arguments: list[str]) -> int:
     if arguments and arguments[0] == "--beside":
         beside = [Lane("checks", arguments[1:2], tests=False)]
         arguments = arguments[2:]
-    if arguments:
-        if not beside:
-            os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", *arguments])
-        return asyncio.run(run([*beside, pytest_lane("tests", KEPT, *arguments)]))
+    tier = ["--nightly", f"--timeout={NIGHTLY_TEST_S}"] if "--nightly" in arguments else []
+    selected = [argument for argument in arguments if argument != "--nightly"]
+    if selected and not beside:
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", *tier, *selected])
+    if selected:
+        return asyncio.run(run([*beside, pytest_lane("tests", KEPT, *tier, *selected)]))
     if os.geteuid() != 0:
         print("tests: a whole run boots machines and needs root: use sudo, or see tests/run --help", file=sys.stderr)
         return 4
-    return asyncio.run(run([*beside, *lanes_of_all()]))
+    return asyncio.run(run([*beside, *lanes_of_all(*tier)]))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.gang import cheapest_in_one, fullest_in_one, group_of
 from meshd.provider_api import Offer
 from tests.property.test_cover import PLACES, catalogues, every, gpus_of, needs
+from tests.tiers import bounded
 
 Merit = tuple[int, int, int, int]
 BY_MERIT = (OfferRule.SPOT, OfferRule.PRICE, OfferRule.FEWEST, OfferRule.ORDER)
@@ -50,7 +51,7 @@ def rule_by_search(offer: Offer, offers: Sequence[Offer], need: Need, *, gang: b
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=bounded(100, 3000), deadline=None)
 @given(catalogues(), needs(), st.booleans())
 def test_the_rule_is_the_one_that_decided(offers: list[Offer], need: Need, gang: bool) -> None:
     whole = cheapest_in_one(offers, need) if gang else cheapest(offers, need)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshd.plan.cover import Need, cheapest, fullest
 from meshd.plan.gang import cheapest_in_one, fullest_in_one
 from meshd.provider_api import Offer, ProviderName
+from tests.tiers import bounded
 
 PLACES = {"a": 0, "b": 1}
 PRICES = st.integers(0, 40).map(lambda quarter: quarter / 4)
@@ -61,7 +62,7 @@ def gpus_of(chosen: Sequence[Offer]) -> int:
     return sum(one.gpus or 1 for one in chosen)
 
 
-@settings(max_examples=1500)
+@settings(max_examples=bounded(400, 30000))
 @given(catalogues(), needs())
 def test_nothing_is_better(offers: list[Offer], need: Need) -> None:
     possible = [chosen for chosen in every(offers, need) if gpus_of(chosen) >= need.units]
@@ -75,7 +76,7 @@ def test_nothing_is_better(offers: list[Offer], need: Need) -> None:
         assert found.usd_per_hour == sum(o.usd_per_hour for o in found.offers)
 
 
-@settings(max_examples=600)
+@settings(max_examples=bounded(200, 12000))
 @given(catalogues(), needs())
 def test_when_it_cannot_be_whole_nothing_has_more_or_is_better(offers: list[Offer], need: Need) -> None:
     less = [chosen for chosen in every(offers, need) if gpus_of(chosen) < need.units]
@@ -85,7 +86,7 @@ def test_when_it_cannot_be_whole_nothing_has_more_or_is_better(offers: list[Offe
     assert merit(found.offers, need) == min(merit(chosen, need) for chosen in less if gpus_of(chosen) == most)
 
 
-@settings(max_examples=200)
+@settings(max_examples=bounded(100, 4000))
 @given(catalogues(), needs(), st.randoms())
 def test_the_order_of_the_offers_does_not_matter(offers: list[Offer], need: Need, random: object) -> None:
     shuffled = list(offers)
@@ -101,7 +102,7 @@ def place_of(one: Offer) -> tuple[str, str]:
     return one.provider, one.region
 
 
-@settings(max_examples=600)
+@settings(max_examples=bounded(200, 12000))
 @given(catalogues(), needs())
 def test_in_one_place_nothing_is_better(offers: list[Offer], need: Need) -> None:
     together = [c for c in every(offers, need) if len({place_of(one) for one in c}) <= 1]
@@ -117,7 +118,7 @@ def test_in_one_place_nothing_is_better(offers: list[Offer], need: Need) -> None
     assert len({place_of(one) for one in part.offers}) <= 1
 
 
-@settings(max_examples=300)
+@settings(max_examples=bounded(100, 6000))
 @given(catalogues(), needs())
 def test_a_place_where_machines_are_is_taken_only_when_no_other_is_cheaper(offers: list[Offer], need: Need) -> None:
     free, here = cheapest_in_one(offers, need), {("b", "r2")}
@@ -133,7 +134,7 @@ def test_a_place_where_machines_are_is_taken_only_when_no_other_is_cheaper(offer
 # -- large needs ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=bounded(60, 1000))
 @given(catalogues(), st.integers(100, 700), st.integers(0, 4))
 def test_large_needs_are_covered_as_cheaply_as_by_adding_machine_after_machine(
     offers: list[Offer], gpus: int, more: int

@@ -32,6 +32,7 @@ from meshd.munge.rotation_steps import (
     abort,
     decide,
 )
+from tests.tiers import bounded
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TIMINGS = SwitchTimings()
@@ -247,7 +248,7 @@ faults = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=bounded(200, 10000))
 @given(st.integers(0, 5), st.lists(faults, max_size=14))
 def test_whatever_happens_all_share_a_key_in_the_end(count: int, story: list[tuple[str, int]]) -> None:
     sim = Sim(begin("r1", OLD, START, "root"), nodes={f"m{i}": Node() for i in range(count)})

@@ -37,6 +37,7 @@ from tests.property.sim import (
     Violation,
     World,
 )
+from tests.tiers import bounded
 
 WANTED = 2
 ROUNDS = 150
@@ -177,7 +178,7 @@ BROKEN_MAX_S = 400.0
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=bounded(25, 1500), deadline=None)
 @given(late_s=st.lists(seconds(BROKEN_MAX_S), min_size=1, max_size=3), then=st.lists(calls(), max_size=4))
 def test_of_one_that_breaks_it_there_is_one_too_many_for_each_call_and_not_for_long(
     late_s: list[int], then: list[Called], paths: Iterator[Path], idempotent: bool
@@ -189,7 +190,7 @@ def test_of_one_that_breaks_it_there_is_one_too_many_for_each_call_and_not_for_l
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=bounded(40, 3000), deadline=None)
 @given(history=histories)
 def test_of_a_cloud_that_keeps_its_word_there_is_never_one_too_many(
     history: History, paths: Iterator[Path], idempotent: bool

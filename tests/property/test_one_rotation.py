@@ -26,6 +26,7 @@ from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.rotation import AuthKeyStage, why_not_abort
 from tests.property.rotation_sim import TAGS, Life, SimTailnet, begin_tailnet, sha
 from tests.sources import fresh
+from tests.tiers import bounded
 from tests.unit.daemon.test_munge_key import OLD, Head
 from tests.unit.worlds import slurm
 
@@ -170,7 +171,7 @@ async def live_through(both: Both, story: list[str]) -> None:
         assert sha(both.in_file) in seen, "the key that was put into the file was forgotten"
 
 
-@settings(max_examples=60)
+@settings(max_examples=bounded(20, 1500))
 @example(["munge", "waive", "restart", "munge"])
 @given(st.lists(acts, max_size=12))
 def test_never_two_at_once(story: list[str]) -> None:

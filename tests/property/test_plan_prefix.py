@@ -20,6 +20,7 @@ from meshd.model.observed import AgentReport, Fresh
 from meshd.plan.planner import plan
 from meshd.plan.scale import supply_gpus
 from meshd.provider_api import InstanceState, Offer
+from tests.tiers import bounded
 from tests.unit.worlds import FACTS, NOW, OFFER, ago, instance, machine, node, peer, slurm, snapshot, tailnet
 
 SLOTS = 5
@@ -215,7 +216,7 @@ def states(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int]:
     return machines, jobs, draw(st.integers(0, SLOTS + 1))
 
 
-@settings(max_examples=300)
+@settings(max_examples=bounded(100, 6000))
 @given(states(), st.integers(0, 20), st.integers(0, 4))
 def test_any_prefix_leads_to_the_same_end(
     start: tuple[dict[str, Machine], dict[str, str], int], cut: int, rounds_cut: int
@@ -233,7 +234,7 @@ def test_any_prefix_leads_to_the_same_end(
     assert waiting <= len(start[1])
 
 
-@settings(max_examples=200)
+@settings(max_examples=bounded(200, 4000))
 @given(states())
 def test_a_plan_only_makes_moves_that_are_allowed(start: tuple[dict[str, Machine], dict[str, str], int]) -> None:
     world = Ideal(*start)
@@ -241,7 +242,7 @@ def test_a_plan_only_makes_moves_that_are_allowed(start: tuple[dict[str, Machine
         world.do(step)  # Machine.moved raises IllegalMove
 
 
-@settings(max_examples=200)
+@settings(max_examples=bounded(200, 4000))
 @given(states())
 def test_no_machine_with_a_job_is_told_to_leave(start: tuple[dict[str, Machine], dict[str, str], int]) -> None:
     world = Ideal(*start)
@@ -267,7 +268,7 @@ def mixed(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int, dic
     return machines, jobs, gpus * 2, how
 
 
-@settings(max_examples=400)
+@settings(max_examples=bounded(150, 8000))
 @given(mixed(), st.integers(0, 20), st.integers(0, 4))
 def test_with_shapes_places_and_refusals_too(
     start: tuple[dict[str, Machine], dict[str, str], int, dict[str, Any]], cut: int, rounds_cut: int
@@ -307,7 +308,7 @@ def ailing(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int, di
     return machines, jobs, gpus, ills
 
 
-@settings(max_examples=300)
+@settings(max_examples=bounded(100, 6000))
 @given(ailing(), st.integers(0, 20), st.integers(0, 4))
 def test_unfit_nodes_are_replaced_and_any_prefix_leads_there(
     start: tuple[dict[str, Machine], dict[str, str], int, dict[str, str]], cut: int, rounds_cut: int

@@ -14,6 +14,7 @@ from meshd.plan.limits import COUNT_MAX, as_word, usable
 from meshd.plan.slurm_lines import Allowed, LineRefused, check
 from meshd.slurm.conf import parse
 from meshd.slurm.nodes import JoinedNode, PoolLine, read_joined, read_lines, read_slots, render
+from tests.tiers import bounded
 
 COUNTS = st.one_of(st.integers(0, 9), st.sampled_from([64, 255, 256, COUNT_MAX, COUNT_MAX + 1, 65536, 10**9]))
 MEMORY = st.one_of(st.integers(0, 64), st.integers(0, 2**31), st.sampled_from([2**30, 2**30 + 1, 10**9]))
@@ -50,7 +51,7 @@ LIKELY = st.builds(_consistent, SMALL, SMALL, SMALL, st.sampled_from([1, 2]), st
 
 
 @given(st.one_of(SHAPES, LIKELY), st.lists(DEVICES, max_size=4), st.integers(0, 3), st.booleans(), st.text(max_size=8))
-@settings(max_examples=200)
+@settings(max_examples=bounded(100, 5000))
 def test_what_is_admitted_is_written_and_taken(
     shape: NodeShape, devices: list[str], rented: int, shapes_fixed: bool, region: str
 ) -> None:
@@ -111,7 +112,7 @@ PIECES = st.one_of(st.text(max_size=3), st.characters(max_codepoint=255), st.sam
 
 
 @given(st.lists(st.tuples(st.integers(0, len(GOOD.nodes_conf)), st.integers(0, 3), PIECES), min_size=1, max_size=3))
-@settings(max_examples=400)
+@settings(max_examples=bounded(200, 10000))
 def test_nothing_but_records_of_nodes_and_partitions_gets_through(changes: list[tuple[int, int, str]]) -> None:
     """Whatever is changed in a good file: what is taken is, for Slurm's grammar, such records and nothing else."""
     text = GOOD.nodes_conf
