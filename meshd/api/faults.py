@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from meshd import errors
 from meshd.api.schema import ErrorView
+from meshd.codes import RefusalCode
 
 log = structlog.get_logger(__name__)
 
@@ -19,14 +20,21 @@ _BROWSER_HEADERS = ("Origin", "Referer")
 
 
 class ApiFault(errors.MeshdError):
-    """A request that cannot be served. `cure` says what to do next."""
+    """A request that cannot be served.
+
+    Args:
+        text: why, for people.
+        cure: what to do next.
+        code: why, for programs; None where the class says it all.
+    """
 
     status = 500
     kind = "error"
 
-    def __init__(self, text: str, cure: str = "") -> None:
+    def __init__(self, text: str, cure: str = "", *, code: RefusalCode | None = None) -> None:
         self.text = text
         self.cure = cure
+        self.code = code
         super().__init__(text)
 
 
@@ -105,7 +113,7 @@ _PROVIDER: dict[str, tuple[int, str]] = {
 def answer_to(error: errors.MeshdError) -> tuple[int, ErrorView]:
     """The HTTP status and the document for an error that meshd raised."""
     if isinstance(error, ApiFault):
-        return error.status, ErrorView(error=error.text, cure=error.cure, kind=error.kind)
+        return error.status, ErrorView(error=error.text, cure=error.cure, kind=error.kind, code=error.code or "")
     if isinstance(error, errors.ProviderError):
         status, cure = _PROVIDER.get(error.kind, (502, "see `meshctl events`"))
         return status, ErrorView(error=str(error), cure=cure, kind=error.kind)

@@ -120,7 +120,7 @@ def _refused(status: int, text: str) -> CliError:
         return CliError(f"meshd answered HTTP {status} without a reason", "see `journalctl -u meshd`", code=code)
     if view.kind == "not_ready":
         return UnreachableError(view.error, view.cure)
-    return CliError(view.error, view.cure, code=code, kind=view.kind)
+    return CliError(view.error, view.cure, code=code, kind=view.kind, refusal=view.code)
 
 
 def _cannot_connect(socket: Path, error: OSError) -> UnreachableError:

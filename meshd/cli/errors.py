@@ -47,13 +47,17 @@ class CliError(click.ClickException):
         cure: what the user can do about it.
         code: the exit code.
         kind: the error's stable word in `-o json`.
+        refusal: the daemon's code of a refusal, likewise stable; "" for none.
     """
 
-    def __init__(self, text: str, cure: str = "", *, code: ExitCode = ExitCode.FAILED, kind: str = "error") -> None:
+    def __init__(
+        self, text: str, cure: str = "", *, code: ExitCode = ExitCode.FAILED, kind: str = "error", refusal: str = ""
+    ) -> None:
         super().__init__(text)
         self.cure = cure
         self.exit_code = int(code)  # type: ignore[misc]  # click declares it on the class and reads it from the instance
         self.kind = kind
+        self.refusal = refusal
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the error on stderr."""
@@ -63,7 +67,7 @@ class CliError(click.ClickException):
 
     def view(self) -> ErrorView:
         """The document that `-o json` prints for this error."""
-        return ErrorView(error=self.message, cure=self.cure, kind=self.kind)
+        return ErrorView(error=self.message, cure=self.cure, kind=self.kind, code=self.refusal)
 
 
 class UnreachableError(CliError):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from meshd.api.faults import Refused
+from meshd.codes import RefusalCode
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.munge_rotations import MungeRotations
 
@@ -44,6 +45,7 @@ class ActiveRotation:
             f"one rotation at a time: {self.text}",
             f"wait for its end: `{self.command} --status` shows what is waited for, --waive NODE goes on without one, "
             "--abort takes it back",
+            code=RefusalCode.ROTATION_ACTIVE,
         )
 
 

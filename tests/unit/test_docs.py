@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from meshd.api.node_schema import Verb
 from meshd.cli.main import COMMANDS, cli
-from meshd.codes import CheckName, EventKind, ProblemCode, WarningCode
+from meshd.codes import CheckName, EventKind, ProblemCode, RefusalCode, WarningCode
 from meshd.config import PoolSettings, ProviderSettings, Settings
 from meshd.contract.faults import FaultKind
 from meshd.daemon.live_settings import RELOADABLE
@@ -95,7 +95,13 @@ def test_every_setting_of_the_adapters_is_described(heading: str, model: type[Ad
 
 @pytest.mark.parametrize(
     ("heading", "codes"),
-    [("Problems", ProblemCode), ("Warnings of a plan", WarningCode), ("Checks", CheckName), ("Events", EventKind)],
+    [
+        ("Problems", ProblemCode),
+        ("Warnings of a plan", WarningCode),
+        ("Checks", CheckName),
+        ("Events", EventKind),
+        ("Refusals of the API", RefusalCode),
+    ],
 )
 def test_every_code_is_described_and_every_described_code_exists(heading: str, codes: type[StrEnum]) -> None:
     chapter = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", (DOCS / "codes.md").read_text(), re.M | re.S)

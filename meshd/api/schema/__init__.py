@@ -50,7 +50,7 @@ from meshd.api.schema.nodes import (
     RemoveRequest,
 )
 from meshd.api.schema.offers import NearRow, OfferRow, OffersQuery, OffersView
-from meshd.api.schema.plan import AlternativeRow, PlannedRow, PlanView, StepRow
+from meshd.api.schema.plan import AlternativeRow, PlanFinding, PlannedRow, PlanView, StepRow
 from meshd.api.schema.prices import PriceRefreshRow, PriceRow, PricesRefresh, PricesRefreshed, PricesView
 from meshd.api.schema.scale import ScaleAnswer, ScaleOutcome, ScaleRequest, WaitingFor
 from meshd.api.schema.status import PoolView, ProblemView, PublishView, QueueView, SourceView, SpendView, StatusView
@@ -96,6 +96,7 @@ __all__ = [
     "OffersQuery",
     "OffersView",
     "Part",
+    "PlanFinding",
     "PlanView",
     "PlannedRow",
     "PoolView",

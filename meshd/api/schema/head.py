@@ -83,11 +83,17 @@ class CallerView(Document):
 
 
 class ErrorView(Document):
-    """Why a request failed, what to do next, and a word for programs."""
+    """Why a request failed and what to do next.
+
+    Attributes:
+        kind: the class of the failure, e.g. `refused` (docs/codes.md): stable.
+        code: the reason within that class (docs/codes.md): stable; "" where `kind` says it all.
+    """
 
     error: str
     cure: str = ""
     kind: str = "error"
+    code: str = ""
 
 
 class ReloadRequest(Request):

@@ -57,10 +57,26 @@ class PlannedRow(Part):
     usd_per_gpu_hour: float = 0.0
 
 
+class PlanFinding(Part):
+    """A warning.
+
+    Attributes:
+        code: which one it is (docs/codes.md): stable, the text is not.
+        subject: the pool or machine that it is about.
+    """
+
+    code: str
+    subject: str
+    text: str
+    cure: str = ""
+
+
 class PlanView(Document):
     """What meshd would do now.
 
     Attributes:
+        warnings: what the user should know first, as one line each.
+        findings: the same, with codes.
         adds: how many machines would be rented: `machines` has a row for each.
         removes: names of the machines that would be given back.
         overshoot_gpus: how many GPUs there would be beyond the target, because machines are rented whole.
@@ -75,3 +91,4 @@ class PlanView(Document):
     overshoot_gpus: int = 0
     alternatives: list[AlternativeRow] = []
     warnings: list[str] = []
+    findings: list[PlanFinding] = []

@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, Field
 
 from meshd.api.schema.base import Document, DryRunRequest, GpuModel, GpusPerNode, Part, Usd, Words
 from meshd.api.schema.nodes import NodeRow
-from meshd.api.schema.plan import PlanView
+from meshd.api.schema.plan import PlanFinding, PlanView
 
 
 class ScaleRequest(DryRunRequest):
@@ -61,6 +61,8 @@ class ScaleAnswer(Document):
         at: when it was accepted, by the head's clock: a tick that began later has seen it.
         last_event_id: every event of this change has a higher id.
         options: the target's options, as written on a command line.
+        warnings: those of the plan, and one for each option of the former target that is dropped.
+        findings: the same, with codes.
     """
 
     pool: str
@@ -72,6 +74,7 @@ class ScaleAnswer(Document):
     last_event_id: int = 0
     plan: PlanView
     warnings: list[str] = []
+    findings: list[PlanFinding] = []
     waiting_for_jobs: list[WaitingFor] = []
     options: list[str] = []
 

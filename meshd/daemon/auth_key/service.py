@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
+from meshd.codes import RefusalCode
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.fleet import Fleet
@@ -58,6 +59,7 @@ class AuthKeyService:
                 "meshd cannot revoke the key in use: it has no credential for the tailnet's API, or the key has no id",
                 f"revoke it in the admin console, put a new key into {self._file.name}, then "
                 "`meshctl rotate-key --reauth`",
+                code=RefusalCode.KEY_NOT_REVOCABLE,
             )
         if request.dry_run:
             view = self._view(None)
@@ -76,7 +78,9 @@ class AuthKeyService:
             return self._view(active)
         if why := why_not_abort(active):
             raise Refused(
-                f"the rotation cannot be taken back: {why}", "let it end, then rotate once more if the new key is bad"
+                f"the rotation cannot be taken back: {why}",
+                "let it end, then rotate once more if the new key is bad",
+                code=RefusalCode.TOO_LATE_TO_ABORT,
             )
         return self._view(self._controller.abort(str(actor.user)))
 
@@ -87,14 +91,18 @@ class AuthKeyService:
         if not name:
             name = next((m for m, n in active.nodes.items() if request.machine in {m, n.slot}), "")
         if not name:
-            raise Unknown(f"the rotation does not wait for {request.machine}", "see `meshctl rotate-key --status`")
+            raise Unknown(
+                f"the rotation does not wait for {request.machine}",
+                "see `meshctl rotate-key --status`",
+                code=RefusalCode.NOT_WAITED_FOR,
+            )
         return self._view(self._controller.waive(name, str(actor.user)) if _open(active.nodes[name]) else active)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _active_rotation(self) -> AuthKeyRotation:
         if self._controller.active is None:
-            raise Refused("no rotation is under way", "`meshctl rotate-key` begins one")
+            raise Refused("no rotation is under way", "`meshctl rotate-key` begins one", code=RefusalCode.NO_ROTATION)
         return self._controller.active
 
     def _nothing_shared(self, request: s.RotateKeyRequest) -> KeyOrigin:
@@ -104,6 +112,7 @@ class AuthKeyService:
                 "there is no key to rotate: each machine joined with a key of its own, for one use, and meshd has no "
                 "credential to mint others",
                 "give it one (docs/tailnet.md, Let meshd mint keys)",
+                code=RefusalCode.NO_KEY_TO_ROTATE,
             )
         spares = any(node.spare_at is not None for node in self._fleet.now().nodes.values())
         if request.reauth or request.compromised or spares:
@@ -112,6 +121,7 @@ class AuthKeyService:
             "there is no key to rotate: each machine joined with a key of its own, for one use, and no node holds a "
             "spare one now",
             "`meshctl rotate-key --reauth` has every node log in anew, each with a new key of its own",
+            code=RefusalCode.NO_KEY_TO_ROTATE,
         )
 
     def _source(self, in_use: KeptKey | None) -> tuple[KeyOrigin, KeptKey | None]:
@@ -127,6 +137,7 @@ class AuthKeyService:
         raise Refused(
             f"there is no new auth key: {self._file.name} has the one in use, and meshd has no credential to mint one",
             f"put a new reusable key there{restart}: meshd gives it to all nodes by itself (docs/tailnet.md, Rotation)",
+            code=RefusalCode.NO_NEW_KEY,
         )
 
     def _steps(self, request: s.RotateKeyRequest, source: KeyOrigin, in_use: KeptKey | None) -> list[str]:

@@ -10,7 +10,7 @@ from functools import partial
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
-from meshd.codes import EventKind
+from meshd.codes import EventKind, RefusalCode
 from meshd.daemon.head_api import views
 from meshd.daemon.head_api.machines import MachineService
 from meshd.daemon.head_api.state import HeadState
@@ -52,18 +52,18 @@ class EventService:
         journal, pools = self._state.journal, self._state.desired().pools
         names = tuple(self._machines.name_of(name, also_gone=True) for name in query.machine)
         if query.pool and query.pool not in pools and not journal.machines_of_pool(query.pool, 1):
-            raise _unknown("pool", query.pool, list(pools))
+            raise _unknown(RefusalCode.NO_SUCH_POOL, "pool", query.pool, list(pools))
         kinds = sorted(KINDS | journal.event_kinds()) if query.kind else []
         for kind in query.kind:
             if kind not in kinds:
-                raise _unknown("kind of event", kind, kinds)
+                raise _unknown(RefusalCode.NO_SUCH_KIND, "kind of event", kind, kinds)
         return EventFilter(machines=names, kinds=query.kind, pool=query.pool, since=query.since)
 
 
-def _unknown(what: str, name: str, known: list[str]) -> Unknown:
+def _unknown(code: RefusalCode, what: str, name: str, known: list[str]) -> Unknown:
     near = get_close_matches(name, known, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known) or 'none'}"
-    return Unknown(f"there is no {what} {name}", hint)
+    return Unknown(f"there is no {what} {name}", hint, code=code)
 
 
 class EventFeed:

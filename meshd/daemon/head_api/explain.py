@@ -7,6 +7,7 @@ from datetime import datetime
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
+from meshd.codes import RefusalCode
 from meshd.daemon.head_api import plan_views, views
 from meshd.daemon.head_api.names import near_words, pool_of_slot
 from meshd.daemon.head_api.state import HeadState
@@ -153,7 +154,7 @@ class ExplainService:
         pool = made[0].pool if made else pool_of_slot(subject, moment.desired)
         if pool is None:
             words = near_words(subject, moment.desired, self._journal.machines(), pools=True)
-            raise Unknown(f"there is no machine, slot or pool {subject}", words)
+            raise Unknown(f"there is no machine, slot or pool {subject}", words, code=RefusalCode.NO_SUCH_MACHINE)
         return self._slot(subject, subject, pool, self._at(subject), moment)
 
     def _at(self, slot: str) -> Machine | None:

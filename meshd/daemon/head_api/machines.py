@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import Refused, Unknown
-from meshd.codes import EventKind
+from meshd.codes import EventKind, RefusalCode
 from meshd.daemon.head_api.names import near_words, pool_of_slot
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.machines.node_steps import SlurmControl
@@ -44,9 +44,13 @@ class MachineService:
         if last and also_gone:
             return last[0].name
         if last or pool_of_slot(machine_or_slot, self._state.desired()) is not None:
-            raise Refused(f"slot {machine_or_slot} has no machine now", f"see `meshctl explain {machine_or_slot}`")
+            raise Refused(
+                f"slot {machine_or_slot} has no machine now",
+                f"see `meshctl explain {machine_or_slot}`",
+                code=RefusalCode.SLOT_EMPTY,
+            )
         words = near_words(machine_or_slot, self._state.desired(), self._state.journal.machines())
-        raise Unknown(f"there is no machine or slot {machine_or_slot}", words)
+        raise Unknown(f"there is no machine or slot {machine_or_slot}", words, code=RefusalCode.NO_SUCH_MACHINE)
 
     async def drain(self, request: s.DrainRequest, actor: Actor) -> s.MachineAnswer:
         """Let the node take no new jobs."""
@@ -59,7 +63,11 @@ class MachineService:
         """Let the node take jobs again."""
         machine = self._in_slurm(request.machine)
         if machine.phase is Phase.DRAINING:
-            raise Refused(f"{machine.name} is on its way out: {machine.reason}", "scale the pool up to keep it")
+            raise Refused(
+                f"{machine.name} is on its way out: {machine.reason}",
+                "scale the pool up to keep it",
+                code=RefusalCode.MACHINE_LEAVES,
+            )
         await self._slurm.resume(machine.slot)
         return self._done(machine, EventKind.UNDRAIN, f"undrained by {actor.user}: {request.reason}".rstrip(": "))
 
@@ -83,14 +91,20 @@ class MachineService:
         machine = self._state.machine_store.get(self.name_of(machine_or_slot))
         if machine.phase is Phase.GONE:
             raise Refused(
-                f"{machine.name} is gone since {machine.gone_at:%Y-%m-%d %H:%M:%S} UTC", "see `meshctl nodes`"
+                f"{machine.name} is gone since {machine.gone_at:%Y-%m-%d %H:%M:%S} UTC",
+                "see `meshctl nodes`",
+                code=RefusalCode.MACHINE_GONE,
             )
         return machine
 
     def _in_slurm(self, machine_or_slot: str) -> Machine:
         machine = self._machine(machine_or_slot)
         if machine.phase not in IN_SLURM:
-            raise Refused(f"{machine.name} is {machine.phase.value}: it is not in Slurm", "see `meshctl nodes`")
+            raise Refused(
+                f"{machine.name} is {machine.phase.value}: it is not in Slurm",
+                "see `meshctl nodes`",
+                code=RefusalCode.NOT_IN_SLURM,
+            )
         return machine
 
     def _jobs(self, machine: Machine) -> list[str]:

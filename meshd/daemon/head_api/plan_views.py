@@ -50,6 +50,10 @@ def document(
         overshoot_gpus=overshoot,
         alternatives=list(offers),
         warnings=list(summary.warnings),
+        findings=[
+            s.PlanFinding(code=warn.code, subject=warn.subject, text=warn.reason, cure=warn.cure)
+            for warn in plan.warnings
+        ],
     )
 
 

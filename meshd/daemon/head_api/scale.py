@@ -12,6 +12,7 @@ from meshd import gpus
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
+from meshd.codes import RefusalCode, WarningCode
 from meshd.daemon.head_api import plan_views, views
 from meshd.daemon.head_api.state import HeadState
 from meshd.model.desired import Cooldown, Desired, Pool, Target
@@ -59,9 +60,15 @@ class ScaleService:
         """What meshd would do after that request."""
         self._state.tick()
         desired, snapshot = self._state.desired(), self._state.snapshot()
-        target, dropped = self._target(chosen_pool(desired, request), request, snapshot, "plan")
+        pool = chosen_pool(desired, request)
+        target, dropped = self._target(pool, request, snapshot, "plan")
         view = self._plan(_with_target(desired, target), snapshot)
-        return view.model_copy(update={"warnings": [*dropped, *view.warnings]})
+        return view.model_copy(
+            update={
+                "warnings": [*dropped, *view.warnings],
+                "findings": [*_dropped_options(pool, dropped), *view.findings],
+            }
+        )
 
     async def scale(self, request: s.ScaleRequest, actor: Actor) -> s.ScaleAnswer:
         """Set a pool's target, unless it is a dry run."""
@@ -93,7 +100,8 @@ class ScaleService:
         return s.ScaleAnswer(
             pool=pool.name, gpus_before=old.gpus if old else supply_gpus(machines), gpus=request.gpus,
             unit=unit_of(pool), target_id=target_id, at=now, last_event_id=last_event_id, plan=view,
-            warnings=[*dropped, *view.warnings], options=list(options_of(target)),
+            warnings=[*dropped, *view.warnings], findings=[*_dropped_options(pool, dropped), *view.findings],
+            options=list(options_of(target)),
             waiting_for_jobs=_waiting_for_jobs(machines, view, views.slurm_of(snapshot)),
         )  # fmt: skip
 
@@ -114,6 +122,10 @@ class ScaleService:
     def _target(self, pool: Pool, request: s.ScaleRequest, snapshot: Snapshot, by: str) -> tuple[Target, list[str]]:
         before, offers = self._state.journal.targets().get(pool.name), snapshot.known_offers
         return next_target(pool, request, before, offers, by=by, at=self._state.clock.now())
+
+
+def _dropped_options(pool: Pool, texts: Sequence[str]) -> list[s.PlanFinding]:
+    return [s.PlanFinding(code=WarningCode.OPTION_DROPPED, subject=pool.name, text=text) for text in texts]
 
 
 def _with_target(desired: Desired, target: Target) -> Desired:
@@ -151,7 +163,7 @@ def chosen_pool(desired: Desired, request: s.ScaleRequest) -> Pool:
     if request.pool is not None:
         if request.pool not in pools:
             known = ", ".join(pools) or "none: write a [pools.NAME] table into meshd.toml"
-            raise Unknown(f"there is no pool {request.pool}", f"pools are: {known}")
+            raise Unknown(f"there is no pool {request.pool}", f"pools are: {known}", code=RefusalCode.NO_SUCH_POOL)
         return pools[request.pool]
     listed = ", ".join(f"{pool.name} ({pool.gpu or 'CPU only'})" for pool in pools.values())
     listed = listed or "none: write a [pools.NAME] table into meshd.toml"
@@ -160,10 +172,10 @@ def chosen_pool(desired: Desired, request: s.ScaleRequest) -> Pool:
         same = [pool for pool in found if pool.gpu == request.gpu]
         found = same or [pool for pool in found if pool.gpu and gpus.related(pool.gpu, request.gpu)]
         if not found:
-            raise BadRequest(f"no pool has {request.gpu}", f"pools are: {listed}")
+            raise BadRequest(f"no pool has {request.gpu}", f"pools are: {listed}", code=RefusalCode.NO_POOL_HAS_GPU)
     if len(found) != 1:
         which = ", ".join(pool.name for pool in found) or listed
-        raise BadRequest("say which pool to scale", f"--pool, one of: {which}")
+        raise BadRequest("say which pool to scale", f"--pool, one of: {which}", code=RefusalCode.POOL_NEEDED)
     return found[0]
 
 
@@ -197,6 +209,7 @@ def asked_target(
         raise Refused(
             f"{pool.name} has room for {amount(room, pool)}, not for {request.gpus}",
             f"raise pools.{pool.name}.max_nodes, then `systemctl reload meshd`",
+            code=RefusalCode.NO_ROOM,
         )
     return target
 
@@ -242,11 +255,15 @@ def _check_narrowing(pool: Pool, request: s.ScaleRequest, offers: Sequence[Offer
     own = f"pools.{pool.name}"
     if request.provider and request.provider not in pool.providers:
         raise BadRequest(
-            f"{pool.name} does not rent from {request.provider}", f"its providers are: {', '.join(pool.providers)}"
+            f"{pool.name} does not rent from {request.provider}",
+            f"its providers are: {', '.join(pool.providers)}",
+            code=RefusalCode.OUTSIDE_OF_POOL,
         )
     if request.gpu and not gpus.related(pool.gpu, request.gpu):
         raise BadRequest(
-            f"{pool.name} has {pool.gpu or 'CPU only'}, not {request.gpu}", f"{own}.gpu, or another --pool"
+            f"{pool.name} has {pool.gpu or 'CPU only'}, not {request.gpu}",
+            f"{own}.gpu, or another --pool",
+            code=RefusalCode.OUTSIDE_OF_POOL,
         )
     each, few, many = request.gpus_per_node, pool.gpus_per_node, pool.gpus_per_node_most
     if pool.cpu_only:
@@ -256,10 +273,13 @@ def _check_narrowing(pool: Pool, request: s.ScaleRequest, offers: Sequence[Offer
         raise BadRequest(
             f"{pool.name} has machines with {allowed} GPUs, not with {each}",
             f"{own}.gpus_per_node and gpus_per_node_max say so",
+            code=RefusalCode.OUTSIDE_OF_POOL,
         )
     for place in request.regions if pool.regions else ():
         there = [offer for offer in offers if within(offer, (place,))]
         if place not in pool.regions and not any(within(offer, pool.regions) for offer in there):
             raise BadRequest(
-                f"{pool.name} does not rent in {place}", f"its regions are: {', '.join(pool.regions)} ({own}.regions)"
+                f"{pool.name} does not rent in {place}",
+                f"its regions are: {', '.join(pool.regions)} ({own}.regions)",
+                code=RefusalCode.OUTSIDE_OF_POOL,
             )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
+from meshd.codes import RefusalCode
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.errors import MungeError, SlurmError
@@ -59,7 +60,9 @@ class MungeKeyService:
             return await self.abort(s.AbortRotationRequest(), actor)
         self._check_active()
         if not request.machines:
-            raise BadRequest("say which machine shall not be waited for", "a machine or its slot")
+            raise BadRequest(
+                "say which machine shall not be waited for", "a machine or its slot", code=RefusalCode.MACHINE_NEEDED
+            )
         return self._view(self._controller.waive(self._names(request.machines), str(actor.user)))
 
     async def rotate(self, request: s.RotateMungeKeyRequest, actor: Actor) -> s.MungeRotationView:
@@ -73,18 +76,24 @@ class MungeKeyService:
         try:
             return self._view(self._controller.begin(str(actor.user), waived))
         except MungeError as error:
-            raise Refused(str(error), "see `meshctl doctor`") from error
+            raise Refused(str(error), "see `meshctl doctor`", code=RefusalCode.ROTATION_IMPOSSIBLE) from error
 
     def _check_active(self) -> None:
         if not self._controller.active:
-            raise Refused("no rotation of the munge key is under way", "`meshctl rotate-key --munge --status`")
+            raise Refused(
+                "no rotation of the munge key is under way",
+                "`meshctl rotate-key --munge --status`",
+                code=RefusalCode.NO_ROTATION,
+            )
 
     async def _check_slurm(self) -> None:
         try:
             auth_type = await self._controller.head.auth_type()
         except SlurmError as error:
             raise Refused(
-                f"Slurm cannot be asked how it authenticates: {error}", "bring slurmctld back, then try again"
+                f"Slurm cannot be asked how it authenticates: {error}",
+                "bring slurmctld back, then try again",
+                code=RefusalCode.ROTATION_IMPOSSIBLE,
             ) from error
         if auth_type != SLURM_USES_MUNGE:
             raise Refused(
@@ -92,6 +101,7 @@ class MungeKeyService:
                 "to rotate",
                 "with auth/slurm (24.05 and newer) put a new key into slurm.jwks beside the old one, `use` it, and "
                 "`scontrol reconfigure` (docs/operations.md, Rotate the munge key)",
+                code=RefusalCode.MUNGE_NOT_USED,
             )
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -144,5 +154,9 @@ class MungeKeyService:
         by_any = {**{node.slot: name for name, node in nodes.items()}, **{name: name for name in nodes}}
         unknown = [one for one in asked if one not in by_any]
         if unknown:
-            raise Unknown(f"there is no machine or slot {', '.join(unknown)} that has joined", "see `meshctl nodes`")
+            raise Unknown(
+                f"there is no machine or slot {', '.join(unknown)} that has joined",
+                "see `meshctl nodes`",
+                code=RefusalCode.NO_SUCH_MACHINE,
+            )
         return tuple(by_any[one] for one in asked)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.codes import ProblemCode
+from meshd.codes import ProblemCode, RefusalCode
 from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.reporting import problem
 from meshd.model.ids import slot_order
@@ -44,7 +44,9 @@ class NodeTokenService:
         machines = self._chosen(request.machines)
         if request.compromised and not request.machines:
             raise BadRequest(
-                "--compromised gives the machines back: say which", "name them with --node, e.g. --node 'h100-[1-4]'"
+                "--compromised gives the machines back: say which",
+                "name them with --node, e.g. --node 'h100-[1-4]'",
+                code=RefusalCode.MACHINE_NEEDED,
             )
         if request.dry_run:
             return self._preview(machines, compromised=request.compromised)
@@ -66,13 +68,17 @@ class NodeTokenService:
         found = self._renewer.may_renew()
         if not asked:
             if not found:
-                raise Refused("no machine has a node token", "see `meshctl nodes`")
+                raise Refused("no machine has a node token", "see `meshctl nodes`", code=RefusalCode.NO_SUCH_MACHINE)
             return found
         by_any: dict[str, Machine] = {one.slot: one for one in found}
         by_any.update({one.name: one for one in found})
         unknown = [name for name in asked if name not in by_any]
         if unknown:
-            raise Unknown(f"there is no machine or slot {', '.join(unknown)} that has joined", "see `meshctl nodes`")
+            raise Unknown(
+                f"there is no machine or slot {', '.join(unknown)} that has joined",
+                "see `meshctl nodes`",
+                code=RefusalCode.NO_SUCH_MACHINE,
+            )
         return list({by_any[name].name: by_any[name] for name in asked}.values())
 
     def _preview(self, machines: list[Machine], *, compromised: bool) -> s.TokenRenewalView:

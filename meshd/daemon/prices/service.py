@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
+from meshd.codes import RefusalCode
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.views import cannot_row, prices_view, refresh_row
 from meshd.model.desired import Desired
@@ -53,7 +54,11 @@ class PriceService:
         unknown = [name for name in request.providers if name not in offers]
         if unknown:
             known = ", ".join(sorted(offers)) or "none"
-            raise Unknown(f"{', '.join(unknown)} is not enabled", f"enabled providers are: {known}")
+            raise Unknown(
+                f"{', '.join(unknown)} is not enabled",
+                f"enabled providers are: {known}",
+                code=RefusalCode.NO_SUCH_PROVIDER,
+            )
         asked = list(dict.fromkeys(request.providers)) or sorted(books)
         rows = await asyncio.gather(*(self._row(name, offers[name]) for name in asked))
         view = await self.prices()
