@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
+
+from meshd.model.cooldown import Cooldown, CooldownKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,42 +135,6 @@ class Policy:
     """A price that is older than this is stale: under a budget it is told, or not used at all."""
 
 
-class CooldownCause(StrEnum):
-    """Why something is left alone."""
-
-    PAUSE = "pause"
-    """It said when to come again, or stumbled: orders keep their place until then."""
-    REFUSED = "refused"
-    """No: no capacity, no quota, not with these credentials. Orders go on to the next offer."""
-    UNFIT = "unfit"
-    """A node of it was replaced because it was unfit."""
-    BOOTS = "boots"
-    """Its machines were rented and failed before they were READY."""
-    ENDED = "ended"
-    """Its machines were rented and ended by their cloud, which said why: no capacity, no quota, a broken image."""
-
-
-TRIED_ALONE = frozenset({CooldownCause.BOOTS, CooldownCause.ENDED})
-"""After such a cool-down one machine is tried alone, and its being READY proves it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cooldown:
-    """Something that is left alone until a time: an offer without capacity, a pool whose machines do not boot.
-
-    Attributes:
-        key: "offer:KEY", "provider:NAME", "pool:NAME", or a place as one pool uses it: "pool:NAME@aws",
-            "pool:NAME@aws/us-east-1".
-        strikes: how often in a row; each makes the next one longer.
-    """
-
-    key: str
-    until: datetime
-    reason: str
-    strikes: int = 1
-    cause: CooldownCause = CooldownCause.REFUSED
-
-
 @dataclass(frozen=True, slots=True)
 class Desired:
     """Everything wanted. A pool without a target is held as it is: nothing is added or taken away.
@@ -184,8 +149,8 @@ class Desired:
     pools: Mapping[str, Pool]
     targets: Mapping[str, Target]
     policy: Policy = field(default_factory=Policy)
-    cooldowns: Mapping[str, Cooldown] = field(default_factory=dict)
-    expired_cooldowns: Mapping[str, Cooldown] = field(default_factory=dict)
+    cooldowns: Mapping[CooldownKey, Cooldown] = field(default_factory=dict)
+    expired_cooldowns: Mapping[CooldownKey, Cooldown] = field(default_factory=dict)
 
     def target(self, pool: Pool) -> Target | None:
         """What a pool shall have: what was said, or else its own least; None: it is held as it is."""

@@ -13,7 +13,8 @@ from enum import StrEnum
 from itertools import islice
 
 from meshd import gpus
-from meshd.model.desired import Cooldown, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.desired import Pool, Target
 from meshd.plan.cover import Cost, Cover, Need, cheapest, units
 from meshd.plan.gang import Group, group_of, place
 from meshd.plan.placement import Miss, cooldown_of, misses, ranked
@@ -150,7 +151,7 @@ def considered(
     offers: Iterable[Offer],
     pool: Pool,
     target: Target,
-    cooldowns: Mapping[str, Cooldown],
+    cooldowns: Mapping[CooldownKey, Cooldown],
     chosen: Collection[str],
     now: datetime,
     selection: Selection | None = None,
@@ -201,6 +202,6 @@ def _why_not_taken(offer: Offer, chosen: bool, selection: Selection | None) -> t
     return deciding_rule(offer, selection) if selection is not None else (OfferRule.NEXT, "")
 
 
-def _cooling(offer: Offer, cooldowns: Mapping[str, Cooldown], now: datetime, pool: Pool) -> str:
+def _cooling(offer: Offer, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime, pool: Pool) -> str:
     cooldown = cooldown_of(offer, cooldowns, now, pool.name)
     return f"cooling down until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}" if cooldown else ""

@@ -5,7 +5,7 @@ Each phase has a deadline. It counts only the time in which progress could have 
 
 from __future__ import annotations
 
-from meshd.model.desired import CooldownCause
+from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.plan import Launch, MarkReady, Move, RecordPeer, RecordPublished, StartSlurmd, Step
 from meshd.plan.devices import NO_IPV4, NO_IPV4_CURE
@@ -25,7 +25,7 @@ def requested(machine: Machine, given: PlanInput) -> Step | None:
     if (given.now - machine.created_at).total_seconds() > given.policy.boot_timeout_s:
         failure = f"{machine.provider} took no order within {given.policy.boot_timeout_s:g} s: {machine.reason}"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)
-    cooldown = given.cooldowns.get(f"provider:{machine.provider}")
+    cooldown = given.cooldowns.get(CooldownKey.of_provider(machine.provider))
     if cooldown is not None and cooldown.until > given.now and cooldown.cause is CooldownCause.PAUSE:
         return None  # it said when to come again
     return Launch(machine.name, machine.reason)

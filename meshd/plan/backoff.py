@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from meshd.model.desired import Cooldown, CooldownCause
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Machine
 from meshd.plan.failure_rules import counts_in_a_row
 from meshd.runtime.backoff import backoff_s
@@ -31,7 +31,7 @@ def remembered(cooldown: Cooldown, now: datetime) -> bool:
 
 def refused(
     previous: Cooldown | None,
-    key: str,
+    key: CooldownKey,
     now: datetime,
     *,
     base_s: float,
@@ -63,12 +63,14 @@ def refused(
     return Cooldown(key, now + timedelta(seconds=wait_s), reason, strikes, cause)
 
 
-def paused(previous: Cooldown | None, key: str, now: datetime, *, wait_s: float, reason: str, fault: bool) -> Cooldown:
+def paused(
+    previous: Cooldown | None, key: CooldownKey, now: datetime, *, wait_s: float, reason: str, fault: bool
+) -> Cooldown:
     """The cooldown of a provider that is asked again in a moment.
 
     Args:
         previous: the last one of this key.
-        key: "provider:NAME".
+        key: a provider's.
         now: UTC.
         wait_s: until then orders keep their place.
         reason: in the cloud's words.
@@ -118,7 +120,7 @@ def failures_in_row(rented: Sequence[Machine], since: datetime) -> list[Machine]
 
 
 def tripped(
-    key: str,
+    key: CooldownKey,
     rented: Sequence[Machine],
     since: datetime,
     previous: Cooldown | None,
@@ -150,8 +152,7 @@ def tripped(
         limit, part = 1, None  # no other machine would fare better
     if len(failed) < limit or (part is not None and not half_open and len({part(m) for m in failed}) < 2):
         return None
-    of_offer = key.startswith("offer:")
-    most_s = policy.offer_cooldown_most_s if of_offer else policy.cooldown_s * 2**DOUBLINGS_MOST
+    most_s = policy.offer_cooldown_most_s if key.is_offer else policy.cooldown_s * 2**DOUBLINGS_MOST
     reason = f"a machine failed: {failed[0].failure}"
     if len(failed) > 1:
         reason = f"{len(failed)} machines failed one after another, the last: {failed[0].failure}"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from meshd.model.desired import Cooldown, Policy, Pool, Target
+from meshd.model.cooldown import Cooldown
+from meshd.model.desired import Policy, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import SlurmView
 from meshd.plan.fitness import Unfit

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from meshd.model.desired import Cooldown
 from meshd.model.machine import FailureCause
-from meshd.provider_api import InstanceState, Offer
+from meshd.provider_api import InstanceState
 
 QUOTA_S = 1800.0
 """How long an offer is left alone that the account has no quota for: waiting seldom helps."""
@@ -82,35 +81,6 @@ def rule_of(cause: FailureCause) -> FailureRule:
 def counts_in_a_row(cause: FailureCause) -> bool:
     """Whether such failures are counted: one that says what it is about does not hint at anything else."""
     return cause is FailureCause.NONE or RULES[cause] is _IN_A_ROW
-
-
-# -- the keys of what is left alone -----------------------------------------------------------------------------------
-
-
-def scopes(pool: str, offer: Offer) -> tuple[str, ...]:
-    """Keys of all that a machine of this offer and pool belongs to, the narrowest first.
-
-    Regions and providers are of one pool: what breaks one pool's machines there (its image, its script) need not break
-    another's.
-    """
-    return f"offer:{offer.key}", region_key(pool, offer), f"pool:{pool}@{offer.provider}", f"pool:{pool}"
-
-
-def region_key(pool: str, offer: Offer) -> str:
-    """The key of a provider's region as one pool uses it."""
-    return f"pool:{pool}@{offer.provider}/{offer.region}"
-
-
-def is_of_pool(key: str, pool: str) -> bool:
-    """Whether a key is about this pool alone."""
-    return key.partition("@")[0] == f"pool:{pool}"
-
-
-def place_words(cooldown: Cooldown) -> str:
-    """What a cooldown is about, for people: "aws/us-east-1a/p5.48xlarge", "aws us-east-1"."""
-    name = cooldown.key.partition(":")[2]
-    _, at, place = name.partition("@")
-    return place.replace("/", " ") if at else name
 
 
 # -- the cause in a cloud's words -------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from meshd.codes import WarningCode
-from meshd.model.desired import TRIED_ALONE, Cooldown, Desired, Pool, Target
+from meshd.model.cooldown import TRIED_ALONE, Cooldown, CooldownKey, scopes
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase, Removal
 from meshd.model.observed import Snapshot
@@ -20,7 +21,6 @@ from meshd.plan.alternatives import Selection
 from meshd.plan.arriving import DEAD_KEY_CURE
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.devices import NO_IPV4_CURE
-from meshd.plan.failure_rules import scopes
 from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
 from meshd.plan.placement import overshoot_most, spot_policy, total_limit, usable, why_none
 from meshd.plan.plan_input import PlanInput
@@ -144,7 +144,7 @@ class Growth:
         return [offer for offer in fit if group_of(offer) in self._here] if len(self._here) == 1 else fit
 
     def _requests(self, cover: Cover, free: Room) -> Iterator[Step]:
-        probe = self._probing(f"pool:{self._pool.name}")
+        probe = self._probing(CooldownKey.of_pool(self._pool.name))
         missing, spent = self._missing, 0
         wanted, held = self._one_of_each_probed(cover.offers)
         yield from held
@@ -170,7 +170,7 @@ class Growth:
             )
         if self._world.no_ipv4:
             return Warn(self._pool.name, f"no new machines: {self._world.no_ipv4}", WarningCode.NO_IPV4, NO_IPV4_CURE)
-        cooldown = self._desired.cooldowns.get(f"pool:{self._pool.name}")
+        cooldown = self._desired.cooldowns.get(CooldownKey.of_pool(self._pool.name))
         if cooldown is not None and cooldown.until > self._world.now:
             return Warn(
                 self._pool.name,
@@ -178,7 +178,7 @@ class Growth:
                 WarningCode.POOL_COOLING,
                 f"mend the cause (see `meshctl events`); `meshctl scale --pool {self._pool.name}` lifts this at once",
             )
-        cooldown = self._probing(f"pool:{self._pool.name}")
+        cooldown = self._probing(CooldownKey.of_pool(self._pool.name))
         tried = self._tried(cooldown, self._have) if cooldown is not None else ""
         return self._alone(tried, cooldown) if cooldown is not None and tried else None
 
@@ -197,7 +197,7 @@ class Growth:
                 held.setdefault(cooldown.key, self._alone(tried, cooldown))
         return wanted, list(held.values())
 
-    def _ahead_in(self, key: str, cooldown: Cooldown, wanted: Sequence[Offer]) -> str:
+    def _ahead_in(self, key: CooldownKey, cooldown: Cooldown, wanted: Sequence[Offer]) -> str:
         """What is tried there already, or is about to be; "" for nothing."""
         there = [m for m in self._have if key in scopes(m.pool, m.offer)]
         about_to = (f"one machine of {o.key}" for o in wanted if key in scopes(self._pool.name, o))
@@ -216,10 +216,10 @@ class Growth:
 
     def _failed(self, offer: Offer) -> tuple[int, float]:
         """How often in a row the offer's machines failed, and when that was over."""
-        cooldown = self._probing(f"offer:{offer.key}")
+        cooldown = self._probing(CooldownKey.of_offer(offer))
         return (cooldown.strikes, cooldown.until.timestamp()) if cooldown is not None else (0, 0.0)
 
-    def _probing(self, key: str) -> Cooldown | None:
+    def _probing(self, key: CooldownKey) -> Cooldown | None:
         """The breaker that has cooled down, and no machine has been READY since: one machine proves it.
 
         A machine of another pool that proves an offer takes its breaker out of the journal.

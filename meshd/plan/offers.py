@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from meshd import gpus
-from meshd.model.desired import Cooldown
+from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.plan.placement import cooldown_of
 from meshd.provider_api import Offer
 
@@ -81,7 +81,7 @@ class Found:
 def find(
     offers: Iterable[Offer],
     wanted: OfferFilter,
-    cooldowns: Mapping[str, Cooldown],
+    cooldowns: Mapping[CooldownKey, Cooldown],
     now: datetime,
     *,
     limit: int,
@@ -127,7 +127,7 @@ def find(
 
 
 def _folded(
-    shown: Iterable[tuple[str, Offer]], cooldowns: Mapping[str, Cooldown], now: datetime
+    shown: Iterable[tuple[str, Offer]], cooldowns: Mapping[CooldownKey, Cooldown], now: datetime
 ) -> list[tuple[Offer, ...]]:
     """Those that differ in their zone alone together, where the first of them stands; not what cools down by itself."""
     rows: dict[tuple[object, ...], list[Offer]] = {}
@@ -137,7 +137,9 @@ def _folded(
     return [tuple(row) for row in rows.values()]
 
 
-def _hindrance(offer: Offer, cooldowns: Mapping[str, Cooldown], now: datetime, without_tun: Collection[str]) -> str:
+def _hindrance(
+    offer: Offer, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime, without_tun: Collection[str]
+) -> str:
     if offer.provider in without_tun:
         return NO_TUN
     if offer.available is False:

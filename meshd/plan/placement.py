@@ -8,9 +8,9 @@ from datetime import datetime
 from difflib import get_close_matches
 
 from meshd import gpus
-from meshd.model.desired import Cooldown, CooldownCause, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey, scopes
+from meshd.model.desired import Pool, Target
 from meshd.plan.capabilities import NO_TUN, no_tun_cure
-from meshd.plan.failure_rules import place_words, scopes
 from meshd.plan.prices import refresh_words, too_old
 from meshd.provider_api import Offer
 
@@ -127,7 +127,9 @@ def overshoot_most(pool: Pool, target: Target) -> int | None:
     return pool.overshoot_max_gpus if target.overshoot_max_gpus is None else target.overshoot_max_gpus
 
 
-def cooldown_of(offer: Offer, cooldowns: Mapping[str, Cooldown], now: datetime, pool: str = "") -> Cooldown | None:
+def cooldown_of(
+    offer: Offer, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime, pool: str = ""
+) -> Cooldown | None:
     """What has the offer left alone now. A provider that only asked to come again later is still ordered from.
 
     Args:
@@ -139,12 +141,12 @@ def cooldown_of(offer: Offer, cooldowns: Mapping[str, Cooldown], now: datetime, 
     if not cooldowns:
         return None
     keys = scopes(pool, offer)[:-1] if pool else scopes("", offer)[:1]
-    found = (cooldowns.get(key) for key in (*keys, f"provider:{offer.provider}"))
+    found = (cooldowns.get(key) for key in (*keys, CooldownKey.of_provider(offer.provider)))
     return next((b for b in found if b is not None and b.until > now and b.cause is not CooldownCause.PAUSE), None)
 
 
 def usable(
-    offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[str, Cooldown], now: datetime
+    offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime
 ) -> list[Offer]:
     """The offers that will do now, in no order."""
     return [
@@ -155,7 +157,7 @@ def usable(
 
 
 def ranked(
-    offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[str, Cooldown], now: datetime
+    offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime
 ) -> list[Offer]:
     """The offers that will do now, best first: spot first if preferred, then the price of a GPU, preference, name."""
     preference = {name: index for index, name in enumerate(pool.providers)}
@@ -167,7 +169,7 @@ def ranked(
 
 
 def why_none(
-    offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[str, Cooldown], now: datetime
+    offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime
 ) -> str:
     """In one line, why no offer will do: the closest misses first, each with what would allow it."""
     offers = list(offers)
@@ -181,7 +183,7 @@ def why_none(
     found = [(tuple(misses(offer, pool, target)), offer) for offer in offers]
     cooling = sorted(
         {
-            f"{place_words(cooldown)} is left alone until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}"
+            f"{cooldown.key.words} is left alone until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}"
             for against, offer in found
             if not against and (cooldown := cooldown_of(offer, cooldowns, now, pool.name)) is not None
         }

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeGuard, TypeVar
 
-from meshd.model.desired import Cooldown, Policy
+from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.desired import Policy
 from meshd.model.machine import Machine
 from meshd.model.observed import (
     AgentReport,
@@ -113,11 +114,11 @@ class PlanInput:
     node_addrs: Mapping[str, str]
     dead_key: str
     no_ipv4: str
-    cooldowns: Mapping[str, Cooldown]
+    cooldowns: Mapping[CooldownKey, Cooldown]
     view: ClusterView
 
     @staticmethod
-    def of(snapshot: Snapshot, policy: Policy, now: datetime, cooldowns: Mapping[str, Cooldown]) -> PlanInput:
+    def of(snapshot: Snapshot, policy: Policy, now: datetime, cooldowns: Mapping[CooldownKey, Cooldown]) -> PlanInput:
         """Index a snapshot."""
         by_id: dict[tuple[str, str], Instance] = {}
         by_token: dict[tuple[str, str], tuple[Instance, ...]] = {}

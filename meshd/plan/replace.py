@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from meshd.model.desired import Cooldown, Desired, Pool
+from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.desired import Desired, Pool
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.plan import Replace
 from meshd.plan.fitness import REPLACEABLE, Unfit, is_ready, unfit
@@ -26,11 +27,6 @@ STRIKES_TOLD = 3
 
 PROOF_S = 3600.0
 """A node that has been fit for so long proves that replacing does good."""
-
-
-def cooldown_key(pool: str) -> str:
-    """The cooldown under which a pool's replacements wait."""
-    return f"replace:{pool}"
 
 
 def replacement(desired: Desired, pool: Pool, machines: Sequence[Machine], given: PlanInput) -> Replace | None:
@@ -55,7 +51,7 @@ def why_not(desired: Desired, pool: Pool, machines: Sequence[Machine], now: date
     target = desired.target(pool)
     if target is None:
         return "the pool has no target, so it is held as it is"
-    for key in (f"pool:{pool.name}", cooldown_key(pool.name)):
+    for key in (CooldownKey.of_pool(pool.name), CooldownKey.of_replacements(pool.name)):
         cooldown = desired.cooldowns.get(key)
         if cooldown is not None and cooldown.until > now:
             return f"{cooldown.reason}; the next one at {cooldown.until:%H:%M:%S} UTC"

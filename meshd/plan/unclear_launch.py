@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from meshd.model.desired import CooldownCause, Policy
+from meshd.model.cooldown import CooldownCause, CooldownKey
+from meshd.model.desired import Policy
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, Launch, Move, Step
 from meshd.plan.placement import cooldown_of
@@ -95,7 +96,7 @@ def _may_be_repeated(machine: Machine, given: PlanInput) -> bool:
         return False
     if machine.launch_attempts >= given.policy.launch_attempts_max:
         return False
-    pause = given.cooldowns.get(f"provider:{machine.provider}")
+    pause = given.cooldowns.get(CooldownKey.of_provider(machine.provider))
     paused = pause is not None and pause.until > given.now and pause.cause is CooldownCause.PAUSE
     if paused or cooldown_of(machine.offer, given.cooldowns, given.now, machine.pool) is not None:
         return False

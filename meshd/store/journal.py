@@ -20,7 +20,8 @@ from pydantic import TypeAdapter
 
 from meshd.codes import EventKind
 from meshd.errors import StoreError
-from meshd.model.desired import Cooldown, CooldownCause, Target
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
+from meshd.model.desired import Target
 from meshd.model.machine import Machine, Phase
 from meshd.plaintext import plain, plain_json
 from meshd.plan.backoff import remembered
@@ -105,7 +106,8 @@ class Journal:
         targets = self.rows("SELECT rowid, pool, record FROM targets")
         self._targets = dict(self._unreadable.sift("targets", targets, _TARGET.validate_json))
         cooldowns = self.rows("SELECT rowid, key, json_array(key, until, reason, strikes, cause) FROM blocks")
-        self._cooldowns = dict(self._unreadable.sift("blocks", cooldowns, _cooldown_of))
+        found = (one for _, one in self._unreadable.sift("blocks", cooldowns, _cooldown_of))
+        self._cooldowns: Mapping[CooldownKey, Cooldown] = {one.key: one for one in found}
 
     # -- machines -------------------------------------------------------------------------------------------------
 
@@ -200,11 +202,11 @@ class Journal:
         self._targets = {**self._targets, target.pool: target}
         return target
 
-    def cooldowns(self, now: datetime) -> Mapping[str, Cooldown]:
+    def cooldowns(self, now: datetime) -> Mapping[CooldownKey, Cooldown]:
         """What is left alone now, by key."""
         return {key: cooldown for key, cooldown in self._cooldowns.items() if cooldown.until > now}
 
-    def expired_cooldowns(self, now: datetime) -> Mapping[str, Cooldown]:
+    def expired_cooldowns(self, now: datetime) -> Mapping[CooldownKey, Cooldown]:
         """What was left alone until not long ago, by key."""
         return {
             k: cooldown
@@ -212,7 +214,7 @@ class Journal:
             if cooldown.until <= now and remembered(cooldown, now)
         }
 
-    def last_cooldown(self, key: str) -> Cooldown | None:
+    def last_cooldown(self, key: CooldownKey) -> Cooldown | None:
         """The last cooldown of a key, in force or long over."""
         return self._cooldowns.get(key)
 
@@ -228,9 +230,9 @@ class Journal:
                 "strikes=excluded.strikes, cause=excluded.cause",
                 (cooldown.key, until, cooldown.reason, cooldown.strikes, cooldown.cause.value),
             )
-        self._cooldowns[cooldown.key] = cooldown
+        self._cooldowns = {**self._cooldowns, cooldown.key: cooldown}
 
-    def lift_cooldowns(self, keys: Iterable[str]) -> None:
+    def lift_cooldowns(self, keys: Iterable[CooldownKey]) -> None:
         """Forget these cooldowns; unknown keys are no error."""
         doomed = self._cooldowns.keys() & set(keys)
         with self.writing() as db:
@@ -431,4 +433,4 @@ def _bounded(machine: Machine) -> Machine:
 
 def _cooldown_of(record: str) -> Cooldown:
     key, until, reason, strikes, cause = json.loads(record)
-    return Cooldown(key, moment(until), reason, int(strikes), CooldownCause(cause))
+    return Cooldown(CooldownKey(key), moment(until), reason, int(strikes), CooldownCause(cause))

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshd.model import plan as p
-from meshd.model.desired import Cooldown, CooldownCause, Desired, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase, Removal
 from meshd.model.observed import AgentReport, Fresh
 from meshd.plan.planner import plan
@@ -56,7 +57,7 @@ class Ideal:
     ) -> None:  # fmt: skip
         self.machines = dict(machines)
         self.offers, self.sold_out = offers, sold_out
-        self.cooldowns: dict[str, Cooldown] = {}
+        self.cooldowns: dict[CooldownKey, Cooldown] = {}
         self.jobs = dict(jobs)
         self.drained: set[str] = {m.slot for m in machines.values() if m.phase is Phase.DRAINING}
         self.ills: dict[str, str] = dict(ills or {})
@@ -101,7 +102,7 @@ class Ideal:
         if isinstance(step, p.Launch):
             m = m.moved(Phase.LAUNCHING, self.now, "asked")
             if m.offer in self.sold_out:
-                key = f"offer:{m.offer.key}"
+                key = CooldownKey.of_offer(m.offer)
                 self.cooldowns[key] = Cooldown(key, self.now + timedelta(days=1), "sold out")
                 self.machines[m.name] = m.moved(Phase.GONE, self.now, "sold out")
                 return

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from meshd.daemon.machines import problems
-from meshd.model.desired import Cooldown, Desired, Policy, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.rotation import MungeStage
@@ -193,7 +194,7 @@ def test_targets_and_blocks(tmp_path: Path) -> None:
     journal = Journal(path)
     for pool in ("h100", "a100"):
         journal.set_target(Target(pool, 2), "two", NOW)
-    for key in ("pool:h100", "pool:a100"):
+    for key in (CooldownKey("pool:h100"), CooldownKey("pool:a100")):
         journal.set_cooldown(Cooldown(key, NOW + timedelta(hours=1), "why"), NOW)
     journal.close()
     damaged(path, "targets", '{"pool": "h100", "gpus": null}', "pool = 'h100'")
@@ -202,8 +203,11 @@ def test_targets_and_blocks(tmp_path: Path) -> None:
     db.close()
     journal = Journal(path)
     assert set(journal.targets()) == {"a100"}
-    assert set(journal.cooldowns(NOW)) == {"pool:a100"}
-    assert [(table, key) for table, key, _ in kept_aside(path)] == [("targets", "h100"), ("blocks", "pool:h100")]
+    assert set(journal.cooldowns(NOW)) == {CooldownKey("pool:a100")}
+    assert [(table, key) for table, key, _ in kept_aside(path)] == [
+        ("targets", "h100"),
+        ("blocks", CooldownKey("pool:h100")),
+    ]
     shown = list(problems.journal(journal.unreadable.lately(NOW), [], journal.targets()))
     assert {p.severity for p in shown} == {"warning"} and len(shown) == 2
     journal.set_target(Target("h100", 3), "three", NOW)

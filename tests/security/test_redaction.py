@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from meshd.config import LogSettings
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import MeshdError, ProviderError, SlurmError, TailnetError
-from meshd.model.desired import Cooldown
+from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.machine import Phase
 from meshd.munge.key import make_key, read_key
 from meshd.obs.log import set_up
@@ -155,7 +155,7 @@ def test_the_journal_and_what_is_read_from_it_carry_none(tmp_path: Path) -> None
     for form in FORMS.values():
         one = machine(Phase.READY, failure=form, problem=form, vendor_words=form, reason=form)
         kept = journal.put(one, "failure", f"said {form}", NOW, words=form, deep={"a": [form]})
-        journal.set_cooldown(Cooldown("offer:x", NOW, form), NOW)
+        journal.set_cooldown(Cooldown(CooldownKey("offer:x"), NOW, form), NOW)
         assert leaks(f"{kept} {journal.machines()} {journal.cooldowns(NOW.replace(year=2000))}") == []
     assert leaks(str(journal.events(limit=100))) == []
     journal.close()

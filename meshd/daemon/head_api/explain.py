@@ -14,6 +14,7 @@ from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.machines.controller import Tick
 from meshd.daemon.nodes.health import health_view
 from meshd.daemon.nodes.logs import NodeLogs
+from meshd.model.cooldown import CooldownKey
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, IN_SLURM, Machine, Phase
 from meshd.model.plan import RequestMachine
@@ -43,7 +44,7 @@ class _Moment:
 
     def doing(self, machine: Machine) -> str:
         """What a machine is doing, in one sentence."""
-        cooldown = self.desired.cooldowns.get(f"provider:{machine.provider}")
+        cooldown = self.desired.cooldowns.get(CooldownKey.of_provider(machine.provider))
         held = cooldown if cooldown is not None and cooldown.until > self.at else None
         context = explanation.Context(
             self.desired.policy, views.slurm_of(self.tick.snapshot), held, unfit(machine, self._cluster_view)

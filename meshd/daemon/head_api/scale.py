@@ -15,13 +15,12 @@ from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.codes import RefusalCode, WarningCode
 from meshd.daemon.head_api import plan_views, views
 from meshd.daemon.head_api.state import HeadState
-from meshd.model.desired import Cooldown, Desired, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import SlurmView, Snapshot
-from meshd.plan.failure_rules import is_of_pool
 from meshd.plan.grow import amount, unit_of
 from meshd.plan.placement import node_gpus, within
-from meshd.plan.replace import cooldown_key
 from meshd.plan.scale import supply_gpus
 from meshd.plan.target_options import OPTIONS, is_set, options_of, written
 from meshd.provider_api import Offer
@@ -132,13 +131,8 @@ def _with_target(desired: Desired, target: Target) -> Desired:
     return replace(desired, targets={**desired.targets, target.pool: target})
 
 
-def _of_other_pools(cooldowns: Mapping[str, Cooldown], pool: Pool) -> dict[str, Cooldown]:
-    of_pools = ("pool:", cooldown_key(""))
-    return {
-        key: cooldown
-        for key, cooldown in cooldowns.items()
-        if key.startswith(of_pools) and not is_of_pool(key, pool.name) and key != cooldown_key(pool.name)
-    }
+def _of_other_pools(cooldowns: Mapping[CooldownKey, Cooldown], pool: Pool) -> dict[CooldownKey, Cooldown]:
+    return {key: cooldown for key, cooldown in cooldowns.items() if key.pool not in {"", pool.name}}
 
 
 def _waiting_for_jobs(machines: Sequence[Machine], plan: s.PlanView, slurm: SlurmView | None) -> list[s.WaitingFor]:

@@ -27,7 +27,7 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
-from meshd.model.desired import CooldownCause
+from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
@@ -107,7 +107,7 @@ class CloudSteps:
     def paused_s(self, name: str) -> float:
         """Seconds until a provider wants to be asked again."""
         now = self._machine_store.now()
-        cooldown = self._machine_store.journal.last_cooldown(f"provider:{name}")
+        cooldown = self._machine_store.journal.last_cooldown(CooldownKey.of_provider(name))
         paused = cooldown is not None and cooldown.cause is CooldownCause.PAUSE
         return max(0.0, (cooldown.until - now).total_seconds()) if cooldown is not None and paused else 0.0
 
@@ -147,7 +147,7 @@ class CloudSteps:
             if unclear:
                 raise
             words = f"no auth key for new machines: {error}"
-            self._machine_store.paused(f"pool:{machine.pool}", RETRY_TRANSIENT_S, words, fault=False)
+            self._machine_store.paused(CooldownKey.of_pool(machine.pool), RETRY_TRANSIENT_S, words, fault=False)
             self._machine_store.move(machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error))
             return
         can = provider.capabilities
@@ -214,7 +214,7 @@ class CloudSteps:
             machine.name, Phase.BOOTING, reason, instance_id=instance.id, region=instance.region or machine.region,
             public_ip=instance.public_ip, launched_at=instance.launched_at or machine.launch_called_at, refusal="",
         )  # fmt: skip
-        offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
+        offer, provider = CooldownKey.of_offer(machine.offer), CooldownKey.of_provider(machine.provider)
         self._machine_store.proved(offer, provider, causes={CooldownCause.REFUSED, CooldownCause.PAUSE})
 
     def _launch_failed(self, machine: Machine, error: ProviderError) -> None:
@@ -361,4 +361,4 @@ class CloudSteps:
             return capabilities.NO_TUN
         now = self._machine_store.now()
         cooldown = cooldown_of(machine.offer, self._machine_store.journal.cooldowns(now), now, machine.pool)
-        return f"{cooldown.key.partition(':')[2]} is left alone: {cooldown.reason}" if cooldown else ""
+        return f"{cooldown.key.words} is left alone: {cooldown.reason}" if cooldown else ""

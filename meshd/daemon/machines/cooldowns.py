@@ -5,9 +5,9 @@ from __future__ import annotations
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import AuthFailed, NoCapacity, NotFound, ProviderError, QuotaExceeded, RateLimited, Transient
-from meshd.model.desired import Cooldown, CooldownCause
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Machine
-from meshd.plan.failure_rules import QUOTA_S, Scope, Wait, region_key, rule_of
+from meshd.plan.failure_rules import QUOTA_S, Scope, Wait, rule_of
 
 RETRY_TRANSIENT_S = 10.0
 BLOCK_AUTH_S = 120.0
@@ -23,7 +23,7 @@ class Cooldowns:
     def refused(self, machine: Machine, error: ProviderError) -> Cooldown:
         """After a create call that was refused: what is not asked again for a while."""
         machine_store, timing, words = self._machine_store, self._live.settings.timing, error.vendor_text
-        offer, provider = f"offer:{machine.offer.key}", f"provider:{machine.provider}"
+        offer, provider = CooldownKey.of_offer(machine.offer), CooldownKey.of_provider(machine.provider)
         most_s = timing.no_capacity_cooldown_max_s
         match error:
             case RateLimited() | Transient():
@@ -40,7 +40,7 @@ class Cooldowns:
     def unsendable(self, machine: Machine, why: str) -> Cooldown:
         """After an order that no offer of its provider takes: the whole provider."""
         wait_s = self._live.settings.timing.breaker_cooldown_s
-        return self._machine_store.refused(f"provider:{machine.provider}", wait_s, wait_s, why)
+        return self._machine_store.refused(CooldownKey.of_provider(machine.provider), wait_s, wait_s, why)
 
     def failed(self, machine: Machine, cause: FailureCause, words: str) -> None:
         """After a machine that was rented failed for a cause that is clear at once; all other causes are counted.
@@ -60,6 +60,10 @@ class Cooldowns:
             Wait.BREAKER: timing.breaker_cooldown_s,
         }
         whole_region = rule.left_alone is Scope.REGION
-        key = region_key(machine.pool, machine.offer) if whole_region else f"offer:{machine.offer.key}"
+        key = (
+            CooldownKey.of_place(machine.pool, machine.provider, machine.offer.region)
+            if whole_region
+            else CooldownKey.of_offer(machine.offer)
+        )
         most_s = timing.no_capacity_cooldown_max_s
         self._machine_store.refused(key, waits_s[rule.wait], most_s, words, cause=CooldownCause.ENDED)

@@ -14,12 +14,11 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.repair_steps import NodeRepairs
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import MeshdError, TailnetError
-from meshd.model.desired import TRIED_ALONE
+from meshd.model.cooldown import TRIED_ALONE, scopes
 from meshd.model.machine import FailureCause, Machine, Phase, Removal
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.model.plan import CancelRemoval, DisableKeyExpiry, Drain, Leave, MarkReady, RemoveDevice, StartSlurmd
 from meshd.plan.devices import NO_IPV4
-from meshd.plan.failure_rules import scopes
 from meshd.plan.fitness import OURS as MARK
 from meshd.plan.fitness import before, by_person
 from meshd.plan.leaving import way_out

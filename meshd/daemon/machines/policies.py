@@ -14,16 +14,17 @@ from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.reports import NodeReports
-from meshd.model.desired import TRIED_ALONE, Cooldown, CooldownCause, Desired, Target
+from meshd.model.cooldown import TRIED_ALONE, Cooldown, CooldownCause, CooldownKey, scopes
+from meshd.model.desired import Desired, Target
 from meshd.model.machine import Machine, Removal
 from meshd.model.observed import Snapshot
 from meshd.plan.backoff import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
-from meshd.plan.failure_rules import counts_in_a_row, scopes
+from meshd.plan.failure_rules import counts_in_a_row
 from meshd.plan.grow import amount
 from meshd.plan.idle import give_back, idle_since
 from meshd.plan.placement import cooldown_of, usable
 from meshd.plan.plan_input import LONG_AGO, ClusterView
-from meshd.plan.replace import cooldown_key, proved
+from meshd.plan.replace import proved
 
 
 class BootBreaker:
@@ -62,13 +63,13 @@ class BootBreaker:
         target = journal.targets().get(pool)
         said = target.at if target is not None and target.at is not None else LONG_AGO
         since = max(said, now - timedelta(seconds=FORGET_AFTER_S))
-        by_scope: dict[tuple[int, str], list[Machine]] = {}
+        by_scope: dict[tuple[int, CooldownKey], list[Machine]] = {}
         for machine in rented:
             for level, key in enumerate(scopes(pool, machine.offer)):
                 by_scope.setdefault((level, key), []).append(machine)
         for (level, key), machines in sorted(by_scope.items(), key=lambda one: one[0]):
             part = _part(level) if level else None
-            if key == f"pool:{pool}" and self._nothing_left(pool, snapshot, now):
+            if key == CooldownKey.of_pool(pool) and self._nothing_left(pool, snapshot, now):
                 part = None
             cooldown = tripped(key, machines, since, journal.last_cooldown(key), now, policy, part)
             if cooldown is not None:
@@ -79,7 +80,7 @@ class BootBreaker:
         """Hold a place's failures against the offers too: what is tried first after it is one that did not fail."""
         timing, journal = self._live.settings.timing, self._machine_store.journal
         for machine in failed:
-            key = f"offer:{machine.offer.key}"
+            key = CooldownKey.of_offer(machine.offer)
             last = journal.last_cooldown(key)
             known = last is not None and last.cause in TRIED_ALONE and machine.created_at < last.until
             if key != cooldown.key and not known:
@@ -170,7 +171,7 @@ class FitnessWatch:
     def _prove(self, machines: list[Machine], snapshot: Snapshot, now: datetime) -> None:
         desired = self._desired()
         for pool in desired.pools:
-            key = cooldown_key(pool)
+            key = CooldownKey.of_replacements(pool)
             cooldown = desired.cooldowns.get(key) or desired.expired_cooldowns.get(key)
             if cooldown is not None and cooldown.cause is CooldownCause.UNFIT:
                 cluster_view = ClusterView.of(snapshot, desired.policy, now)

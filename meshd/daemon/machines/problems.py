@@ -8,6 +8,7 @@ from datetime import datetime
 from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode, WarningCode
 from meshd.daemon.reporting import problem
+from meshd.model.cooldown import CooldownKey
 from meshd.model.desired import Desired
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
@@ -92,7 +93,7 @@ def pools(
             blocking=bool(pool) and offers_known and not coming,
         )
     for pool in desired.pools.values():
-        cooldown = desired.cooldowns.get(f"pool:{pool.name}")
+        cooldown = desired.cooldowns.get(CooldownKey.of_pool(pool.name))
         target = desired.target(pool)
         short = target is not None and supply_gpus([m for m in found if m.pool == pool.name]) < target.gpus
         if cooldown is not None and not short:

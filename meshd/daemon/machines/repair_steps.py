@@ -11,12 +11,12 @@ from meshd.api.node_schema import Verb
 from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.store import MachineStore
-from meshd.model.desired import CooldownCause
+from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import SlurmView
 from meshd.model.plan import RecordFitness, Replace, RestartSlurmd, Undrain
 from meshd.plan.fitness import OURS
-from meshd.plan.replace import cooldown_key, cooldown_most_s
+from meshd.plan.replace import cooldown_most_s
 
 log = structlog.get_logger(__name__)
 
@@ -94,8 +94,8 @@ class NodeRepairs:
             return
         first_s = self._live.settings.timing.breaker_cooldown_s
         self._machine_store.refused(
-            cooldown_key(step.pool), first_s, cooldown_most_s(first_s), f"{step.slot} was replaced: {step.reason}",
-            cause=CooldownCause.UNFIT,
+            CooldownKey.of_replacements(step.pool), first_s, cooldown_most_s(first_s),
+            f"{step.slot} was replaced: {step.reason}", cause=CooldownCause.UNFIT,
         )  # fmt: skip
         self._machine_store.move(
             step.subject, Phase.DRAINING, step.reason, failure=step.reason, cause=FailureCause.UNFIT

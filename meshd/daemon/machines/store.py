@@ -12,7 +12,7 @@ import structlog
 from meshd.codes import EventKind
 from meshd.daemon.machines.event_budget import EventBudget
 from meshd.errors import StoreError
-from meshd.model.desired import TRIED_ALONE, Cooldown, CooldownCause
+from meshd.model.cooldown import TRIED_ALONE, Cooldown, CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.plan import backoff
 from meshd.runtime.clock import Clock
@@ -120,7 +120,13 @@ class MachineStore:
     # -- what is left alone for a while ---------------------------------------------------------------------------
 
     def refused(
-        self, key: str, base_s: float, most_s: float, reason: str, *, cause: CooldownCause = CooldownCause.REFUSED
+        self,
+        key: CooldownKey,
+        base_s: float,
+        most_s: float,
+        reason: str,
+        *,
+        cause: CooldownCause = CooldownCause.REFUSED,
     ) -> Cooldown:
         """Leave something alone that said no: longer each time in a row."""
         last = self.journal.last_cooldown(key)
@@ -128,7 +134,7 @@ class MachineStore:
             backoff.refused(last, key, self.now(), base_s=base_s, most_s=most_s, reason=reason, cause=cause)
         )
 
-    def paused(self, key: str, wait_s: float, reason: str, *, fault: bool) -> Cooldown:
+    def paused(self, key: CooldownKey, wait_s: float, reason: str, *, fault: bool) -> Cooldown:
         """Ask something again only in a while; `fault` says that it stumbled."""
         last = self.journal.last_cooldown(key)
         return self.set_cooldown(backoff.paused(last, key, self.now(), wait_s=wait_s, reason=reason, fault=fault))
@@ -143,7 +149,7 @@ class MachineStore:
             self._changed()
         return cooldown
 
-    def proved(self, *keys: str, causes: Collection[CooldownCause]) -> None:
+    def proved(self, *keys: CooldownKey, causes: Collection[CooldownCause]) -> None:
         """These did well just now: what was held against them for these causes is forgotten.
 
         A refusal or pause that is in force stays: it is newer than the order that went well.

@@ -10,11 +10,12 @@ from meshd.codes import ProblemCode
 from meshd.daemon.head_api import views
 from meshd.daemon.nodes.logs import LogTail
 from meshd.daemon.reporting import problem
+from meshd.model.cooldown import CooldownKey
 from meshd.model.desired import Desired
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase, UnfitReason
 from meshd.plan.fitness import Unfit, silent, unfit
 from meshd.plan.plan_input import ClusterView
-from meshd.plan.replace import STRIKES_TOLD, cooldown_key
+from meshd.plan.replace import STRIKES_TOLD
 from meshd.plan.unfit_advice import cure, next_step
 
 AT_ONCE = frozenset({UnfitReason.SILENT})
@@ -35,7 +36,9 @@ def problems(machines: Sequence[Machine], desired: Desired, cluster_view: Cluste
         if found is not None and (leaves or not (machine.removal or machine.failure)) and _lasts(found, cluster_view):
             yield _problem(machine, found, by_pool[machine.pool], desired, cluster_view)
     for name in desired.pools:
-        cooldown = desired.cooldowns.get(cooldown_key(name)) or desired.expired_cooldowns.get(cooldown_key(name))
+        cooldown = desired.cooldowns.get(CooldownKey.of_replacements(name)) or desired.expired_cooldowns.get(
+            CooldownKey.of_replacements(name)
+        )
         if cooldown is not None and cooldown.strikes >= STRIKES_TOLD:
             yield problem(
                 ProblemCode.REPLACEMENTS_UNFIT,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from meshd.config import TimingSettings
-from meshd.model.desired import CooldownCause, Target
+from meshd.model.cooldown import CooldownCause, CooldownKey
+from meshd.model.desired import Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.provider_api import Offer
@@ -56,7 +57,7 @@ async def test_the_one_failure_that_is_allowed_is_not_replaced(small: Small) -> 
         fail(small, m)
     await tick(small, times=5)
     assert len(small.cloud.launched) == 3
-    assert small.journal.cooldowns(small.clock.now())["pool:h100"].reason == (
+    assert small.journal.cooldowns(small.clock.now())[CooldownKey("pool:h100")].reason == (
         "3 machines failed one after another, the last: no boot"
     )
 
@@ -74,7 +75,7 @@ async def test_after_the_cool_down_one_is_tried_alone_and_its_failure_doubles_it
     fail(small, probe)
     await tick(small, times=3)
     assert coming(small) == []
-    cooldown = small.journal.cooldowns(small.clock.now())["pool:h100"]
+    cooldown = small.journal.cooldowns(small.clock.now())[CooldownKey("pool:h100")]
     assert (cooldown.strikes, cooldown.cause) == (2, CooldownCause.BOOTS)
     assert (cooldown.until - small.clock.now()).total_seconds() > 1100
 
@@ -96,7 +97,7 @@ async def test_when_it_is_ready_the_rest_follows(small: Small) -> None:
     small.reconciler.tick()
     await small.settle()
     assert small.get(probe.name).phase is Phase.READY
-    assert small.journal.last_cooldown("pool:h100") is None
+    assert small.journal.last_cooldown(CooldownKey("pool:h100")) is None
     small.reconciler.tick()
     await small.settle()
     assert len(coming(small)) == 3
@@ -110,5 +111,5 @@ async def test_an_offer_whose_machines_fail_is_left_alone_while_the_pool_goes_on
         for m in (bad, replace(good, phase=Phase.TERMINATING)):
             small.journal.put(m, "phase", "given", NOW)
     await tick(small, OFFER, OTHER, times=2)
-    assert set(small.journal.cooldowns(small.clock.now())) == {f"offer:{OFFER.key}"}
+    assert set(small.journal.cooldowns(small.clock.now())) == {CooldownKey.of_offer(OFFER)}
     assert {request.offer for request in small.cloud.launched} == {OTHER}

@@ -31,7 +31,8 @@ from meshd.daemon.prices.service import PriceService
 from meshd.daemon.providers import checks as provider_checks
 from meshd.daemon.reporting import Check
 from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, TailnetError, Transient, Uncertain
-from meshd.model.desired import Cooldown, Target
+from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.desired import Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, Snapshot
@@ -119,15 +120,23 @@ async def test_scale_knows_of_a_key_that_has_just_died(world: World) -> None:
 
 
 async def test_scale_journals_the_target_and_lifts_what_held_the_pool_back(world: World) -> None:
-    for key in ("pool:h100", "pool:h100@aws/r1", "pool:h100x", "pool:h100x@aws", "provider:aws"):
+    for key in (
+        CooldownKey("pool:h100"),
+        CooldownKey("pool:h100@aws/r1"),
+        CooldownKey("pool:h100x"),
+        CooldownKey("pool:h100x@aws"),
+        CooldownKey("provider:aws"),
+    ):
         world.journal.set_cooldown(Cooldown(key, NOW + timedelta(hours=1), "why"), NOW)
     answer = await world.head.call(e.SCALE, s.ScaleRequest(gpus=2), ROOT)
     assert answer.target_id is not None
     assert [row.action for row in answer.plan.steps] == ["request_machine"] * 2
     assert world.journal.targets()["h100"].gpus == 2
     assert not world.journal.targets()["h100"].spread
-    assert not {"pool:h100", "pool:h100@aws/r1"} & set(world.journal.cooldowns(NOW))
-    assert {"pool:h100x", "pool:h100x@aws"} <= set(world.journal.cooldowns(NOW)), "another pool's breaker stays"
+    assert not {CooldownKey("pool:h100"), CooldownKey("pool:h100@aws/r1")} & set(world.journal.cooldowns(NOW))
+    assert {CooldownKey("pool:h100x"), CooldownKey("pool:h100x@aws")} <= set(world.journal.cooldowns(NOW)), (
+        "another pool's breaker stays"
+    )
     await world.head.call(e.SCALE, s.ScaleRequest(gpus=2, spread=True), ROOT)
     assert world.journal.targets()["h100"].spread
 
@@ -307,7 +316,7 @@ CHEAP = replace(OFFER, zone="r1b", usd_per_hour=1.5, price_as_of=ago(60), capaci
 
 
 async def test_offers_with_their_age_cool_down_and_the_source_that_fails(world: World) -> None:
-    world.journal.set_cooldown(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(minutes=5), "sold out"), NOW)
+    world.journal.set_cooldown(Cooldown(CooldownKey.of_offer(OFFER), NOW + timedelta(minutes=5), "sold out"), NOW)
     world.seen = snapshot(offers={"aws": Fresh((OFFER, CHEAP), ago(30)), "gce": GONE_DARK})
     world.reconciler.tick()
     view = await world.head.call(e.OFFERS, s.OffersQuery(gpu="H100"))
@@ -415,10 +424,10 @@ async def test_why_nothing_is_rented(world: World) -> None:
     world.journal.put(machine(Phase.READY), "phase", "given", NOW)
     assert "no machine is wanted" in await why("h100-2")
     world.journal.set_target(Target("h100", 3), "said", NOW)
-    world.journal.set_cooldown(Cooldown("pool:h100", NOW + timedelta(minutes=5), "3 machines failed"), NOW)
+    world.journal.set_cooldown(Cooldown(CooldownKey("pool:h100"), NOW + timedelta(minutes=5), "3 machines failed"), NOW)
     assert "2 GPUs of the pool missing, and nothing is rented for it: no new machines" in await why("h100-2")
     assert "3 machines failed" in await why("h100")
-    world.journal.lift_cooldowns(["pool:h100"])
+    world.journal.lift_cooldowns([CooldownKey("pool:h100")])
     assert await why("h100-2") == f"a machine is about to be rented for it: {OFFER.key}"
     await world.settle()
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import CooldownCause, Target
+from meshd.model.cooldown import CooldownCause, CooldownKey
+from meshd.model.desired import Target
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.provider_api import Instance, InstanceState, Offer
@@ -54,7 +55,7 @@ async def test_a_listing_that_tells_the_end_blocks_the_offer_at_once(small: Smal
     small.journal.set_target(Target("h100", 1), "", NOW)
     first = await rented(small)
     await tick(small, instance(first, InstanceState.GONE, reason=CAPACITY), pause_s=20)
-    cooldown = small.journal.cooldowns(small.clock.now())[f"offer:{OFFER.key}"]
+    cooldown = small.journal.cooldowns(small.clock.now())[CooldownKey.of_offer(OFFER)]
     assert (cooldown.cause, cooldown.reason) == (CooldownCause.ENDED, CAPACITY)
     assert (small.get(first.name).failure_cause, small.get(first.name).vendor_words) == (
         FailureCause.NO_CAPACITY, CAPACITY,
@@ -71,7 +72,7 @@ async def test_a_cloud_that_only_tells_when_asked(small: Small) -> None:
     await tick(small, pause_s=20)
     assert small.cloud.asked == [first.instance_id]
     assert small.get(first.name).failure_cause is FailureCause.QUOTA
-    assert small.journal.cooldowns(small.clock.now())[f"offer:{OFFER.key}"].reason == "QUOTA_EXCEEDED: 0 of H100"
+    assert small.journal.cooldowns(small.clock.now())[CooldownKey.of_offer(OFFER)].reason == "QUOTA_EXCEEDED: 0 of H100"
 
 
 async def test_an_answer_that_settles_nothing_ends_nothing(small: Small) -> None:
@@ -91,7 +92,7 @@ async def test_an_order_that_was_taken_again_is_not_forgiven_before_it_is_ready(
     for _ in range(3):
         m = await rented(small)
         await tick(small, instance(m, InstanceState.GONE, reason=CAPACITY), pause_s=20, offers=(OFFER,))
-        cooldown = small.journal.cooldowns(small.clock.now())[f"offer:{OFFER.key}"]
+        cooldown = small.journal.cooldowns(small.clock.now())[CooldownKey.of_offer(OFFER)]
         waits.append(round((cooldown.until - small.clock.now()).total_seconds()))
         small.machine_store.move(m.name, Phase.GONE, "gone")
         small.clock.t_s += waits[-1]
@@ -104,7 +105,7 @@ async def test_a_broken_image_blocks_its_region_for_the_pool(small: Small) -> No
     first = await rented(small)
     gone = instance(first, InstanceState.GONE, reason="Client.InvalidSnapshot.NotFound")
     await tick(small, gone, pause_s=20)
-    assert set(small.journal.cooldowns(small.clock.now())) == {"pool:h100@aws/r1"}
+    assert set(small.journal.cooldowns(small.clock.now())) == {CooldownKey("pool:h100@aws/r1")}
     for _ in range(2):
         await tick(small, gone, offers=(OFFER, OTHER, far))
     assert small.cloud.launched[-1].offer == far
@@ -115,6 +116,6 @@ async def test_what_was_learned_is_in_the_journal_before_the_failure_is(small: S
     small.journal.set_target(Target("h100", 1), "", NOW)
     m = await rented(small)
     small.cloud_steps.failed(m, FailureCause.NO_CAPACITY, CAPACITY)
-    cooldown = small.journal.last_cooldown(f"offer:{OFFER.key}")
+    cooldown = small.journal.last_cooldown(CooldownKey.of_offer(OFFER))
     small.executor.begin(p.Move(m.name, "ended", Phase.TERMINATING, "ended", FailureCause.NO_CAPACITY, CAPACITY))
-    assert small.journal.last_cooldown(f"offer:{OFFER.key}") == cooldown, "one strike"
+    assert small.journal.last_cooldown(CooldownKey.of_offer(OFFER)) == cooldown, "one strike"

@@ -8,7 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from meshd.errors import RateLimited, Transient
-from meshd.model.desired import Cooldown, CooldownCause, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
+from meshd.model.desired import Pool, Target
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh
 from meshd.provider_api import Instance, LaunchRequest, ProviderCapabilities
@@ -120,7 +121,7 @@ async def test_a_pause_holds_what_waits_for_its_turn(tmp_path: Path) -> None:
     await world.live(1.5)
     sent = len(cloud.sent_s)
     until = world.small.clock.now()
-    cooldown = Cooldown("provider:aws", until + timedelta(seconds=30), "busy", 1, CooldownCause.PAUSE)
+    cooldown = Cooldown(CooldownKey("provider:aws"), until + timedelta(seconds=30), "busy", 1, CooldownCause.PAUSE)
     world.small.journal.set_cooldown(cooldown, until)
     await world.live(25.0)
     assert len(cloud.sent_s) <= sent + 4, "those under way"

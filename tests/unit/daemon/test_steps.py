@@ -21,7 +21,8 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.model import plan as p
-from meshd.model.desired import Cooldown, CooldownCause, Target
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
+from meshd.model.desired import Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.provider_api import Offer, ProviderName
@@ -207,12 +208,12 @@ async def test_removed_by_a_person_meanwhile_it_is_not_kept(small: Small) -> Non
 @pytest.mark.parametrize(
     ("error", "phase", "cooldown"),
     [
-        (NoCapacity("sold out"), Phase.GONE, f"offer:{OFFER.key}"),
-        (QuotaExceeded("quota"), Phase.GONE, f"offer:{OFFER.key}"),
-        (InvalidRequest("no such type"), Phase.GONE, f"offer:{OFFER.key}"),
-        (AuthFailed("bad key"), Phase.GONE, "provider:aws"),
-        (RateLimited("slow down", retry_after_s=7), Phase.REQUESTED, "provider:aws"),
-        (Transient("busy"), Phase.REQUESTED, "provider:aws"),
+        (NoCapacity("sold out"), Phase.GONE, CooldownKey.of_offer(OFFER)),
+        (QuotaExceeded("quota"), Phase.GONE, CooldownKey.of_offer(OFFER)),
+        (InvalidRequest("no such type"), Phase.GONE, CooldownKey.of_offer(OFFER)),
+        (AuthFailed("bad key"), Phase.GONE, CooldownKey("provider:aws")),
+        (RateLimited("slow down", retry_after_s=7), Phase.REQUESTED, CooldownKey("provider:aws")),
+        (Transient("busy"), Phase.REQUESTED, CooldownKey("provider:aws")),
         (Uncertain("cut"), Phase.LAUNCHING, ""),
     ],
 )
@@ -272,7 +273,7 @@ async def test_an_unclear_answer_to_a_repeated_call_is_one_more_in_doubt(small: 
 
 async def test_what_keeps_a_call_from_being_repeated_gives_nothing_up(small: Small) -> None:
     m = small.journal.put(IN_DOUBT, "phase", "given", NOW)
-    small.journal.set_cooldown(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
+    small.journal.set_cooldown(Cooldown(CooldownKey.of_offer(OFFER), NOW + timedelta(seconds=60), "sold out"), NOW)
     await do(small, p.Launch(m.name, "again"))
     assert small.get(m.name) == m
     assert small.cloud.launched == []
@@ -296,7 +297,7 @@ async def test_what_was_learned_while_an_order_waited_holds(small: Small) -> Non
     await do(small, p.Launch(names[0], "wanted"))
     small.providers["aws"] = small.cloud
     await do(small, p.Launch(names[1], "wanted"))
-    small.journal.set_cooldown(Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out"), NOW)
+    small.journal.set_cooldown(Cooldown(CooldownKey.of_offer(OFFER), NOW + timedelta(seconds=60), "sold out"), NOW)
     await do(small, p.Launch(names[2], "wanted"))
     assert small.cloud.launched == []
     assert all(small.get(name).phase is Phase.GONE for name in names)
@@ -369,7 +370,7 @@ async def test_one_refusal_sends_all_that_wait_with_the_same_offer_to_the_next(s
     await climb(small, *offers)
     assert [request.offer.zone for request in small.cloud.launched] == ["r1a"] + ["r1b"] * 8
     assert sorted(m.slot for m in small.journal.machines()) == [f"h100-{i}" for i in range(1, 9)]
-    assert small.journal.cooldowns(NOW)[f"offer:{offers[0].key}"].strikes == 1
+    assert small.journal.cooldowns(NOW)[CooldownKey.of_offer(offers[0])].strikes == 1
 
 
 async def test_a_refused_key_sends_all_orders_of_that_cloud_elsewhere(small: Small) -> None:
@@ -391,16 +392,19 @@ async def test_only_the_machine_whose_call_was_unclear_waits(small: Small) -> No
 
 
 async def test_success_forgets_what_was_held_against_an_offer(small: Small) -> None:
-    key = f"offer:{OFFER.key}"
-    for cooldown in (Cooldown(key, NOW, "sold out", 3), Cooldown("provider:aws", NOW, "busy", 2, CooldownCause.PAUSE)):
+    key = CooldownKey.of_offer(OFFER)
+    for cooldown in (
+        Cooldown(key, NOW, "sold out", 3),
+        Cooldown(CooldownKey("provider:aws"), NOW, "busy", 2, CooldownCause.PAUSE),
+    ):
         small.journal.set_cooldown(cooldown, NOW)
     m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
     await do(small, p.Launch(m.name, "wanted"))
-    assert (small.journal.last_cooldown(key), small.journal.last_cooldown("provider:aws")) == (None, None)
+    assert (small.journal.last_cooldown(key), small.journal.last_cooldown(CooldownKey("provider:aws"))) == (None, None)
 
 
 async def test_but_not_a_refusal_that_came_meanwhile_nor_machines_that_do_not_boot(small: Small) -> None:
-    key = f"offer:{OFFER.key}"
+    key = CooldownKey.of_offer(OFFER)
     boots = Cooldown(key, NOW, "no boot", 1, CooldownCause.BOOTS)
     m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
     small.journal.set_cooldown(boots, NOW)

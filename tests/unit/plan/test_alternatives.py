@@ -9,7 +9,8 @@ from typing import Any
 
 from meshd.codes import WarningCode
 from meshd.daemon.head_api.plan_views import alternatives
-from meshd.model.desired import Cooldown, Desired, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh
 from meshd.model.plan import RequestMachine
@@ -26,8 +27,13 @@ def offer(zone: str, usd: float, **changes: object) -> Offer:
     return replace(OFFER, zone=zone, region=zone[:-1], usd_per_hour=usd, **changes)  # type: ignore[arg-type]
 
 
-def looked(offers: list[Offer], *chosen: Offer, target: Target = TARGET, cooldowns: dict[str, Cooldown] | None = None,
-           pool: Pool = POOL) -> dict[str, str]:  # fmt: skip
+def looked(
+    offers: list[Offer],
+    *chosen: Offer,
+    target: Target = TARGET,
+    cooldowns: dict[CooldownKey, Cooldown] | None = None,
+    pool: Pool = POOL,
+) -> dict[str, str]:
     keys = {one.key for one in chosen}
     return {o.zone: note for o, _, note in considered(offers, pool, target, cooldowns or {}, keys, NOW)}
 
@@ -44,7 +50,7 @@ def test_best_first_then_the_nearest_that_would_not_do() -> None:
 
 def test_what_cools_down_says_until_when() -> None:
     cold = offer("r1a", 2)
-    cooldown = Cooldown(f"offer:{cold.key}", NOW + timedelta(minutes=5), "sold out")
+    cooldown = Cooldown(CooldownKey.of_offer(cold), NOW + timedelta(minutes=5), "sold out")
     assert looked([cold], cooldowns={cooldown.key: cooldown}) == {"r1a": "cooling down until 12:05:00 UTC: sold out"}
 
 
@@ -67,7 +73,9 @@ def test_all_that_is_taken_is_shown_and_not_too_much_else() -> None:
 def test_one_that_will_not_do_is_shown_for_one_zone_only() -> None:
     dear, other = [offer(zone, 9) for zone in ("r1a", "r1b", "r1c")], offer("r1d", 2, memory_mib=1)
     assert list(looked([*dear, other])) == ["r1d", "r1a"]
-    cold = {f"offer:{o.key}": Cooldown(f"offer:{o.key}", NOW + timedelta(minutes=5), "sold out") for o in dear}
+    cold = {
+        CooldownKey.of_offer(o): Cooldown(CooldownKey.of_offer(o), NOW + timedelta(minutes=5), "sold out") for o in dear
+    }
     fit = replace(POOL, max_usd_per_gpu_hour=None)
     assert list(looked(dear, cooldowns=cold, pool=fit)) == ["r1a", "r1b", "r1c"], "each cools down for itself"
 

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshd.model.desired import Cooldown, CooldownCause
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.machine import Machine, Phase
 from meshd.plan.backoff import FAULTS_MOST, FORGET_AFTER_S, BootPolicy, failures_in_row, paused, refused, tripped
 from tests.unit.worlds import NOW, ago, machine
 
-KEY = "offer:aws/r1a/g.1"
+KEY = CooldownKey("offer:aws/r1a/g.1")
 POLICY = BootPolicy(failures=3, cooldown_s=600, offer_cooldown_most_s=3600)
 
 
@@ -72,7 +72,7 @@ def test_it_never_is_longer_than_the_bound_nor_shorter_than_the_first(
 
 
 def pause(previous: Cooldown | None, at: datetime, *, fault: bool) -> Cooldown:
-    return paused(previous, "provider:aws", at, wait_s=10, reason="busy", fault=fault)
+    return paused(previous, CooldownKey("provider:aws"), at, wait_s=10, reason="busy", fault=fault)
 
 
 def test_who_stumbles_again_and_again_counts_as_one_that_says_no() -> None:
@@ -112,26 +112,30 @@ def test_a_row_ends_at_the_last_that_was_ready() -> None:
 
 
 def test_so_many_in_a_row_trip_it() -> None:
-    assert tripped("pool:h100", ROW[1:], ago(1000), None, NOW, POLICY) is None
-    cooldown = tripped("pool:h100", ROW, ago(1000), None, NOW, POLICY)
+    assert tripped(CooldownKey("pool:h100"), ROW[1:], ago(1000), None, NOW, POLICY) is None
+    cooldown = tripped(CooldownKey("pool:h100"), ROW, ago(1000), None, NOW, POLICY)
     assert cooldown == Cooldown(
-        "pool:h100", later(600), "3 machines failed one after another, the last: no boot 3", 1, CooldownCause.BOOTS
+        CooldownKey("pool:h100"),
+        later(600),
+        "3 machines failed one after another, the last: no boot 3",
+        1,
+        CooldownCause.BOOTS,
     )
-    assert tripped("pool:h100", ROW, ago(1000), cooldown, later(1), POLICY) is None, "it is open already"
+    assert tripped(CooldownKey("pool:h100"), ROW, ago(1000), cooldown, later(1), POLICY) is None, "it is open already"
 
 
 def test_after_the_cool_down_one_failure_is_enough_and_doubles_it() -> None:
-    first = Cooldown("pool:h100", ago(50), "3 failed", 1, CooldownCause.BOOTS)
-    assert tripped("pool:h100", ROW, ago(1000), first, NOW, POLICY) is None, "those were counted"
+    first = Cooldown(CooldownKey("pool:h100"), ago(50), "3 failed", 1, CooldownCause.BOOTS)
+    assert tripped(CooldownKey("pool:h100"), ROW, ago(1000), first, NOW, POLICY) is None, "those were counted"
     probe = failed(4, 20)
-    second = tripped("pool:h100", [probe, *ROW], ago(1000), first, NOW, POLICY)
+    second = tripped(CooldownKey("pool:h100"), [probe, *ROW], ago(1000), first, NOW, POLICY)
     assert second is not None
     assert (second.strikes, second.until) == (2, later(1200))
     assert second.reason == "a machine failed: no boot 4"
 
 
 def test_bounds_of_pool_and_offer() -> None:
-    for key, most_s in (("pool:h100", 9600), (KEY, 3600)):
+    for key, most_s in ((CooldownKey("pool:h100"), 9600), (KEY, 3600)):
         old = Cooldown(key, ago(50), "failed", 40, CooldownCause.BOOTS)
         cooldown = tripped(key, [failed(4, 20)], ago(1000), old, NOW, POLICY)
         assert cooldown is not None
@@ -139,5 +143,5 @@ def test_bounds_of_pool_and_offer() -> None:
 
 
 def test_long_after_it_counts_from_nothing() -> None:
-    old = Cooldown("pool:h100", ago(FORGET_AFTER_S + 10), "failed", 4, CooldownCause.BOOTS)
-    assert tripped("pool:h100", [failed(4, 20)], ago(1000), old, NOW, POLICY) is None
+    old = Cooldown(CooldownKey("pool:h100"), ago(FORGET_AFTER_S + 10), "failed", 4, CooldownCause.BOOTS)
+    assert tripped(CooldownKey("pool:h100"), [failed(4, 20)], ago(1000), old, NOW, POLICY) is None

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from meshd.model.desired import Cooldown, Policy, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.desired import Policy, Pool, Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.plan import explanation
@@ -77,7 +78,7 @@ def test_what_it_is_doing(made: Machine, words: list[str]) -> None:
 
 
 def test_every_phase_has_a_sentence_also_while_slurm_is_dark() -> None:
-    cooldown = Cooldown("provider:aws", NOW, "slow down")
+    cooldown = Cooldown(CooldownKey("provider:aws"), NOW, "slow down")
     for phase in Phase:
         assert explanation.doing(machine(phase), explanation.Context(Policy(), None, cooldown))
     assert "asked for aws/r1a/g.1 at 12:00:00 UTC: slow down" in explanation.doing(

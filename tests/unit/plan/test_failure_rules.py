@@ -8,12 +8,13 @@ from datetime import timedelta
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cooldown, Policy
+from meshd.model.cooldown import Cooldown, CooldownKey, scopes
+from meshd.model.desired import Policy
 from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import Fresh
 from meshd.model.plan import AskCloud, Move, RecordPeer, Step
 from meshd.plan.backoff import failures_in_row
-from meshd.plan.failure_rules import RULES, Scope, cause_of_end, cause_of_words, is_of_pool, scopes
+from meshd.plan.failure_rules import RULES, Scope, cause_of_end, cause_of_words
 from meshd.plan.leaving import AGAIN_AFTER_S, MISSING_AFTER_S
 from meshd.plan.lifecycle import next_step
 from meshd.plan.placement import cooldown_of
@@ -84,15 +85,18 @@ def test_what_explains_itself_is_not_counted_in_the_row() -> None:
 
 def test_a_place_is_blocked_for_one_pool_alone() -> None:
     _, region, provider, pool = scopes("h100", OFFER)
-    assert (region, provider, pool) == ("pool:h100@aws/r1", "pool:h100@aws", "pool:h100")
+    assert (region, provider, pool) == (
+        CooldownKey("pool:h100@aws/r1"),
+        CooldownKey("pool:h100@aws"),
+        CooldownKey("pool:h100"),
+    )
     for key in (region, provider):
         cooldowns = {key: Cooldown(key, NOW + timedelta(seconds=9), "no boot")}
         assert cooldown_of(OFFER, cooldowns, NOW, "h100") is not None
         assert cooldown_of(OFFER, cooldowns, NOW, "a100") is None
         assert cooldown_of(OFFER, cooldowns, NOW) is None
-    assert is_of_pool(region, "h100")
-    assert not is_of_pool(region, "h1")
-    assert not is_of_pool(f"offer:{OFFER.key}", "h100")
+    assert (region.pool, CooldownKey.of_replacements("h100").pool) == ("h100", "h100")
+    assert CooldownKey.of_offer(OFFER).pool == CooldownKey.of_provider("aws").pool == ""
 
 
 # -- a machine that its cloud's listing lacks -------------------------------------------------------------------------

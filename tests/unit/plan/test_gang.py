@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cooldown, Desired, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.plan.planner import plan
@@ -33,7 +34,9 @@ def decided(
         slurm=Fresh(slurm(*(node(m) for m in machines if m.tailnet_ip), jobs=jobs), NOW),
     )  # fmt: skip
     until = NOW + timedelta(seconds=60)
-    cooldowns = {f"offer:{o.key}": Cooldown(f"offer:{o.key}", until, "sold out, said the cloud") for o in blocked}
+    cooldowns = {
+        CooldownKey.of_offer(o): Cooldown(CooldownKey.of_offer(o), until, "sold out, said the cloud") for o in blocked
+    }
     wanted = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)}, cooldowns=cooldowns)
     return plan(wanted, machines, seen, NOW)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cooldown, CooldownCause, Desired, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.plan.placement import misses, why_none
@@ -134,7 +135,7 @@ def test_a_pools_least_is_its_target_until_somebody_says_another() -> None:
 
 # -- the breaker, half open -------------------------------------------------------------------------------------------
 
-EXPIRED = Cooldown("pool:h100", ago(30), "3 machines failed one after another", cause=CooldownCause.BOOTS)
+EXPIRED = Cooldown(CooldownKey("pool:h100"), ago(30), "3 machines failed one after another", cause=CooldownCause.BOOTS)
 
 
 def test_after_the_breaker_one_machine_is_tried_alone() -> None:
@@ -160,7 +161,9 @@ def test_one_from_before_proves_nothing() -> None:
     assert len(rents(decided(13, before, expired=EXPIRED))) == 1
 
 
-OFFER_EXPIRED = Cooldown(f"offer:{ONE.key}", ago(30), "2 machines failed one after another", cause=CooldownCause.BOOTS)
+OFFER_EXPIRED = Cooldown(
+    CooldownKey.of_offer(ONE), ago(30), "2 machines failed one after another", cause=CooldownCause.BOOTS
+)
 ONES = (ONE, replace(EIGHT, usd_per_hour=99.0))
 
 
@@ -227,7 +230,7 @@ def test_the_closest_miss_comes_first() -> None:
 def test_what_is_left_alone_for_a_moment_keeps_its_rank() -> None:
     """A cloud that said when to come again is still ordered from: the order waits, and goes nowhere dearer."""
     until = NOW + timedelta(seconds=10)
-    pause = Cooldown("provider:aws", until, "slow down", 0, CooldownCause.PAUSE)
+    pause = Cooldown(CooldownKey("provider:aws"), until, "slow down", 0, CooldownCause.PAUSE)
     no = replace(pause, strikes=1, cause=CooldownCause.REFUSED)
     seen = snapshot(offers={"aws": Fresh(ALL, NOW)})
     for cooldown, count in ((pause, 1), (no, 0)):

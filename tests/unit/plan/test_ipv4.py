@@ -9,6 +9,7 @@ import pytest
 
 from meshd.daemon.nodes.admission import check_join
 from meshd.errors import JoinRefused
+from meshd.model.cooldown import CooldownKey
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import Fresh, TailnetView
@@ -50,9 +51,9 @@ def test_one_such_machine_stops_its_pool() -> None:
         failure_cause=FailureCause.NO_IPV4,
         created_at=NOW - timedelta(seconds=30),
     )
-    assert tripped("pool:h100", [m], LONG_AGO, None, NOW, policy) is not None
+    assert tripped(CooldownKey("pool:h100"), [m], LONG_AGO, None, NOW, policy) is not None
     other = replace(m, failure="it did not boot", failure_cause=FailureCause.TAILNET)
-    assert tripped("pool:h100", [other], LONG_AGO, None, NOW, policy) is None
+    assert tripped(CooldownKey("pool:h100"), [other], LONG_AGO, None, NOW, policy) is None
 
 
 def test_the_join_is_refused_for_good() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cooldown, CooldownCause, Policy
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
+from meshd.model.desired import Policy
 from meshd.model.machine import MOVES, Machine, Phase, Removal
 from meshd.model.observed import Fresh, Snapshot
 from meshd.plan.lifecycle import contradiction_warning, next_step
@@ -26,7 +27,7 @@ LONG = 100_000.0
 
 def step(m: Machine, seen: Snapshot, **policy: Any) -> p.Step | None:
     """The next step. That a node is not fit is written down besides: see test_fitness.py and test_repair.py."""
-    cooldowns: dict[str, Cooldown] = policy.pop("cooldowns", {})
+    cooldowns: dict[CooldownKey, Cooldown] = policy.pop("cooldowns", {})
     found = next_step(m, PlanInput.of(seen, replace(POLICY, **policy), NOW, cooldowns))
     return None if isinstance(found, p.RecordFitness) else found
 
@@ -329,11 +330,15 @@ def test_requested() -> None:
     m = machine(Phase.REQUESTED, created_at=ago(5))
     assert isinstance(step(m, snapshot()), p.Launch)
     assert to(step(replace(m, removal=Removal.SCALE_DOWN), snapshot())) is Phase.GONE
-    refused = {"provider:aws": Cooldown("provider:aws", ago(-60), "key refused")}
+    refused = {CooldownKey("provider:aws"): Cooldown(CooldownKey("provider:aws"), ago(-60), "key refused")}
     assert isinstance(step(m, snapshot(), cooldowns=refused), p.Launch), (
         "the last look before the call stops it for good"
     )
-    cooldown = {"provider:aws": Cooldown("provider:aws", ago(-60), "slow down", cause=CooldownCause.PAUSE)}
+    cooldown = {
+        CooldownKey("provider:aws"): Cooldown(
+            CooldownKey("provider:aws"), ago(-60), "slow down", cause=CooldownCause.PAUSE
+        )
+    }
     assert step(m, snapshot(), cooldowns=cooldown) is None
     assert to(step(replace(m, created_at=ago(LONG)), snapshot(), cooldowns=cooldown)) is Phase.GONE
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshd.model.desired import Cooldown
+from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.plan.offers import COOLING, NO_CAPACITY, OfferFilter, find
 from meshd.plan.placement import cooldown_of
 from meshd.provider_api import Offer, ProviderName
@@ -35,7 +35,7 @@ OFFERS = [
     offer("pcie", 1.9, gpu="h100-pcie", spot=True, provider=ProviderName("gce"), region="r2", zone=""),
     offer("arm", 3.0, gpu="gh200", arch="arm64", gpu_memory_gib=96),
 ]
-BLOCKS = {"offer:aws/r1b/cool": Cooldown("offer:aws/r1b/cool", LATER, "sold out")}
+BLOCKS = {CooldownKey("offer:aws/r1b/cool"): Cooldown(CooldownKey("offer:aws/r1b/cool"), LATER, "sold out")}
 
 
 def test_cheapest_gpu_first_and_what_cannot_be_rented_last_or_not_at_all() -> None:
@@ -52,7 +52,7 @@ def test_cheapest_gpu_first_and_what_cannot_be_rented_last_or_not_at_all() -> No
 def test_zones_that_differ_in_nothing_else_are_one_row() -> None:
     zones = [offer("one", 2.5, zone=zone) for zone in ("r1a", "r1b", "r1c")]
     others = [offer("one", 2.6, zone="r1d"), offer("one", 2.5, region="r2", zone="r2a"), offer("one", 1.0, spot=True)]
-    cooldowns = {"offer:aws/r1c/one": Cooldown("offer:aws/r1c/one", LATER, "sold out")}
+    cooldowns = {CooldownKey("offer:aws/r1c/one"): Cooldown(CooldownKey("offer:aws/r1c/one"), LATER, "sold out")}
     found = find([*others, *zones], OfferFilter(), cooldowns, NOW, limit=3, everything=True, fold=True)
     assert [[o.zone for o in row] for row in found.shown] == [[OFFER.zone], ["r1a", "r1b"], ["r2a"]]
     assert found.matching == 6
@@ -88,7 +88,12 @@ def test_when_nothing_matches_the_nearest_are_told() -> None:
 def test_a_cool_down_that_is_over_is_none() -> None:
     assert cooldown_of(OFFERS[4], BLOCKS, NOW) is not None
     assert cooldown_of(OFFERS[4], BLOCKS, LATER) is None
-    assert cooldown_of(OFFERS[2], {"provider:aws": Cooldown("provider:aws", LATER, "slow down")}, NOW) is not None
+    assert (
+        cooldown_of(
+            OFFERS[2], {CooldownKey("provider:aws"): Cooldown(CooldownKey("provider:aws"), LATER, "slow down")}, NOW
+        )
+        is not None
+    )
 
 
 offers = st.builds(

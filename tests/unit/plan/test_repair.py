@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cooldown, CooldownCause, Desired, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase, UnfitReason
 from meshd.model.observed import AgentReport, Fresh, Snapshot
 from meshd.plan.lifecycle import next_step
 from meshd.plan.plan_input import ClusterView, PlanInput
 from meshd.plan.planner import plan
-from meshd.plan.replace import PROOF_S, cooldown_key, proved
+from meshd.plan.replace import PROOF_S, proved
 from tests.unit.worlds import NOW, ago, instance, machine, node, peer, slurm, snapshot, tailnet
 
 POOL = Pool("h100", "h100", 1, 8, ("aws",))
@@ -49,7 +50,7 @@ def step(m: Machine, states: list[str], parts: dict[str, Any] | None = None, **m
 
 
 def planned(*nodes: tuple[Machine, list[str], dict[str, Any]], pool: Pool = POOL, gpus: int | None = -1,
-            cooldowns: dict[str, Cooldown] | None = None, **more: Any) -> list[p.Step]:  # fmt: skip
+            cooldowns: dict[CooldownKey, Cooldown] | None = None, **more: Any) -> list[p.Step]:  # fmt: skip
     gpus = len(nodes) if gpus == -1 else gpus
     targets = {} if gpus is None else {"h100": Target("h100", gpus)}
     desired = Desired("lab", {"h100": pool}, targets, cooldowns=cooldowns or {})
@@ -186,11 +187,21 @@ def test_never_a_persons_node_and_never_one_that_is_only_silent() -> None:
         ({"gpus": None}, "a pool without a target is held as it is"),
         ({"gpus": 3}, "it lacks one already"),
         (
-            {"cooldowns": {"replace:h100": Cooldown("replace:h100", ago(-60), "x", 1, CooldownCause.UNFIT)}},
+            {
+                "cooldowns": {
+                    CooldownKey("replace:h100"): Cooldown(
+                        CooldownKey("replace:h100"), ago(-60), "x", 1, CooldownCause.UNFIT
+                    )
+                }
+            },
             "one was, just now",
         ),
         (
-            {"cooldowns": {"pool:h100": Cooldown("pool:h100", ago(-60), "x", 1, CooldownCause.BOOTS)}},
+            {
+                "cooldowns": {
+                    CooldownKey("pool:h100"): Cooldown(CooldownKey("pool:h100"), ago(-60), "x", 1, CooldownCause.BOOTS)
+                }
+            },
             "nothing is rented for it",
         ),
     ],
@@ -223,7 +234,9 @@ def test_an_unfit_node_goes_first_when_the_pool_shrinks() -> None:
 
 
 def test_what_proves_that_replacing_does_good() -> None:
-    cooldown = Cooldown(cooldown_key("h100"), NOW - timedelta(seconds=PROOF_S), "x", 1, CooldownCause.UNFIT)
+    cooldown = Cooldown(
+        CooldownKey.of_replacements("h100"), NOW - timedelta(seconds=PROOF_S), "x", 1, CooldownCause.UNFIT
+    )
     begun = cooldown.until - timedelta(seconds=600)
     new = ready(created_at=begun + timedelta(seconds=60), ready_at=ago(PROOF_S))
 

@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from meshd.model import plan as p
-from meshd.model.desired import Cooldown, Desired, Pool, Target
+from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.plan.placement import misses, price_limit, ranked, why_none
@@ -61,10 +62,10 @@ def test_machines_that_do_not_die_hold_no_slot_and_are_no_supply() -> None:
 
 
 def test_a_breaker_stops_the_pool() -> None:
-    cooldown = Cooldown("pool:h100", NOW + timedelta(seconds=60), "3 failed")
-    assert steps(1, kind=p.RequestMachine, cooldowns={"pool:h100": cooldown}) == []
+    cooldown = Cooldown(CooldownKey("pool:h100"), NOW + timedelta(seconds=60), "3 failed")
+    assert steps(1, kind=p.RequestMachine, cooldowns={CooldownKey("pool:h100"): cooldown}) == []
     over = replace(cooldown, until=NOW)
-    assert len(steps(1, kind=p.RequestMachine, cooldowns={"pool:h100": over})) == 1
+    assert len(steps(1, kind=p.RequestMachine, cooldowns={CooldownKey("pool:h100"): over})) == 1
 
 
 def test_offers_that_cannot_be_read_are_told() -> None:
@@ -177,12 +178,12 @@ def test_best_first() -> None:
 
 
 def test_what_is_left_alone_is_not_taken_and_why_is_told() -> None:
-    cooldown = Cooldown(f"offer:{OFFER.key}", NOW + timedelta(seconds=60), "sold out")
+    cooldown = Cooldown(CooldownKey.of_offer(OFFER), NOW + timedelta(seconds=60), "sold out")
     cooldowns = {cooldown.key: cooldown}
     assert ranked([OFFER], POOL, TARGET, cooldowns, NOW) == []
     assert "sold out" in why_none([OFFER], POOL, TARGET, cooldowns, NOW)
     assert ranked([OFFER], POOL, TARGET, cooldowns, cooldown.until) == [OFFER]
-    whole = {"provider:aws": Cooldown("provider:aws", cooldown.until, "key refused")}
+    whole = {CooldownKey("provider:aws"): Cooldown(CooldownKey("provider:aws"), cooldown.until, "key refused")}
     assert "key refused" in why_none([OFFER], POOL, TARGET, whole, NOW)
 
 

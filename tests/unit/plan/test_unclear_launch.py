@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Cooldown, CooldownCause, Policy
+from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
+from meshd.model.desired import Policy
 from meshd.model.machine import FailureCause, Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.plan.lifecycle import next_step
@@ -34,7 +35,7 @@ def step(
     *listed: Instance,
     policy: Policy = POLICY,
     read_s: float | None = 0,
-    cooldowns: dict[str, Cooldown] | None = None,
+    cooldowns: dict[CooldownKey, Cooldown] | None = None,
 ) -> p.Step | None:
     """The next step, with a listing that was read so long ago; None: it cannot be read."""
     seen = GONE_DARK if read_s is None else Fresh(listed, ago(read_s))
@@ -106,9 +107,9 @@ def test_what_is_not_wanted_was_refused_or_is_left_alone_is_not_asked_for_again(
     assert step(unclear(50, 50, removal=Removal.SCALE_DOWN), policy=REPEATS) is None
     assert step(unclear(50, 50, refusal="no_capacity"), policy=REPEATS) is None
     for key, cause in (
-        ("provider:aws", CooldownCause.PAUSE),
-        ("provider:aws", CooldownCause.REFUSED),
-        (f"offer:{OFFER.key}", CooldownCause.REFUSED),
+        (CooldownKey("provider:aws"), CooldownCause.PAUSE),
+        (CooldownKey("provider:aws"), CooldownCause.REFUSED),
+        (CooldownKey.of_offer(OFFER), CooldownCause.REFUSED),
     ):
         assert (
             step(unclear(50, 50), policy=REPEATS, cooldowns={key: Cooldown(key, ago(-60), "no", cause=cause)}) is None

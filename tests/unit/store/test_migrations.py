@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from meshd.model.desired import CooldownCause
+from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.plan.unclear_launch import was_unclear
 from meshd.store.journal import Journal
@@ -82,12 +82,12 @@ def test_targets_and_cooldowns_stay(tmp_path: Path) -> None:
     journal = opened(tmp_path / "j.db")
     assert (journal.targets()["h100"].gpus, journal.targets()["h100"].at) == (4, ago(600))
     assert {key: (one.cause, one.strikes) for key, one in journal.cooldowns(NOW).items()} == {
-        "offer:aws/r1a/g.1": (CooldownCause.REFUSED, 2),
-        "provider:aws": (CooldownCause.PAUSE, 1),
-        "pool:h100": (CooldownCause.BOOTS, 3),
-        "pool:h100@aws": (CooldownCause.BOOTS, 1),
-        "pool:h100@aws/r1": (CooldownCause.ENDED, 1),
-        "replace:h100": (CooldownCause.UNFIT, 2),
+        CooldownKey("offer:aws/r1a/g.1"): (CooldownCause.REFUSED, 2),
+        CooldownKey("provider:aws"): (CooldownCause.PAUSE, 1),
+        CooldownKey("pool:h100"): (CooldownCause.BOOTS, 3),
+        CooldownKey("pool:h100@aws"): (CooldownCause.BOOTS, 1),
+        CooldownKey("pool:h100@aws/r1"): (CooldownCause.ENDED, 1),
+        CooldownKey("replace:h100"): (CooldownCause.UNFIT, 2),
     }
     journal.close()
 
