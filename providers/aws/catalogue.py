@@ -1,4 +1,4 @@
-"""What EC2 rents, where and for how much; remembered for a while, since it changes by the week."""
+"""EC2's instance types, zones, prices and images. Cached, since they seldom change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Region:
 
 
 class Catalogue:
-    """Types, zones, prices and images of all regions of the settings."""
+    """Types, zones, prices and images in the regions of the settings."""
 
     def __init__(self, ec2: Ec2, settings: AwsSettings, prices: PriceTables, now: Callable[[], datetime]) -> None:
         self._ec2 = ec2
@@ -36,7 +36,7 @@ class Catalogue:
         self._images: ReadCache[tuple[str, str], Image] = ReadCache(now, settings.catalogue_ttl_s)
 
     def price(self, region: str, instance_type: str) -> Price | None:
-        """The on-demand price: from the settings, else from the newer table; None when none has it."""
+        """The on-demand price, from the settings or the newer table; None when neither has it."""
         own = self._settings.prices.get(instance_type)
         return by_settings(own) if own is not None else self._prices.find(region, instance_type)
 
@@ -82,7 +82,7 @@ class Catalogue:
         """The AMI to boot.
 
         Raises:
-            InvalidRequest: there is none; the text names the setting that would help.
+            InvalidRequest: there is none; the text names the setting to change.
         """
         return await self._images.get((region, arch), partial(self._image, region, arch))
 

@@ -1,4 +1,4 @@
-"""Whether the credentials may do everything that meshd needs, found out by reads and dry runs. Nothing is made."""
+"""A check of the credentials' permissions, by reads and dry runs that make nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from providers.aws.mapping import CLUSTER_TAG, cluster_filter, run_parameters
 from providers.aws.settings import AwsSettings
 
 NOBODY = "i-00000000000000000"
-"""An instance id that nobody has. A policy that goes by tags refuses it too, so a refusal proves nothing."""
+"""An id that no instance has. A policy with conditions on tags denies it too, so a denial proves nothing."""
 _ANY_TYPE = "t3.micro"
 
 
-class Check:
-    """Looks through all regions of the settings."""
+class PermissionCheck:
+    """Checks the permissions in all regions of the settings."""
 
     def __init__(
         self, cluster: str, settings: AwsSettings, ec2: Ec2, catalogue: Catalogue, now: Callable[[], datetime]
@@ -34,11 +34,11 @@ class Check:
         self._now = now
 
     async def __call__(self) -> str:
-        """Whose the credentials are, and what could not be told.
+        """Whose the credentials are, and what could not be checked.
 
         Raises:
-            AuthFailed: they are no good, or permissions are missing: the text names each, as IAM does.
-            InvalidRequest: every machine would be refused, for what the settings say.
+            AuthFailed: they are invalid, or permissions are missing; the text has the actions' names.
+            InvalidRequest: EC2 would refuse every machine because of the settings.
         """
         who = await self._ec2.identity(self._settings.regions[0])
         found = await all_of(self._region(region) for region in self._settings.regions)
@@ -47,7 +47,7 @@ class Check:
         return "; ".join([who, *(notes or ["no permission is missing"])])
 
     async def _region(self, region: str) -> tuple[list[str], list[str]]:
-        """The permissions that are missing there, and notes on what could not be told."""
+        """The permissions that are missing in a region, and notes on what could not be checked."""
         machines: list[Row] = []
 
         async def instances() -> None:
@@ -62,13 +62,13 @@ class Check:
         if ours:
             missing += refused
         elif refused:
-            notes.append("ec2:TerminateInstances can be told only when there is a machine")
+            notes.append("ec2:TerminateInstances can be checked only while there is a machine")
         if any(name.startswith("ec2:DescribeI") for name in missing):
-            notes.append("ec2:RunInstances can be tried only after these")
+            notes.append("ec2:RunInstances can be checked only when these are there")
         else:
             offer = await self._offer(region)
             if offer is None:
-                notes.append(f"nothing is offered in {region}, so ec2:RunInstances was not tried there")
+                notes.append(f"nothing is offered in {region}, so ec2:RunInstances was not checked there")
             else:
                 missing += await missing_permissions([Probe("ec2:RunInstances", lambda: self._run(offer))], _named)
         return missing, notes
@@ -98,7 +98,7 @@ class Check:
         try:
             await self._ec2.dry_run(offer.region, run_parameters(request, self._settings, image))
         except (NoCapacity, QuotaExceeded):
-            return  # it got past the question of permissions
+            return  # the permission is there
 
     async def _end(self, region: str, instance_id: str) -> None:
         try:

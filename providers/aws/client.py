@@ -1,4 +1,4 @@
-"""The only place that imports AWS's SDK: calls in threads, with its exceptions turned into the contract's."""
+"""Calls of EC2, the Price List API and STS through AWS's SDK, in threads, with errors of the contract."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ R = TypeVar("R")
 Row = Mapping[str, Any]
 
 PRICING_REGION = "us-east-1"
-"""One of the three regions that have the Price List Query API; each tells the prices of all."""
+"""One of the three regions that have the Price List Query API. Each has the prices of all regions."""
 PRICES_TIMEOUT_S = 120.0
-"""For all pages of one region: about ten."""
+"""For all pages of one region, about ten."""
 
 
 class Ec2:
-    """EC2 in all regions of the settings. Clients are made on first use, inside a thread, since that takes a while.
+    """EC2 in all regions of the settings. Clients are created on first use, in a thread, because that takes a while.
 
-    RunInstances has a client of its own which never tries twice: the SDK takes a capacity refusal, which is a 5xx, for
-    a fault and would ask again.
+    RunInstances and TerminateInstances use a client without retries: the SDK would take a capacity refusal, which is a
+    5xx, for a server error and repeat the call.
 
     Raises:
         ConfigError: the file with the secret key cannot be read.
@@ -57,7 +57,7 @@ class Ec2:
         self._session: boto3.Session | None = None
 
     async def run_instance(self, region: str, parameters: Mapping[str, Any]) -> Row:
-        """RunInstances for one machine; returns it."""
+        """RunInstances for one machine; returns its row."""
 
         def call() -> Row:
             answer = self._ec2(region, attempts=1).run_instances(**cast("Any", parameters))
@@ -74,8 +74,8 @@ class Ec2:
     ) -> list[R]:
         """DescribeInstances by filter, all pages.
 
-        A page of 1,000 instances is 3 MB of XML: `read` is called with one instance at a time, and a page is dropped
-        before the next one comes.
+        A page of 1,000 instances is 3 MB of XML. To save memory, `read` converts one instance at a time, and each page
+        is dropped before the next.
         """
 
         def call() -> list[R]:
@@ -165,7 +165,7 @@ class Ec2:
     async def images(
         self, region: str, *, image_id: str = "", owner: str = "", name: str = "", operation: str = "launch"
     ) -> list[Row]:
-        """DescribeImages by id, or else by owner and name pattern."""
+        """DescribeImages by id, or by owner and name pattern when there is no id."""
 
         def call() -> list[Row]:
             client = self._ec2(region)
@@ -179,11 +179,11 @@ class Ec2:
     async def prices(self, region: str, rates: Callable[[Iterable[str]], list[R]]) -> list[R]:
         """GetProducts for shared Linux machines on demand in one region, all pages.
 
-        Each page is half a megabyte: `rates` is called with one at a time and keeps what is needed of it.
+        A page is half a megabyte. To save memory, `rates` converts one page at a time.
 
         Args:
-            region: whose prices; the API itself is in us-east-1.
-            rates: reads the products of one page, each of them JSON.
+            region: the region of the prices; the API itself is in us-east-1.
+            rates: converts the products of one page, each a JSON text.
 
         Raises:
             AuthFailed: the credentials lack pricing:GetProducts.
@@ -212,7 +212,7 @@ class Ec2:
             raise AuthFailed(text, provider=AWS, operation="prices", vendor_text=error.vendor_text) from error
 
     async def identity(self, region: str) -> str:
-        """sts:GetCallerIdentity: who the credentials belong to. It needs no permission."""
+        """sts:GetCallerIdentity: whose the credentials are. It needs no permission."""
 
         def call() -> str:
             who = self._client("sts", region, self._settings.read_attempts).get_caller_identity()
@@ -221,11 +221,11 @@ class Ec2:
         return await self._do(call, "check")
 
     async def dry_run(self, region: str, parameters: Mapping[str, Any]) -> None:
-        """RunInstances as it would be, with nothing made. Raises what the real call would be refused with."""
+        """RunInstances with DryRun: makes nothing, and raises what the real call would raise."""
         await self._do(lambda: self._dry("run_instances", region, parameters), "check")
 
     async def dry_terminate(self, region: str, instance_id: str) -> None:
-        """TerminateInstances as it would be, with nothing ended."""
+        """TerminateInstances with DryRun: ends nothing."""
         await self._do(lambda: self._dry("terminate_instances", region, {"InstanceIds": [instance_id]}), "check")
 
     def _dry(self, call: str, region: str, parameters: Mapping[str, Any]) -> None:
@@ -235,8 +235,8 @@ class Ec2:
             if error.response.get("Error", {}).get("Code") != "DryRunOperation":
                 raise
 
-    def _told(self, refusal: Refusal) -> Refusal:
-        """The refusal with its coded part in plain words, where the credentials may have it decoded."""
+    def _decoded(self, refusal: Refusal) -> Refusal:
+        """The refusal with its encoded part decoded, where the credentials allow that."""
         code = encoded_in(refusal.message)
         if not code:
             return refusal
@@ -247,7 +247,7 @@ class Ec2:
         return replace(refusal, message=f"{without_code(refusal.message)} {words}".strip())
 
     async def aclose(self) -> None:
-        """Close the clients' connections and take no more calls."""
+        """Close the connections and accept no more calls."""
         await self._workers.aclose()
         with self._lock:
             for client in self._clients.values():
@@ -262,7 +262,7 @@ class Ec2:
                 return call()
             except exceptions.ClientError as error:
                 refusal = refusal_of(error)
-                refusal = self._told(refusal) if operation == "check" else refusal
+                refusal = self._decoded(refusal) if operation == "check" else refusal
                 raise to_error(refusal, operation=operation, changes=changes) from None
             except (exceptions.BotoCoreError, parsers.ResponseParserError) as error:
                 raise sdk_error(error, operation, changes) from None
@@ -309,14 +309,14 @@ class Ec2:
 
 
 def _part(answer: Mapping[str, Any], key: str, operation: str, *, changes: bool = False) -> list[Any]:
-    """The list that an answer must have, even if empty.
+    """The list that an answer must contain, even if empty.
 
-    The SDK takes any well-formed XML for an answer, such as a page of a proxy with status 200, and finds nothing in it:
-    that must not pass for "there are no machines".
+    The SDK accepts any well-formed XML, such as a proxy's page with status 200, and finds nothing in it. That must not
+    be read as "there are no machines".
 
     Raises:
-        Uncertain: the list is missing and the call changes things.
-        Transient: it is missing otherwise.
+        Uncertain: the list is missing, and the call changes something.
+        Transient: the list is missing, and the call only reads.
     """
     rows = answer.get(key)
     if isinstance(rows, list):

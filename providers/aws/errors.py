@@ -77,7 +77,7 @@ def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderErro
     Args:
         refusal: EC2's answer.
         operation: the contract's name of the call.
-        changes: the call may have made or ended a machine, so an unknown 5xx leaves that in doubt.
+        changes: whether the call may have made or ended a machine; an unknown 5xx is then Uncertain.
     """
     code = refusal.code
     text = f"{code}: {without_code(refusal.message)}"
@@ -103,29 +103,29 @@ def _kind(code: str, status: int, changes: bool) -> type[ProviderError]:
 
 
 def is_denial(text: str) -> bool:
-    """An error's text says that a permission is missing, and not that the credential as a whole is no good."""
+    """Whether an error says that a permission is missing, not that the credential as a whole is invalid."""
     return text.startswith(_DENIALS)
 
 
 def encoded_in(message: str) -> str:
-    """The coded part of a message, which only sts:DecodeAuthorizationMessage can read; "" when there is none."""
+    """The encoded part of a message, for sts:DecodeAuthorizationMessage; "" when there is none."""
     found = _ENCODED.search(message)
     return found[1] if found else ""
 
 
 def without_code(message: str) -> str:
-    """The message without its coded part, which is a kilobyte that tells people nothing."""
+    """The message without its encoded part, a kilobyte that nobody can read."""
     return _ENCODED.sub("", message)
 
 
-def decoded(told: str) -> str:
-    """What sts:DecodeAuthorizationMessage answered, in the words of messages that are not coded.
+def decoded(answer: str) -> str:
+    """The answer of sts:DecodeAuthorizationMessage in the words of messages that are not encoded.
 
     Args:
-        told: the decoded message, a JSON document; "" is returned for anything else.
+        answer: the decoded message, a JSON document. For anything else the result is "".
     """
     try:
-        document = json.loads(told)
+        document = json.loads(answer)
         context = document["context"]
         action, resource = str(context["action"]), str(context.get("resource", "*"))
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -135,7 +135,7 @@ def decoded(told: str) -> str:
 
 
 def missing_in(text: str, asked: str) -> str:
-    """The action that a denial is about, with its resource where that is not everything; else the call's own."""
+    """The action that a denial names, with its resource unless that is everything; `asked` when it names none."""
     found = _NAMED.search(text)
     if not found:
         return asked

@@ -1,6 +1,6 @@
-"""Between EC2's words and the contract's. PURE: no I/O, no clock.
+"""EC2's instances and launch parameters. PURE: no I/O, no clock.
 
-Sources: the EC2 API reference (error codes, instance life cycle, RunInstances idempotency) and the botocore model.
+Sources: the EC2 API reference (instance lifecycle, RunInstances idempotency) and the botocore model.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ INSTANCE_FIELDS = frozenset(
         "Tags",
     }
 )
-"""What `to_instance` reads of an entry; the client asks the SDK for nothing else."""
+"""The fields that `to_instance` reads; the SDK parses no others."""
 
 
 def to_instance(raw: Mapping[str, Any], region: str, usd_per_hour: float | None = None) -> Instance:
-    """One entry of DescribeInstances or RunInstances."""
+    """An instance in an answer of DescribeInstances or RunInstances."""
     vendor_state = str(raw.get("State", {}).get("Name", ""))
     reason = raw.get("StateReason", {})
     code = str(reason.get("Code", ""))
@@ -83,7 +83,7 @@ def to_instance(raw: Mapping[str, Any], region: str, usd_per_hour: float | None 
 
 
 def to_state(vendor_state: str, reason_code: str = "") -> InstanceState:
-    """The contract's state. A machine that is terminated is GONE, whatever ended it: `reason` keeps that."""
+    """The contract's state. A terminated machine is GONE whatever ended it; `Instance.reason` has the cause."""
     state = _STATES.get(vendor_state, InstanceState.UNKNOWN)
     if state in (InstanceState.TERMINATING, InstanceState.STOPPING, InstanceState.STOPPED):
         if reason_code in _PREEMPTED:
@@ -99,7 +99,7 @@ def cluster_filter(cluster: str) -> list[dict[str, Any]]:
 
 
 def token_filter(token: str) -> list[dict[str, Any]]:
-    """The filter that finds a machine by its name."""
+    """The filter of DescribeInstances that finds a machine by its name."""
     return [{"Name": f"tag:{MACHINE_TAG}", "Values": [token]}]
 
 
@@ -112,7 +112,7 @@ class Image:
 
 
 def newest_image(rows: Sequence[Mapping[str, Any]]) -> Image | None:
-    """The newest AMI of DescribeImages that is ready; None when there is none."""
+    """The newest available AMI in an answer of DescribeImages; None when there is none."""
     ready = [row for row in rows if row.get("State", "available") == "available"]
     if not ready:
         return None
@@ -123,8 +123,8 @@ def newest_image(rows: Sequence[Mapping[str, Any]]) -> Image | None:
 def run_parameters(request: LaunchRequest, settings: AwsSettings, image: Image) -> dict[str, Any]:
     """The arguments of RunInstances.
 
-    The client token is the machine's name: at most 63 of the 64 characters that EC2 allows, and never used twice.
-    Tags are set here and not afterwards, since CreateTags may not see a new machine yet.
+    The client token is the machine's name, which is never used twice; it has at most 63 characters, and EC2 allows 64.
+    Tags are set here and not afterwards, because CreateTags may not find a new machine.
     """
     offer = request.offer
     tags = {**settings.tags, **request.tags, "Name": request.token}

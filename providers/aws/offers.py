@@ -18,8 +18,8 @@ class InstanceType:
     """A row of DescribeInstanceTypes.
 
     Attributes:
-        gpu: the normalised model, "" for none.
-        gpus: whole GPUs; a machine with a part of one has 0 and is no GPU machine to meshd.
+        gpu: the normalised model; "" for none.
+        gpus: the number of whole GPUs.
     """
 
     name: str
@@ -34,7 +34,7 @@ class InstanceType:
 
 
 def to_instance_type(raw: Mapping[str, Any]) -> InstanceType | None:
-    """A type that meshd can use; None for a fraction of a GPU, or GPUs that are not NVIDIA's."""
+    """A type that meshd can use; None when it has a fraction of a GPU, or GPUs that are not from NVIDIA."""
     gpus = raw.get("GpuInfo", {}).get("Gpus", [])
     gpu = gpus[0] if gpus else {}
     if gpu and (gpu.get("GpuPartitionSize", 1.0) < 1.0 or gpu.get("Manufacturer", "NVIDIA").upper() != "NVIDIA"):
@@ -56,7 +56,7 @@ def to_instance_type(raw: Mapping[str, Any]) -> InstanceType | None:
 
 
 def to_offer(kind: InstanceType, region: str, zone: str, price: Price, *, spot: bool) -> Offer:
-    """One type in one zone. EC2 does not tell what is free."""
+    """The offer of a type in a zone. EC2 does not report free capacity."""
     return Offer(
         provider=AWS,
         region=region,
@@ -77,7 +77,7 @@ def to_offer(kind: InstanceType, region: str, zone: str, price: Price, *, spot: 
 
 
 def spot_prices(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
-    """The newest spot price by (type, zone), from DescribeSpotPriceHistory."""
+    """The newest spot price by (type, zone), from an answer of DescribeSpotPriceHistory."""
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     for row in rows:
         key = (str(row["InstanceType"]), str(row["AvailabilityZone"]))

@@ -20,23 +20,23 @@ _WANTED = {
     "preInstalledSw": "NA",
     "marketoption": "OnDemand",
 }
-"""What tells a plain machine from the same type with Windows, with software, reserved and unused, or in a block."""
+"""Attributes of a plain Linux machine: no Windows, extra software, unused reservation or capacity block."""
 
 
 def price_filter(region: str) -> list[tuple[str, str]]:
-    """Field and value of GetProducts' filters for one region."""
+    """The filters of GetProducts for one region, as pairs of field and value."""
     return [("regionCode", region), *_WANTED.items()]
 
 
 def rates(products: Iterable[str], wanted: Sequence[str]) -> list[Rate]:
-    """The rates of products whose types are wanted.
+    """The rates of the wanted instance types.
+
+    Skips a product that cannot be read or costs nothing, such as a capacity block: no price is better than a wrong
+    one.
 
     Args:
-        products: each a JSON text, as they stand in the answer's PriceList.
+        products: JSON texts from the answer's PriceList.
         wanted: names of instance types, with * as wildcard.
-
-    A product that is not understood, or costs nothing (such as a capacity block), is left out: no price is better than
-    a wrong one.
     """
     found = (_rate(json.loads(text), wanted) for text in products)
     return [rate for rate in found if rate is not None]
@@ -56,7 +56,7 @@ def _rate(raw: Mapping[str, Any], wanted: Sequence[str]) -> Rate | None:
 
 
 def _usd_per_hour(terms: Mapping[str, Any]) -> float | None:
-    """The price of the one dimension that is paid by the hour."""
+    """The price of the dimension that is paid per hour."""
     dimensions = [d for term in terms.values() for d in (term.get("priceDimensions") or {}).values()]
     found = [str((d.get("pricePerUnit") or {}).get("USD", "")) for d in dimensions if d.get("unit") == "Hrs"]
     usd = [float(text) for text in found if text.replace(".", "", 1).isdigit()]

@@ -21,7 +21,7 @@ from providers._prices import PriceTables, shipped
 from providers._reads import all_of
 from providers._settings import parse
 from providers.aws.catalogue import Catalogue
-from providers.aws.check import Check
+from providers.aws.check import PermissionCheck
 from providers.aws.client import Ec2, Row
 from providers.aws.errors import AWS, TOKEN_TAKEN, TOKEN_USED_UP
 from providers.aws.mapping import cluster_filter, run_parameters, to_instance, token_filter
@@ -42,7 +42,7 @@ class AwsProvider:
         self._now = context.now
         prices = PriceTables(shipped("providers.aws"), context.fetched_prices)
         self._catalogue = Catalogue(ec2, settings, prices, context.now)
-        self._check = Check(context.cluster, settings, ec2, self._catalogue, context.now)
+        self._check = PermissionCheck(context.cluster, settings, ec2, self._catalogue, context.now)
 
     @property
     def name(self) -> ProviderName:
@@ -51,9 +51,9 @@ class AwsProvider:
 
     @property
     def capabilities(self) -> ProviderCapabilities:
-        """Virtual machines with everything; spot when the settings allow it.
+        """Virtual machines; spot when the settings allow it.
 
-        Every process on a machine reads its user data from the metadata service, and so does whoever may call
+        Every process on a machine can read its user data from the metadata service, and so can everybody who may call
         DescribeInstanceAttribute.
         """
         return ProviderCapabilities(
@@ -65,14 +65,14 @@ class AwsProvider:
         )
 
     async def offers(self) -> Sequence[Offer]:
-        """Types in zones with their prices; `available` is None, since EC2 does not tell."""
+        """Types in zones, with prices. `available` is None: EC2 does not report free capacity."""
         return await self._catalogue.offers(spot=self._settings.spot)
 
     async def launch(self, request: LaunchRequest) -> Instance:
         """RunInstances with the machine's name as client token.
 
-        A second launch with the same name returns the first machine, even if its parameters differ: EC2 refuses
-        those, and the machine is then found by its tag. Returns it in state GONE when it has ended meanwhile.
+        A second launch with the same name returns the first machine. EC2 refuses it when the parameters differ; the
+        machine is then found by its tag. A machine that has ended is returned as GONE.
         """
         region = request.offer.region
         image = await self._catalogue.image(region, request.offer.arch)
@@ -96,15 +96,15 @@ class AwsProvider:
             raise InvalidRequest(
                 "this name was used for a machine that has ended", provider=AWS, operation="launch"
             ) from error
-        text = "the name is taken, but its machine does not show yet"
+        text = "the name is used, but its machine cannot be found yet"
         raise Uncertain(text, provider=AWS, operation="launch", vendor_text=error.vendor_text) from error
 
     async def get(self, instance: Instance) -> Instance:
         """DescribeInstances by id.
 
         Raises:
-            NotFound: EC2 does not know it and it is not fresh.
-            Transient: EC2 does not know it, but may not know it yet (eventual consistency).
+            NotFound: EC2 does not know the machine, and it is not new.
+            Transient: EC2 does not know the machine yet (eventual consistency).
         """
         region = self._region_of(instance, "get")
         try:
@@ -116,7 +116,7 @@ class AwsProvider:
         return self._instance(region, raw)
 
     async def list(self) -> Sequence[Instance]:
-        """DescribeInstances by the cluster's tag, in all regions; ended ones stay in it for about an hour."""
+        """DescribeInstances by the cluster's tag in all regions. Ended machines stay listed for about an hour."""
         filters = cluster_filter(self._cluster)
         regions = self._settings.regions
         parts = await all_of(
@@ -128,7 +128,7 @@ class AwsProvider:
         return instances
 
     async def terminate(self, instance: Instance) -> None:
-        """TerminateInstances, which EC2 lets one repeat."""
+        """TerminateInstances, which can be repeated."""
         region = self._region_of(instance, "terminate")
         try:
             await self._ec2.terminate(region, instance.id)
@@ -149,7 +149,7 @@ class AwsProvider:
         return collected((rate for part in parts for rate in part), at, NOTE)
 
     async def check(self) -> str:
-        """The account and the identity of the credentials, and whether any permission is missing."""
+        """The account and identity of the credentials, and whether permissions are missing."""
         return await self._check()
 
     async def aclose(self) -> None:
@@ -171,7 +171,7 @@ def create(context: ProviderContext) -> AwsProvider:
     """Entry point of `meshd.providers`.
 
     Raises:
-        ConfigError: the table cannot be used; one line per problem.
+        ConfigError: the table is invalid; one line per problem.
     """
     settings = parse(AwsSettings, context.settings, "[providers.aws]")
     return AwsProvider(context, settings, Ec2(settings))

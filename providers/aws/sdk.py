@@ -37,15 +37,16 @@ _PART_B: Final = 64 * 1024
 
 
 def cap_answers(client: Any, most_b: int | None = None) -> None:
-    """Have a client give up an answer that is larger than `most_b` bytes (ANSWER_MAX_B).
+    """Make a client reject answers of more than `most_b` bytes (default: ANSWER_MAX_B).
 
-    The SDK has a hook for sending, and none for reading: so its own session sends, and the body is read here.
+    The SDK reads an answer of any size and needs ten times as much memory to parse it. It has a hook before sending but
+    none for reading, so the hook sends the request and reads the body.
     """
     session = client._endpoint.http_session
 
     def send(request: Any, **_: Any) -> Any:
         limit_b = ANSWER_MAX_B if most_b is None else most_b
-        request.stream_output = True  # else the session reads all of it at once
+        request.stream_output = True  # otherwise the session reads it all at once
         response = session.send(request)
         parts, size_b = [], 0
         for part in response.raw.stream(_PART_B):
@@ -61,14 +62,14 @@ def cap_answers(client: Any, most_b: int | None = None) -> None:
 
 
 class ReducedModels(Loader):
-    """The SDK's service descriptions, with only those fields of an instance that the adapter reads.
+    """The SDK's service descriptions, reduced to the fields of an instance that the adapter reads.
 
-    The SDK looks for each field of the description in each entry of an answer: of 61 fields 9 are read, and without the
-    others a listing takes half of the CPU.
+    The SDK looks up every field of the description in every instance of an answer. The adapter reads 9 of 61; without
+    the others a list takes half the CPU time.
     """
 
     def load_service_model(self, service_name: str, type_name: str, api_version: str | None = None) -> Any:
-        """As the SDK's loader, which remembers what it returns."""
+        """Like the SDK's loader, which caches its results."""
         model = super().load_service_model(service_name, type_name, api_version)
         if (service_name, type_name) == ("ec2", "service-2"):
             members = model["shapes"]["Instance"]["members"]
@@ -79,18 +80,18 @@ class ReducedModels(Loader):
 
 @lru_cache(maxsize=1)
 def models() -> Loader:
-    """EC2's description takes a third of a second to read: once per process."""
+    """The loader, one per process: reading EC2's description takes a third of a second."""
     return ReducedModels()
 
 
 def sdk_error(error: Exception, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for one of the SDK's.
+    """The contract's error for an exception of the SDK.
 
-    The SDK's own exception is not chained: it can hold the request, and with it the user data.
+    The SDK's exception is not chained, because it may contain the request with the user data.
     """
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, exceptions.ParamValidationError):
-        text = "the SDK refuses the request's shape (ParamValidationError)"
+        text = "the SDK rejects the request (ParamValidationError)"
     kind: type[ProviderError] = Uncertain if changes else Transient
     if isinstance(error, _NOT_SENT):
         kind = Transient

@@ -1,4 +1,4 @@
-"""The table `[providers.aws]`."""
+"""The settings in the table `[providers.aws]`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class AwsSettings(AdapterSettings):
-    """Where and how machines are rented from EC2.
+    """Where and how to rent machines from EC2.
 
-    Without a key here, the SDK's own chain is used: environment, shared files, instance profile.
+    Without a key here, the SDK finds credentials itself: environment, shared files, instance profile.
     """
 
     regions: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
@@ -76,7 +76,7 @@ class AwsSettings(AdapterSettings):
     def _image_ids(cls, images: dict[str, str]) -> dict[str, str]:
         for place, image in images.items():
             if not re.fullmatch(r"ami-[0-9a-f]+", image):
-                raise ValueError(f"{place} = {image} is no AMI: an id looks like ami-0123456789abcdef0")
+                raise ValueError(f"{place} = {image} is not an AMI: an id looks like ami-0123456789abcdef0")
         return images
 
     @model_validator(mode="after")
@@ -90,7 +90,7 @@ class AwsSettings(AdapterSettings):
             raise ValueError("give access_key_id or profile, not both")
         stray = [zone for zone in self.zones if not zone.startswith(self.regions)]
         if stray:
-            raise ValueError(f"zones: {', '.join(stray)} lies in none of the regions")
+            raise ValueError(f"zones: {', '.join(stray)} is in none of the regions")
         odd = [place for place in self.images if place.count("/") != 1]
         if odd:
             raise ValueError(f"images: {', '.join(odd)} is not region/arch")

@@ -1,4 +1,4 @@
-"""What Google rents in the regions of the settings; remembered for a while, since it changes by the week."""
+"""Google's machine types and prices in the regions of the settings. Cached, since they seldom change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from providers.gce.settings import GceSettings
 
 
 class Catalogue:
-    """Types and prices."""
+    """Machine types and prices."""
 
     def __init__(self, gce: Gce, settings: GceSettings, prices: PriceTables, now: Callable[[], datetime]) -> None:
         self._gce = gce
@@ -23,7 +23,7 @@ class Catalogue:
         self._types: ReadCache[str, list[MachineType]] = ReadCache(now, settings.catalogue_ttl_s)
 
     def price(self, region: str, instance_type: str, *, spot: bool) -> Price | None:
-        """The price of a machine; None when it is not known."""
+        """The price of a machine; None when it is unknown."""
         return price_of(instance_type, region, self._settings, self._prices, spot=spot)
 
     async def offers(self) -> list[Offer]:
@@ -31,7 +31,7 @@ class Catalogue:
         return to_offers(await self.types(), self._settings, self._prices)
 
     async def types(self) -> list[MachineType]:
-        """The machine types of the settings, in each of their zones."""
+        """The wanted machine types in the wanted zones."""
         return await self._types.get("", self._read)
 
     async def _read(self) -> list[MachineType]:

@@ -1,4 +1,8 @@
-"""Whether the credentials may do everything that meshd needs: by reads, and by asking Google what they may."""
+"""A check of the credentials' permissions, by reads and by projects.testIamPermissions.
+
+Source of the permissions: "IAM Permissions" of each method in the Compute API's reference. docs/providers.md has them
+as a role.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +29,14 @@ ALWAYS = (
     "compute.zoneOperations.get",
 )
 LIST_OPERATIONS = "compute.zoneOperations.list"
-"""Without it everything works, but nobody learns what ended a machine."""
+"""Without this permission everything works, but meshd cannot say what ended a machine."""
 ACCELERATORS = "compute.acceleratorTypes.list"
 _REQUIRED = re.compile(r"Required '(compute\.[A-Za-z.]+)' permission")
 _PROJECT = re.compile(r"projects/([^/]+)/")
 
 
-class Check:
-    """Looks through the project."""
+class PermissionCheck:
+    """Checks the permissions in the project."""
 
     def __init__(self, cluster: str, settings: GceSettings, gce: Gce) -> None:
         self._cluster = cluster
@@ -40,10 +44,10 @@ class Check:
         self._gce = gce
 
     async def __call__(self) -> str:
-        """Whose the credentials are, and what could not be told.
+        """Whose the credentials are, and what could not be checked.
 
         Raises:
-            AuthFailed: they are no good, or permissions are missing: the text names each, as IAM does.
+            AuthFailed: they are invalid, or permissions are missing; the text has the permissions' names.
         """
         settings, gce = self._settings, self._gce
         reads = [
@@ -68,16 +72,16 @@ def _named(error: AuthFailed, _asked: str) -> str:
 def _note(granted: frozenset[str] | None) -> str:
     if granted is None:
         return (
-            "reads are allowed; whether machines may be made can be told once the Cloud Resource Manager API is "
-            "switched on in the project"
+            "reads are allowed; to check whether machines may be made, enable the Cloud Resource Manager API in the "
+            "project"
         )
     if LIST_OPERATIONS not in granted:
-        return f"no permission is missing but {LIST_OPERATIONS}, without which it cannot be told what ended a machine"
+        return f"no permission is missing except {LIST_OPERATIONS}; without it meshd cannot say what ended a machine"
     return "no permission is missing"
 
 
 def needed(settings: GceSettings, project: str) -> tuple[str, ...]:
-    """What is needed in the project with these settings; what a shared network's own project grants is not in it."""
+    """The permissions needed in the project with these settings, without those in a shared network's own project."""
     found = list(ALWAYS)
     networks = (settings.network, *settings.subnetworks.values())
     elsewhere = any(match[1] != project for path in networks if (match := _PROJECT.search(path)))
@@ -93,6 +97,6 @@ def needed(settings: GceSettings, project: str) -> tuple[str, ...]:
 
 
 def missing_in(text: str) -> str:
-    """The permission that a refusal names; "" when it is about something else, such as an API that is switched off."""
+    """The permission that a refusal names; "" when it names none, e.g. because an API is disabled."""
     found = _REQUIRED.search(text)
     return found[1] if found else ""

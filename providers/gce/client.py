@@ -1,4 +1,4 @@
-"""Calls of Google's SDK in threads, with its exceptions turned into the contract's."""
+"""Calls of Google's APIs through its SDK, in threads, with errors of the contract."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ SKU_PAGE = 5000
 COMPUTE_SERVICE = "6F81-5844-456A"
 BILLING_API = "cloudbilling.googleapis.com"
 PRICES_TIMEOUT_S = 150.0
-"""For all SKUs: some seven pages of several megabytes."""
+"""For all SKUs: about seven pages of several megabytes."""
 _HARMLESS = frozenset({"", "NO_RESULTS_ON_PAGE"})
 
 
 class Gce:
     """The Compute API of one project.
 
-    No call is tried twice by the SDK. Creates and deletes have a client whose connections are not kept: one that the
-    far end closes just as a create is sent would leave that create in doubt for nothing.
+    The SDK repeats no call. Creates and deletes use a client that opens a new connection for each call: a kept one that
+    the server closes just when a create is sent would make that create unclear.
 
     Raises:
-        ConfigError: the service account's key cannot be read or is none.
+        ConfigError: the service account's key cannot be read or is invalid.
         ModuleNotFoundError: the SDK is not installed.
     """
 
@@ -132,10 +132,10 @@ class Gce:
     async def skus(self, to_rate: Callable[[Row], R | None]) -> list[R]:
         """The Compute Engine's SKUs of the Cloud Billing Catalog, all pages.
 
-        There are tens of thousands, and no filter: `to_rate` is called with each, and what it makes of it is kept.
+        There are tens of thousands and no filter. To save memory, `to_rate` converts each SKU as it comes.
 
         Raises:
-            AuthFailed: the credentials are not let in; where the API is not switched on, the text says how to.
+            AuthFailed: the credentials are refused, or the API is disabled; the text says how to enable it.
         """
 
         def call(sdk: Sdk) -> list[R]:
@@ -161,11 +161,10 @@ class Gce:
             query["pageToken"] = str(page["nextPageToken"])
 
     def _web_session(self, sdk: Sdk) -> Any:
-        """A session with our credentials. It tries nothing twice but an access token that was refused."""
+        """An HTTP session with the credentials. It repeats a call only when its token was refused."""
         credentials = self._credentials
-        if hasattr(
-            credentials, "with_always_use_jwt_access"
-        ):  # as the Compute client does: nothing is asked for a token
+        # As the Compute client does: sign tokens locally instead of requesting them.
+        if hasattr(credentials, "with_always_use_jwt_access"):
             credentials = credentials.with_always_use_jwt_access(True)
         session = sdk.session(credentials)
         sdk.cap(session)
@@ -185,18 +184,18 @@ class Gce:
 
     @property
     def project(self) -> str:
-        """The project's id; "" before the first call when only the credentials name it."""
+        """The project's id; "" before the first call when the id comes from the credentials."""
         return self._project
 
     @property
     def who(self) -> str:
-        """Project and owner of the credentials; complete after the first call."""
+        """Project and identity of the credentials; complete after the first call."""
         return f"project {self._project}, {self._who}"
 
     async def granted(self, permissions: Iterable[str]) -> frozenset[str] | None:
-        """Those of the permissions that the credentials have in the project, by projects.testIamPermissions.
+        """Which of the permissions the credentials have in the project, by projects.testIamPermissions.
 
-        It is free and needs no permission, but belongs to another API: None where that one does not answer.
+        The call is free and needs no permission, but belongs to another API. None when that API does not answer.
         """
         asked = {"permissions": sorted(permissions)}
 
@@ -212,7 +211,7 @@ class Gce:
         return await self._do(call, "check")
 
     async def aclose(self) -> None:
-        """Close the clients' connections and take no more calls."""
+        """Close the connections and accept no more calls."""
         await self._workers.aclose()
         with self._lock:
             for client in self._clients.values():
@@ -239,7 +238,7 @@ class Gce:
         return until_end(function(request, **self._once()).pages, provider=GCE, operation="list")
 
     def _once(self, *, launch: bool = False) -> dict[str, Any]:
-        """One try, and when a thread may give it up."""
+        """Arguments for a call without retries, with a deadline for its thread."""
         limit_s = self._settings.launch_timeout_s if launch else self._settings.call_timeout_s
         return {"retry": None, "timeout": limit_s}
 
@@ -247,8 +246,8 @@ class Gce:
         """The message as JSON.
 
         Raises:
-            Uncertain, Transient: its `kind` is not the expected one. The SDK takes any JSON for an answer, such as a
-                proxy's, and finds nothing in it: that must not pass for "there are no machines".
+            Uncertain, Transient: its `kind` is not the expected one. The SDK accepts any JSON, such as a proxy's, and
+                finds nothing in it. That must not be read as "there are no machines".
         """
         row = sdk.to_dict(message)
         if str(row.get("kind", "")).endswith(kind):
@@ -271,13 +270,13 @@ class Gce:
         return await self._workers.call(guarded, operation=operation, changes=changes, timeout_s=deadline_s)
 
     def _open(self, sdk: Sdk, operation: str) -> None:
-        """Find the credentials and the project, once."""
+        """Find credentials and project on the first call."""
         with self._lock:
             if self._credentials is None:
                 self._credentials, own_project, self._who = self._find_credentials(sdk)
                 self._project = self._project or own_project
         if not self._project:
-            text = "no project: set providers.gce.project, for the credentials name none"
+            text = "no project: set providers.gce.project, as the credentials name none"
             raise InvalidRequest(text, provider=GCE, operation=operation)
 
     def _find_credentials(self, sdk: Sdk) -> tuple[Any, str, str]:
@@ -288,7 +287,7 @@ class Gce:
             try:
                 found = sdk.service_account.Credentials.from_service_account_info(info, scopes=[SCOPE])
             except ValueError:
-                text = "the service account's key cannot be read: make a new one"
+                text = "the service account's key cannot be read: create a new one"
                 raise AuthFailed(text, provider=GCE, operation="check") from None
             return found, str(info.get("project_id", "")), str(info["client_email"])
         found, project = sdk.auth.default(scopes=[SCOPE])
@@ -309,10 +308,10 @@ class Gce:
 
 
 def _must_be_complete(page: Row, operation: str) -> None:
-    """Google leaves out the zones that it cannot reach, and says so in passing.
+    """Check that a page has all zones. Google leaves out zones that it cannot reach and only adds a warning.
 
     Raises:
-        Transient: the list is not complete.
+        Transient: zones are missing.
     """
     missing = [str(place) for place in page.get("unreachables") or ()]
     for scope, part in (page.get("items") or {}).items():
@@ -321,13 +320,13 @@ def _must_be_complete(page: Row, operation: str) -> None:
     if str((page.get("warning") or {}).get("code", "")) not in _HARMLESS:
         missing.append("some zones")
     if missing:
-        raise Transient(f"not complete: {', '.join(missing)[:300]} unreachable", provider=GCE, operation=operation)
+        raise Transient(f"incomplete: {', '.join(missing)[:300]} unreachable", provider=GCE, operation=operation)
 
 
 def _translate(sdk: Sdk, error: Exception, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for one of the SDK's.
+    """The contract's error for an exception of the SDK.
 
-    The SDK's own exception is not chained: it holds the request, and with it the user data.
+    The SDK's exception is not chained, because it contains the request with the user data.
     """
     if isinstance(error, sdk.refused):
         return _refused(error, operation, changes)
@@ -353,7 +352,7 @@ def _refused(error: Any, operation: str, changes: bool) -> ProviderError:
 
 
 def _answer_of(response: Any) -> Answer:
-    """An answer that came through requests."""
+    """The answer in a response of the requests library."""
     try:
         body = response.json()
     except ValueError:

@@ -1,9 +1,9 @@
-"""Compute Engine's refusals in the contract's words. PURE: no I/O, no clock.
+"""Compute Engine's refusals as errors of the contract. PURE: no I/O, no clock.
 
-They come in two places: as an HTTP error with a `reason` in camelCase, or later, in the operation that a successful
-call has begun, with a `code` in capitals. Capacity shows almost always in the second place.
+A refusal comes as an HTTP error with a `reason` in camelCase, or later, in the operation that a successful call
+started, with a `code` in capitals. A lack of capacity nearly always shows in the operation.
 
-Sources: the Compute API's error reference and rate quotas, and what SkyPilot and dstack have met in the field.
+Sources: the Compute API's error reference and rate quotas, and errors that SkyPilot and dstack handle.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CODES: dict[str, type[ProviderError]] = {
             "GPU_STOCKOUT",
             "insufficientCapacity",
             "VM_MIN_COUNT_NOT_REACHED",
-            "UNSUPPORTED_OPERATION",  # seen when a spot machine is taken back while it is made
+            "UNSUPPORTED_OPERATION",  # seen when Google preempts a spot machine while it is created
         ),
         NoCapacity,
     ),
@@ -86,7 +86,7 @@ _WHOLE_PROJECT = "GPUS_ALL_REGIONS"
 
 
 def refusal_of_answer(answer: Answer) -> Refusal:
-    """The refusal in an HTTP error; the answer's own text where it is none of Google's."""
+    """The refusal in an HTTP error; the answer's text when it is not an error of Google's API."""
     detail = answer.body.get("error") if isinstance(answer.body, dict) else None
     if not isinstance(detail, dict):
         return Refusal(str(answer.status), answer.status, answer.text, answer.retry_after_s)
@@ -99,9 +99,9 @@ def refusal_of_answer(answer: Answer) -> Refusal:
 
 
 def refusal_of_operation(operation: Mapping[str, Any]) -> Refusal | None:
-    """The refusal in an operation that has ended; None when it has not ended, or ended well.
+    """The refusal in an operation; None when it has not ended, or succeeded.
 
-    An operation that is DONE has failed if it carries an error, whatever its HTTP status was.
+    A DONE operation with an error has failed, whatever its HTTP status was.
     """
     rows = (operation.get("error") or {}).get("errors") or ()
     if operation.get("status") != "DONE" or (not rows and not operation.get("httpErrorStatusCode")):
@@ -118,7 +118,7 @@ def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderErro
     Args:
         refusal: Google's answer.
         operation: the contract's name of the call.
-        changes: the call may have made or ended a machine, so an unknown 5xx leaves that in doubt.
+        changes: whether the call may have made or ended a machine; an unknown 5xx is then Uncertain.
     """
     said = f"{refusal.code}: {refusal.message}"
     kind = _kind(refusal, operation, changes)
@@ -126,7 +126,7 @@ def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderErro
         return RateLimited(said, retry_after_s=refusal.retry_after_s, provider=GCE, operation=operation)
     text = said
     if kind is QuotaExceeded and _WHOLE_PROJECT in refusal.message:
-        text += f" (the whole project's quota {_WHOLE_PROJECT}, which no other region helps)"
+        text += f" ({_WHOLE_PROJECT} is a quota of the whole project: other regions do not help)"
     return kind(text, provider=GCE, operation=operation, vendor_text=said)
 
 
@@ -150,7 +150,7 @@ def _kind(refusal: Refusal, operation: str, changes: bool) -> type[ProviderError
 
 
 def _not_found(refusal: Refusal, operation: str) -> type[ProviderError]:
-    """What is missing decides: on a create it is what the request names; elsewhere than on a machine, the project."""
+    """The error for "not found", which depends on what is missing: on a create, something that the request names."""
     if operation == "launch":
         return InvalidRequest if _NAMED_BY_US.search(refusal.message) else NoCapacity
     return NotFound if operation in ("get", "terminate") else InvalidRequest

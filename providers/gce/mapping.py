@@ -1,8 +1,8 @@
-"""Between Compute Engine's machines and the contract's. PURE: no I/O, no clock.
+"""Compute Engine's machines, operations and create request. PURE: no I/O, no clock.
 
-Everything here is JSON as the Compute API v1 writes it: camelCase, 64-bit numbers as text.
+All input is JSON of the Compute API v1: camelCase, 64-bit numbers as text.
 
-A machine's id is `zone/name`: it is known before Google has answered, and it is all that a later call needs.
+A machine's id is `zone/name`. It is known before Google answers, and later calls need nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchReques
 from providers.gce.errors import GCE, refusal_of_operation
 from providers.gce.settings import ATTACHED, GceSettings
 
-#: Ubuntu 24.04 everywhere; with NVIDIA's driver 580 where there are GPUs.
+#: Default images: Ubuntu 24.04; for GPUs with NVIDIA's driver 580.
 IMAGES = {
     "gpu/x86_64": "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580",
     "gpu/arm64": "projects/ubuntu-os-accelerator-images/global/images/family/"
@@ -28,7 +28,7 @@ IMAGES = {
     "cpu/x86_64": "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64",
     "cpu/arm64": "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-arm64",
 }
-#: Families that boot from nothing but Hyperdisk.
+#: Machine families that boot only from Hyperdisk.
 _HYPERDISK = ("a3-ultragpu-", "a4-", "a4x-", "g4-", "c4-", "c4a-", "c4d-", "n4-")
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -43,11 +43,11 @@ _STATES = {
     "STAGING": InstanceState.BOOTING,
     "RUNNING": InstanceState.RUNNING,
     "REPAIRING": InstanceState.FAILED,
-    # Both a stop and a delete show as STOPPING. meshd never stops machines, so it is an end.
+    # Google shows STOPPING for a stop and a delete. meshd never stops machines, so it is a delete.
     "PENDING_STOP": InstanceState.TERMINATING,
     "STOPPING": InstanceState.TERMINATING,
     "DEPROVISIONING": InstanceState.TERMINATING,
-    # TERMINATED is a machine that is off: its disk is kept and costs. A deleted machine is not found.
+    # A TERMINATED machine is off; its disk is kept and costs money. A deleted machine is not found.
     "TERMINATED": InstanceState.STOPPED,
     "STOPPED": InstanceState.STOPPED,
     "SUSPENDING": InstanceState.STOPPING,
@@ -58,12 +58,12 @@ _NOT_IN_LABELS = re.compile(r"[^a-z0-9_-]")
 
 
 def to_label(value: str) -> str:
-    """A text as a label's value may be: lower case, [a-z0-9_-], at most 63 characters."""
+    """A text as a valid label value: lower case, [a-z0-9_-], at most 63 characters."""
     return _NOT_IN_LABELS.sub("-", value.lower())[:63]
 
 
 def to_labels(tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags as labels; a key that does not begin with a letter is left out."""
+    """Tags as labels, without keys that do not begin with a letter."""
     pairs = {to_label(key): to_label(value) for key, value in tags.items()}
     return {key: value for key, value in sorted(pairs.items()) if key[:1].isalpha()}
 
@@ -79,12 +79,12 @@ def is_ours(raw: Mapping[str, Any], cluster: str) -> bool:
 
 
 def request_id(token: str) -> str:
-    """The requestId of a machine's create call: the same for the same name, in every process."""
+    """The requestId of a machine's create call. It depends on the name alone."""
     return str(uuid.uuid5(_REQUESTS, f"meshd:{token}"))
 
 
 def to_id(zone: str, name: str) -> InstanceId:
-    """The machine's id for meshd."""
+    """The machine's id in meshd."""
     return InstanceId(f"{zone}/{name}")
 
 
@@ -92,7 +92,7 @@ def split_id(instance_id: str, operation: str) -> tuple[str, str]:
     """Zone and name.
 
     Raises:
-        InvalidRequest: it is no id of this adapter's.
+        InvalidRequest: it is not an id of this adapter.
     """
     zone, _, name = instance_id.partition("/")
     if not zone or not name:
@@ -106,28 +106,28 @@ def region_of(zone: str) -> str:
 
 
 def last_part(url: object) -> str:
-    """What a URL or path of Google's names."""
+    """The last part of a URL or path: the resource's name."""
     return str(url or "").rpartition("/")[2]
 
 
 def to_state(status: str) -> InstanceState:
-    """The contract's state. Nothing that Google still shows is GONE."""
+    """The contract's state. A machine that Google still shows is never GONE."""
     return _STATES.get(status, InstanceState.UNKNOWN)
 
 
 def is_granted(raw: Mapping[str, Any]) -> bool:
-    """Whether the machine has got its place: from STAGING on, capacity and quota are settled."""
+    """Whether the machine has capacity and quota. It has from STAGING on."""
     return str(raw.get("status", "")) not in _NOT_YET_GRANTED
 
 
 def is_spot(raw: Mapping[str, Any]) -> bool:
-    """Whether it is a spot machine, by either of the words that Google has for it."""
+    """Whether it is a spot machine; Google has two fields for that."""
     scheduling = raw.get("scheduling") or {}
     return scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible"))
 
 
 def type_of(raw: Mapping[str, Any]) -> str:
-    """The machine type as offers name it: with the GPUs that were attached to an N1."""
+    """The machine type as in offers: for an N1 with attached GPUs, with the GPUs."""
     name = last_part(raw.get("machineType"))
     attached = raw.get("guestAccelerators") or ()
     if not name.startswith("n1-") or not attached:
@@ -136,12 +136,12 @@ def type_of(raw: Mapping[str, Any]) -> str:
 
 
 def to_instance(raw: Mapping[str, Any], usd_per_hour: float | None = None) -> Instance:
-    """One Instance of the Compute API."""
+    """The instance for an Instance of the Compute API."""
     zone, name, status = last_part(raw.get("zone")), str(raw["name"]), str(raw.get("status", ""))
     nic: Mapping[str, Any] = next(iter(raw.get("networkInterfaces") or ()), {})
     access: Mapping[str, Any] = next(iter(nic.get("accessConfigs") or ()), {})
     state = to_state(status)
-    fine = state in (InstanceState.BOOTING, InstanceState.RUNNING)
+    healthy = state in (InstanceState.BOOTING, InstanceState.RUNNING)
     return Instance(
         provider=GCE,
         id=to_id(zone, name),
@@ -153,13 +153,13 @@ def to_instance(raw: Mapping[str, Any], usd_per_hour: float | None = None) -> In
         spot=is_spot(raw),
         launched_at=to_time(raw.get("creationTimestamp")),
         usd_per_hour=usd_per_hour,
-        reason="" if fine else str(raw.get("statusMessage") or status),
+        reason="" if healthy else str(raw.get("statusMessage") or status),
         vendor_state=status,
     )
 
 
 def to_time(text: object) -> datetime | None:
-    """An RFC 3339 time in UTC; None when there is none to read."""
+    """An RFC 3339 time in UTC; None when it is missing or unreadable."""
     try:
         at = datetime.fromisoformat(str(text or ""))
     except ValueError:
@@ -168,42 +168,42 @@ def to_time(text: object) -> datetime | None:
 
 
 class AbsenceCause(StrEnum):
-    """What the operations on a machine tell about one that is not found."""
+    """Why a machine is not found, according to the operations on it."""
 
     ENDED = "ended"
     NEVER_MADE = "never made"
     BEING_MADE = "being made"
-    SILENT = "silent"
+    UNKNOWN = "silent"
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The cause, and Google's words for it."""
+    """The cause, and Google's text for it."""
 
     cause: AbsenceCause
     reason: str = ""
 
 
 def explain_absence(operations: Iterable[Mapping[str, Any]]) -> Absence:
-    """Why a machine is not there, from the operations on it in any order.
+    """Why a machine is not found, from the operations on it in any order.
 
-    Only an operation that has ended well proves an end; Google keeps operations for two weeks or so.
+    Only a successful operation proves that the machine ended. Google keeps operations for about two weeks.
     """
     rows = sorted(operations, key=lambda row: str(row.get("insertTime", "")), reverse=True)
-    ended = next((row for row in rows if _ends(row) and _went_well(row)), None)
+    ended = next((row for row in rows if _ends(row) and _succeeded(row)), None)
     if ended is not None:
         return Absence(AbsenceCause.ENDED, _end_words(ended))
     insert = next((row for row in rows if row.get("operationType") == "insert"), None)
     if insert is None:
-        return Absence(AbsenceCause.SILENT)
+        return Absence(AbsenceCause.UNKNOWN)
     refusal = refusal_of_operation(insert)
     if refusal is not None:
         return Absence(AbsenceCause.NEVER_MADE, f"{refusal.code}: {refusal.message}")
-    return Absence(AbsenceCause.SILENT if insert.get("status") == "DONE" else AbsenceCause.BEING_MADE)
+    return Absence(AbsenceCause.UNKNOWN if insert.get("status") == "DONE" else AbsenceCause.BEING_MADE)
 
 
 def preempted(operations: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether Google has taken the machine back, or is about to."""
+    """Whether Google has preempted the machine, or is about to."""
     return any(row.get("operationType") == PREEMPTED for row in operations)
 
 
@@ -211,7 +211,7 @@ def _ends(row: Mapping[str, Any]) -> bool:
     return row.get("operationType") in ("delete", PREEMPTED)
 
 
-def _went_well(row: Mapping[str, Any]) -> bool:
+def _succeeded(row: Mapping[str, Any]) -> bool:
     return row.get("status") == "DONE" and refusal_of_operation(row) is None
 
 
@@ -222,7 +222,7 @@ def _end_words(row: Mapping[str, Any]) -> str:
 
 
 def gone(instance_id: str, absence: Absence) -> Instance:
-    """A machine that is not there any more, or never was."""
+    """A machine that has ended or was never made."""
     zone, _, name = instance_id.partition("/")
     return Instance(
         provider=GCE,
@@ -236,7 +236,7 @@ def gone(instance_id: str, absence: Absence) -> Instance:
 
 
 def image_of(settings: GceSettings, gpus: int, arch: str) -> str:
-    """The source image for a machine."""
+    """The source image of a machine."""
     kind = f"{'gpu' if gpus else 'cpu'}/{arch}"
     return settings.images.get(kind) or IMAGES[kind]
 
@@ -244,8 +244,8 @@ def image_of(settings: GceSettings, gpus: int, arch: str) -> str:
 def insert_body(request: LaunchRequest, settings: GceSettings) -> dict[str, Any]:
     """The body of instances.insert.
 
-    GPUs that belong to the type are not named; those attached to an N1 are. Machines are not restarted in place and
-    not moved: another one is rented instead.
+    It names GPUs only when they are attached to an N1; other types include them. Google must not restart or move a
+    machine: meshd replaces it.
     """
     offer, zone = request.offer, f"zones/{request.offer.zone}"
     attached = ATTACHED.fullmatch(offer.instance_type)
@@ -309,7 +309,7 @@ def _path(subnetwork: str, region: str) -> str:
 
 
 def _scheduling(settings: GceSettings, *, gpus: int, spot: bool) -> Mapping[str, Any]:
-    """Google takes an action on termination only where it may terminate by itself."""
+    """The scheduling options. Google accepts a termination action only with spot or a maximum run time."""
     found: dict[str, Any] = {"provisioningModel": "SPOT" if spot else "STANDARD", "automaticRestart": False}
     if gpus or spot:
         found["onHostMaintenance"] = "TERMINATE"

@@ -15,7 +15,7 @@ from providers.gce.errors import GCE
 from providers.gce.mapping import last_part, region_of
 from providers.gce.settings import ATTACHED, GceSettings
 
-#: Accelerator types: the normalised model, and one GPU's memory in GiB, neither of which Google's API tells.
+#: By accelerator type: the normalised model and one GPU's memory in GiB. Google's API has neither.
 _GPUS = {
     "nvidia-l4": ("l4", 24),
     "nvidia-tesla-t4": ("t4", 16),
@@ -36,12 +36,12 @@ _GIB = re.compile(r"(\d+)gb")
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """A row of machineTypes, with what is attached to it.
+    """A row of machineTypes, with attached GPUs.
 
     Attributes:
-        name: as offers name it.
-        accelerator: Google's accelerator type, "" for none.
-        attached: the GPUs do not belong to the type and are priced apart.
+        name: as in offers.
+        accelerator: Google's accelerator type; "" for none.
+        attached: the GPUs are not part of the type and have a price of their own.
     """
 
     name: str
@@ -55,12 +55,12 @@ class MachineType:
 
     @property
     def base(self) -> str:
-        """Google's name of the machine type alone."""
+        """Google's name of the machine type, without attached GPUs."""
         return self.name.partition("+")[0]
 
 
 def to_gpu(accelerator: str) -> tuple[str, int]:
-    """The normalised model and one GPU's memory in GiB; 0 GiB for a type that is not known and does not say."""
+    """The normalised model and one GPU's memory in GiB; 0 GiB when it is unknown and not in the name."""
     if accelerator in _GPUS:
         return _GPUS[accelerator]
     size = _GIB.search(accelerator)
@@ -68,7 +68,7 @@ def to_gpu(accelerator: str) -> tuple[str, int]:
 
 
 def to_machine_type(raw: Mapping[str, Any], zone: str) -> MachineType | None:
-    """A type that meshd can use; None for one that is withdrawn, or whose accelerators are no GPUs of NVIDIA's."""
+    """A type that meshd can use; None when it is withdrawn or its accelerators are not NVIDIA GPUs."""
     cards = raw.get("accelerators") or ()
     kinds = {str(card.get("guestAcceleratorType", "")) for card in cards}
     withdrawn = (raw.get("deprecated") or {}).get("state") in _UNUSABLE
@@ -93,7 +93,7 @@ def name_filter(settings: GceSettings) -> str:
 
 
 def _to_re2(pattern: str) -> str:
-    """Names have nothing that RE2 takes for more than itself."""
+    """A wildcard pattern as an RE2 expression. Names have no characters that RE2 treats specially."""
     return pattern.replace("?", ".").replace("*", ".*")
 
 
@@ -102,12 +102,12 @@ def usable_types(
     cards: Mapping[str, Iterable[Mapping[str, Any]]],
     settings: GceSettings,
 ) -> list[MachineType]:
-    """The types of the settings in the zones of the settings.
+    """The wanted types in the wanted zones.
 
     Args:
         scopes: rows of machineTypes by zone.
         cards: rows of acceleratorTypes by zone; needed for attached GPUs only.
-        settings: which are wanted.
+        settings: name the wanted types and zones.
     """
     wanted = [re.compile(translate(pattern)) for pattern in settings.instance_types]
     found: list[MachineType] = []
@@ -133,14 +133,14 @@ def _with_attached(
 
 
 def zone_wanted(zone: str, settings: GceSettings) -> bool:
-    """Whether to rent in a zone."""
+    """Whether the settings want machines in a zone."""
     return zone in settings.zones if settings.zones else region_of(zone) in settings.regions
 
 
 def price_of(name: str, region: str, settings: GceSettings, prices: PriceTables, *, spot: bool) -> Price | None:
-    """The price of a machine: from the settings, else from the newer table; None when none has it.
+    """The price of a machine, from the settings or the newer table; None when neither has it.
 
-    That of an N1 with GPUs is put together, and is as old as the older of its parts.
+    The price of an N1 with GPUs is the sum of two, and is dated like the older one.
     """
     own = (settings.spot_prices if spot else settings.prices).get(name)
     if own is not None:
@@ -157,7 +157,7 @@ def price_of(name: str, region: str, settings: GceSettings, prices: PriceTables,
 
 
 def to_offers(kinds: Iterable[MachineType], settings: GceSettings, prices: PriceTables) -> list[Offer]:
-    """One offer for each type, zone and way to rent with a known price. Google does not tell what is free."""
+    """One offer for each type, zone and way to rent that has a price. Google does not report free capacity."""
     ways = (False, True) if settings.spot else (False,)
     priced = (
         (kind, way, price_of(kind.name, region_of(kind.zone), settings, prices, spot=way))
@@ -189,5 +189,5 @@ def _offer(kind: MachineType, price: Price, spot: bool) -> Offer:
 
 
 def by_zone(scopes: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, list[Mapping[str, Any]]]:
-    """The rows of an aggregated list by zone; regions and the global scope are left out."""
+    """The rows of an aggregated list by zone, without those of regions and of the global scope."""
     return {last_part(scope): list(part.get(key) or ()) for scope, part in scopes.items() if scope.startswith("zones/")}

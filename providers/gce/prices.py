@@ -18,10 +18,10 @@ from providers.gce.offers import MachineType
 
 Rate = tuple[str, str, bool, float]
 """Region, machine type or accelerator type, spot, USD per hour."""
-NOTE = "List prices, [on demand, spot], put together from the SKUs of Google's Cloud Billing Catalog."
+NOTE = "List prices, [on demand, spot], computed from the SKUs of Google's Cloud Billing Catalog."
 CORE, RAM = "core", "ram"
 SLICE = " slice"
-"""Behind an accelerator's name: its SKU is the GPU with its share of the machine."""
+"""Suffix of an accelerator's name when its SKU includes the GPU's share of the machine."""
 _OTHER_DEALS = re.compile(
     r"custom|premium|reserved|commitment|sole.?tenancy|calendar|dws|defined duration|workstation|extended", re.I
 )
@@ -32,7 +32,7 @@ _SHAPE = re.compile(
 )
 _COMPUTE_OPTIMIZED = re.compile(r"^compute.optimized( instance)? (?P<part>core|ram)$")
 _UNITS = {CORE: "h", RAM: "GiBy.h"}
-#: Accelerators by the words of their SKUs, lower case, without "nvidia", "tesla" and "gpu".
+#: Accelerators by SKU description, in lower case, without "nvidia", "tesla" and "gpu".
 _ACCELERATORS = {
     "l4": "nvidia-l4",
     "t4": "nvidia-tesla-t4",
@@ -51,21 +51,21 @@ _ACCELERATORS = {
 }
 _GPU_NOISE = re.compile(r"\b(nvidia|tesla|gpu)\b")
 _SLICE_TEXT = re.compile(r"^[a-z]\d+[a-z]* (?P<gpu>.*?) \(1 gpu slice\)$")
-#: Families whose cores and memory have SKUs of another name than the machine types begin with.
+#: Families whose cores and memory have SKUs with another name than the machine types.
 _BILLED_AS = {"a3-megagpu-": "a3plus", "a3-ultragpu-": "a3ultra"}
 _SHARED_CORE = re.compile(r"^(e2-(micro|small|medium)|f1-micro|g1-small)$")
-#: Google rents these as spot, reserved or by a calendar, though the parts have on-demand SKUs
+#: Google rents these only as spot or reserved, although their parts have on-demand SKUs
 #: (documentation of accelerator-optimized machines, consumption options).
 _NOT_ON_DEMAND = re.compile(r"^(a3-highgpu-[124]g|a3-ultragpu-8g|a4-highgpu-8g)$")
 
 
 @dataclass(frozen=True, slots=True)
 class SkuRate:
-    """What one part costs for an hour.
+    """The price of one part for an hour.
 
     Attributes:
         part: "core", "ram" (one GiB), or "" for a GPU.
-        of: the machine family, or the accelerator type, with SLICE behind it where cores and memory are in the price.
+        of: the machine family or accelerator type; with the suffix SLICE when the price includes cores and memory.
     """
 
     part: str
@@ -76,7 +76,7 @@ class SkuRate:
 
 
 def to_rate(sku: Mapping[str, Any], regions: frozenset[str]) -> SkuRate | None:
-    """The rate in a SKU; None for one that is no part of a plain machine, not sold in `regions`, or costs nothing."""
+    """The rate in a SKU; None when it is not part of a plain machine, not sold in `regions`, or free."""
     category = sku.get("category") or {}
     text = str(sku.get("description", ""))
     places = tuple(sorted(regions.intersection(sku.get("serviceRegions") or ())))
@@ -103,7 +103,7 @@ def _part(words: str) -> tuple[str, str] | None:
 
 
 def _usd_per_hour(sku: Mapping[str, Any], unit: str) -> float | None:
-    """The last tier of the newest price: units and billionths; None for another unit or currency, or nothing to pay."""
+    """The last tier of the newest price; None when it has another unit or currency, or is 0."""
     infos = sku.get("pricingInfo") or ()
     expression = (infos[-1].get("pricingExpression") or {}) if infos else {}
     tiers = expression.get("tieredRates") or ()
@@ -115,15 +115,17 @@ def _usd_per_hour(sku: Mapping[str, Any], unit: str) -> float | None:
 
 
 def machine_rates(kinds: Iterable[MachineType], skus: Iterable[SkuRate]) -> Iterator[Rate]:
-    """What whole machine types cost in their regions, and attached GPUs by themselves.
+    """Prices of whole machine types in their regions, and of attached GPUs.
 
-    A type of which a part has no price is left out, and so is a way to rent that Google does not offer.
+    Skips a type when one of its parts has no price, and a way to rent that Google does not offer.
     """
     table: dict[tuple[str, str, str, bool], float] = {}
     for sku in skus:
         for region in sku.regions:
             key = (sku.part, sku.of, region, sku.spot)
-            table[key] = max(table.get(key, 0.0), sku.usd_per_hour)  # the dearer of two: a budget is kept either way
+            table[key] = max(
+                table.get(key, 0.0), sku.usd_per_hour
+            )  # of two prices the higher one, so that a budget holds
     seen: set[tuple[str, str]] = set()
     for kind in kinds:
         region = region_of(kind.zone)

@@ -24,7 +24,7 @@ from providers._prices import PriceTables, shipped
 from providers._reads import all_of
 from providers._settings import parse
 from providers.gce.catalogue import Catalogue
-from providers.gce.check import Check
+from providers.gce.check import PermissionCheck
 from providers.gce.client import Gce, Row
 from providers.gce.errors import GCE, NOT_READY, TAKEN, refusal_of_operation, to_error
 from providers.gce.mapping import (
@@ -62,7 +62,7 @@ class GceProvider:
         self._cluster = context.cluster
         self._settings = settings
         self._gce = gce
-        self._check = Check(context.cluster, settings, gce)
+        self._check = PermissionCheck(context.cluster, settings, gce)
         self._fresh = Freshness(context.now, settings.fresh_s)
         self._now = context.now
         prices = PriceTables(shipped("providers.gce"), context.fetched_prices)
@@ -75,9 +75,9 @@ class GceProvider:
 
     @property
     def capabilities(self) -> ProviderCapabilities:
-        """Virtual machines with everything. One that powers itself off keeps its disk, which goes on costing.
+        """Virtual machines. A machine that powers itself off keeps its disk, which still costs money.
 
-        Every process on a machine, and every viewer of the project, reads its metadata, where the user data is.
+        User data is metadata: every process on the machine and every viewer of the project can read it.
         """
         return ProviderCapabilities(
             spot=self._settings.spot,
@@ -88,30 +88,30 @@ class GceProvider:
         )
 
     async def offers(self) -> Sequence[Offer]:
-        """Types in zones with their prices; `available` is None, since Google does not tell."""
+        """Types in zones, with prices. `available` is None: Google does not report free capacity."""
         return await self._catalogue.offers()
 
     async def launch(self, request: LaunchRequest) -> Instance:
-        """instances.insert, and then for a while its operation: only there Google tells that it has no capacity.
+        """instances.insert, then its operation for a while, because only that reports a lack of capacity.
 
-        A second launch with the same name returns the first machine: by the request id, and by the name, which a zone
-        has only once. Returns it in state GONE when it has ended meanwhile.
+        A second launch with the same name returns the first machine: the request id is the same, and a name is unique
+        in its zone. A machine that has ended is returned as GONE.
         """
         zone, name = request.offer.zone, request.token
         try:
             operation = await self._gce.insert(zone, insert_body(request, self._settings), request_id(name))
             self._fresh.see(to_id(zone, name))
-            return await self._begun(request, operation)
+            return await self._wait_for_capacity(request, operation)
         except InvalidRequest as error:
             if not error.text.startswith(TAKEN):
                 raise
             return await self._holder(request, error)
 
-    async def _begun(self, request: LaunchRequest, operation: Row) -> Instance:
-        """The machine as soon as it has got its place, or when `insert_wait_s` is over.
+    async def _wait_for_capacity(self, request: LaunchRequest, operation: Row) -> Instance:
+        """The machine when it has capacity, or after `insert_wait_s`.
 
         Raises:
-            ProviderError: what the operation failed with.
+            ProviderError: the operation failed.
         """
         zone, name = request.offer.zone, request.token
         clock, polls = asyncio.get_running_loop().time, 0
@@ -120,7 +120,7 @@ class GceProvider:
             refusal = refusal_of_operation(operation)
             if refusal is not None:
                 raise to_error(refusal, operation="launch", changes=True)
-            raw = await self._look(zone, name)
+            raw = await self._find(zone, name)
             done = operation.get("status") == "DONE"
             if raw is not None and (done or is_granted(raw)):
                 return to_instance(raw, request.offer.usd_per_hour)
@@ -135,14 +135,14 @@ class GceProvider:
             except ProviderError:
                 continue
 
-    async def _look(self, zone: str, name: str) -> Row | None:
+    async def _find(self, zone: str, name: str) -> Row | None:
         try:
             return await self._gce.instance(zone, name)
         except ProviderError:
-            return None  # the create call is accepted: nothing that is read now can change that
+            return None  # a failed read does not change that the create call was accepted
 
     async def _after_insert(self, request: LaunchRequest) -> Instance:
-        """An insert that has ended well long ago, and no machine: it has been deleted since, or does not show yet."""
+        """The machine of an insert that succeeded, when it is not found: it was deleted since, or does not show yet."""
         accepted = self._accepted(request)
         try:
             absence = explain_absence(await self._gce.operations_on(request.offer.zone, request.token, "launch"))
@@ -167,19 +167,19 @@ class GceProvider:
         try:
             raw = await self._gce.instance(request.offer.zone, request.token, "launch")
         except ProviderError as unread:
-            text = f"the name is taken, and its machine cannot be read: {unread.text}"
+            text = f"the name is used, and its machine cannot be read: {unread.text}"
             raise Uncertain(text, provider=GCE, operation="launch", vendor_text=error.vendor_text) from error
         if is_ours(raw, self._cluster):
             return self._instance(raw)
-        text = f"{request.token} is taken in {request.offer.zone} by a machine that is not this cluster's"
+        text = f"{request.token} is used in {request.offer.zone} by a machine that is not of this cluster"
         raise InvalidRequest(text, provider=GCE, operation="launch", vendor_text=error.vendor_text) from error
 
     async def get(self, instance: Instance) -> Instance:
-        """instances.get; and where there is none, what the operations tell about its end.
+        """instances.get. When there is no machine, the operations say how it ended.
 
         Raises:
-            NotFound: Google knows neither the machine nor its end, and it is not fresh.
-            Transient: Google does not know it, but may not know it yet.
+            NotFound: Google knows neither the machine nor its end, and it is not new.
+            Transient: Google does not know the machine yet.
         """
         zone, name = split_id(instance.id, "get")
         try:
@@ -198,7 +198,7 @@ class GceProvider:
         raise self._fresh.error_for(instance, error) from error
 
     async def _with_cause(self, instance: Instance) -> Instance:
-        """A spot machine on its way down says not why: its operations do."""
+        """The instance, as PREEMPTED when it is a spot machine and the operations say so."""
         if not instance.spot or instance.state not in _OFF:
             return instance
         zone, name = split_id(instance.id, "get")
@@ -208,10 +208,10 @@ class GceProvider:
             return instance
         if not preempted(operations):
             return instance
-        return replace(instance, state=InstanceState.PREEMPTED, reason="Google took the spot machine back")
+        return replace(instance, state=InstanceState.PREEMPTED, reason="Google preempted the spot machine")
 
     async def list(self) -> Sequence[Instance]:
-        """instances.aggregatedList by the cluster's label: every zone of the project, in whatever region."""
+        """instances.aggregatedList by the cluster's label, in all zones of the project."""
         rows = await self._gce.instances(cluster_filter(self._cluster))
         found = [self._instance(raw) for raw in rows if is_ours(raw, self._cluster)]
         for instance in found:
@@ -219,7 +219,7 @@ class GceProvider:
         return await all_of(self._with_cause(instance) for instance in found)
 
     async def terminate(self, instance: Instance) -> None:
-        """instances.delete, which may be repeated."""
+        """instances.delete, which can be repeated."""
         zone, name = split_id(instance.id, "terminate")
         try:
             refusal = refusal_of_operation(await self._gce.delete(zone, name))
@@ -234,10 +234,10 @@ class GceProvider:
             raise to_error(refusal, operation="terminate", changes=True)
 
     async def fetch_prices(self) -> PriceList:
-        """Prices of the settings' types, put together out of the SKUs of the Cloud Billing Catalog.
+        """Prices of the wanted types, computed from the SKUs of the Cloud Billing Catalog.
 
         Raises:
-            AuthFailed: the project has not switched the Cloud Billing API on, or the credentials are not let in.
+            AuthFailed: the Cloud Billing API is disabled in the project, or the credentials are refused.
         """
         at = self._now()
         kinds = await self._catalogue.types()
@@ -245,7 +245,7 @@ class GceProvider:
         return collected(machine_rates(kinds, skus), at, NOTE)
 
     async def check(self) -> str:
-        """The project and the identity of the credentials, and whether any permission is missing."""
+        """The project and identity of the credentials, and whether permissions are missing."""
         return await self._check()
 
     async def aclose(self) -> None:
@@ -262,7 +262,7 @@ def create(context: ProviderContext) -> GceProvider:
     """Entry point of `meshd.providers`.
 
     Raises:
-        ConfigError: the table cannot be used; one line per problem.
+        ConfigError: the table is invalid; one line per problem.
         ImportError: the SDK is not installed.
     """
     settings = parse(GceSettings, context.settings, "[providers.gce]")

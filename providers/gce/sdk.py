@@ -1,8 +1,8 @@
-"""What is used of Google's SDK. It is imported in a thread on the first call, not when this module is.
+"""The parts of Google's SDK that the adapter uses. They are imported in a thread, on the first call.
 
-`google.cloud.compute_v1` imports the clients of a hundred services when it is imported itself. Four are used here, so
-they are imported one by one, past the package's own beginning: that halves the time and saves 30 MB. Most of the rest
-are the messages of the whole API, which lie in one module.
+Importing `google.cloud.compute_v1` imports the clients of a hundred services. The adapter uses four, so it imports
+these modules alone, without running the package's `__init__`: that takes half the time and saves 30 MB. Most of the rest
+is one module with the messages of the whole API.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Sdk:
     Attributes:
         compute: the messages of the Compute API and the clients of SERVICES.
         session: makes an HTTP session with credentials, for Google's other APIs.
-        cap: has a session give up answers that are too large.
-        all_errors: everything that calls raise when they fail.
-        not_sent: causes that keep a call from being sent at all.
+        cap: makes a session reject answers that are too large.
+        all_errors: all exceptions of failed calls.
+        not_sent: exceptions of calls that were not sent.
     """
 
     compute: Any
@@ -59,12 +59,12 @@ class Sdk:
 
 
 def installed() -> bool:
-    """Whether the SDK is there; imports nothing heavy."""
+    """Whether the SDK is installed. Imports nothing large."""
     return importlib.util.find_spec("google") is not None and importlib.util.find_spec(PACKAGE) is not None
 
 
 def sdk_of_google() -> Sdk:
-    """The SDK; takes seconds the first time. Threads that ask meanwhile wait."""
+    """The SDK. The first call takes seconds; other threads wait for it."""
     with _LOCK:
         return _loaded()
 
@@ -112,7 +112,7 @@ def _loaded() -> Sdk:
 
 
 def _cap(requests: Any, session: Any) -> None:
-    """Have a session give up an answer that is larger than ANSWER_MAX_B: by itself it reads what comes to the end."""
+    """Make a session reject answers of more than ANSWER_MAX_B bytes; by default it reads answers of any size."""
 
     class Capped(requests.adapters.HTTPAdapter):  # type: ignore[misc]
         def send(self, request: Any, stream: bool = False, **options: Any) -> Any:
@@ -133,20 +133,20 @@ def _cap(requests: Any, session: Any) -> None:
 
 
 def _compute() -> Any:
-    """Messages and clients; the whole package where the SDK is laid out in another way, or is imported already."""
+    """Messages and clients. The whole package when it is already imported or has another layout."""
     spec = None if PACKAGE in sys.modules else importlib.util.find_spec(PACKAGE)
     if spec is None or spec.submodule_search_locations is None:
         return importlib.import_module(PACKAGE)
-    # A package without its beginning: its modules are found, and import each other, as ever.
+    # A package object without its __init__: submodules can be imported and import each other as usual.
     bare = ModuleType(PACKAGE)
     bare.__spec__, bare.__path__ = spec, list(spec.submodule_search_locations)
     sys.modules[PACKAGE] = bare
     try:
         return _parts()
     except (ImportError, AttributeError):
-        pass  # the whole package then; what was imported of it stays, for messages can be declared only once
+        pass  # import the whole package instead; keep what was imported, since messages can be declared only once
     finally:
-        del sys.modules[PACKAGE]  # whoever else in this process wants the package shall get all of it
+        del sys.modules[PACKAGE]  # other code that imports the package must get all of it
     return importlib.import_module(PACKAGE)
 
 

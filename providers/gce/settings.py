@@ -1,4 +1,4 @@
-"""The table `[providers.gce]`."""
+"""The settings in the table `[providers.gce]`, and the JSON key of a service account."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from meshd.errors import ConfigError, Fault
 from providers._settings import COMPASS, AdapterSettings, check_places
 
-_CURE = "put the JSON file into it that Google's console gives for a service account"
+_CURE = "use the JSON file that Google's console gives for a service account"
 _FIELDS = ("client_email", "private_key", "token_uri")
 
 GPU_TYPES = ("a2-*", "a3-*", "a4-*", "g2-*")
 ATTACHED = re.compile(r"(n1-[a-z0-9-]+)\+([a-z][a-z0-9-]*)x(\d{1,2})")
-"""An N1 type with GPUs attached, e.g. n1-standard-8+nvidia-tesla-t4x1: its type, the accelerator, how many."""
+"""An N1 type with attached GPUs, e.g. n1-standard-8+nvidia-tesla-t4x1: type, accelerator, count."""
 
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
@@ -31,9 +31,9 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class GceSettings(AdapterSettings):
-    """Where and how machines are rented from Compute Engine.
+    """Where and how to rent machines from Compute Engine.
 
-    Without a service account here, Google's application default credentials are used.
+    Without a service account here, the SDK uses Google's application default credentials.
     """
 
     project: str = Field(
@@ -110,7 +110,7 @@ class GceSettings(AdapterSettings):
     def _places_fit(self) -> GceSettings:
         stray = [zone for zone in self.zones if zone.rpartition("-")[0] not in self.regions]
         if stray:
-            raise ValueError(f"zones: {', '.join(stray)} lies in none of the regions")
+            raise ValueError(f"zones: {', '.join(stray)} is in none of the regions")
         odd = sorted(set(self.images) - IMAGE_KINDS)
         if odd:
             raise ValueError(f"images: {', '.join(odd)} is none of {', '.join(sorted(IMAGE_KINDS))}")
@@ -132,14 +132,14 @@ class GceSettings(AdapterSettings):
 
 
 def key_info(key: SecretStr, source: str = "[providers.gce]") -> dict[str, Any]:
-    """The key's fields.
+    """The fields of a service account's key.
 
     Args:
-        key: the text.
-        source: the file that it is from.
+        key: the JSON text.
+        source: its file, for errors.
 
     Raises:
-        ConfigError: it is no service account's key. Nothing of it is in the text.
+        ConfigError: it is not such a key. The text contains nothing of the key.
     """
     try:
         info = json.loads(key.get_secret_value())
@@ -149,5 +149,5 @@ def key_info(key: SecretStr, source: str = "[providers.gce]") -> dict[str, Any]:
         raise ConfigError(source, [Fault("is not the JSON key of a service account", _CURE)])
     missing = [name for name in _FIELDS if not info.get(name)]
     if missing:
-        raise ConfigError(source, [Fault(f"{', '.join(missing)} is missing in the key", _CURE)])
+        raise ConfigError(source, [Fault(f"{', '.join(missing)} is missing from the key", _CURE)])
     return info

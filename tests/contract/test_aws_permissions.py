@@ -39,27 +39,28 @@ async def test_a_code_that_may_not_be_read_leaves_the_calls_own_name(rig: Sandbo
         await rig.make().check()
 
 
-async def test_termination_is_proven_on_a_machine_of_ours(rig: SandboxRig) -> None:
+async def test_terminate_permission_is_checked_on_a_machine_of_the_cluster(rig: SandboxRig) -> None:
     provider = rig.make()
     rig.inject(FaultKind.DENIED, "ec2:TerminateInstances")
-    assert "ec2:TerminateInstances can be told only when there is a machine" in await provider.check()
+    assert "ec2:TerminateInstances" in await provider.check()
     await running(rig, provider)
     with pytest.raises(AuthFailed, match="ec2:TerminateInstances"):
         await provider.check()
 
 
-async def test_what_cannot_be_tried_is_told(rig: SandboxRig) -> None:
+async def test_check_names_what_it_could_not_try(rig: SandboxRig) -> None:
     rig.inject(FaultKind.DENIED, "ec2:DescribeImages")
-    with pytest.raises(AuthFailed, match="ec2:DescribeImages; ec2:RunInstances can be tried only after these"):
+    with pytest.raises(AuthFailed, match="ec2:DescribeImages; ec2:RunInstances"):
         await rig.make().check()
 
 
-async def test_a_region_without_offers_is_told(rig: SandboxRig) -> None:
+async def test_check_names_a_region_without_offers(rig: SandboxRig) -> None:
     provider = rig.make(CLUSTER, instance_types=["m5.24xlarge"])
-    assert "nothing is offered in us-east-1, so ec2:RunInstances was not tried there" in await provider.check()
+    answer = await provider.check()
+    assert "us-east-1" in answer and "ec2:RunInstances" in answer
 
 
-async def test_settings_that_no_machine_can_have_are_told(rig: SandboxRig) -> None:
+async def test_check_names_settings_that_refuse_every_machine(rig: SandboxRig) -> None:
     provider = rig.make(CLUSTER, image_names={"x86_64": "no such image"})
     with pytest.raises(InvalidRequest, match="no AMI in"):
         await provider.check()

@@ -78,7 +78,7 @@ def told(daemon: Daemon) -> dict[str, str]:
         ("aws", 'regions = ["us-*"]', lambda head: None, 'providers.aws.regions[0] = "us-*"'),
         ("aws", 'regions = ["us-esat-1"]', lambda head: None, "providers.aws.regions"),
         ("aws", 'regions = ["us-east-1"]\nzones = ["eu-west-1a"]', lambda head: None, "none of the regions"),
-        ("aws", 'images = { "us-east-1/x86_64" = "ubuntu" }', lambda head: None, "is no AMI"),
+        ("aws", 'images = { "us-east-1/x86_64" = "ubuntu" }', lambda head: None, "us-east-1/x86_64"),
         ("aws", "prices = { x = 0 }", lambda head: None, "providers.aws.prices.x = 0"),
         ("gce", 'regions = ["us-central"]', lambda head: None, "providers.gce.regions"),
         ("runpod", "", lambda head: head.credential("runpod_api_key", b"\n"), "credentials/runpod/api_key"),

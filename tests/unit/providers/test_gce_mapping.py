@@ -120,15 +120,15 @@ def ended(kind: str, status: str = "DONE", at: str = "2", **more: Any) -> dict[s
 @pytest.mark.parametrize(
     ("operations", "cause", "words"),
     [
-        ([], AbsenceCause.SILENT, ""),
+        ([], AbsenceCause.UNKNOWN, ""),
         ([ended("insert", "RUNNING")], AbsenceCause.BEING_MADE, ""),
-        ([ended("insert")], AbsenceCause.SILENT, ""),
-        ([ended("setLabels")], AbsenceCause.SILENT, ""),
+        ([ended("insert")], AbsenceCause.UNKNOWN, ""),
+        ([ended("setLabels")], AbsenceCause.UNKNOWN, ""),
         ([ended("insert", at="1"), ended("delete")], AbsenceCause.ENDED, "delete by me@example.com"),
-        ([ended("insert", at="1"), ended("delete", "RUNNING")], AbsenceCause.SILENT, ""),
+        ([ended("insert", at="1"), ended("delete", "RUNNING")], AbsenceCause.UNKNOWN, ""),
         (
             [ended("delete", at="3", error={"errors": [{"code": "RESOURCE_IN_USE"}]}), ended("insert", at="1")],
-            AbsenceCause.SILENT,
+            AbsenceCause.UNKNOWN,
             "",
         ),
         (
