@@ -123,9 +123,7 @@ def machine_rates(kinds: Iterable[MachineType], skus: Iterable[SkuRate]) -> Iter
     for sku in skus:
         for region in sku.regions:
             key = (sku.part, sku.of, region, sku.spot)
-            table[key] = max(
-                table.get(key, 0.0), sku.usd_per_hour
-            )  # of two prices the higher one, so that a budget holds
+            table[key] = max(table.get(key, 0.0), sku.usd_per_hour)  # the higher of two, so that a budget holds
     seen: set[tuple[str, str]] = set()
     for kind in kinds:
         region = region_of(kind.zone)

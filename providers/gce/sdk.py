@@ -1,8 +1,8 @@
 """The parts of Google's SDK that the adapter uses. They are imported in a thread, on the first call.
 
 Importing `google.cloud.compute_v1` imports the clients of a hundred services. The adapter uses four, so it imports
-these modules alone, without running the package's `__init__`: that takes half the time and saves 30 MB. Most of the rest
-is one module with the messages of the whole API.
+these modules alone, without running the package's `__init__`: that takes half the time and saves 30 MB. Most of the
+rest is one module with the messages of the whole API.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of Lambda's API: turns, time-outs and what an answer means."""
+"""Calls of Lambda's API: rate limits, deadlines, and errors of the contract."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "/api/v1"
 
 
 class LambdaApi:
-    """Lambda's API. All calls with one key take turns, in the whole process.
+    """Lambda's API. All calls with one key in this process take turns.
 
     Raises:
         ConfigError: the file with the key cannot be read.
@@ -50,7 +50,7 @@ class LambdaApi:
         """POST /instance-operations/launch; returns the instance's id.
 
         Raises:
-            Uncertain: as for any call that changes things, and when the answer names no instance.
+            Uncertain: as for any call that changes something; also when the answer names no instance.
         """
         self._http.need_key("launch")
         await self._launches.turn(provider=LAMBDA, operation="launch")
@@ -73,13 +73,13 @@ class LambdaApi:
     ) -> Mapping[str, Any]:
         data = await self._data(method, path, operation, body)
         if not isinstance(data, dict):
-            raise self._odd(operation, changes=body is not None)
+            raise self._unexpected(operation, changes=body is not None)
         return data
 
     async def _list(self, path: str, operation: str) -> list[Mapping[str, Any]]:
         data = await self._data("GET", path, operation, None)
         if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
-            raise self._odd(operation, changes=False)
+            raise self._unexpected(operation, changes=False)
         return data
 
     async def _data(self, method: str, path: str, operation: str, body: Mapping[str, Any] | None) -> Any:
@@ -88,7 +88,7 @@ class LambdaApi:
         timeout_s = self._settings.launch_timeout_s if operation == "launch" else self._settings.call_timeout_s
         await self._calls.turn(provider=LAMBDA, operation=operation)
         while operation == "launch" and changes and not self._launches.claim():
-            # The wait for a call's turn has brought it too close to the launch before.
+            # Waiting for a call's turn has moved it too close to the previous launch.
             await self._calls.turn(provider=LAMBDA, operation=operation)
         answer = await self._http.call(
             method, path, operation=operation, changes=changes, timeout_s=timeout_s, json_body=body
@@ -96,9 +96,9 @@ class LambdaApi:
         if answer.status == 200 and answer.is_json and "data" in answer.body:
             return answer.body["data"]
         if answer.status < 400:
-            raise self._odd(operation, changes=changes, text=answer.text)
+            raise self._unexpected(operation, changes=changes, text=answer.text)
         raise to_error(answer, operation=operation, changes=changes)
 
-    def _odd(self, operation: str, *, changes: bool, text: str = "") -> Exception:
-        words = "the answer is not what Lambda's API promises"
+    def _unexpected(self, operation: str, *, changes: bool, text: str = "") -> Exception:
+        words = "Lambda's API gave an unexpected answer"
         return unclear(words, changes=changes, provider=LAMBDA, operation=operation, vendor_text=text)

@@ -1,6 +1,6 @@
 """Lambda's refusals as errors of the contract. PURE: no I/O, no clock.
 
-Source: Lambda Cloud API 1.10.0. Errors are told apart by their code alone; the words may change.
+Source: Lambda Cloud API 1.10.0. Errors are distinguished by their code alone; the text may change.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _CODES: dict[str, type[ProviderError]] = {
 
 
 def to_error(answer: Answer, *, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for an answer that is no success.
+    """The contract's error for an error answer.
 
     Args:
-        answer: what the cloud answered.
+        answer: the answer.
         operation: the contract's name of the call.
-        changes: the call may have made or ended a machine.
+        changes: whether the call may have made or ended a machine.
     """
     detail = answer.body.get("error") if isinstance(answer.body, dict) else None
     detail = detail if isinstance(detail, dict) else {}

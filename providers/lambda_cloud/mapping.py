@@ -1,6 +1,6 @@
-"""Between Lambda's words and the contract's. PURE: no I/O, no clock.
+"""Lambda's instances and the launch request. PURE: no I/O, no clock.
 
-Source: Lambda Cloud API 1.10.0. Errors are told apart by their code alone; the words may change.
+Source: Lambda Cloud API 1.10.0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def tags_of(raw: Mapping[str, Any]) -> dict[str, str]:
 
 
 def to_instance(raw: Mapping[str, Any]) -> Instance:
-    """One instance of GET /instances. Lambda does not tell when it was launched."""
+    """The instance for a row of GET /instances. Lambda has no launch time."""
     status = str(raw.get("status", ""))
     kind = raw.get("instance_type") or {}
     cents = kind.get("price_cents_per_hour")
@@ -63,12 +63,12 @@ def _reason(raw: Mapping[str, Any], status: str) -> str:
 
 
 def is_ours(raw: Mapping[str, Any], cluster: str) -> bool:
-    """Whether an instance carries this cluster's tag. A name alone proves nothing: people name things alike."""
+    """Whether an instance has this cluster's tag. A name alone proves nothing: people may use the same names."""
     return tags_of(raw).get(CLUSTER_TAG) == cluster
 
 
 def terminate_blocked(raw: Mapping[str, Any]) -> str:
-    """Why the instance cannot be terminated now, from `actions.terminate`; "" when it can."""
+    """Why the instance cannot be terminated now, from `actions.terminate`; "" when it can be."""
     action = (raw.get("actions") or {}).get("terminate") or {}
     if action.get("available", True):
         return ""
@@ -78,7 +78,7 @@ def terminate_blocked(raw: Mapping[str, Any]) -> str:
 def launch_body(request: LaunchRequest, settings: LambdaSettings, ssh_key_name: str) -> dict[str, Any]:
     """The body of POST /instance-operations/launch.
 
-    Tags are cut to what Lambda takes: keys of its alphabet, values of at most 128 characters.
+    Only tags that Lambda accepts are sent: keys in its alphabet, and values cut to 128 characters.
     """
     tags = {**settings.tags, **request.tags, CLUSTER_TAG: request.cluster, MACHINE_TAG: request.token}
     usable = {key: value[:128] for key, value in sorted(tags.items()) if _TAG_KEY.fullmatch(key) and len(key) <= 55}
@@ -102,11 +102,11 @@ def only_key(keys: Sequence[Mapping[str, Any]], operation: str = "launch") -> st
     """The name of the account's only SSH key.
 
     Raises:
-        InvalidRequest: there is none, or more than one; the text names the setting to use.
+        InvalidRequest: there is none, or more than one; the text names the setting to change.
     """
     names = [str(key["name"]) for key in keys]
     if len(names) == 1:
         return names[0]
     found = f"has {len(names)} ({', '.join(sorted(names)[:8])})" if names else "has none: add one to it"
-    text = f"Lambda wants exactly one SSH key and the account {found}; set providers.lambda.ssh_key_name"
+    text = f"Lambda needs one SSH key, and the account {found}; set providers.lambda.ssh_key_name"
     raise InvalidRequest(text, provider=LAMBDA, operation=operation)

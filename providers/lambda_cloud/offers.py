@@ -13,15 +13,15 @@ from meshd.provider_api import Offer
 from providers.lambda_cloud.errors import LAMBDA
 from providers.lambda_cloud.settings import LambdaSettings
 
-_ARM_GPUS = ("gh200", "gb200", "gb300")  # each sits on one board with an ARM processor
+_ARM_GPUS = ("gh200", "gb200", "gb300")  # each is on one board with an ARM processor
 _DESCRIPTION = re.compile(r"\((\d+)\s*GB")
 
 
 def to_offers(types: Mapping[str, Any], settings: LambdaSettings, at: datetime) -> list[Offer]:
     """The offers of GET /instance-types.
 
-    A type without room is offered, as not available, only in the regions that the settings name: Lambda does not tell
-    where else it exists.
+    A type without free capacity is offered, as not available, only in the regions that the settings name: Lambda does
+    not say where else it exists.
     """
     offers: list[Offer] = []
     for name, item in types.items():
@@ -56,6 +56,6 @@ def _offer(kind: Mapping[str, Any], region: str, free: bool, at: datetime) -> Of
 
 
 def _gpu(words: str, name: str) -> str:
-    """The description tells the form factor better than the type's name does, which may leave it out."""
+    """The GPU model. The description names the form factor more often than the type's name does."""
     from_words, from_name = normalise(words), normalise(name)
     return from_name if from_name.startswith(f"{from_words}-") else from_words or from_name

@@ -48,9 +48,9 @@ class LambdaProvider:
 
     @property
     def capabilities(self) -> ProviderCapabilities:
-        """Virtual machines, on demand only. A lost create is found by its tag; powering off does not end the bill.
+        """Virtual machines, on demand only. Machines of unclear launches are found by tag. An off machine costs money.
 
-        The API does not give user data back, but nothing says that other processes on the machine cannot read it.
+        The API does not return user data, but Lambda does not say that other processes on the machine cannot read it.
         """
         return ProviderCapabilities(
             user_data_max_b=USER_DATA_MAX_B,
@@ -59,13 +59,13 @@ class LambdaProvider:
         )
 
     async def offers(self) -> Sequence[Offer]:
-        """Types by region, with today's price and whether there is room."""
+        """Types by region, with current prices and whether there is capacity."""
         return to_offers(await self._api.instance_types(), self._settings, self._now())
 
     async def launch(self, request: LaunchRequest) -> Instance:
-        """Launch one machine, named and tagged by its token.
+        """Launch one machine, with its token as name and tag.
 
-        Lambda takes no idempotency token: after Uncertain, list and look for the name before launching again.
+        Lambda has no idempotency token: after Uncertain, the caller looks for the name in a list before it tries again.
         """
         ssh_key_name = self._settings.ssh_key_name or await self._ssh_keys.get("", self._only_ssh_key)
         instance_id = await self._api.launch(launch_body(request, self._settings, ssh_key_name))
@@ -88,8 +88,8 @@ class LambdaProvider:
         """The machine by its id.
 
         Raises:
-            NotFound: Lambda does not know it and it is not fresh.
-            Transient: Lambda does not know it, but may not know it yet.
+            NotFound: Lambda does not know the machine, and it is not new.
+            Transient: Lambda does not know the machine yet.
         """
         return to_instance(await self._raw(instance, "get"))
 
@@ -100,17 +100,17 @@ class LambdaProvider:
             raise self._fresh.error_for(instance, error) from error
 
     async def list(self) -> Sequence[Instance]:
-        """The account's machines that carry this cluster's tag."""
+        """The account's machines with this cluster's tag."""
         instances = [to_instance(raw) for raw in await self._api.instances() if is_ours(raw, self._cluster)]
         for instance in instances:
             self._fresh.see(instance.id)
         return instances
 
     async def terminate(self, instance: Instance) -> None:
-        """Ask for the end, unless it is already coming: Lambda answers a second request with an unknown error.
+        """End the machine, unless it is ending: Lambda answers a second request with an unknown error.
 
         Raises:
-            Transient: the machine cannot be ended now, e.g. because it has not launched yet.
+            Transient: the machine cannot be ended now, e.g. because it has not booted yet.
         """
         raw = await self._raw(instance, "terminate")
         if to_state(str(raw.get("status", ""))) in ENDING:
@@ -123,12 +123,12 @@ class LambdaProvider:
         await self._api.terminate(instance.id)
 
     async def check(self) -> str:
-        """Proof that the key is let in, and that a machine could be made: Lambda wants an SSH key for that.
+        """Check that the key is valid and that there is an SSH key, which Lambda needs for a launch.
 
-        Lambda does not tell whose the key is, so this counts what it sees; nor has it keys that may do less.
+        Lambda does not say whose the key is, so the text has the number of machines. Keys have no permissions.
 
         Raises:
-            InvalidRequest: there is no SSH key, or several and none is named in the settings.
+            InvalidRequest: there is no SSH key, or several and the settings name none.
         """
         machines = await self._api.instances("check")
         if not self._settings.ssh_key_name:
@@ -145,7 +145,7 @@ def create(context: ProviderContext) -> LambdaProvider:
     """Entry point of `meshd.providers`.
 
     Raises:
-        ConfigError: the table cannot be used; one line per problem.
+        ConfigError: the table is invalid; one line per problem.
     """
     settings = parse(LambdaSettings, context.settings, "[providers.lambda]")
     return LambdaProvider(context, settings, LambdaApi(settings))

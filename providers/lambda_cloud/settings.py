@@ -1,4 +1,4 @@
-"""The table `[providers.lambda]`."""
+"""The settings in the table `[providers.lambda]`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class LambdaSettings(AdapterSettings):
-    """Where and how machines are rented from Lambda."""
+    """Where and how to rent machines from Lambda."""
 
     api_key: SecretStr | None = None
     api_key_file: Path | None = Field(None, description="file with the API key; else the credential `lambda_api_key`")

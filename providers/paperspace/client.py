@@ -1,4 +1,4 @@
-"""Calls of Paperspace's API: turns, pages, time-outs and what an answer means."""
+"""Calls of Paperspace's API: rate limits, pages, deadlines, and errors of the contract."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_PAGES = 500
 
 
 class PaperspaceApi:
-    """Paperspace's API. All calls with one key take turns, in the whole process.
+    """Paperspace's API. All calls with one key in this process take turns.
 
     Raises:
         ConfigError: the file with the key cannot be read.
@@ -35,7 +35,7 @@ class PaperspaceApi:
         self._calls = shared_spacing(key, "paperspace calls", settings.call_spacing_s, settings.max_wait_s)
 
     async def session(self) -> Mapping[str, Any]:
-        """GET /auth/session; empty when nobody is logged in, which the vendor answers with null."""
+        """GET /auth/session; empty when the key is not logged in, which the API answers with null."""
         found = await self._answer("GET", "/auth/session", "check", changes=False, may_be_null=True)
         return found if isinstance(found, dict) else {}
 
@@ -44,7 +44,7 @@ class PaperspaceApi:
         return await self._all("/os-templates", {}, operation)
 
     async def available(self, machine_type: str, region: str) -> bool:
-        """GET /machine-availability. A type that the region does not know is not available there."""
+        """GET /machine-availability. A type that the region does not know is not available."""
         query = urlencode({"machineType": machine_type, "region": region})
         try:
             found = await self._map("GET", f"/machine-availability?{query}", "offers", changes=False)
@@ -60,30 +60,30 @@ class PaperspaceApi:
         """GET /machines/{id}."""
         found = await self._map("GET", f"/machines/{quote(machine_id, safe='')}", operation, changes=False)
         if "id" not in found:
-            raise self._odd(operation, changes=False)
+            raise self._unexpected(operation, changes=False)
         return found
 
     async def events(self, machine_id: str, operation: str) -> list[Mapping[str, Any]]:
-        """GET /machine-events of one machine, all pages; none of a machine that is not known."""
+        """GET /machine-events of one machine, all pages; empty for an unknown machine."""
         try:
             return await self._all("/machine-events", {"machineId": machine_id}, operation)
         except NotFound:
             return []
 
     async def create(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """POST /machines; returns the machine and the event of its making.
+        """POST /machines; returns the machine and its create event.
 
         Raises:
-            Uncertain: as for any call that changes things, and when the answer names no machine.
+            Uncertain: as for any call that changes something; also when the answer names no machine.
         """
         found = await self._map("POST", "/machines", "launch", changes=True, body=body)
         data, event = found.get("data"), found.get("event")
         if not isinstance(data, dict) or not data.get("id"):
-            raise self._odd("launch", changes=True)
+            raise self._unexpected("launch", changes=True)
         return data, event if isinstance(event, dict) else {}
 
     async def delete(self, machine_id: str, operation: str = "terminate") -> None:
-        """DELETE /machines/{id}. The answer is an event under way, whatever it says."""
+        """DELETE /machines/{id}. The answer is an event that may still fail."""
         await self._map("DELETE", f"/machines/{quote(machine_id, safe='')}", operation, changes=True)
 
     async def stop(self, machine_id: str) -> None:
@@ -93,19 +93,19 @@ class PaperspaceApi:
         )  # fmt: skip
 
     async def scripts(self, operation: str) -> list[Mapping[str, Any]]:
-        """GET /startup-scripts, all pages. They come without their text."""
+        """GET /startup-scripts, all pages, without the scripts' text."""
         return await self._all("/startup-scripts", {}, operation)
 
     async def create_script(self, name: str, script: str) -> str:
-        """POST /startup-scripts; returns its id. A lost answer is Transient: it leaves a script, and no machine."""
+        """POST /startup-scripts; returns the id. A lost answer is Transient: it may leave a script, but no machine."""
         body = {"name": name, "script": script, "isRunOnce": True}
         found = await self._map("POST", "/startup-scripts", "launch", changes=False, body=body)
         if not found.get("id"):
-            raise self._odd("launch", changes=False)
+            raise self._unexpected("launch", changes=False)
         return str(found["id"])
 
     async def delete_script(self, script_id: str, operation: str) -> None:
-        """DELETE /startup-scripts/{id}; of no effect when it is gone."""
+        """DELETE /startup-scripts/{id}. Does nothing when there is none."""
         try:
             await self._map("DELETE", f"/startup-scripts/{quote(script_id, safe='')}", operation, changes=False)
         except NotFound:
@@ -118,10 +118,10 @@ class PaperspaceApi:
     async def _all(self, path: str, query: Mapping[str, str], operation: str) -> list[Mapping[str, Any]]:
         """All items of a list.
 
-        `nextPage` may be missing where there is more: then the last item's id is tried as the cursor.
+        When `nextPage` is missing although there is more, the last item's id is the cursor.
 
         Raises:
-            Transient: the pages do not lead to an end, so that the list would not be complete.
+            Transient: the pages do not end, so the list would be incomplete.
         """
         items: dict[str, Mapping[str, Any]] = {}
         cursor = ""
@@ -130,7 +130,7 @@ class PaperspaceApi:
             page = await self._map("GET", f"{path}?{page_query}", operation, changes=False)
             rows = page.get("items")
             if not isinstance(rows, list) or not all(isinstance(row, dict) and row.get("id") for row in rows):
-                raise self._odd(operation, changes=False)
+                raise self._unexpected(operation, changes=False)
             before = len(items)
             items.update({str(row["id"]): row for row in rows})
             following = str(page.get("nextPage") or "")
@@ -139,7 +139,7 @@ class PaperspaceApi:
             cursor = following or (str(rows[-1]["id"]) if rows else "")
             if not cursor or len(items) == before:
                 break
-        raise Transient("the pages of the list do not lead to its end", provider=PAPERSPACE, operation=operation)
+        raise Transient("the pages of the list do not end", provider=PAPERSPACE, operation=operation)
 
     async def _map(
         self, method: str, path: str, operation: str, *, changes: bool, body: Mapping[str, Any] | None = None
@@ -166,12 +166,12 @@ class PaperspaceApi:
         )
         if 200 <= answer.status < 300 and (answer.is_json or (may_be_null and answer.text.strip() == "null")):
             return answer.body
-        # What is answered to a startup script may repeat it.
+        # An answer to a startup script may repeat the script, which holds a secret.
         text = "" if path == "/startup-scripts" else answer.text
         if answer.status < 400:
-            raise self._odd(operation, changes=changes, text=text)
+            raise self._unexpected(operation, changes=changes, text=text)
         raise to_error(replace(answer, text=text), operation=operation, changes=changes)
 
-    def _odd(self, operation: str, *, changes: bool, text: str = "") -> Exception:
-        words = "the answer is not what Paperspace's API promises"
+    def _unexpected(self, operation: str, *, changes: bool, text: str = "") -> Exception:
+        words = "Paperspace's API gave an unexpected answer"
         return unclear(words, changes=changes, provider=PAPERSPACE, operation=operation, vendor_text=text)

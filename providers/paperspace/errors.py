@@ -1,8 +1,8 @@
-"""What an answer of Paperspace that is no success means. PURE.
+"""Paperspace's refusals as errors of the contract. PURE: no I/O, no clock.
 
-Every operation declares only 200 and a default error {"code", "message"}; the codes are those of tRPC. What the vendor
-says of capacity and quota has no code of its own, so the words decide. Of the body only code and message are kept:
-`details` and `issues` may repeat what was sent, and a startup script holds a key.
+Every operation declares only 200 and a default error {"code", "message"}; the codes are those of tRPC. Capacity and
+quota have no code, so the text decides. Only code and message are kept of the body: `details` and `issues` may repeat
+the request, and a startup script holds a secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAPERSPACE = ProviderName("paperspace")
 
 
 class NotNow(Transient):
-    """The machine cannot be deleted as it stands: it runs, or something else is being done to it."""
+    """The machine cannot be deleted in its current state: it runs, or another action is in progress."""
 
 
 _CAPACITY = re.compile(
@@ -62,12 +62,12 @@ _CODES = {
 
 
 def to_error(answer: Answer, *, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for an answer that is no success.
+    """The contract's error for an error answer.
 
     Args:
-        answer: what the cloud answered.
+        answer: the answer.
         operation: the contract's name of the call.
-        changes: the call may have made or ended a machine.
+        changes: whether the call may have made or ended a machine.
     """
     detail = answer.body if isinstance(answer.body, dict) else {}
     code, words = str(detail.get("code") or ""), str(detail.get("message") or "")
@@ -78,14 +78,14 @@ def to_error(answer: Answer, *, operation: str, changes: bool) -> ProviderError:
         return RateLimited(
             said, retry_after_s=answer.retry_after_s, provider=PAPERSPACE, operation=operation, vendor_text=vendor_text
         )
-    kind = by_words(words) if operation == "launch" else None
+    kind = refusal_kind(words) if operation == "launch" else None
     if kind is None or (kind is not NoCapacity and meant >= 500):
         kind = _by_status(meant, operation, changes, coded=bool(code))
     return kind(said, provider=PAPERSPACE, operation=operation, vendor_text=vendor_text)
 
 
-def by_words(words: str) -> type[ProviderError] | None:
-    """The kind of refusal that a message on launching tells of; None when it says nothing of these."""
+def refusal_kind(words: str) -> type[ProviderError] | None:
+    """The kind of refusal in a message on a launch; None when it is none of them."""
     if _CAPACITY.search(words):
         return NoCapacity
     if _BILLING.search(words):
@@ -101,6 +101,6 @@ def _by_status(status: int, operation: str, changes: bool, *, coded: bool) -> ty
     if operation == "terminate" and status in (400, 409, 412):
         return NotNow
     if status == 404:
-        # On launch it is something that the request names: the template, the script, the network.
+        # On a launch, something that the request names is missing: the template, the script, the network.
         return InvalidRequest if operation == "launch" else NotFound
     return Transient if status == 409 else InvalidRequest

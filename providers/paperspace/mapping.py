@@ -1,6 +1,6 @@
-"""Between Paperspace's words and the contract's. PURE: no I/O, no clock.
+"""Paperspace's machines, events, startup scripts and create request. PURE: no I/O, no clock.
 
-Source: the API reference of api.paperspace.com/v1. Machines have no tags: a machine is ours by its name.
+Source: the API reference of api.paperspace.com/v1. Machines have no tags; meshd knows its machines by their names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STATES = {
     "starting": InstanceState.BOOTING,
     "restarting": InstanceState.BOOTING,
     "upgrading": InstanceState.BOOTING,
-    "serviceready": InstanceState.RUNNING,  # the system is up, the vendor's agent for desktops is not (yet)
+    "serviceready": InstanceState.RUNNING,  # the system is up; the vendor's desktop agent is not
     "ready": InstanceState.RUNNING,
     "stopping": InstanceState.STOPPING,
     "off": InstanceState.STOPPED,
@@ -37,7 +37,7 @@ def to_state(state: str) -> InstanceState:
 
 
 def region_code(region: str) -> str:
-    """The code at the end of any of the vendor's spellings: "ny2" of "NY2" and of "East Coast (NY2)"."""
+    """The region's code in any spelling of the vendor: "ny2" for "NY2" and "East Coast (NY2)"."""
     lower = region.strip().lower()
     found = _REGION_CODE.search(lower)
     return found[1] if found else lower
@@ -53,15 +53,16 @@ def to_time(text: object) -> datetime | None:
 
 
 def is_ours(name: str, cluster: str) -> bool:
-    """Whether a name has exactly the form of this cluster's machines: CLUSTER-POOL-NUMBER-xxxxxx.
+    """Whether a name has the form of this cluster's machines: CLUSTER-POOL-NUMBER-xxxxxx.
 
-    What is ours may be ended: a looser form would take in what people name by themselves, e.g. "lab-ubuntu-22-04".
+    meshd may end such a machine, so the form is strict: it must not match names that people choose, e.g.
+    "lab-ubuntu-22-04".
     """
     return re.fullmatch(rf"{re.escape(cluster)}-[a-z][a-z0-9-]*-[0-9]+-{_UNIQUE}", name) is not None
 
 
 def to_instance(raw: Mapping[str, Any]) -> Instance:
-    """One machine of GET /machines."""
+    """The instance for a row of GET /machines."""
     state = str(raw.get("state") or "")
     rate = raw.get("usageRate")
     deleted = raw.get("dtDeleted") is not None
@@ -86,10 +87,10 @@ def launch_body(
     """The body of POST /machines.
 
     Args:
-        request: what to rent.
+        request: the launch request.
         settings: disk and network.
-        template: an OS template: `id`, and `defaultSizeGb`, below which the disk cannot be.
-        script_id: the startup script that holds the user data.
+        template: an OS template: `id`, and `defaultSizeGb`, the smallest possible disk.
+        script_id: the startup script with the user data.
     """
     offer = request.offer
     body: dict[str, Any] = {
@@ -98,7 +99,7 @@ def launch_body(
         "templateId": str(template["id"]),
         "diskSize": max(settings.disk_gb, int(template.get("defaultSizeGb") or 0)),
         "region": offer.region,
-        "publicIpType": "dynamic",  # a static one would cost money after the machine's end
+        "publicIpType": "dynamic",  # a static address would still cost money after the machine has ended
         "startupScriptId": script_id,
         "startOnCreate": True,
         "emailPassword": False,
@@ -114,7 +115,7 @@ def launch_body(
 
 
 def failed_create(events: Sequence[Mapping[str, Any]]) -> str:
-    """Why the machine could not be made, in the vendor's words; "" when nothing says that it could not."""
+    """Why the machine could not be made, in the vendor's words; "" when no event says so."""
     for event in events:
         if event.get("name") == "create" and event.get("state") in ("error", "cancelled"):
             return f"create: {event.get('error') or event.get('state')}"
@@ -129,7 +130,7 @@ def deletion(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def why_gone(events: Sequence[Mapping[str, Any]]) -> str:
-    """What ended a machine that is not there any more; "" when its events do not tell."""
+    """What ended a machine that is not found; "" when its events do not say."""
     state = deletion(events)
     return failed_create(events) or (f"deactivate: {state}" if state in ("new", "in progress", "done") else "")
 
@@ -147,13 +148,13 @@ def stale_scripts(
     """The ids of this cluster's startup scripts that no machine needs any more.
 
     Args:
-        scripts: of GET /startup-scripts.
-        machines: all of this cluster's, listed before the scripts were.
-        cluster: only scripts with a name of this cluster's machines are looked at.
-        up_since: since when a machine is known to run.
-        first_seen: since when a script is known, for those that do not tell their age.
-        now: the present.
-        settings: how long scripts live.
+        scripts: rows of GET /startup-scripts.
+        machines: all machines of this cluster, listed before the scripts.
+        cluster: only scripts named like this cluster's machines count.
+        up_since: when each machine was first seen running.
+        first_seen: when each script was first seen, for scripts without a date.
+        now: the current time.
+        settings: how long to keep scripts.
     """
     ready = timedelta(seconds=settings.script_ready_s)
 

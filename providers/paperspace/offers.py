@@ -1,4 +1,7 @@
-"""What can be rented: the shipped types, the templates that start them, and the vendor's word on room. PURE."""
+"""Offers from the shipped table of machine types and the OS templates that start them. PURE: no I/O, no clock.
+
+The vendor's API lists neither hardware nor prices of its machine types.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from providers.paperspace.settings import PaperspaceSettings
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """What one of a type is.
+    """One machine type.
 
     Attributes:
-        label: the vendor's name, spelled as its API does.
+        label: the vendor's name, in the spelling of its API.
         gpu: the normalised model; "" without GPUs.
-        regions: codes of the regions where the vendor has it at all.
+        regions: codes of the regions that have the type.
     """
 
     label: str
@@ -38,11 +41,11 @@ class MachineType:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All types that meshd knows.
+    """All machine types that meshd knows.
 
     Attributes:
-        as_of: the day on which the list prices were collected.
-        types: by the label in lower case, since the vendor's pages spell it both ways.
+        as_of: the date of the list prices.
+        types: by label in lower case, because the vendor uses both spellings.
     """
 
     as_of: datetime
@@ -50,7 +53,7 @@ class Catalogue:
 
 
 def shipped() -> Catalogue:
-    """Read the table from the package."""
+    """The table in the package."""
     raw = json.loads(resources.files("providers.paperspace").joinpath("catalogue.json").read_text("utf-8"))
     types = {
         label.lower(): MachineType(label=label, **{**row, "regions": tuple(row["regions"])})
@@ -62,13 +65,13 @@ def shipped() -> Catalogue:
 def template_for(
     label: str, *, gpus: int, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings
 ) -> Mapping[str, Any] | None:
-    """The OS template to start a type with; None when none of those wanted can.
+    """The OS template for a type; None when no wanted template can start it.
 
     Args:
         label: the type.
-        gpus: decides which of the settings' lists of names is used.
-        templates: of GET /os-templates.
-        settings: the names wanted, or one fixed id.
+        gpus: with GPUs, `settings.templates` counts; without, `settings.cpu_templates`.
+        templates: rows of GET /os-templates.
+        settings: wanted names, or a fixed id.
     """
     fixed = settings.template_ids.get(label.lower())
     if fixed:
@@ -97,7 +100,7 @@ def _names(template: Mapping[str, Any]) -> tuple[str, str]:
 def wanted_template(
     offer: Offer, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings
 ) -> Mapping[str, Any]:
-    """The template to start an offer's machine with.
+    """The OS template for an offer.
 
     Raises:
         InvalidRequest: there is none; the text names the settings to change.
@@ -106,7 +109,7 @@ def wanted_template(
     if found is None:
         names = sorted({name for one in templates if _starts(one, offer.instance_type) for name in _names(one)[:1]})
         text = (
-            f"no OS template that starts {offer.instance_type} has a name that is wanted (there are: "
+            f"no OS template that starts {offer.instance_type} has a wanted name (there are: "
             f"{', '.join(names[:8]) or 'none'}); set providers.paperspace.templates or template_ids"
         )
         raise InvalidRequest(text, provider=PAPERSPACE, operation="launch")
@@ -118,7 +121,7 @@ def candidates(
 ) -> list[Offer]:
     """All offers that the settings want and a template can start. `available` is not filled in yet.
 
-    A price of the settings stands in for the shipped one: the vendor's API tells none.
+    A price in the settings replaces the shipped one.
     """
     types = [kind for kind in catalogue.types.values() if _is_wanted(kind, templates, settings)]
     return [

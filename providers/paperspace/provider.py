@@ -22,13 +22,13 @@ from providers._fresh import Freshness
 from providers._reads import ReadCache, all_of
 from providers._settings import parse
 from providers.paperspace.client import PaperspaceApi
-from providers.paperspace.errors import PAPERSPACE, NotNow, by_words
+from providers.paperspace.errors import PAPERSPACE, NotNow, refusal_kind
 from providers.paperspace.mapping import deletion, failed_create, is_ours, launch_body, to_instance, why_gone
 from providers.paperspace.offers import Catalogue, candidates, shipped, wanted_template
 from providers.paperspace.scripts import StartupScripts
 from providers.paperspace.settings import PaperspaceSettings
 
-USER_DATA_MAX_B = 16384  # the vendor tells no limit of a startup script; stage 1 is half of this
+USER_DATA_MAX_B = 16384  # the vendor documents no limit of a startup script; stage 1 is half of this
 
 
 class PaperspaceProvider:
@@ -55,34 +55,34 @@ class PaperspaceProvider:
 
     @property
     def capabilities(self) -> ProviderCapabilities:
-        """Virtual machines, on demand only, known by their names alone. Powering off does not end the bill.
+        """Virtual machines, on demand only, known by their names. A machine that is off still costs money.
 
-        Until a machine has run it, its startup script is shown to the whole team, by API and console.
+        The API and the console show a machine's startup script to the whole team until meshd deletes it.
         """
         return ProviderCapabilities(tags=False, user_data_max_b=USER_DATA_MAX_B, user_data_private=False)
 
     async def offers(self) -> Sequence[Offer]:
-        """Types by region, with the shipped or the settings' price, and whether there is room."""
+        """Types by region, with prices from the settings or the shipped table, and whether there is capacity."""
         found = candidates(self._catalogue, await self._os_templates("offers"), self._settings)
-        room = await all_of(self._api.available(offer.instance_type, offer.region) for offer in found)
-        return [replace(offer, available=free) for offer, free in zip(found, room, strict=True)]
+        free = await all_of(self._api.available(offer.instance_type, offer.region) for offer in found)
+        return [replace(offer, available=known) for offer, known in zip(found, free, strict=True)]
 
     async def _os_templates(self, operation: str) -> list[Mapping[str, Any]]:
         return await self._templates.get("", partial(self._api.templates, operation))
 
     async def launch(self, request: LaunchRequest) -> Instance:
-        """Launch one machine, named by its token, which is also the name of the startup script with its user data.
+        """Launch one machine. Its token is its name and the name of the startup script with its user data.
 
-        Paperspace takes no idempotency token: after Uncertain, list and look for the name before launching again.
-        The script is deleted at once when no machine was made, and by `list` once a machine has run it.
+        Paperspace has no idempotency token: after Uncertain, the caller looks for the name in a list before it tries
+        again. The script is deleted at once when no machine was made, and by `list` after a machine has run it.
         """
         template = wanted_template(request.offer, await self._os_templates("launch"), self._settings)
         script_id = await self._scripts.make(request.token, request.user_data)
         try:
             raw, event = await self._api.create(launch_body(request, self._settings, template, script_id))
-            await self._refuse_stillborn(str(raw["id"]), event)
+            await self._refuse_failed_create(str(raw["id"]), event)
         except Uncertain:
-            raise  # there may be a machine, and it needs its script
+            raise  # there may be a machine, which needs its script
         except ProviderError:
             await self._scripts.drop(request.token, "launch")
             raise
@@ -99,15 +99,15 @@ class PaperspaceProvider:
             reason="",
         )
 
-    async def _refuse_stillborn(self, machine_id: str, event: Mapping[str, Any]) -> None:
-        """Raise when the create call's own event says already that it failed, and give back what it left.
+    async def _refuse_failed_create(self, machine_id: str, event: Mapping[str, Any]) -> None:
+        """Raise when the create event says that the create failed, after deleting what it left.
 
-        What cannot be given back here is found by its name, as an orphan.
+        A machine that cannot be deleted here is later found by its name, as an orphan.
         """
         words = failed_create([event])
         if not words:
             return
-        kind = by_words(words) or InvalidRequest
+        kind = refusal_kind(words) or InvalidRequest
         error = kind(words, provider=PAPERSPACE, operation="launch", vendor_text=words)
         try:
             await self._api.delete(machine_id)
@@ -116,11 +116,11 @@ class PaperspaceProvider:
         raise error
 
     async def get(self, instance: Instance) -> Instance:
-        """The machine by its id, with what its events tell when it is not there or does not come up.
+        """The machine by its id. Its events explain why it is not found or does not start.
 
         Raises:
-            NotFound: Paperspace does not know it, nor why, and it is not fresh.
-            Transient: Paperspace does not know it, but may not know it yet.
+            NotFound: Paperspace knows neither the machine nor its end, and it is not new.
+            Transient: Paperspace does not know the machine yet.
         """
         try:
             raw = await self._api.machine(instance.id, "get")
@@ -129,10 +129,10 @@ class PaperspaceProvider:
             if not why:
                 raise self._fresh.error_for(instance, error) from error
             return replace(instance, provider=PAPERSPACE, state=InstanceState.GONE, reason=why, vendor_state="")
-        return await self._told(raw, "get")
+        return await self._instance(raw, "get")
 
-    async def _told(self, raw: Mapping[str, Any], operation: str) -> Instance:
-        """The machine, with what only this adapter or the machine's events know of it."""
+    async def _instance(self, raw: Mapping[str, Any], operation: str) -> Instance:
+        """The instance for a row, corrected by the machine's events and by what this adapter did to it."""
         found = to_instance(raw)
         self._fresh.see(found.id)
         self._scripts.note(found)
@@ -143,29 +143,29 @@ class PaperspaceProvider:
         if found.id in self._ending:
             return replace(found, state=InstanceState.TERMINATING)
         age_s = (self._now() - found.launched_at).total_seconds() if found.launched_at else float("inf")
-        waits = found.vendor_state in ("provisioning", "off") and found.id not in self._was_up
-        if waits and age_s >= self._settings.events_after_s:
+        not_started = found.vendor_state in ("provisioning", "off") and found.id not in self._was_up
+        if not_started and age_s >= self._settings.events_after_s:
             why = failed_create(await self._api.events(found.id, operation))
             if why:
                 return replace(found, state=InstanceState.FAILED, reason=why)
-        if waits and age_s < self._settings.start_s:  # made, and about to be started
+        if not_started and age_s < self._settings.start_s:  # made, and about to start
             return replace(found, state=InstanceState.BOOTING, reason="")
         return found
 
     async def list(self) -> Sequence[Instance]:
-        """The account's machines that have a name of this cluster. Then deletes startup scripts that are done with."""
+        """The account's machines named like this cluster's. Also deletes startup scripts that nobody needs any more."""
         ours = [raw for raw in await self._api.machines() if is_ours(str(raw.get("name") or ""), self._cluster)]
-        machines = await all_of(self._told(raw, "list") for raw in ours)
+        machines = await all_of(self._instance(raw, "list") for raw in ours)
         here = {machine.id for machine in machines}
         self._was_up &= here
         await self._scripts.sweep(machines)
         return machines
 
     async def terminate(self, instance: Instance) -> None:
-        """Ask for the end. Where Paperspace wants the machine off first, turn it off and say Transient.
+        """Delete the machine. If Paperspace requires it to be off first, turn it off and raise Transient.
 
         Raises:
-            Transient: the machine was only turned off yet, or Paperspace may not know it yet: ask again.
+            Transient: the machine was turned off, or Paperspace does not know it yet; the caller tries again.
         """
         try:
             raw = await self._api.machine(instance.id, "terminate")
@@ -199,10 +199,10 @@ class PaperspaceProvider:
             ) from error
 
     async def check(self) -> str:
-        """Proof that the key is let in, and whose it is.
+        """Check that the key is valid; returns its team.
 
         Raises:
-            AuthFailed: the answer knows no team: the key is not let in.
+            AuthFailed: the answer names no team, so the key is invalid.
         """
         session = await self._api.session()
         team = session.get("team")
@@ -221,7 +221,7 @@ def create(context: ProviderContext) -> PaperspaceProvider:
     """Entry point of `meshd.providers`.
 
     Raises:
-        ConfigError: the table cannot be used; one line per problem.
+        ConfigError: the table is invalid; one line per problem.
     """
     settings = parse(PaperspaceSettings, context.settings, "[providers.paperspace]")
     return PaperspaceProvider(context, settings, PaperspaceApi(settings), shipped())

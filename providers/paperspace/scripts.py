@@ -1,4 +1,4 @@
-"""The startup scripts' life: each holds a key, so none stays longer than its machine needs it."""
+"""The lifecycle of startup scripts. Each holds a secret, so it is deleted when its machine no longer needs it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class StartupScripts:
-    """Makes one script object per machine and deletes those that no machine needs any more.
+    """Creates one startup script per machine and deletes those that no machine needs any more.
 
-    What it remembers only makes it quicker: after a restart the account's own list says all that is needed. Deleting
-    is tried again with each sweep, and never in the way of what else was asked for.
+    Its memory is only a shortcut: after a restart, the account's list has all that is needed. Each sweep tries failed
+    deletions again. A failed deletion never fails the caller's operation.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class StartupScripts:
         self._swept_at: datetime | None = None
 
     async def make(self, token: str, script: str) -> str:
-        """A new script object named after the machine; returns its id."""
+        """Create a startup script named like the machine; returns its id."""
         script_id = await self._api.create_script(token, script)
         self._of_token[token] = script_id
         return script_id
 
     async def drop(self, token: str, operation: str) -> None:
-        """Delete the script of a machine that will not run it (any more); what fails is left to the next sweep."""
+        """Delete the script of a machine that does not need it any more. If that fails, the next sweep tries again."""
         script_id = self._of_token.pop(token, None)
         if script_id is None:
             self._swept_at = None
@@ -49,15 +49,15 @@ class StartupScripts:
             await self._delete(script_id, operation)
 
     def note(self, machine: Instance) -> None:
-        """Remember since when a machine runs."""
+        """Record when a machine was first seen running."""
         if machine.state is InstanceState.RUNNING:
             self._up_since.setdefault(machine.id, self._now())
 
     async def sweep(self, machines: Sequence[Instance]) -> None:
-        """Delete what no machine needs, when it is time to look.
+        """Delete the scripts that no machine needs, if the last sweep is long enough ago.
 
         Args:
-            machines: all of this cluster's, as just listed.
+            machines: all machines of this cluster, just listed.
         """
         for machine in machines:
             self.note(machine)
@@ -68,7 +68,7 @@ class StartupScripts:
         try:
             scripts = await self._api.scripts("list")
         except ProviderError as error:
-            log.warning("startup scripts cannot be listed, those with a key stay: %s", error)
+            log.warning("cannot list startup scripts; scripts with secrets stay: %s", error)
             return
         known = {str(script["id"]) for script in scripts}
         self._first_seen = {script_id: self._first_seen.get(script_id, now) for script_id in known}
@@ -91,4 +91,4 @@ class StartupScripts:
             await self._api.delete_script(script_id, operation)
         except ProviderError as error:
             self._swept_at = None
-            log.warning("startup script %s with a key in it cannot be deleted, tried again: %s", script_id, error)
+            log.warning("cannot delete startup script %s, which holds a secret; will try again: %s", script_id, error)

@@ -1,4 +1,4 @@
-"""The table `[providers.paperspace]`."""
+"""The settings in the table `[providers.paperspace]`."""
 
 from __future__ import annotations
 

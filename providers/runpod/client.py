@@ -1,4 +1,4 @@
-"""Calls of RunPod's REST API v2: quota, time-outs and what an answer means."""
+"""Calls of RunPod's REST API v2: rate limits, deadlines, and errors of the contract."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from providers._answers import Answer, unclear
 from providers._http import JsonHttp
 from providers._settings import secret_of
 from providers.runpod.errors import RUNPOD, clean, to_error
-from providers.runpod.quota import shared_quota, wait_s
+from providers.runpod.rate_limit import shared_windows, wait_s
 from providers.runpod.settings import RunpodSettings
 
 PREFIX = "/v2"
 
 
 class RunpodApi:
-    """RunPod's API. All calls with one key share its quota, in the whole process.
+    """RunPod's API. All calls with one key in this process share its rate limit.
 
     Raises:
         ConfigError: the file with the key cannot be read.
@@ -30,10 +30,10 @@ class RunpodApi:
         secret = secret_of(settings.api_key, settings.api_key_file, "runpod_api_key")
         key = secret.get_secret_value() if secret else ""
         self._http = JsonHttp(RUNPOD, settings.base_url.rstrip("/") + PREFIX, key)
-        self._quota = shared_quota(key, settings.base_url, settings.max_wait_s)
+        self._limit = shared_windows(key, settings.base_url, settings.max_wait_s)
 
     async def gpu_types(self, cloud: str, count: int, operation: str = "offers") -> list[Mapping[str, Any]]:
-        """GET /catalog/gpus, with what is free for pods of `count` GPUs in one tier."""
+        """GET /catalog/gpus, with the free capacity for pods of `count` GPUs in one tier."""
         asked = {"count": str(count), "cloud": cloud.upper()}
         if self._settings.country_codes:
             asked["countryCodes"] = ",".join(self._settings.country_codes)
@@ -42,7 +42,7 @@ class RunpodApi:
         return await self._catalogue("gpus", asked, ("id", "memory", "price", "maxCount"), operation)
 
     async def cpu_flavours(self, vcpus: int) -> list[Mapping[str, Any]]:
-        """GET /catalog/cpus, with what is free for pods of `vcpus` vCPUs."""
+        """GET /catalog/cpus, with the free capacity for pods of `vcpus` vCPUs."""
         asked = {"vcpuCount": str(vcpus)}
         return await self._catalogue("cpus", asked, ("id", "vcpu", "ramGbPerVcpu", "price"))
 
@@ -54,7 +54,7 @@ class RunpodApi:
         return self._rows(answer, what, needed, operation)
 
     async def pods(self, operation: str = "list") -> list[Mapping[str, Any]]:
-        """GET /pods, those of clusters included. It has no pages."""
+        """GET /pods, including those of Instant Clusters. It has no pages."""
         answer = await self._call("GET", "/pods?includeClusterPods=true", operation, success=200)
         return self._rows(answer, "pods", ("id", "status"), operation)
 
@@ -67,7 +67,7 @@ class RunpodApi:
         """POST /pods.
 
         Raises:
-            Uncertain: as for any call that changes things, and when the answer names no pod.
+            Uncertain: as for any call that changes something; also when the answer names no pod.
         """
         answer = await self._call("POST", "/pods", "launch", success=201, body=body)
         return self._pod(answer, "launch", changes=True)
@@ -86,16 +86,16 @@ class RunpodApi:
         self._http.need_key(operation)
         changes = method != "GET"
         timeout_s = self._settings.launch_timeout_s if method == "POST" else self._settings.call_timeout_s
-        await self._quota.turn(provider=RUNPOD, operation=operation)
+        await self._limit.turn(provider=RUNPOD, operation=operation)
         answer = await self._http.call(
             method, path, operation=operation, changes=changes, timeout_s=timeout_s, json_body=body
         )
         quota = answer.headers.get("ratelimit", "")
-        self._quota.note(quota)
+        self._limit.note(quota)
         if answer.status == success:
             return answer
         if answer.status < 400:
-            raise self._odd(answer, operation, changes=changes)
+            raise self._unexpected(answer, operation, changes=changes)
         if answer.retry_after_s is None:
             answer = replace(answer, retry_after_s=wait_s(quota))
         raise to_error(answer, operation=operation, changes=changes)
@@ -103,17 +103,17 @@ class RunpodApi:
     def _rows(self, answer: Answer, name: str, needed: tuple[str, ...], operation: str) -> list[Mapping[str, Any]]:
         rows = answer.body.get(name) if answer.is_json else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= set(needed) for row in rows):
-            raise self._odd(answer, operation, changes=False)
+            raise self._unexpected(answer, operation, changes=False)
         return rows
 
     def _pod(self, answer: Answer, operation: str, *, changes: bool) -> Mapping[str, Any]:
         if not answer.is_json or not answer.body.get("id"):
-            raise self._odd(answer, operation, changes=changes)
+            raise self._unexpected(answer, operation, changes=changes)
         pod: Mapping[str, Any] = answer.body
         return pod
 
     @staticmethod
-    def _odd(answer: Answer, operation: str, *, changes: bool) -> ProviderError:
-        words = f"the answer (HTTP {answer.status}) is not what RunPod's API promises"
-        text = "" if answer.is_json else clean(answer.text)  # a pod's description holds its start command
+    def _unexpected(answer: Answer, operation: str, *, changes: bool) -> ProviderError:
+        words = f"RunPod's API gave an unexpected answer (HTTP {answer.status})"
+        text = "" if answer.is_json else clean(answer.text)  # the description of a pod contains its start command
         return unclear(words, changes=changes, provider=RUNPOD, operation=operation, vendor_text=text)

@@ -45,17 +45,17 @@ _GRAPHQL_KINDS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
 
 
 def clean(text: str) -> str:
-    """A vendor's text without long unbroken runs: a refusal may repeat the start command, which holds secrets."""
+    """A text of RunPod's without long words: a refusal may repeat the start command, which holds secrets."""
     return _SECRET_LOOKING.sub("[...]", text)
 
 
 def to_error(answer: Answer, *, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for an answer that is no success.
+    """The contract's error for an error answer of the REST API.
 
     Args:
-        answer: what the cloud answered.
+        answer: the answer.
         operation: the contract's name of the call.
-        changes: the call may have made or ended a pod.
+        changes: whether the call may have made or ended a pod.
     """
     body = answer.body if isinstance(answer.body, dict) else {}
     problem = body if body.get("detail") or body.get("title") else None
@@ -82,7 +82,7 @@ def _kind(status: int, words: str, operation: str, changes: bool) -> type[Provid
     doubt: type[ProviderError] = Uncertain if changes else Transient
     launch = operation == "launch"
     if status in (401, 402, 403):
-        # 403 on create: "Your account cannot access the requested pool"; of the key or the account otherwise.
+        # 403 on create: "Your account cannot access the requested pool". Otherwise it is about the key or the account.
         return QuotaExceeded if launch and status != 401 and _LIMITED.search(words) else AuthFailed
     if status >= 500 or not words:
         return doubt
@@ -95,14 +95,14 @@ def _kind(status: int, words: str, operation: str, changes: bool) -> type[Provid
     return _BY_STATUS.get(status, InvalidRequest)
 
 
-def to_spot_error(words: str, *, operation: str, changes: bool) -> ProviderError:
-    """The contract's error for the words of a GraphQL error, which has no status and no code that could be relied on.
+def to_graphql_error(words: str, *, operation: str, changes: bool) -> ProviderError:
+    """The contract's error for the text of a GraphQL error, which has no status and no reliable code.
 
-    Words that are not known leave a call that changes things in doubt: RunPod says "Something went wrong" of pods
-    that it made all the same.
+    An unknown text is Uncertain for a call that changes something: RunPod says "Something went wrong" also about pods
+    that it made.
     """
     said = clean(words)[:400]
-    text = f"GraphQL: {said or 'no words'}"
+    text = f"GraphQL: {said or 'no message'}"
     for pattern, kind in _GRAPHQL_KINDS:
         if pattern.search(said) and (operation == "launch" or kind not in (NoCapacity, QuotaExceeded)):
             return kind(text, provider=RUNPOD, operation=operation, vendor_text=said)

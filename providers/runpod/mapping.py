@@ -1,7 +1,6 @@
-"""Between RunPod's words and the contract's. PURE: no I/O, no clock.
+"""RunPod's pods, and the create request with its start command. PURE: no I/O, no clock.
 
-Source: RunPod's REST API 2.0.0, and public recordings of its answers. Errors are RFC 9457 problems; most are told apart
-by the status. A create that finds no room is a plain 400, told apart only by its words.
+Source: RunPod's REST API 2.0.0, and public recordings of its answers.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _STATES = {
 
 
 def to_state(pod: Mapping[str, Any]) -> InstanceState:
-    """The contract's state. A pod is called RUNNING from its creation on; only with a `runtime` does it run.
+    """The contract's state. RunPod calls a pod RUNNING from its creation on; it runs when it has a `runtime`.
 
-    RunPod takes a spot pod back with SIGTERM and, 5 s later, SIGKILL; it stays as EXITED, which meshd itself never
-    asks for.
+    RunPod preempts a spot pod with SIGTERM and, 5 s later, SIGKILL. The pod then stays as EXITED, a state that meshd
+    never asks for.
     """
     state = _STATES.get(str(pod.get("status", "")), InstanceState.UNKNOWN)
     if state is InstanceState.STOPPED and is_spot(pod):
@@ -45,7 +44,7 @@ def to_state(pod: Mapping[str, Any]) -> InstanceState:
 
 
 def is_spot(pod: Mapping[str, Any]) -> bool:
-    """Whether it was rented as spot, by our mark: REST does not tell."""
+    """Whether the pod was rented as spot, by meshd's tag: the REST API does not say."""
     return bool(tag(pod, SPOT_TAG))
 
 
@@ -53,12 +52,12 @@ def _reason(state: InstanceState, status: str) -> str:
     if state in (InstanceState.BOOTING, InstanceState.RUNNING):
         return ""
     if state is InstanceState.PREEMPTED:
-        return f"the spot pod is {status}: RunPod took it back, or its container ended"
+        return f"the spot pod is {status}: RunPod preempted it, or its container ended"
     return f"the pod is {status}"
 
 
 def to_instance(pod: Mapping[str, Any]) -> Instance:
-    """One pod."""
+    """The instance for a pod."""
     status, state, kind = str(pod.get("status", "")), to_state(pod), kind_of(pod)
     elsewhere = ANYWHERE if kind and kind.community else ""
     cost = pod.get("cost")
@@ -79,7 +78,7 @@ def to_instance(pod: Mapping[str, Any]) -> Instance:
 
 
 def _public_ip(pod: Mapping[str, Any]) -> str:
-    """The address of a mapped TCP port. HTTP ports show an inner address of RunPod's that leads nowhere."""
+    """The address of a mapped TCP port. HTTP ports have an internal address of RunPod that cannot be reached."""
     runtime = pod.get("runtime")
     ports = runtime.get("ports") if isinstance(runtime, dict) else None
     for port in ports if isinstance(ports, list) else ():
@@ -97,7 +96,7 @@ def _time(text: Any) -> datetime | None:
 
 
 def launch_body(request: LaunchRequest, kind: PodKind, settings: RunpodSettings) -> dict[str, Any]:
-    """The body of POST /pods. RunPod refuses keys that it does not know."""
+    """The body of POST /pods. RunPod refuses unknown keys."""
     region = request.offer.region
     tags = {**request.tags, CLUSTER_TAG: request.cluster, MACHINE_TAG: request.token}
     body: dict[str, Any] = {
@@ -130,14 +129,15 @@ def launch_body(request: LaunchRequest, kind: PodKind, settings: RunpodSettings)
 
 
 def start_command(user_data: str, *, image_start: bool) -> str:
-    """The `args` of a pod that run `user_data` once and then keep the container up.
+    """The `args` of a pod: run `user_data` once, then keep the container up.
 
-    The shell becomes `sleep` in the end, so that the script, with what is secret in it, does not stay visible in the
-    list of processes.
+    RunPod has no user data. It splits `args` like a shell's words and passes them to the image's entrypoint, instead of
+    the image's own command. Base64 needs no quoting. At the end the shell is replaced by `sleep`, so that the script
+    with its secrets does not stay in the process list.
 
     Args:
         user_data: a POSIX shell script.
-        image_start: run the image's own start script as well, beside it.
+        image_start: also run the image's start script, in the background.
     """
     script = base64.b64encode(user_data.encode()).decode("ascii")
     steps = ["umask 077", f"echo {script} | base64 -d >{SCRIPT}"]

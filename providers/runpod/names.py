@@ -1,9 +1,9 @@
-"""Names between RunPod and the contract: of instance types, of our marks on a pod. PURE.
+"""Names of instance types, and meshd's tags on a pod. PURE: no I/O, no clock.
 
-RunPod has no instance types: a pod is so many GPUs of an id, or so many vCPUs of a flavour, in a cloud tier. The type's
-name holds all of it and can be read back: "8x_NVIDIA_H100_80GB_HBM3", "1x_NVIDIA_A40@community", "16vcpu_cpu5c".
+RunPod has no instance types: a pod has a number of GPUs of a type, or of vCPUs of a flavour, in a tier. The adapter's
+type names contain all of it: "8x_NVIDIA_H100_80GB_HBM3", "1x_NVIDIA_A40@community", "16vcpu_cpu5c".
 
-RunPod has no tags either. The environment of the container takes their place: the API returns it with each pod.
+RunPod has no tags either. meshd uses environment variables of the container; the API returns them with each pod.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _ESCAPED = {"%": "%25", "_": "%5F", "@": "%40"}
 
 @dataclass(frozen=True, slots=True)
 class PodKind:
-    """What a pod is made of.
+    """A pod's hardware and tier.
 
     Attributes:
-        id: RunPod's id of the GPU type, or of the CPU flavour.
-        count: GPUs, or vCPUs.
-        cpu: it is a CPU pod.
-        community: in the community cloud instead of the secure one.
+        id: RunPod's id of the GPU type or CPU flavour.
+        count: the number of GPUs or vCPUs.
+        cpu: whether it is a CPU pod.
+        community: in the community cloud, not the secure one.
     """
 
     id: str
@@ -41,18 +41,18 @@ class PodKind:
 
     @property
     def cloud(self) -> str:
-        """RunPod's word for the tier."""
+        """RunPod's name of the tier."""
         return "COMMUNITY" if self.community else "SECURE"
 
     @property
     def type_name(self) -> str:
-        """The instance type's name, without blanks."""
+        """The instance type's name, without spaces."""
         escaped = "".join(_ESCAPED.get(char, char) for char in self.id).replace(" ", "_")
         return f"{self.count}{'vcpu' if self.cpu else 'x'}_{escaped}{'@community' if self.community else ''}"
 
 
 def parse_type(name: str) -> PodKind | None:
-    """The reverse of `PodKind.type_name`; None for a name that is none."""
+    """The reverse of `PodKind.type_name`; None when the name is not such a type."""
     match = _TYPE.fullmatch(name)
     if match is None:
         return None
@@ -63,7 +63,7 @@ def parse_type(name: str) -> PodKind | None:
 
 
 def kind_of(pod: Mapping[str, Any]) -> PodKind | None:
-    """What a pod is made of; None when it does not tell."""
+    """A pod's kind; None when the pod does not say."""
     community = pod.get("cloud") == "COMMUNITY"
     gpu, cpu = pod.get("gpu"), pod.get("cpu")
     if isinstance(gpu, dict) and gpu.get("id"):
@@ -74,23 +74,23 @@ def kind_of(pod: Mapping[str, Any]) -> PodKind | None:
 
 
 def tag_variable(tag: str) -> str:
-    """The environment variable that stands for a tag: "meshd-slot" is MESHD_TAG_SLOT."""
+    """The environment variable of a tag: MESHD_TAG_SLOT for "meshd-slot"."""
     return TAG_PREFIX + _ENV_UNSAFE.sub("_", tag.removeprefix("meshd-").upper())
 
 
 def tag(pod: Mapping[str, Any], name: str) -> str:
-    """The value of one of our tags on a pod; "" when it has none."""
+    """The value of a tag of meshd's on a pod; "" when there is none."""
     env = pod.get("env")
     return str(env.get(tag_variable(name), "")) if isinstance(env, dict) else ""
 
 
 def is_ours(pod: Mapping[str, Any], cluster: str) -> bool:
-    """Whether a pod is this cluster's.
+    """Whether a pod belongs to this cluster.
 
-    Our mark decides. On a pod without a mark the name does, but only one of exactly meshd's form (cluster, pool,
-    number, six letters or digits): people give their own pods names that begin alike.
+    The tag decides. Without a tag the name does, if it has meshd's exact form (cluster, pool, number, six letters or
+    digits): people may give their own pods similar names.
     """
-    mark = tag(pod, CLUSTER_TAG)
-    if mark:
-        return mark == cluster
+    owner = tag(pod, CLUSTER_TAG)
+    if owner:
+        return owner == cluster
     return bool(re.fullmatch(rf"{re.escape(cluster)}-[a-z0-9-]+-\d+-[a-z0-9]{{6}}", str(pod.get("name") or "")))

@@ -17,15 +17,15 @@ from providers.runpod.settings import RunpodSettings
 _LEVELS = {"NONE": False, "LOW": True, "MEDIUM": True, "HIGH": True}
 
 
-def gpu_questions(settings: RunpodSettings) -> list[tuple[str, int]]:
-    """What to ask the GPU catalogue: (tier, GPUs), since free capacity is told per tier and count."""
+def gpu_queries(settings: RunpodSettings) -> list[tuple[str, int]]:
+    """The queries to the GPU catalogue: (tier, GPUs), because capacity is reported per tier and count."""
     if not settings.gpu_types:
         return []
     return [(cloud, count) for cloud in dict.fromkeys(settings.clouds) for count in dict.fromkeys(settings.gpu_counts)]
 
 
-def cpu_questions(settings: RunpodSettings) -> list[int]:
-    """What to ask the CPU catalogue: vCPUs. CPU pods are in the secure cloud only."""
+def cpu_queries(settings: RunpodSettings) -> list[int]:
+    """The queries to the CPU catalogue: vCPUs. Only the secure cloud has CPU pods."""
     if not settings.cpu_types or "secure" not in settings.clouds:
         return []
     return list(dict.fromkeys(settings.cpu_vcpus))
@@ -66,7 +66,7 @@ def gpu_offers(
 def cpu_offers(
     flavours: Sequence[Mapping[str, Any]], vcpus: int, settings: RunpodSettings, at: datetime
 ) -> list[Offer]:
-    """The offers of CPU pods with so many vCPUs."""
+    """The offers of CPU pods with `vcpus` vCPUs."""
     offers: list[Offer] = []
     for raw in flavours:
         flavour, usd = str(raw["id"]), float(raw["price"].get("securePerVcpu") or 0)
@@ -94,10 +94,10 @@ def cpu_offers(
 
 
 def _places(raw: Mapping[str, Any], settings: RunpodSettings) -> Iterator[tuple[str, bool | None]]:
-    """The data centres of a type, each with whether it shows room.
+    """The data centres of a type, each with whether it has free capacity.
 
-    The catalogue leaves the list out where nothing is free. Then the type is offered, as not available, in the data
-    centres that the settings name. Hosts outside of any data centre are offered as one place, `ANYWHERE`.
+    The catalogue has no list when nothing is free. The type is then offered, as not available, in the data centres that
+    the settings name. Hosts outside of data centres are offered as one place, `ANYWHERE`.
     """
     shown = {str(place["id"]): _LEVELS.get(str(place["availability"])) for place in raw.get("dataCenters") or ()}
     if settings.data_centers:

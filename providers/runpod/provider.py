@@ -27,19 +27,21 @@ from providers.runpod.client import RunpodApi
 from providers.runpod.errors import RUNPOD
 from providers.runpod.mapping import ANYWHERE, launch_body, to_instance
 from providers.runpod.names import PodKind, is_ours, parse_type
-from providers.runpod.offers import cpu_offers, cpu_questions, gpu_offers, gpu_questions
+from providers.runpod.offers import cpu_offers, cpu_queries, gpu_offers, gpu_queries
 from providers.runpod.settings import RunpodSettings
 from providers.runpod.spot_client import SpotApi
 from providers.runpod.spot_mapping import bid_places, spot_offers
 
-REMEMBERED_FOR = timedelta(hours=1)
+DELETIONS_KEPT = timedelta(hours=1)
 
 USER_DATA_MAX_B = 16 * 1024
-"""RunPod names no limit. In base64 this stays far below the 128 KiB that Linux takes as one argument."""
+"""RunPod documents no limit. In base64 this is far below the 128 KiB that Linux allows for one argument."""
 
 
 class AcceptedDeletions:
-    """Remembers for an hour which deletions were accepted.
+    """Records for an hour which deletions RunPod accepted.
+
+    RunPod has no state for a pod that is ending, and forgets a pod when it is deleted.
 
     Args:
         now: UTC clock.
@@ -50,21 +52,21 @@ class AcceptedDeletions:
         self._accepted_at: dict[InstanceId, datetime] = {}
 
     def accept(self, instance_id: InstanceId) -> None:
-        """Note that the deletion was accepted now."""
+        """Record that RunPod accepted the deletion now."""
         now = self._now()
-        kept = {known: at for known, at in self._accepted_at.items() if now - at < REMEMBERED_FOR}
+        kept = {known: at for known, at in self._accepted_at.items() if now - at < DELETIONS_KEPT}
         self._accepted_at = {**kept, instance_id: now}
 
     def accepted(self, instance_id: InstanceId) -> bool:
         """Whether a deletion was accepted within the last hour."""
         at = self._accepted_at.get(instance_id)
-        return at is not None and self._now() - at < REMEMBERED_FOR
+        return at is not None and self._now() - at < DELETIONS_KEPT
 
-    def look(self, instance: Instance) -> Instance:
-        """The instance as it stands: one that is there although its deletion was accepted is ending."""
+    def corrected(self, instance: Instance) -> Instance:
+        """The instance, as TERMINATING when it still exists although its deletion was accepted."""
         if instance.state is InstanceState.GONE or not self.accepted(instance.id):
             return instance
-        return replace(instance, state=InstanceState.TERMINATING, reason="its deletion is accepted")
+        return replace(instance, state=InstanceState.TERMINATING, reason="its deletion was accepted")
 
 
 class RunpodProvider:
@@ -88,11 +90,11 @@ class RunpodProvider:
 
     @property
     def capabilities(self) -> ProviderCapabilities:
-        """Containers, without a TUN device and systemd unless the settings know better; spot when they allow it.
+        """Containers, without TUN device and systemd unless the settings say otherwise; spot when they allow it.
 
-        A lost create is found by its name; marks are kept in the container's environment, in place of tags. A
-        container that ends leaves a stopped pod behind, whose disk goes on costing. API and console show the start
-        command, which is the user data, to everybody in the account.
+        Machines of unclear launches are found by name. Tags are environment variables of the container. A container
+        that ends leaves a stopped pod, whose disk still costs money. API and console show the start command, which
+        contains the user data, to everybody in the account.
         """
         return ProviderCapabilities(
             machine_kind=MachineKind.CONTAINER,
@@ -105,11 +107,11 @@ class RunpodProvider:
         )
 
     async def offers(self) -> Sequence[Offer]:
-        """Pods by data centre, with today's price; RunPod's stock is a hint, a create may be refused all the same."""
+        """Pods by data centre, with current prices. RunPod's stock is a hint: a create may still be refused."""
         answers = await all_of(
             [
-                *(self._gpus(cloud, count) for cloud, count in gpu_questions(self._settings)),
-                *(self._cpus(vcpus) for vcpus in cpu_questions(self._settings)),
+                *(self._gpus(cloud, count) for cloud, count in gpu_queries(self._settings)),
+                *(self._cpus(vcpus) for vcpus in cpu_queries(self._settings)),
             ]
         )
         return [offer for offers in answers for offer in offers]
@@ -126,13 +128,13 @@ class RunpodProvider:
         return cpu_offers(await self._api.cpu_flavours(vcpus), vcpus, self._settings, self._now())
 
     async def launch(self, request: LaunchRequest) -> Instance:
-        """Create one pod, named by its token, that runs the user data as its start command.
+        """Create one pod, with its token as name, whose start command runs the user data.
 
-        RunPod takes no idempotency token: after Uncertain, list and look for the name before launching again.
+        RunPod has no idempotency token: after Uncertain, the caller looks for the name in a list before it tries again.
         """
         kind = parse_type(request.offer.instance_type)
         if kind is None:
-            text = f"{request.offer.instance_type!r} is no type that this adapter offers"
+            text = f"{request.offer.instance_type!r} is not a type of this adapter"
             raise InvalidRequest(text, provider=RUNPOD, operation="launch")
         if request.offer.spot:
             made = await self._rent_spot(request, kind)
@@ -149,7 +151,7 @@ class RunpodProvider:
 
     async def _rent_spot(self, request: LaunchRequest, kind: PodKind) -> Instance:
         if self._spot is None or kind.cpu:
-            text = "CPU pods are rented on demand only" if self._spot else "[providers.runpod] spot is false"
+            text = "CPU pods can only be rented on demand" if self._spot else "[providers.runpod] spot is false"
             raise InvalidRequest(text, provider=RUNPOD, operation="launch")
         return await self._spot.rent(request, kind)
 
@@ -157,30 +159,30 @@ class RunpodProvider:
         """The pod by its id.
 
         Raises:
-            NotFound: RunPod does not know it, and it is not fresh.
-            Transient: RunPod does not know it, but may not know it yet.
+            NotFound: RunPod does not know the pod, and it is not new.
+            Transient: RunPod does not know the pod yet.
         """
         try:
-            return self._deletions.look(to_instance(await self._api.pod(instance.id)))
+            return self._deletions.corrected(to_instance(await self._api.pod(instance.id)))
         except NotFound as error:
             if self._deletions.accepted(instance.id):
                 return replace(instance, state=InstanceState.GONE, reason="deleted", vendor_state="")
             raise self._fresh.error_for(instance, error) from error
 
     async def list(self) -> Sequence[Instance]:
-        """The account's pods that are this cluster's, by our mark or else by the form of the name."""
+        """The account's pods that belong to this cluster, by tag or by the form of the name."""
         pods = [pod for pod in await self._api.pods() if is_ours(pod, self._cluster)]
-        instances = [self._deletions.look(to_instance(pod)) for pod in pods]
+        instances = [self._deletions.corrected(to_instance(pod)) for pod in pods]
         for instance in instances:
             self._fresh.see(instance.id)
         return instances
 
     async def terminate(self, instance: Instance) -> None:
-        """Delete the pod, with its disk. A network volume stays.
+        """Delete the pod and its disk. A network volume stays.
 
         Raises:
-            NotFound: RunPod does not know it, and it is not fresh.
-            Transient: RunPod does not know it, but may not know it yet.
+            NotFound: RunPod does not know the pod, and it is not new.
+            Transient: RunPod does not know the pod yet.
         """
         try:
             await self._api.delete(instance.id)
@@ -191,12 +193,12 @@ class RunpodProvider:
         self._deletions.accept(instance.id)
 
     async def check(self) -> str:
-        """Proof that the key may read. RunPod does not tell whose it is, so this counts what it sees.
+        """Check that the key may read. RunPod does not say whose it is, so the text has the number of pods.
 
-        A restricted key may lack each; that it may make pods shows only when it makes one.
+        A restricted key may lack each permission. Only a create shows whether the key may create pods.
 
         Raises:
-            AuthFailed: the key is no good, or may not make some of the calls: the text names each.
+            AuthFailed: the key is invalid, or may not make some of the calls; the text names each.
         """
         seen: list[Mapping[str, Any]] = []
 
@@ -212,17 +214,17 @@ class RunpodProvider:
             reads.append(Probe("POST /graphql", lambda: spot.bids(cloud, 1, [ANYWHERE], "check")))
         require_none_missing(RUNPOD, await missing_permissions(reads, _named), "the API key")
         pods_seen = f"{len(seen)} pod{'' if len(seen) == 1 else 's'}"
-        return f"an API key that sees {pods_seen}; whether it may make some is told by the first one"
+        return f"an API key that sees {pods_seen}; only a launch shows whether it may create pods"
 
     async def aclose(self) -> None:
-        """Close the connections and the threads."""
+        """Close the connections and stop the threads."""
         await self._api.aclose()
         if self._spot is not None:
             await self._spot.aclose()
 
 
 def _named(error: AuthFailed, asked: str) -> str:
-    """A 403 in RunPod's own words is about this call; anything else about the key or the account."""
+    """A 403 with a problem document is about this call; any other refusal is about the key or the account."""
     return asked if error.text.startswith("HTTP 403: ") and "no problem document" not in error.text else ""
 
 
@@ -230,7 +232,7 @@ def create(context: ProviderContext) -> RunpodProvider:
     """Entry point of `meshd.providers`.
 
     Raises:
-        ConfigError: the table cannot be used, one line per problem; or spot is on and RunPod's SDK is not installed.
+        ConfigError: the table is invalid, one line per problem; or spot is true and RunPod's SDK is not installed.
     """
     settings = parse(RunpodSettings, context.settings, "[providers.runpod]")
     return RunpodProvider(context, settings, RunpodApi(settings), SpotApi(settings) if settings.spot else None)

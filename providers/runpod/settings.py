@@ -1,4 +1,4 @@
-"""The table `[providers.runpod]`."""
+"""The settings in the table `[providers.runpod]`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class RunpodSettings(AdapterSettings):
-    """Where and how pods are rented from RunPod."""
+    """Where and how to rent pods from RunPod."""
 
     api_key: SecretStr | None = None
     api_key_file: Path | None = Field(None, description="file with the API key; else the credential `runpod_api_key`")

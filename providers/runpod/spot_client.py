@@ -1,8 +1,8 @@
-"""The only place that uses RunPod's SDK: spot pods and their prices, by GraphQL. Everything else is REST's.
+"""Spot pods and their prices, through RunPod's SDK and its GraphQL API. Everything else uses the REST API.
 
-The SDK is optional (`meshd[runpod]`) and takes seconds to load, so it is imported in a thread at the first call. Its
-calls are synchronous, with a time-out of its own of 30 s. It tells no HTTP status and no header but for 401; an answer
-that is not JSON comes out as the decoder's exception.
+The SDK is optional (`meshd[runpod]`) and takes seconds to load, so it is imported in a thread, on the first call. Its
+calls are synchronous with a timeout of 30 s. It hides HTTP status and headers except for 401, and raises the decoder's
+exception for an answer that is not JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshd.runtime.secretfile import source_of
 from providers._answers import MAX_VENDOR_TEXT, Answer, unclear
 from providers._settings import secret_of
 from providers._threads import Workers
-from providers.runpod.errors import RUNPOD, clean, to_error, to_spot_error
+from providers.runpod.errors import RUNPOD, clean, to_error, to_graphql_error
 from providers.runpod.names import PodKind
 from providers.runpod.settings import RunpodSettings
 from providers.runpod.spot_mapping import DEPLOY, Bid, bids_query, deploy_mutation, to_bids, to_made
@@ -26,7 +26,7 @@ from providers.runpod.spot_mapping import DEPLOY, Bid, bids_query, deploy_mutati
 EXTRA = "meshd[runpod]"
 THREADS = 4
 URL_VARIABLE = "RUNPOD_API_BASE_URL"
-"""Where the SDK reads the API's address, at each call. There is no argument for it."""
+"""The environment variable from which the SDK reads the API's address at each call. It has no argument for it."""
 
 
 class SpotApi:
@@ -52,23 +52,23 @@ class SpotApi:
         try:
             return to_bids(data, places)
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise _odd(operation, changes=False) from None
+            raise _unexpected(operation, changes=False) from None
 
     async def rent(self, request: LaunchRequest, kind: PodKind) -> Instance:
         """Rent one spot pod at the offer's price.
 
         Raises:
-            Uncertain: as for any call that changes things, and when the answer names no pod.
+            Uncertain: as for any call that changes something; also when the answer names no pod.
         """
         query = deploy_mutation(request, kind, self._settings)
         data = await self._ask(query, "launch", self._settings.launch_timeout_s, changes=True)
         pod = data.get(DEPLOY)
         if not isinstance(pod, dict) or not pod.get("id"):
-            raise _odd("launch", changes=True)
+            raise _unexpected("launch", changes=True)
         return to_made(pod, request)
 
     async def aclose(self) -> None:
-        """Take no more calls."""
+        """Accept no more calls."""
         await self._workers.aclose()
 
     async def _ask(self, query: str, operation: str, timeout_s: float, *, changes: bool = False) -> Mapping[str, Any]:
@@ -85,23 +85,23 @@ class SpotApi:
         data = answer.get("data") if isinstance(answer, dict) else None
         if isinstance(data, dict):
             return data
-        if isinstance(answer, dict) and isinstance(answer.get("status"), int):  # a problem document of the gateway's
+        if isinstance(answer, dict) and isinstance(answer.get("status"), int):  # a problem document of the gateway
             raise to_error(Answer(answer["status"], answer, "", None), operation=operation, changes=changes)
-        raise _odd(operation, changes=changes)
+        raise _unexpected(operation, changes=changes)
 
     def _send(self, query: str, key: str, operation: str, changes: bool) -> Any:
-        """Runs in a thread. What the SDK raises may hold the query, and so the start command: none of it is kept."""
-        run, faults = _sdk()
+        """Make the call, in a thread. The SDK's exceptions may contain the query with the start command: drop them."""
+        run, meaning = _sdk()
         os.environ[URL_VARIABLE] = self._settings.base_url.rstrip("/")
         try:
             return run(query, api_key=key)
-        except Exception as error:  # noqa: BLE001  the SDK leaks whatever its libraries raise
-            told = faults(error, operation, changes, self._settings.base_url)
-        raise told
+        except Exception as error:  # noqa: BLE001  the SDK raises any exception of its libraries
+            meant = meaning(error, operation, changes, self._settings.base_url)
+        raise meant
 
 
 def _sdk() -> tuple[Callable[..., Any], Callable[[Exception, str, bool, str], ProviderError]]:
-    """The SDK's call, and what its exceptions mean."""
+    """The SDK's call, and a function that converts its exceptions."""
     import requests
     from runpod.api.graphql import run_graphql_query
     from runpod.error import AuthenticationError, QueryError
@@ -111,18 +111,18 @@ def _sdk() -> tuple[Callable[..., Any], Callable[[Exception, str, bool, str], Pr
         if isinstance(error, AuthenticationError):
             return AuthFailed(f"HTTP 401: {error}", provider=RUNPOD, operation=operation)
         if isinstance(error, QueryError):
-            return to_spot_error(str(error.message or ""), operation=operation, changes=changes)
+            return to_graphql_error(str(error.message or ""), operation=operation, changes=changes)
         if isinstance(error, requests.exceptions.JSONDecodeError):
-            return to_spot_error(str(error.doc)[:MAX_VENDOR_TEXT], operation=operation, changes=changes)
+            return to_graphql_error(str(error.doc)[:MAX_VENDOR_TEXT], operation=operation, changes=changes)
         cause = error.args[0] if error.args else None
         if isinstance(error, requests.exceptions.ConnectTimeout) or isinstance(cause, MaxRetryError):
             return Transient(f"cannot connect to {url}", provider=RUNPOD, operation=operation)
-        text = f"the call broke off: {type(error).__name__}"
+        text = f"the call failed: {type(error).__name__}"
         return unclear(text, changes=changes, provider=RUNPOD, operation=operation, vendor_text=clean(str(error))[:400])
 
     return run_graphql_query, meaning
 
 
-def _odd(operation: str, *, changes: bool) -> ProviderError:
-    text = "the answer is not what RunPod's GraphQL API promises"
+def _unexpected(operation: str, *, changes: bool) -> ProviderError:
+    text = "RunPod's GraphQL API gave an unexpected answer"
     return unclear(text, changes=changes, provider=RUNPOD, operation=operation)

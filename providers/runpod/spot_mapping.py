@@ -1,7 +1,8 @@
-"""Spot pods: RunPod's GraphQL and the contract's words. PURE: no I/O, no clock.
+"""Spot pods: queries of RunPod's GraphQL API and their answers. PURE: no I/O, no clock.
 
-Source: the schema as the `runpod` SDK 1.12 writes it, and RunPod's GraphQL reference. Texts are GraphQL string literals
-made by `json.dumps`, whose escapes GraphQL shares, so nothing in a value can end its string.
+Source: the schema in the `runpod` SDK 1.12, and RunPod's GraphQL reference. `json.dumps` makes the string literals:
+    JSON
+and GraphQL have the same escapes, so no value can end its string.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from providers.runpod.settings import RunpodSettings
 
 DEPLOY = "podRentInterruptable"
 CUDA_VERSIONS = ("11.8", *(f"12.{minor}" for minor in range(10)), *(f"13.{minor}" for minor in range(4)))
-"""GraphQL takes no least CUDA version, only a list of those that will do."""
+"""GraphQL has no minimum CUDA version, only a list of allowed ones."""
 
 _PLACE = re.compile(r"[A-Za-z0-9-]+")
 _STOCK = {"High": True, "Medium": True, "Low": True, "None": False}
@@ -32,8 +33,8 @@ class Bid:
     """The lowest bid for a GPU type in one place.
 
     Attributes:
-        usd_per_gpu_hour: what one GPU costs at the least.
-        available: what RunPod says of free capacity; None when it does not tell.
+        usd_per_gpu_hour: the price of one GPU.
+        available: whether RunPod has free capacity; None when it does not say.
     """
 
     usd_per_gpu_hour: float
@@ -41,7 +42,7 @@ class Bid:
 
 
 def bids_query(cloud: str, count: int, places: Sequence[str]) -> str:
-    """The query for the lowest bids of pods with `count` GPUs in one tier, each place under an alias of its own.
+    """The query for the lowest bids for pods with `count` GPUs in one tier, with an alias for each place.
 
     Args:
         cloud: "secure" or "community".
@@ -58,15 +59,15 @@ def bids_query(cloud: str, count: int, places: Sequence[str]) -> str:
 
 
 def bid_places(offers: Iterable[Offer]) -> list[str]:
-    """Where bids are to be asked for: the places of these offers, each once."""
+    """The places to query bids for: those of the offers, each once."""
     return [place for place in dict.fromkeys(offer.region for offer in offers) if _PLACE.fullmatch(place)]
 
 
 def to_bids(data: Mapping[str, Any], places: Sequence[str]) -> dict[tuple[str, str], Bid]:
-    """The bids by (GPU id, place). A type that is not to be had as spot has a price of null, and is left out.
+    """The bids by (GPU id, place), without types that have no spot price.
 
     Raises:
-        KeyError, TypeError, ValueError: the answer is not what the API promises.
+        KeyError, TypeError, ValueError: the answer has an unexpected form.
     """
     found: dict[tuple[str, str], Bid] = {}
     for row in data["gpuTypes"]:
@@ -81,10 +82,10 @@ def to_bids(data: Mapping[str, Any], places: Sequence[str]) -> dict[tuple[str, s
 def spot_offers(
     on_demand: Iterable[Offer], bids: Mapping[tuple[str, str], Bid], settings: RunpodSettings
 ) -> list[Offer]:
-    """The spot offers beside these on-demand offers, at the price that would be bid.
+    """The spot offers for these on-demand offers, priced at meshd's bid.
 
-    A bid is the lowest one plus the margin of the settings, and at most their limit; where the lowest is above the
-    limit there is no offer. It is also the price: RunPod bills what was bid.
+    meshd bids the lowest bid plus the margin of the settings, but not more than their limit. There is no offer when the
+    lowest bid is above the limit. The bid is the price: RunPod bills what was bid.
     """
     offers: list[Offer] = []
     for offer in on_demand:
@@ -101,7 +102,7 @@ def spot_offers(
 
 
 def deploy_mutation(request: LaunchRequest, kind: PodKind, settings: RunpodSettings) -> str:
-    """The mutation that rents one spot pod, with everything that an on-demand pod would have."""
+    """The mutation that rents one spot pod, with the same options as an on-demand pod."""
     body = launch_body(request, kind, settings)
     env = {**body["env"], tag_variable(SPOT_TAG): "1"}
     asked: dict[str, Any] = {
@@ -132,7 +133,7 @@ def deploy_mutation(request: LaunchRequest, kind: PodKind, settings: RunpodSetti
 
 
 def to_made(pod: Mapping[str, Any], request: LaunchRequest) -> Instance:
-    """The pod that the mutation made."""
+    """The instance for the pod that the mutation created."""
     cost, machine = pod.get("costPerHr"), pod.get("machine")
     place = machine.get("dataCenterId") if isinstance(machine, dict) else None
     return Instance(
@@ -149,7 +150,7 @@ def to_made(pod: Mapping[str, Any], request: LaunchRequest) -> Instance:
 
 
 def _literal(value: Any) -> str:
-    """A GraphQL literal: JSON, but for the names of an object's fields, which have no quotes."""
+    """A GraphQL literal: JSON, except that field names have no quotes."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{name}: {_literal(part)}" for name, part in value.items()) + "}"
     if isinstance(value, list):

@@ -98,7 +98,7 @@ def test_the_projects_quota_is_told_as_such() -> None:
     error = to_error(
         Refusal("QUOTA_EXCEEDED", 403, "Quota 'GPUS_ALL_REGIONS' exceeded."), operation="launch", changes=True
     )
-    assert "the whole project's quota" in error.text
+    assert error.text.startswith(error.vendor_text) and "whole project" in error.text
     assert error.vendor_text == "QUOTA_EXCEEDED: Quota 'GPUS_ALL_REGIONS' exceeded."
 
 

@@ -26,7 +26,7 @@ from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, machine_name, slot_n
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, PriceSource, ProviderName
 from providers._answers import Answer
 from providers._settings import parse
-from providers.paperspace.errors import NotNow, by_words, to_error
+from providers.paperspace.errors import NotNow, refusal_kind, to_error
 from providers.paperspace.mapping import (
     deletion,
     failed_create,
@@ -113,7 +113,7 @@ def test_odd_bodies(body: Any) -> None:
 
 @pytest.mark.parametrize("words", ["", "Input validation failed", "Machine not found", "The region is unlimited"])
 def test_words_that_say_nothing_of_room_or_limits(words: str) -> None:
-    assert by_words(words) is None
+    assert refusal_kind(words) is None
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,9 @@ from providers.runpod import mapping
 from providers.runpod.errors import to_error
 from providers.runpod.mapping import launch_body, start_command, to_instance, to_state
 from providers.runpod.names import PodKind, is_ours, kind_of, parse_type
-from providers.runpod.offers import cpu_offers, cpu_questions, gpu_offers, gpu_questions
+from providers.runpod.offers import cpu_offers, cpu_queries, gpu_offers, gpu_queries
 from providers.runpod.provider import AcceptedDeletions
-from providers.runpod.quota import Quota, parse_rate_limit, wait_s
+from providers.runpod.rate_limit import RateLimitWindows, parse_rate_limit, wait_s
 from providers.runpod.settings import RunpodSettings
 from tests.clocks import HandClock
 
@@ -288,10 +288,10 @@ def test_cpu_offers() -> None:
 
 def test_what_is_asked_of_the_catalogue() -> None:
     settings = RunpodSettings(clouds=("secure", "community"), gpu_counts=(1, 8), cpu_types=("*",), cpu_vcpus=(4,))
-    assert gpu_questions(settings) == [("secure", 1), ("secure", 8), ("community", 1), ("community", 8)]
-    assert gpu_questions(RunpodSettings(gpu_types=())) == []
-    assert cpu_questions(settings) == [4]
-    assert cpu_questions(RunpodSettings()) == []
+    assert gpu_queries(settings) == [("secure", 1), ("secure", 8), ("community", 1), ("community", 8)]
+    assert gpu_queries(RunpodSettings(gpu_types=())) == []
+    assert cpu_queries(settings) == [4]
+    assert cpu_queries(RunpodSettings()) == []
 
 
 def test_launch_body() -> None:
@@ -358,7 +358,7 @@ def test_rate_limit_headers(header: str, windows: dict[str, tuple[int, int]], wa
 
 async def test_quota_waits_for_the_next_window_or_refuses() -> None:
     time = HandClock(AT)
-    quota = Quota(30, time)
+    quota = RateLimitWindows(30, time)
     await quota.turn(provider="runpod", operation="list")
     quota.note('"minute";r=2;t=20, "hour";r=100;t=3000')
     for _ in range(2):
@@ -372,20 +372,20 @@ async def test_quota_waits_for_the_next_window_or_refuses() -> None:
     assert (caught.value.retry_after_s, time.t_s) == (31, 20)
 
 
-# --- endings, settings
+# --- deletions, settings
 
 
-def test_endings_are_remembered_for_an_hour() -> None:
+def test_accepted_deletions_are_kept_for_an_hour() -> None:
     time = HandClock(AT)
-    endings = AcceptedDeletions(time.now)
+    deletions = AcceptedDeletions(time.now)
     found = to_instance(pod())
-    assert endings.look(found) is found
-    endings.accept(found.id)
-    assert endings.look(found).state is InstanceState.TERMINATING
+    assert deletions.corrected(found) is found
+    deletions.accept(found.id)
+    assert deletions.corrected(found).state is InstanceState.TERMINATING
     gone = replace(found, state=InstanceState.GONE)
-    assert endings.look(gone) is gone
+    assert deletions.corrected(gone) is gone
     time.t_s = 3600
-    assert not endings.accepted(found.id)
+    assert not deletions.accepted(found.id)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from meshd.errors import (
 from meshd.provider_api import InstanceState, LaunchRequest, Offer, ProviderContext, ProviderName
 from providers._settings import parse as parse_settings
 from providers.runpod import spot_client
-from providers.runpod.errors import to_spot_error
+from providers.runpod.errors import to_graphql_error
 from providers.runpod.mapping import to_instance
 from providers.runpod.names import PodKind
 from providers.runpod.provider import create
@@ -158,15 +158,15 @@ def test_nothing_in_a_value_ends_its_string(value: str, image: str) -> None:
     ],
 )
 def test_words_of_a_refused_mutation(words: str, kind: type[ProviderError]) -> None:
-    assert type(to_spot_error(words, operation="launch", changes=True)) is kind
+    assert type(to_graphql_error(words, operation="launch", changes=True)) is kind
 
 
 def test_unknown_words_of_a_read_tell_nothing() -> None:
-    assert type(to_spot_error("no capacity", operation="offers", changes=False)) is Transient
+    assert type(to_graphql_error("no capacity", operation="offers", changes=False)) is Transient
 
 
 def test_a_refusal_does_not_repeat_the_start_command() -> None:
-    error = to_spot_error(f"Syntax Error: {'QUJD' * 20}", operation="launch", changes=True)
+    error = to_graphql_error(f"Syntax Error: {'QUJD' * 20}", operation="launch", changes=True)
     assert "QUJD" not in str(error) + error.vendor_text
 
 
@@ -180,7 +180,7 @@ def test_a_pod_just_made() -> None:
 @pytest.mark.parametrize(
     ("env", "state", "words"),
     [
-        ({"MESHD_TAG_SPOT": "1"}, InstanceState.PREEMPTED, "RunPod took it back"),
+        ({"MESHD_TAG_SPOT": "1"}, InstanceState.PREEMPTED, "RunPod preempted it"),
         ({}, InstanceState.STOPPED, "the pod is EXITED"),
     ],
 )

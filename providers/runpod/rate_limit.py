@@ -1,4 +1,4 @@
-"""RunPod's quotas: what is left in each window, as the RateLimit header tells, and waiting for the next one."""
+"""RunPod's rate limits: the calls left in each window, from the RateLimit header, and waiting for the next window."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PARAMETER = re.compile(r"([a-z]+)=(\d+)")
 
 
 def parse_rate_limit(header: str) -> dict[str, tuple[int, int]]:
-    """What is left of each window: {window: (requests left, seconds until it begins anew)}.
+    """The state of each window: {window: (requests left, seconds until it resets)}.
 
     Args:
         header: the RateLimit header (IETF draft ratelimit-headers), e.g. `"minute";r=0;t=12, "hour";r=2800;t=1812`.
-            What cannot be read is left out.
+            Unreadable parts are skipped.
     """
     windows: dict[str, tuple[int, int]] = {}
     for name, parameters in _MEMBER.findall(header):
@@ -29,17 +29,17 @@ def parse_rate_limit(header: str) -> dict[str, tuple[int, int]]:
 
 
 def wait_s(header: str) -> float | None:
-    """Seconds until a used-up window begins anew; None when none is used up."""
+    """Seconds until the last used-up window resets; None when no window is used up."""
     waits = [seconds for left, seconds in parse_rate_limit(header).values() if left == 0]
     return float(max(waits)) if waits else None
 
 
-class Quota:
-    """Lets calls through while every window has some left. Safe to share between event loops and threads.
+class RateLimitWindows:
+    """Lets calls through while every window has requests left. Can be shared between event loops and threads.
 
     Args:
-        max_wait_s: a call that would have to wait longer is refused at once.
-        clock: where time comes from.
+        max_wait_s: a call that would wait longer is refused at once.
+        clock: the source of time.
     """
 
     def __init__(self, max_wait_s: float, clock: Clock | None = None) -> None:
@@ -49,24 +49,24 @@ class Quota:
         self._lock = threading.Lock()
 
     def note(self, header: str) -> None:
-        """Take over what an answer's RateLimit header tells."""
+        """Update the windows from an answer's RateLimit header."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             for name, (left, seconds) in parse_rate_limit(header).items():
                 self._windows[name] = (left, now_s + seconds)
 
     async def turn(self, *, provider: str, operation: str) -> None:
-        """Wait until a call may go out.
+        """Wait until a call is allowed.
 
         Raises:
-            RateLimited: the quota is used up for more than `max_wait_s`. Nothing was sent.
+            RateLimited: the wait would be longer than `max_wait_s`.
         """
         while True:
             wait = self._take()
             if wait <= 0:
                 return
             if wait > self._max_wait_s:
-                text = f"the account's quota of calls is used up for {wait:.0f} s"
+                text = f"the account's rate limit is used up for {wait:.0f} s"
                 raise RateLimited(text, retry_after_s=wait, provider=provider, operation=operation)
             await self._clock.sleep(wait)
 
@@ -81,12 +81,12 @@ class Quota:
             return 0.0
 
 
-_shared: dict[tuple[str, str, float], Quota] = {}
+_shared: dict[tuple[str, str, float], RateLimitWindows] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_quota(key: str, base_url: str, max_wait_s: float) -> Quota:
-    """The process-wide quota of the account that `key` opens. The key itself is not kept."""
+def shared_windows(key: str, base_url: str, max_wait_s: float) -> RateLimitWindows:
+    """The process-wide rate limit of the account of `key`. The key itself is not stored."""
     fingerprint = hashlib.sha256(key.encode()).hexdigest()
     with _shared_lock:
-        return _shared.setdefault((fingerprint, base_url, max_wait_s), Quota(max_wait_s))
+        return _shared.setdefault((fingerprint, base_url, max_wait_s), RateLimitWindows(max_wait_s))
