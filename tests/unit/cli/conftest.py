@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
+from meshd.api.schema import ProblemView
 from meshd.cli.main import cli
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.api.served import Served, serve
+from tests.unit.cli.helpers import NOW
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,26 @@ def meshctl(socket_path: Path) -> Meshctl:
         return Ran(done.exit_code, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def still(desk: MemoryDesk) -> MemoryDesk:
+    """A fleet in which no time passes."""
+    desk.now = lambda: NOW
+    desk.frozen = True
+    desk.pools["a100"].target = 12
+    desk.add_ready("a100", 1, since=NOW - timedelta(hours=2, minutes=5))
+    desk.add_ready("a100", 2, phase="booting", since=NOW - timedelta(seconds=42), reason="aws has it")
+    desk.add_ready("a100", 3, phase="lost", since=NOW - timedelta(days=2), failure="aws does not end it")
+    desk.jobs = {"a100-1": ["4711", "4712"]}
+    desk.problems = [
+        ProblemView(
+            severity="error",
+            text="aws does not end it: \x1b[31mInternalError",
+            cure="end it in the console",
+            since=NOW - timedelta(days=2),
+            machine="lab-a100-3-k7q2m3",
+        ),
+        ProblemView(severity="warning", text="prices of [aws] are a day old", pool="a100"),
+    ]
+    return desk

@@ -1,4 +1,4 @@
-"""Unfit nodes as text: in the tables, in the story of a node, and where somebody waits for a target."""
+"""Unfit nodes: in the tables, in `explain`, and while somebody waits for a target."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROW = NodeRow(
 )  # fmt: skip
 
 
-def test_the_tables_say_what_ails_a_node_and_how_its_gpus_work() -> None:
+def test_tables_show_why_a_node_is_unfit_and_the_load_of_its_gpus() -> None:
     text = plain(status.nodes([ROW], NOW))
     assert ROW.unfit_text in text
     assert "97% 70G" in text
@@ -27,7 +27,7 @@ def test_the_tables_say_what_ails_a_node_and_how_its_gpus_work() -> None:
     assert "6 (2 unfit)" in plain(*status.status(view))
 
 
-def test_the_story_has_the_diagnosis_and_no_control_characters() -> None:
+def test_explain_shows_the_health_without_control_characters() -> None:
     health = HealthView(
         unfit="invalid", text="Slurm holds it DRAIN", since=NOW - timedelta(minutes=3), next="meshd replaces it",
         cure="`meshctl remove h100-1`", slurm_state="IDLE+DRAIN", slurm_reason="Low RealMemory",
@@ -44,7 +44,7 @@ def test_the_story_has_the_diagnosis_and_no_control_characters() -> None:
     assert not [char for char in text if char in "\x1b\x9b"]
 
 
-def test_who_waits_for_a_target_waits_for_fit_nodes() -> None:
+def test_an_unfit_node_does_not_count_for_the_target() -> None:
     answer = ScaleAnswer(
         pool="h100", gpus_before=0, gpus=1, target_id=1, at=NOW, last_event_id=0,
         plan=PlanView(usd_per_hour_before=0.0, usd_per_hour_after=0.0), warnings=[], waiting_for_jobs=[],

@@ -1,4 +1,4 @@
-"""Nodes are named as Slurm's commands take them."""
+"""Host lists: nodes are named as for Slurm's commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_names(words: list[str], names: list[str]) -> None:
         "@all[1-2]", "h100-[1-4]!h100-2", "h100-[1-100000000]", "a[1-999]-[1-999]", "x" * 64, "x[" + "9" * 30 + "]",
     ],
 )  # fmt: skip
-def test_what_is_no_list_of_nodes(word: str) -> None:
+def test_what_is_not_a_list_of_nodes(word: str) -> None:
     with pytest.raises(click.BadParameter):
         expand([word])
 
@@ -73,7 +73,7 @@ def test_commands_take_host_lists(three: MemoryDesk, served: Served, meshctl: Me
     assert meshctl("drain", "a100-[1-2").code == ExitCode.USAGE
 
 
-def test_what_fails_for_one_is_told_of_it_alone(three: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_a_failure_for_one_node_does_not_stop_the_others(three: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     ran = meshctl("drain", "a100-[1-5]", "-o", "json")
     assert (ran.code, [f["machine"] for f in ran.json()["failed"]]) == (ExitCode.PARTLY, ["a100-4", "a100-5"])
     ran = meshctl("nodes", "a100-[1-4]")
@@ -90,7 +90,7 @@ def test_a_dry_run_removes_nothing(three: MemoryDesk, served: Served, meshctl: M
     assert [box.phase for box in three.boxes] == ["draining", "draining", "ready"]
 
 
-def test_a_settings_file_that_is_named_is_not_ignored(
+def test_a_named_settings_file_that_is_missing_is_an_error(
     three: MemoryDesk, served: Served, meshctl: Meshctl, tmp_path: Path
 ) -> None:
     ran = meshctl("status", config=str(tmp_path / "none.toml"))

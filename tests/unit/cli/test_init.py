@@ -57,7 +57,7 @@ def test_it_needs_yes_without_a_terminal(init: Meshctl, root: Path) -> None:
     assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF
 
 
-def test_it_writes_keeps_a_copy_and_is_done_then(init: Meshctl, root: Path) -> None:
+def test_it_writes_keeps_a_copy_and_a_second_run_changes_nothing(init: Meshctl, root: Path) -> None:
     ran = init("--yes", "-o", "json")
     assert ran.code == 0, ran.err
     document = ran.json()
@@ -73,7 +73,7 @@ def test_it_writes_keeps_a_copy_and_is_done_then(init: Meshctl, root: Path) -> N
     assert (again.code, again.json()["changes"]) == (0, [])
 
 
-def test_a_munge_key_is_made_only_where_there_is_none(init: Meshctl, root: Path) -> None:
+def test_a_munge_key_is_made_only_if_there_is_none(init: Meshctl, root: Path) -> None:
     key = root / "etc/munge/munge.key"
     init("--yes")
     assert key.read_bytes() == b"k" * 1024

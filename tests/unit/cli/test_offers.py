@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.shell_completion import BashComplete
 
 from meshd.api.schema import (
     AlternativeRow,
@@ -23,13 +22,12 @@ from meshd.api.schema import (
     OffersView,
     SourceView,
 )
-from meshd.cli.main import cli
 from meshd.cli.render.offers import offers
 from meshd.cli.render.terminal import plain
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
-from tests.unit.cli.test_commands import NOW, golden
+from tests.unit.cli.helpers import NOW, complete, golden
 
 
 def row(offer: str, usd: float, **changes: Any) -> OfferRow:
@@ -131,7 +129,7 @@ def test_a_provider_that_did_not_answer_to_a_refresh_is_named() -> None:
     assert "gce" not in shown(OffersQuery(), sources=[late])
 
 
-def test_zones_in_one_row_count_as_so_many_offers() -> None:
+def test_a_row_for_several_zones_counts_as_several_offers() -> None:
     three = row("aws/us-east-1a/p5.48xlarge", 98.3, region="us-east-1", zone="us-east-1a", zones=["a", "b", "c"])
     assert "us-east-1 (3 zones)" in shown(offers=[three])
     assert numbers(footer(offers=[three, CATALOGUE[1]], matching=9)) == [4, 9, 5]
@@ -148,7 +146,7 @@ def test_zones_in_one_row_count_as_so_many_offers() -> None:
         (("--gpu", "tpu"), "h100-sxm"),
     ],
 )
-def test_a_name_that_nothing_bears_is_wrong_usage(
+def test_an_unknown_name_is_wrong_usage(
     market: MemoryDesk, served: Served, meshctl: Meshctl, argv: tuple[str, ...], near: str
 ) -> None:
     market.unread = []
@@ -158,14 +156,14 @@ def test_a_name_that_nothing_bears_is_wrong_usage(
     assert ran.json()["kind"] == "unknown"
 
 
-def test_what_is_sold_out_is_no_mistake(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_a_sold_out_gpu_is_not_an_error(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     ran = meshctl("offers", "--gpu", "gh200")
     assert ran.code == 0 and "gh200" in ran.out
     market.unread = [SourceView(name="offers:gce", ok=False, reason="busy", since=NOW)]
     assert meshctl("offers", "--region", "mars").code == 0, "gce may be there: it was not read"
 
 
-def test_an_empty_catalogue_says_what_would_fill_it() -> None:
+def test_without_a_match_it_shows_what_other_options_would_find() -> None:
     near = [
         NearRow(field="max_usd_per_gpu_hour", count=14, offer=CATALOGUE[0]),
         NearRow(field="spot", count=1, offer=CATALOGUE[5]),
@@ -217,7 +215,7 @@ def test_golden_explain(desk: MemoryDesk, served: Served, meshctl: Meshctl, utc:
     assert ExplainView.model_validate_json(meshctl("explain", "h100-3", "-o", "json").out) == STORY
 
 
-def test_what_is_of_no_use_is_not_shown(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_explain_without_a_machine_or_a_search(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     desk.stories["h100-3"] = STORY.model_copy(update={"phase": "ready"})
     assert STORY.next_rungs[0].offer not in meshctl("explain", "h100-3").out, "meshd looks for no other offer"
     desk.stories["h100-4"] = ExplainView(subject="h100-4", at=NOW, pool="h100", slot="h100-4", why="none is wanted")
@@ -235,14 +233,9 @@ def test_an_unknown_name(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> 
 
 
 def test_names_are_completed(market: MemoryDesk, served: Served, socket_path: Path) -> None:
-    def completed(*args: str) -> list[str]:
-        complete = BashComplete(cli, {}, "meshctl", "_MESHCTL_COMPLETE")
-        before = ["--socket", str(socket_path), *args[:-1]]
-        return [item.value for item in complete.get_completions(before, args[-1])]
-
     market.add_ready("a100", 1)
-    assert completed("offers", "--gpu", "h") == ["h100-sxm"]
-    assert completed("offers", "--region", "us-e") == ["us-east-1a", "us-east-1b"]
-    assert completed("explain", "a100") == ["a100", "a100-1"]
-    assert completed("explain", "lab-") == ["lab-a100-1-k7q2m1"]
-    assert completed("off") == ["offers"]
+    assert complete(socket_path, ["offers", "--gpu"], "h") == ["h100-sxm"]
+    assert complete(socket_path, ["offers", "--region"], "us-e") == ["us-east-1a", "us-east-1b"]
+    assert complete(socket_path, ["explain"], "a100") == ["a100", "a100-1"]
+    assert complete(socket_path, ["explain"], "lab-") == ["lab-a100-1-k7q2m1"]
+    assert complete(socket_path, [], "off") == ["offers"]

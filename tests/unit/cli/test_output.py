@@ -1,4 +1,4 @@
-"""How answers look: narrow and wide, plain, short and whole, again and again."""
+"""How answers look: on narrow and wide terminals, in plain text, shortened, and repeated by --watch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,8 @@ from meshd.cli.render.shorten import merge_attempts, merge_messages, merge_probl
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
-from tests.unit.cli.test_scale import _on_terminal
-from tests.unit.cli.test_table import drawn
+from tests.unit.cli.helpers import NOW, drawn, on_terminal
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EC2 = "InsufficientInstanceCapacity: We currently do not have sufficient p5.48xlarge capacity in the Availability Zone "
 
 
@@ -36,7 +33,7 @@ def offer(**changes: object) -> OfferRow:
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 100])
-def test_a_narrow_terminal_keeps_the_provider_and_drops_what_says_nothing(width: int) -> None:
+def test_a_narrow_terminal_keeps_the_provider_and_drops_empty_columns(width: int) -> None:
     view = OffersView(at=NOW, offers=[offer()], total=1, matching=1)
     (table, *_) = offers(view, OffersQuery())
     lines = drawn(width, table)  # type: ignore[arg-type]
@@ -45,7 +42,7 @@ def test_a_narrow_terminal_keeps_the_provider_and_drops_what_says_nothing(width:
     assert max(map(len, lines)) <= width
 
 
-def test_a_note_that_says_something_stays_on_a_narrow_terminal() -> None:
+def test_a_narrow_terminal_keeps_a_column_with_content() -> None:
     blocked = offer(blocked_until=NOW, blocked_reason="no capacity")
     view = OffersView(at=NOW, offers=[offer(), blocked], total=2, matching=2)
     (table, *_) = offers(view, OffersQuery())
@@ -57,9 +54,9 @@ def test_a_note_that_says_something_stays_on_a_narrow_terminal() -> None:
 def test_plain_text_is_neither_coloured_nor_bold(socket_path: Path, served: Served, env: dict[str, str]) -> None:
     served.desk.add_ready("a100", 1)
     for argv in (["nodes"], ["status"], ["explain", "a100"]):
-        _, shown = _on_terminal(socket_path, argv, "", **env)
+        _, shown = on_terminal(socket_path, argv, "", **env)
         assert not re.search(r"\x1b\[[0-9;]*m", shown), shown
-    _, shown = _on_terminal(socket_path, ["nodes"], "")
+    _, shown = on_terminal(socket_path, ["nodes"], "")
     assert "\x1b[" in shown
 
 
@@ -71,10 +68,10 @@ def test_wide_and_name(desk: MemoryDesk, served: Served, meshctl: Meshctl, socke
     assert meshctl("nodes", "-o", "name").out == "a100-1\na100-2\n"
     assert meshctl("nodes", "a100-2", "-o", "name").out == "a100-2\n"
     assert meshctl("offers", "-o", "name").out == "lambda/us-south-2/gpu_1x_h100_pcie\n"
-    _, narrow = _on_terminal(socket_path, ["nodes"], "", COLUMNS="60")
+    _, narrow = on_terminal(socket_path, ["nodes"], "", COLUMNS="60")
     assert "left out" in narrow
     for command in ("nodes", "offers", "status"):
-        _, wide = _on_terminal(socket_path, [command, "-o", "wide"], "", COLUMNS="60")
+        _, wide = on_terminal(socket_path, [command, "-o", "wide"], "", COLUMNS="60")
         assert "left out" not in wide
     assert meshctl("nodes", "-o", "nonsense").code == 2
 

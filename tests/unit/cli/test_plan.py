@@ -14,7 +14,7 @@ from meshd.cli.render.terminal import plain
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
-from tests.unit.cli.test_commands import golden
+from tests.unit.cli.helpers import golden
 
 SPOT = "aws/us-east-1a/p5.48xlarge/spot"
 
@@ -65,7 +65,7 @@ def test_nothing_to_do() -> None:
     assert plain(*plan(PlanView())).splitlines()[1:] == ["price: $0.00 -> $0.00 per hour (+$0.00)"]
 
 
-def test_a_daemon_that_tells_no_machines_still_shows_its_steps() -> None:
+def test_a_plan_without_machines_shows_its_steps() -> None:
     old = VIEW.model_copy(update={"machines": [], "alternatives": [], "overshoot_gpus": 0})
     assert "request_machine  h100-2" in plain(*plan(old))
 
@@ -119,7 +119,7 @@ def test_options_without_a_number_of_gpus(served: Served, meshctl: Meshctl) -> N
 @pytest.mark.parametrize(
     "wrong", [["--spot", "always"], ["--gpu", "80GB"], ["--max-total", "0"], ["--max-overshoot", "-1"]]
 )
-def test_what_makes_no_sense_is_refused_before_it_is_sent(
+def test_impossible_options_are_refused_before_the_request(
     desk: MemoryDesk, served: Served, meshctl: Meshctl, wrong: list[str]
 ) -> None:
     ran = meshctl("scale", "--gpus", "4", *wrong)

@@ -43,7 +43,7 @@ def test_show(served: Served, meshctl: Meshctl) -> None:
     assert (document["schema_version"], document["prices"][0]["stale"]) == (1, True)
 
 
-def test_refresh_asks_all_that_can_be_asked(served: Served, meshctl: Meshctl) -> None:
+def test_refresh_without_names_asks_all_providers(served: Served, meshctl: Meshctl) -> None:
     ran = meshctl("prices", "refresh")
     assert ran.code == ExitCode.OK
     assert re.findall(r"^(\w+): ", ran.err, re.M) == ["aws", "gce"]

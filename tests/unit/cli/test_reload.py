@@ -1,4 +1,4 @@
-"""A reload waits for the answer: with wrong settings it fails, and says what is wrong."""
+"""`meshctl reload` waits for the result. With wrong settings it fails and shows every fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""meshctl rotate-key against a desk in memory."""
+"""`meshctl rotate-key` against a service in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshd.cli.rotations.common.POLL_S", 0.01)
 
 
-def test_it_is_waited_for(served: Served, meshctl: Meshctl) -> None:
+def test_rotate_key_waits_for_the_end(served: Served, meshctl: Meshctl) -> None:
     ran = meshctl("rotate-key")
     assert ran.code == ExitCode.OK, ran.err
     assert "kOLD" in ran.err and "kNEW" in ran.err and "2 nodes confirmed" in ran.err
@@ -53,7 +53,7 @@ def test_a_node_that_is_away(
     assert meshctl("rotate-key", "--waive", "a100-2").code == ExitCode.OK
 
 
-def test_taken_back(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_abort(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     assert meshctl("rotate-key", "--abort").code == ExitCode.FAILED
     desk.rotating.stuck = True
     assert meshctl("rotate-key", "--no-wait").code == ExitCode.OK
@@ -79,7 +79,7 @@ def test_compromised_asks_first_and_lists_strangers(served: Served, meshctl: Mes
 
 
 @pytest.mark.parametrize("since", ["yesterday", "2999-01-01", "2999-01-01T00:00+02:00"])
-def test_a_leak_has_a_moment_that_has_been(served: Served, meshctl: Meshctl, since: str) -> None:
+def test_since_is_a_moment_in_the_past(served: Served, meshctl: Meshctl, since: str) -> None:
     ran = meshctl("rotate-key", "--compromised", "--yes", "--since", since)
     assert ran.code == ExitCode.USAGE and since in ran.err
     assert meshctl("rotate-key", "--compromised", "--yes", "--since", "2026-11-01T08:30+02:00").code == ExitCode.OK
@@ -88,5 +88,5 @@ def test_a_leak_has_a_moment_that_has_been(served: Served, meshctl: Meshctl, sin
 @pytest.mark.parametrize(
     "words", [["--status", "--abort"], ["--reauth", "--waive", "x"], ["--since", "2026-11-01"], ["--abort", "--reauth"]]
 )
-def test_words_that_do_not_go_together(served: Served, meshctl: Meshctl, words: list[str]) -> None:
+def test_options_that_do_not_go_together(served: Served, meshctl: Meshctl, words: list[str]) -> None:
     assert meshctl("rotate-key", *words).code == ExitCode.USAGE

@@ -11,7 +11,7 @@ from tests.unit.cli.conftest import Meshctl
 NODE = MungeNodeRow(machine="lab-a100-1-x", slot="a100-1", key="aaaa", state="waiting", reason="it is silent")
 
 
-def test_from_the_question_to_the_end(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_question_progress_and_end(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     ran = meshctl("rotate-key", "--munge", "--dry-run")
     assert ran.code == ExitCode.OK and " 1. " in ran.out and not desk.munge.view.id
     ran = meshctl("rotate-key", "--munge", "-o", "json")
@@ -22,7 +22,7 @@ def test_from_the_question_to_the_end(desk: MemoryDesk, served: Served, meshctl:
     assert meshctl("rotate-key", "--munge", "--status", "-o", "json").json()["stage"] == "done"
 
 
-def test_a_node_that_is_waited_for(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_a_node_that_is_away(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     desk.munge.view = desk.munge.view.model_copy(update={"failure": "waits for lab-a100-1-x", "nodes": [NODE]})
     ran = meshctl("rotate-key", "--munge", "--yes", "--timeout", "500ms")
     assert ran.code == ExitCode.TIMED_OUT and desk.munge.view.failure in ran.err and "--waive" in ran.err
@@ -32,13 +32,13 @@ def test_a_node_that_is_waited_for(desk: MemoryDesk, served: Served, meshctl: Me
     assert meshctl("rotate-key", "--munge", "--waive", "a100-1").code == ExitCode.OK and desk.munge.view.failure == ""
 
 
-def test_taken_back(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_abort(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     assert meshctl("rotate-key", "--munge", "--abort").code == ExitCode.FAILED
     assert meshctl("rotate-key", "--munge", "--yes", "--no-wait").code == ExitCode.OK
     ran = meshctl("rotate-key", "--munge", "--abort", "-o", "json")
     assert (ran.code, ran.json()["stage"]) == (ExitCode.OK, "aborted")
 
 
-def test_what_does_not_go_together(served: Served, meshctl: Meshctl) -> None:
+def test_options_that_do_not_go_together(served: Served, meshctl: Meshctl) -> None:
     for words in (["--reauth"], ["--compromised"], ["--status", "--abort"]):
         assert meshctl("rotate-key", "--munge", *words).code == ExitCode.USAGE

@@ -8,7 +8,7 @@ from tests.unit.api.served import Served
 from tests.unit.cli.conftest import Meshctl
 
 
-def test_from_the_question_to_the_end(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_question_progress_and_end(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
     assert not meshctl("rotate-key", "--tokens", "--status", "-o", "json").json()["id"]
     ran = meshctl("rotate-key", "--tokens", "--dry-run")
     assert ran.code == ExitCode.OK and " 1. " in ran.out and not desk.tokens.view.id
@@ -41,7 +41,7 @@ def test_compromised_ones_are_locked_out(desk: MemoryDesk, served: Served, meshc
     assert ran.code == ExitCode.OK and desk.tokens.view.compromised
 
 
-def test_what_does_not_go_together(served: Served, meshctl: Meshctl) -> None:
+def test_options_that_do_not_go_together(served: Served, meshctl: Meshctl) -> None:
     for words in (["--munge"], ["--reauth"], ["--abort"], ["--status", "--dry-run"], ["--waive", "h100-1"]):
         assert meshctl("rotate-key", "--tokens", *words).code == ExitCode.USAGE, words
     assert meshctl("rotate-key", "--node", "h100-1").code == ExitCode.USAGE

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -19,6 +17,7 @@ from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.api.memory_fleet import Pool
 from tests.unit.api.served import Served, serve
 from tests.unit.cli.conftest import Meshctl
+from tests.unit.cli.helpers import on_terminal, start, until
 
 
 def test_up_and_wait(meshctl: Meshctl, served: Served) -> None:
@@ -56,7 +55,7 @@ def test_down_names_the_jobs_and_waits_for_them(meshctl: Meshctl, served: Served
     served.desk.jobs.clear()
     ran = meshctl("scale", "--gpus", "0", "--wait", "--yes")
     assert ran.code == 0, ran.err
-    _until(lambda: served.desk.boxes == [])
+    until(lambda: served.desk.boxes == [])
 
 
 def test_dry_run_changes_nothing(meshctl: Meshctl, served: Served) -> None:
@@ -66,7 +65,7 @@ def test_dry_run_changes_nothing(meshctl: Meshctl, served: Served) -> None:
     assert meshctl("scale", "--gpus", "8", "--dry-run").out.startswith("pool a100: 0 -> 8 GPUs\n")
 
 
-def test_without_a_terminal_yes_is_needed(meshctl: Meshctl, served: Served) -> None:
+def test_without_a_terminal_it_needs_yes(meshctl: Meshctl, served: Served) -> None:
     ran = meshctl("scale", "--gpus", "8", "-o", "json")
     assert (ran.code, ran.json()["kind"]) == (2, "needs_yes")
     assert "$20.00" in ran.json()["error"] and "--yes" in ran.json()["cure"]
@@ -91,7 +90,7 @@ def test_gives_up_early(meshctl: Meshctl, served: Served) -> None:
     assert problem.cure in ran.err
 
 
-def test_a_part_is_there(meshctl: Meshctl, served: Served) -> None:
+def test_a_part_of_the_target(meshctl: Meshctl, served: Served) -> None:
     desk = served.desk
     desk.add_ready("a100", 1)
     desk.no_capacity = True
@@ -126,7 +125,7 @@ cli(["--socket", *sys.argv[1:]])
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-def test_a_reader_is_told_how_to_become_a_writer(socket_path: Path, served: Served) -> None:
+def test_the_error_for_a_reader_names_the_group(socket_path: Path, served: Served) -> None:
     socket_path.parent.chmod(0o755)
     argv = [sys.executable, "-c", AS_NOBODY, str(socket_path), "scale", "--gpus", "0", "-o", "json"]
     done = subprocess.run(
@@ -140,8 +139,8 @@ def test_a_reader_is_told_how_to_become_a_writer(socket_path: Path, served: Serv
 
 def test_somebody_else_sets_another_target(socket_path: Path, served: Served) -> None:
     served.desk.frozen = True
-    process = _start(socket_path, "scale", "--gpus", "8", "--wait", "--yes", "-o", "json")
-    _until(lambda: served.desk.pools["a100"].target_id is not None)
+    process = start(socket_path, "scale", "--gpus", "8", "--wait", "--yes", "-o", "json")
+    until(lambda: served.desk.pools["a100"].target_id is not None)
     served.desk.pools["a100"].target_id, served.desk.pools["a100"].target = 99, 4
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -149,10 +148,10 @@ def test_somebody_else_sets_another_target(socket_path: Path, served: Served) ->
     assert "4 GPUs" in err, "the other target"
 
 
-def test_ctrl_c_ends_the_watching_not_the_work(socket_path: Path, served: Served) -> None:
+def test_ctrl_c_ends_the_wait_not_the_work(socket_path: Path, served: Served) -> None:
     served.desk.frozen = True
-    process = _start(socket_path, "scale", "--gpus", "8", "--wait", "--yes", "-o", "json")
-    _until(lambda: served.desk.waiting)
+    process = start(socket_path, "scale", "--gpus", "8", "--wait", "--yes", "-o", "json")
+    until(lambda: served.desk.waiting)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -160,14 +159,14 @@ def test_ctrl_c_ends_the_watching_not_the_work(socket_path: Path, served: Served
     assert "`meshctl scale --pool a100 --gpus 0`" in err, "how to undo it"
     assert "Traceback" not in err
     served.desk.frozen = False
-    _until(lambda: [b.phase for b in served.desk.boxes] == ["ready", "ready"])
+    until(lambda: [b.phase for b in served.desk.boxes] == ["ready", "ready"])
 
 
 def test_the_daemon_restarts_while_somebody_waits(desk: MemoryDesk, socket_path: Path) -> None:
     desk.frozen = True
     with serve(desk, socket_path, own_uid=os.getuid()):
-        process = _start(socket_path, "scale", "--gpus", "4", "--wait", "--yes")
-        _until(lambda: desk.waiting)
+        process = start(socket_path, "scale", "--gpus", "4", "--wait", "--yes")
+        until(lambda: desk.waiting)
     after = MemoryDesk(pools=desk.pools)
     assert process.stderr is not None
     assert any("it may be restarting" in line for line in process.stderr)
@@ -177,24 +176,24 @@ def test_the_daemon_restarts_while_somebody_waits(desk: MemoryDesk, socket_path:
 
 
 def test_on_a_terminal_it_asks_and_draws(socket_path: Path, served: Served) -> None:
-    code, shown = _on_terminal(socket_path, ["scale", "--gpus", "4", "--wait"], "y\n")
+    code, shown = on_terminal(socket_path, ["scale", "--gpus", "4", "--wait"], "y\n")
     assert code == 0, shown
     assert "$10.00" in shown and "[y/N]" in shown
     assert "1 of 1" not in shown
     assert "of 4 GPUs ready" in shown
     assert COLOUR.search(shown)
     assert "done: pool a100 has 4 GPUs" in shown
-    code, shown = _on_terminal(socket_path, ["scale", "--gpus", "0"], "n\n")
+    code, shown = on_terminal(socket_path, ["scale", "--gpus", "0"], "n\n")
     assert code == 1
     assert served.desk.pools["a100"].target == 4
-    code, shown = _on_terminal(socket_path, ["scale", "--gpus", "0"], "\x03")
+    code, shown = on_terminal(socket_path, ["scale", "--gpus", "0"], "\x03")
     assert code == 130, shown
     assert served.desk.pools["a100"].target == 4
 
 
 def test_no_color(socket_path: Path, served: Served) -> None:
     served.desk.add_ready("a100", 1)
-    _, plain = _on_terminal(socket_path, ["nodes"], "", NO_COLOR="1")
+    _, plain = on_terminal(socket_path, ["nodes"], "", NO_COLOR="1")
     assert "ready" in plain
     assert not COLOUR.search(plain)
 
@@ -204,68 +203,6 @@ def test_a_slurm_error_reaches_people(meshctl: Meshctl, served: Served) -> None:
     ran = meshctl("scale", "--gpus", "4", "--yes", "-o", "json")
     assert (ran.code, ran.json()["kind"]) == (1, "slurm")
     assert str(served.desk.error) in ran.json()["error"] and "`scontrol ping`" in ran.json()["cure"]
-
-
-def _start(socket: Path, *argv: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "meshd.cli.main", "--socket", str(socket), *argv],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
-
-
-def _until(true: object, timeout_s: float = 60.0) -> None:
-    assert callable(true)
-    end = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-
-
-def _on_terminal(socket: Path, argv: list[str], typed: str, **env: str) -> tuple[int, str]:
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "meshd.cli.main", "--socket", str(socket), *argv],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        close_fds=True,
-        preexec_fn=_take_terminal,
-        env={"PATH": os.environ["PATH"], "TERM": "xterm-256color", "COLUMNS": "200", "PYTHONPATH": os.getcwd(), **env},
-    )
-    os.close(theirs)
-    shown = b""
-    interrupted = False
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        if select.select([ours], [], [], 0.5)[0]:
-            try:
-                chunk = os.read(ours, 65536)
-            except OSError:
-                break
-            if not chunk:
-                break
-            shown += chunk
-        elif interrupted and b"interrupted" not in shown:
-            # A signal between prompt and read is seen only after the read, or never: Python's input() clears what is
-            # raised while it flushes stderr. A person who sees nothing happen presses the key once more.
-            os.write(ours, b"\x03")
-        if typed and b"Go on?" in shown:
-            os.write(ours, typed.encode())
-            interrupted, typed = typed == "\x03", ""
-    os.close(ours)
-    return process.wait(60), shown.decode()
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def test_only_what_is_given_reaches_the_daemon(meshctl: Meshctl, served: Served) -> None:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import io
-
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from meshd.cli.render.table import PROSE_MIN, Table
+from tests.unit.cli.helpers import drawn
 
 HEADERS = ("NAME", "SIZE", "WHERE", "NOTE")
 ROWS = [
     ("lab-h100-1-k7q2mz", "8 GiB", "us-east-1a", "it boots: aws has it as i-0abc, and it is waited for"),
     ("lab-h100-2-aaaaaa", "16 GiB", "eu-west-1", ""),
 ]
-
-
-def drawn(width: int, table: Table) -> list[str]:
-    buffer = io.StringIO()
-    Console(file=buffer, width=width, color_system=None).print(table)
-    return [line.rstrip() for line in buffer.getvalue().splitlines()]
 
 
 def test_all_is_shown_where_it_fits() -> None:
@@ -30,7 +22,7 @@ def test_all_is_shown_where_it_fits() -> None:
     assert len(lines) == 3
 
 
-def test_the_least_needed_columns_go_first_and_are_named() -> None:
+def test_the_least_important_columns_go_first_and_are_named() -> None:
     lines = drawn(60, Table(HEADERS, ROWS, optional=("SIZE", "WHERE")))
     assert lines[0] == "NAME               WHERE       NOTE"
     assert "SIZE" in lines[-1] and "WHERE" not in lines[-1]
@@ -39,7 +31,7 @@ def test_the_least_needed_columns_go_first_and_are_named() -> None:
     assert "SIZE, WHERE" in lines[-1]
 
 
-def test_what_cannot_fit_at_all_is_folded_and_never_hidden() -> None:
+def test_a_table_that_does_not_fit_is_folded_never_cut() -> None:
     lines = drawn(20, Table(HEADERS, ROWS))
     found = "".join("".join(lines).split())
     assert max(len(line) for line in lines) <= 20
@@ -56,9 +48,7 @@ words = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1,
 
 
 @given(st.lists(st.tuples(words, words, words), min_size=1, max_size=5), st.integers(30, 140))
-def test_no_word_but_the_last_columns_is_ever_broken_where_it_can_be_whole(
-    rows: list[tuple[str, str, str]], width: int
-) -> None:
+def test_only_the_last_column_breaks_words_where_they_fit(rows: list[tuple[str, str, str]], width: int) -> None:
     table = Table(("FIRST", "SECOND", "LAST"), rows, optional=("SECOND",))
     gone = table.left_out(width)
     if width < 12 + 2 + 12 + 2 + PROSE_MIN:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from meshd.api.schema import NodeRow, PlanView, PoolView, ProblemView, ScaleAnswer, StatusView
-from meshd.cli.target_wait import PoolState, WaitOutcome, assess
+from meshd.api.schema import EventRow, NodeRow, PlanView, PoolView, ProblemView, ScaleAnswer, StatusView
+from meshd.cli.target_wait import Attempts, PoolState, WaitOutcome, assess
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)
@@ -65,7 +65,7 @@ def test_the_machines_decide_whether_the_target_is_reached(
     assert assess(answer(before, gpus), PoolState(nodes, status()), frozenset({"m-9"})).outcome is outcome
 
 
-def test_nothing_is_judged_before_a_tick_has_seen_the_request() -> None:
+def test_it_waits_until_a_tick_has_seen_the_request() -> None:
     ready = [node(1, "ready")]
     for early in (None, NOW - timedelta(seconds=1)):
         assert (
@@ -74,7 +74,7 @@ def test_nothing_is_judged_before_a_tick_has_seen_the_request() -> None:
         )
 
 
-def test_only_what_blocks_this_pool_ends_the_waiting() -> None:
+def test_only_a_problem_that_blocks_this_pool_ends_the_wait() -> None:
     for problems, outcome in (((BLOCK,), WaitOutcome.GAVE_UP), ((OTHER, PASSING), WaitOutcome.WAITING)):
         assert assess(answer(0, 4), PoolState([], status(*problems)), frozenset()).outcome is outcome
 
@@ -96,3 +96,59 @@ def test_the_reason_names_the_node_and_its_jobs() -> None:
         answer(8, 4), PoolState([node(1, "ready"), node(2, "draining", jobs=["17", "18"])], status()), frozenset()
     )
     assert "a100-2" in found.reason and "17, 18" in found.reason
+
+
+A, B = "aws/us-east-1a/p5.48xlarge", "gce/us-central1-b/a3-highgpu-8g"
+
+
+def event(kind: str, text: str = "", machine: str = "lab-h100-3-aaaaaa", **fields: str) -> EventRow:
+    return EventRow(id=1, at=NOW, kind=kind, text=text, machine=machine, fields=dict(fields))
+
+
+def refused(kind: str = "no_capacity", slot: str = "h100-3", offer: str = A) -> EventRow:
+    text = "gone: nothing was rented: aws launch: Insufficient..."
+    return event("failure", text, phase="gone", slot=slot, offer=offer, refusal=kind)
+
+
+def requested(slot: str = "h100-3", offer: str = B) -> EventRow:
+    return event("phase", "requested: wanted", phase="requested", slot=slot, offer=offer)
+
+
+def test_a_refusal_shares_a_line_with_the_next_attempt() -> None:
+    attempts = Attempts()
+    assert attempts.lines([requested(offer=A)]) == [], "the first offer is nobody's replacement"
+    assert attempts.lines([refused(), requested()]) == [f"h100-3: no capacity at {A}, trying {B}"]
+    assert attempts.lines([refused("quota_exceeded"), requested()]) == [f"h100-3: over the quota at {A}, trying {B}"]
+    assert attempts.lines([refused("invalid_request"), requested()]) == [f"h100-3: refused by {A}, trying {B}"]
+    assert attempts.lines([]) == []
+
+
+def test_the_next_attempt_may_come_one_round_later() -> None:
+    attempts = Attempts()
+    assert attempts.lines([refused(), requested(slot="h100-4")]) == []
+    assert attempts.lines([requested()]) == [f"h100-3: no capacity at {A}, trying {B}"]
+
+
+def test_without_a_next_attempt_the_clouds_message_is_printed_once() -> None:
+    attempts = Attempts()
+    assert attempts.lines([refused()]) == []
+    assert attempts.lines([]) == ["h100-3: gone: nothing was rented: aws launch: Insufficient..."]
+    assert attempts.lines([requested()]) == []
+
+
+def test_every_slot_has_attempts_of_its_own() -> None:
+    attempts = Attempts()
+    events = [refused(), refused(slot="h100-4"), requested(slot="h100-4"), requested(offer="x/y/z")]
+    assert attempts.lines(events) == [
+        f"h100-4: no capacity at {A}, trying {B}", f"h100-3: no capacity at {A}, trying x/y/z",
+    ]  # fmt: skip
+
+
+def test_other_events() -> None:
+    attempts = Attempts()
+    (line,) = attempts.lines([event("unclear", "cut", slot="h100-3", offer=A)])
+    assert line.startswith("h100-3: ") and A in line
+    boot = event("failure", "terminating: did not boot", slot="h100-3", offer=A, refusal="", phase="terminating")
+    assert attempts.lines([boot]) == ["lab-h100-3-aaaaaa: terminating: did not boot"]
+    assert attempts.lines([event("problem", "no offer", machine="")]) == ["meshd: no offer"]
+    assert attempts.lines([event("phase", "booting", phase="booting", slot="h100-3", offer=A)]) == []
