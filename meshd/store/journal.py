@@ -7,10 +7,7 @@ as well: a tick reads no disk. Every write is durable when the call returns (WAL
 from __future__ import annotations
 
 import json
-import os
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,18 +16,17 @@ from typing import Any, LiteralString
 from pydantic import TypeAdapter
 
 from meshd.codes import EventKind
-from meshd.errors import StoreError
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Target
 from meshd.model.machine import Machine, Phase
-from meshd.plaintext import plain, plain_json
+from meshd.plaintext import plain
 from meshd.plan.backoff import remembered
-from meshd.redaction import redact, redact_json
+from meshd.redaction import redact
+from meshd.store.database import JournalDatabase
 from meshd.store.events import (
     EVENTS_AFTER,
     EVENTS_NEWEST,
     EVENTS_OF_POOL,
-    FIELDS_MAX_CHARS,
     Event,
     EventFilter,
     NewEvent,
@@ -38,18 +34,9 @@ from meshd.store.events import (
     event_of,
     moment,
 )
-from meshd.store.lockfile import cannot_open, lock
-from meshd.store.migrations import migrate
 from meshd.store.salvage import Row, salvage
 from meshd.store.unreadable import Unreadable, UnreadableRows
 
-EVENTS_KEPT = 100_000
-"""So many events of meshd's own are kept, and as many of people's: what happened long before is in the system's log."""
-
-NODE_EVENTS_KEPT = 50_000
-"""So many events are kept that nodes caused by what they said. They push out no other events."""
-
-PRUNED_EVERY = 1000
 GONE_KEPT = 1000
 """So many machines that are gone are kept in mind for their tailnet device's sake."""
 
@@ -58,10 +45,7 @@ _MACHINE = TypeAdapter(Machine)
 _TARGET = TypeAdapter(Target)
 
 
-_ALONE = ("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK")
-
-
-class Journal:
+class Journal(JournalDatabase):
     """See the module. All methods raise StoreError when the database cannot be read or written."""
 
     def __init__(self, path: Path) -> None:
@@ -70,31 +54,14 @@ class Journal:
         Raises:
             StoreError: another meshd has it open, it is damaged, or it is of a newer form.
         """
-        self._path = path
-        self._lock = lock(path.with_suffix(".lock"))
-        try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=True)
-        except sqlite3.Error as error:
-            os.close(self._lock)
-            raise cannot_open(path, error) from error
-        self._listeners: list[Callable[[], None]] = []
-        self._together = False
-        try:
-            self._load(path)
-        except (sqlite3.Error, ValueError, OSError, StoreError) as error:
-            self.close()
-            raise cannot_open(path, error) from error
-        self.revision = 0
-        """Grows with every change of a machine's record, so that what depends on them is made anew only then."""
-
-    def _load(self, path: Path) -> None:
-        path.chmod(0o600)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("PRAGMA foreign_keys = ON")
-        self._db.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        migrate(self._db)
+        super().__init__(path)
         self._unreadable = UnreadableRows(self)
+        with self._closed_on_error():
+            self._load()
+        self.revision = 0
+        """Grows with every change of a machine's record: what depends on the records is made again only then."""
+
+    def _load(self) -> None:
         self._live: dict[str, Machine] = {}
         for row in self._machine_rows("phase <> 'gone'"):
             self._live[row.name] = self._read_machine(row) or self._salvaged(row)
@@ -193,7 +160,7 @@ class Journal:
         """Remember what a pool shall have; returns it with its id, which is that of its event."""
         fields = {"pool": target.pool, "gpus": target.gpus, "by": target.by}
         with self.writing() as db:
-            target = replace(target, id=self._event(NewEvent(at, EventKind.TARGET, text, fields=fields)), at=at)
+            target = replace(target, id=self._insert_event(NewEvent(at, EventKind.TARGET, text, fields=fields)), at=at)
             db.execute(
                 "INSERT INTO targets (pool, record) VALUES (?,?) "
                 "ON CONFLICT (pool) DO UPDATE SET record=excluded.record",
@@ -254,11 +221,11 @@ class Journal:
         """Write an event of its own."""
         self.write_events([NewEvent(at, kind, text, machine, fields, origin)])
 
-    def write_events(self, news: Iterable[NewEvent]) -> None:
+    def write_events(self, events: Iterable[NewEvent]) -> None:
         """Write several events at once: a write to the disk takes as long for many as for one."""
         with self.writing():
-            for one in news:
-                self._event(one)
+            for one in events:
+                self._insert_event(one)
 
     def events(self, after_id: int = 0, limit: int = 100, machine: str = "") -> list[Event]:
         """The oldest `limit` events after an id; with `after_id` < 0 the newest ones, oldest first."""
@@ -288,70 +255,10 @@ class Journal:
         """The id of the newest event, 0 when there is none."""
         return int(self.rows("SELECT coalesce(max(id), 0) FROM events")[0][0])
 
-    def on_event(self, listener: Callable[[], None]) -> None:
-        """Call `listener()` after each event, to wake those who follow."""
-        self._listeners.append(listener)
-
     @property
     def unreadable(self) -> UnreadableRows:
         """The rows that could not be read."""
         return self._unreadable
-
-    def close(self) -> None:
-        """Close the database and let another process have it."""
-        self._db.close()
-        os.close(self._lock)
-
-    # -- for the modules beside this one, which look after tables of their own ------------------------------------
-
-    def rows(self, sql: LiteralString, *args: Any) -> list[Any]:
-        """Read."""
-        try:
-            return self._db.execute(sql, args).fetchall()
-        except sqlite3.Error as error:
-            raise StoreError(f"the journal {self._path} cannot be read: {error}") from error
-
-    @contextmanager
-    def writing(self, news: NewEvent | None = None) -> Iterator[sqlite3.Connection]:
-        """One durable transaction, with the event that tells of it; within `together` a part of one."""
-        begin, end, undo = ("SAVEPOINT part", "RELEASE part", "ROLLBACK TO part") if self._together else _ALONE
-        with self._transaction(begin, end, undo) as db:
-            yield db
-            if news is not None:
-                self._event(news)
-        if not self._together:
-            for listener in self._listeners:
-                listener()
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Have all writes within become durable at once, at the end: the disk takes as long for many as for one.
-
-        For what may be written again when it is lost, and what nobody acts on before the end.
-        """
-        with self._transaction(*_ALONE):
-            self._together = True
-            try:
-                yield
-            finally:
-                self._together = False
-        for listener in self._listeners:
-            listener()
-
-    @contextmanager
-    def _transaction(self, begin: str, end: str, undo: str) -> Iterator[sqlite3.Connection]:
-        try:
-            self._db.execute(begin)
-            try:
-                yield self._db
-            except BaseException:
-                self._db.execute(undo)
-                raise
-            self._db.execute(end)
-        except sqlite3.Error as error:
-            if self._db.in_transaction and not self._together:
-                self._db.execute("ROLLBACK")
-            raise StoreError(f"the journal {self._path} cannot be written: {error}") from error
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -367,28 +274,6 @@ class Journal:
             self._gone[machine.name] = machine
             if len(self._gone) > GONE_KEPT:
                 self._gone.pop(next(iter(self._gone)))
-
-    def _event(self, news: NewEvent) -> int:
-        fields = redact(json.dumps(plain_json(redact_json(news.fields)), default=str))
-        if len(fields) > FIELDS_MAX_CHARS:
-            fields = json.dumps({"left_out": sorted(news.fields)[:20]})
-        cursor = self._db.execute(
-            "INSERT INTO events (at, machine, kind, text, fields, origin) VALUES (?,?,?,?,?,?)",
-            (news.at.isoformat(), news.machine, news.kind, plain(redact(news.text)), fields, news.share.value),
-        )
-        event_id = int(cursor.lastrowid or 0)
-        if event_id % PRUNED_EVERY == 0:
-            self._prune()
-        return event_id
-
-    def _prune(self) -> None:
-        for origin in Origin:
-            kept = NODE_EVENTS_KEPT if origin is Origin.NODE else EVENTS_KEPT
-            self._db.execute(
-                "DELETE FROM events WHERE origin = ?1 AND id <= "
-                "(SELECT id FROM events WHERE origin = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-                (origin.value, kept),
-            )
 
     def _machine_rows(self, where: LiteralString, *args: Any) -> Iterable[Row]:
         columns: LiteralString = "SELECT name, pool, slot, provider, instance_id, phase, record FROM machines WHERE "

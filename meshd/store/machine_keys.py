@@ -47,7 +47,7 @@ class OpenKeys:
     def close(self, key: MachineKey, why: str, at: datetime) -> None:
         """It opens nothing any more; the event tells why."""
         name = f"its own auth key {key.id}" if key.id else "what may have been minted for it"
-        news = NewEvent(at, EventKind.AUTH_KEY, f"{name} is over: {why}", key.machine, {"purpose": key.purpose})
-        with self._journal.writing(news) as db:
+        event = NewEvent(at, EventKind.AUTH_KEY, f"{name} is over: {why}", key.machine, {"purpose": key.purpose})
+        with self._journal.writing(event) as db:
             db.execute("DELETE FROM machine_keys WHERE machine = ? AND purpose = ?", (key.machine, key.purpose))
         self._keys.pop((key.machine, key.purpose), None)

@@ -6,16 +6,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from meshd.codes import EventKind
 from meshd.plaintext import plain
+from meshd.store.database import JournalDatabase
 from meshd.store.events import NewEvent
-
-if TYPE_CHECKING:
-    from meshd.store.journal import Journal
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +35,7 @@ class Unreadable:
 class UnreadableRows:
     """The table of such rows, and what reads others so that one of them stops nothing."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: JournalDatabase) -> None:
         self._journal = journal
 
     def sift(
@@ -83,10 +81,10 @@ class UnreadableRows:
 
     def _move(self, table: str, rowid: int, key: str, record: str, error: Exception) -> None:
         now, why = datetime.now(UTC), plain(f"{type(error).__name__}: {_first_line(error)}", 300)
-        news = NewEvent(
+        event = NewEvent(
             now, EventKind.JOURNAL, f"a row of {table} in the journal cannot be read ({plain(key, 100)}): {why}"
         )
-        with self._journal.writing(news) as db:
+        with self._journal.writing(event) as db:
             self.keep(db, Unreadable(now, table, plain(key, 200), why), record)
             _delete(db, table, rowid)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import meshd.store.journal as journal_module
 from meshd.api.node_schema import PollIn, ResultIn
 from meshd.daemon.machines.event_budget import BURST, SUMMED_EVERY_S
 from meshd.daemon.nodes.agents import AgentQueues
@@ -20,6 +19,7 @@ from meshd.errors import JoinRefused
 from meshd.model.desired import Target
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, TailnetPeer
+from meshd.store import database
 from meshd.store.events import Origin
 from meshd.store.journal import Journal
 from tests.live import live_settings
@@ -104,9 +104,9 @@ async def test_results_reach_readers_only_when_they_end_a_command(house: House) 
 
 
 def test_a_node_pushes_out_no_event_of_people_or_of_meshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "NODE_EVENTS_KEPT", 30)
-    monkeypatch.setattr(journal_module, "EVENTS_KEPT", 50)
-    monkeypatch.setattr(journal_module, "PRUNED_EVERY", 10)
+    monkeypatch.setattr(database, "NODE_EVENTS_KEPT", 30)
+    monkeypatch.setattr(database, "EVENTS_KEPT", 50)
+    monkeypatch.setattr(database, "PRUNED_EVERY", 10)
     journal = Journal(tmp_path / "j.db")
     journal.set_target(Target("h100", 2), "two, said alice", NOW)
     journal.event(NOW, "munge_key", "the munge key was rotated")

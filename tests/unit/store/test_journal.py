@@ -17,7 +17,7 @@ from meshd.model.desired import Target
 from meshd.model.ids import MachineName, PoolName
 from meshd.model.machine import Phase
 from meshd.redaction import Redactor, register_secret
-from meshd.store import journal as journal_module
+from meshd.store import database
 from meshd.store.journal import Journal
 from meshd.store.migrations import MIGRATIONS, migrate
 from tests.unit.worlds import NOW, ago, machine
@@ -177,8 +177,8 @@ def test_the_events_of_a_pool_are_its_own_and_its_machines(tmp_path: Path) -> No
 
 
 def test_old_events_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "EVENTS_KEPT", 20)
-    monkeypatch.setattr(journal_module, "PRUNED_EVERY", 10)
+    monkeypatch.setattr(database, "EVENTS_KEPT", 20)
+    monkeypatch.setattr(database, "PRUNED_EVERY", 10)
     one = Journal(tmp_path / "j.db")
     for number in range(100):
         one.event(NOW, "test", f"{number}")
