@@ -110,14 +110,14 @@ async def _last_target(head: Head, pool: str | None) -> int:
     """The target that a pool has, in GPUs.
 
     Raises:
-        CliError: there are several pools and none is named, or the pool has no target.
+        CliError: there are several pools and none is named, there is no such pool, or it has no target.
     """
     pools = (await head.call(endpoints.STATUS)).pools
     found = [one for one in pools if pool in (None, one.name)]
     names = ", ".join(one.name for one in pools) or "none"
     if len(found) != 1:
-        raise CliError("the number of GPUs is missing", f"add --gpus N, or --pool with one of: {names}",
-                       code=ExitCode.USAGE, kind="bad_request")  # fmt: skip
+        text = "the number of GPUs is missing" if pool is None else f"there is no pool {pool}"
+        raise CliError(text, f"add --gpus N, or --pool with one of: {names}", code=ExitCode.USAGE, kind="bad_request")
     if found[0].target_id is None:
         raise CliError(f"pool {found[0].name} has no target yet", f"`meshctl scale --pool {found[0].name} --gpus N`",
                        code=ExitCode.USAGE, kind="bad_request")  # fmt: skip
