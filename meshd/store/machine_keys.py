@@ -1,4 +1,4 @@
-"""Auth keys for one machine in the journal, while they may open something. Their secrets are not in it."""
+"""Auth keys for one machine in the journal, while they may be used. Their secrets are not in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpenKeys:
         self._keys = {(key.machine, key.purpose): key for key in keys}
 
     def all(self) -> list[MachineKey]:
-        """Each key that may open something."""
+        """Each key that may still be used."""
         return list(self._keys.values())
 
     def find(self, machine: str, purpose: str) -> MachineKey | None:
@@ -45,7 +45,7 @@ class OpenKeys:
         return key
 
     def close(self, key: MachineKey, why: str, at: datetime) -> None:
-        """It opens nothing any more; the event tells why."""
+        """Remove a key that cannot be used any more, with an event that says why."""
         name = f"its own auth key {key.id}" if key.id else "what may have been minted for it"
         event = NewEvent(at, EventKind.AUTH_KEY, f"{name} is over: {why}", key.machine, {"purpose": key.purpose})
         with self._journal.writing(event) as db:

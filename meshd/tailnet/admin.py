@@ -76,7 +76,7 @@ class KeyApi(Protocol):
         ...
 
     async def get_key(self, key_id: str) -> AuthKey | None:
-        """A key's record without its secret; None when the server does not know it (any more)."""
+        """A key's record without its secret; None when the server does not know it, or no longer does."""
         ...
 
     async def keys_with(self, description: str) -> tuple[AuthKey, ...]:
@@ -96,7 +96,7 @@ class KeyApi(Protocol):
         ...
 
     async def disable_key_expiry(self, device_id: str) -> None:
-        """Let a device's own key last. Idempotent."""
+        """Have a device's node key never expire. Idempotent."""
         ...
 
     async def set_address(self, device_id: str, tailnet_ip: str) -> None:

@@ -1,7 +1,8 @@
 """Proof of an auth key: a throw-away device joins with it, from the head, and is gone again.
 
 Its tailscaled has no TUN device, its state in memory and a socket of its own, so it needs no right and touches nothing
-of the head's own tailscaled. State in memory makes the device ephemeral: also one that was killed goes by itself.
+of the head's own tailscaled. State in memory makes the device ephemeral: it goes away even when its tailscaled is
+killed.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Canary:
         """Join with the key, see that control takes the device, and leave.
 
         Raises:
-            TailnetRefused: control says no to the key, or wants somebody to approve the device.
-            TailnetError: it could not be found out: control cannot be reached, or tailscaled does not run.
+            TailnetRefused: control refuses the key, or wants a person to approve the device.
+            TailnetError: the outcome is not known: control cannot be reached, or tailscaled does not run.
         """
         with tempfile.TemporaryDirectory(prefix="meshd-canary-") as name:
             folder = Path(name)

@@ -1,4 +1,4 @@
-"""The tailscale program, for one-off questions and the one setting that needs root. LocalApi tells the same sooner."""
+"""The tailscale program, for one-off questions and the one setting that needs root. LocalApi is faster."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """PURE: the messages of tailscaled's bus (`watch-ipn-bus`, ipn.Notify) and what they change.
 
 Facts: tailscale 1.102 `ipn/backend.go` and `ipn/ipnlocal`, checked on recordings. A message without SelfChange carries
-true deltas. One with SelfChange carries the whole list of peers without naming those that went, and no message tells
-whether this node itself is online: those ask for a fresh status (`resync`), and never remove anybody by themselves.
+true deltas. One with SelfChange carries the whole list of peers without naming those that went, and no message says
+whether this node itself is online. Such messages ask for a fresh status (`resync`), and remove no peer by themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PeerPatch:
-    """What changed of one peer. None: did not change."""
+    """What changed in one peer. None: no change."""
 
     node_id: int
     online: bool | None = None
@@ -45,9 +45,9 @@ class Delta:
         status: a whole new table, on the first message.
         changed: (NodeID, peer) of peers that are new or replaced.
         removed: NodeIDs.
-        own: this node's stable id and address, when they were told.
-        health: tailscaled's complaints, when they were told; () is "none".
-        resync: it tells of changes that only a fresh status shows whole.
+        own: this node's stable id and address, if the message has them.
+        health: tailscaled's complaints, if the message has them; () is "none".
+        resync: there were changes that only a fresh status shows completely.
     """
 
     status: TailnetTable | None = None
@@ -113,7 +113,7 @@ def _health(health: Json) -> tuple[str, ...]:
 def apply(before: TailnetTable, delta: Delta) -> tuple[TailnetTable, bool]:
     """The table after a message, and whether a fresh status must be read to be sure of it.
 
-    Applying every delta gives what a fresh status would, except for paths: a status alone tells them, and a known one
+    Applying every delta gives what a fresh status would, except for paths: only a status has them, and a known one
     is kept while the peer stays online. Idempotent. A patch or removal of a peer that is not known asks for a status.
     """
     resync = delta.resync and delta.status is None

@@ -19,7 +19,7 @@ KEY_DESCRIPTION_MAX = 50
 
 
 def table(value: object) -> Json:
-    """The value where it is a JSON object, else an empty one."""
+    """The value if it is a JSON object, or an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -53,13 +53,13 @@ def flag(source: Json, key: str) -> bool:
 def moment(source: Json, key: str) -> datetime | None:
     """An RFC 3339 member as UTC; None when absent, unreadable, or Go's zero time (year 1: never).
 
-    Rounded to the second: a status tells times so, the bus tells the same ones to the nanosecond.
+    Rounded to the second, as a status has them: the bus has the same times to the nanosecond.
     """
-    told = text(source, key)
-    if not told or told.startswith("0001-"):
+    value = text(source, key)
+    if not value or value.startswith("0001-"):
         return None
     try:
-        at = datetime.fromisoformat(told)
+        at = datetime.fromisoformat(value)
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
         return at.replace(microsecond=0) + timedelta(seconds=at.microsecond >= 500_000)
     except (ValueError, OverflowError):

@@ -73,7 +73,7 @@ def put(hosts: Path, names: dict[str, str]) -> bool:
 
 
 def fits(name: str, address: object) -> bool:
-    """Whether this is a plain name with an address of the tailnet: nothing else is taken."""
+    """Whether this is a plain name with an address of the tailnet. Nothing else is accepted."""
     try:
         inside = ipaddress.IPv4Address(address) in TAILNET if isinstance(address, str) else False
     except ValueError:

@@ -127,7 +127,7 @@ class HeadscaleAdmin:
         raise TailnetRefused(f"headscale has no call that gives node {device_id} the address {tailnet_ip}")
 
     async def _user_id(self) -> str:
-        """The user's number: before 0.26 its name was asked for, which is taken where no such number is told."""
+        """The user's number; its name when the server lists no such user, as before 0.26."""
         if self._user.isdigit():
             return self._user
         answer = await self._http.read(f"{USERS}?name={quote(self._user, safe='')}", scope=SCOPE)

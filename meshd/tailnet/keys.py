@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class AuthKeySource(Protocol):
-    """Gives the key for machines that are born from now on."""
+    """Gives the key for new machines."""
 
     async def current(self) -> SecretStr:
         """The key to join with now. Never logged, never on an argv.
@@ -39,7 +39,7 @@ class AuthKeySource(Protocol):
 
 
 class KeyFile:
-    """A reusable key in a file or credential. It is read anew each time.
+    """A reusable key in a file or credential. It is read each time.
 
     A systemd credential is a copy made when the service starts: after changing its source, restart meshd.
 
@@ -55,12 +55,12 @@ class KeyFile:
 
     @property
     def name(self) -> str:
-        """What to call it in messages."""
+        """Its name in messages."""
         return str(self._path) if self._path else f"the credential {CREDENTIAL}"
 
     @property
     def watched(self) -> bool:
-        """A change of it is noticed by itself: it is no credential."""
+        """Meshd notices a change of it. Of a credential it does not."""
         return self._path is not None
 
     def read(self) -> KeptKey | None:
@@ -81,7 +81,7 @@ class KeyFile:
         return KeptKey(secret, key_id_of(secret))
 
     def find(self) -> KeptKey | None:
-        """The key in it; None when there is none or it cannot be read, which `problem` tells."""
+        """The key in it; None when there is none, or when it cannot be read: then `problem` says why."""
         try:
             found = self.read()
         except TailnetError as error:
@@ -107,7 +107,7 @@ class Minter:
         api: the API.
         tags: of a key that follows none.
         cluster: for the description of reusable keys.
-        clock: for the end of a key whose end is not told.
+        clock: for the end of a key when the API does not say it.
     """
 
     def __init__(self, api: KeyApi, *, tags: Sequence[str], cluster: str, clock: Clock) -> None:
@@ -156,7 +156,7 @@ class Minter:
         return await self._mint(description, tags, reusable=False, lifetime_s=lifetime_s)
 
     async def revoke_lost(self, rotation_id: str) -> None:
-        """Revoke what was minted for a rotation, whoever knows its secret."""
+        """Revoke every key that was minted for a rotation."""
         await self.revoke_described(f"meshd {self._cluster} {rotation_id}")
 
     async def revoke_described(self, description: str, *, but: Collection[str] = (), single: bool = False) -> None:
@@ -204,7 +204,7 @@ class AuthKeys:
         store: keeps it.
         file: the user's.
         minter: mints the first one; None: the file has it.
-        clock: tells whether it has ended.
+        clock: time.
     """
 
     def __init__(self, store: KeyStore, file: KeyFile, minter: Minter | None, clock: Clock) -> None:
@@ -215,9 +215,9 @@ class AuthKeys:
         self._lock = asyncio.Lock()
 
     async def current(self) -> SecretStr:
-        """The key in use. See AuthKeySource. While there is one, this never gives up the processor.
+        """The key in use. See AuthKeySource. When there is one, this does not yield to other tasks.
 
-        So a launch that takes it and is written down in the same breath is known to every rotation.
+        So a rotation sees every launch that has taken the key, because the launch is written before anything else runs.
         """
         kept = self._store.in_use() or await self._first()
         if kept.expires is not None and kept.expires <= self._clock.now():

@@ -1,8 +1,8 @@
 """Auth keys as meshd keeps them: files of mode 0600 in its state directory, and nowhere else.
 
-The one in use is what launches have. While a rotation is under way, the old and the new key lie beside it under the
-rotation's id, so that a crash loses neither. A machine's own key lies there while its create call may have to be
-repeated with the same user data. The journal has their sha256, or their ids, only.
+New machines get the one in use. During a rotation the old and the new key lie beside it under the rotation's id, so
+that a crash loses neither. A machine's own key lies there while its create call may have to be repeated with the same
+user data. The journal has only their sha256 or their ids.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 def sha256_of(secret: SecretStr) -> str:
-    """What may be shown of a key, and tells two of them apart."""
+    """The sha256 of a key, which may be shown and identifies it."""
     return hashlib.sha256(secret.get_secret_value().encode()).hexdigest()
 
 
@@ -86,14 +86,14 @@ class KeyStore:
         self._read_once = False
 
     def in_use(self) -> KeptKey | None:
-        """The key that launches have; None before the first."""
+        """The key that new machines get; None before the first."""
         if not self._read_once:
             self._in_use = self._read(self._dir / IN_USE_FILE)
             self._read_once = True
         return self._in_use
 
     def use(self, key: KeptKey) -> None:
-        """Launches have this key from now on."""
+        """Give this key to new machines from now on."""
         self._write(self._dir / IN_USE_FILE, key)
         self._in_use, self._read_once = key, True
 

@@ -37,7 +37,7 @@ class Pong:
     """A peer's answer.
 
     Attributes:
-        path: "direct ADDR", "peer-relay ADDR", "relay CODE"; "" for kinds that do not tell (TSMP, ICMP).
+        path: "direct ADDR", "peer-relay ADDR", "relay CODE"; "" for kinds that do not have it (TSMP, ICMP).
     """
 
     ip: str
@@ -47,7 +47,7 @@ class Pong:
 
     @property
     def direct(self) -> bool:
-        """No relay in between. Only disco pings tell."""
+        """No relay in between. Only disco pings have it."""
         return self.path.startswith("direct ")
 
 
@@ -79,7 +79,7 @@ class LocalApi:
         return parse_whois(await self._call("GET", "whois", {"addr": address}))
 
     async def ping(self, ip: str, kind: PingKind = "disco", *, timeout_s: float | None = None) -> Pong:
-        """Ask a peer for a sign of life; a disco ping also wakes the path and tells it.
+        """Ask a peer for a sign of life; a disco ping also wakes the path and returns it.
 
         Every local user may: tailscaled asks for no right here.
 
@@ -115,7 +115,7 @@ class LocalApi:
         await self.ping(ip, "TSMP", timeout_s=PRIME_S)
 
     async def prefs(self) -> Json:
-        """The preferences as tailscaled tells them (ControlURL, Hostname, CorpDNS, OperatorUser); it blanks keys."""
+        """The preferences as tailscaled shows them (ControlURL, Hostname, CorpDNS, OperatorUser); it blanks keys."""
         return load_object(await self._call("GET", "prefs"), "tailscaled's prefs")
 
     async def watch(self) -> AsyncGenerator[Delta, None]:

@@ -1,9 +1,9 @@
-"""PURE: auth keys for one machine and one use: who gets one, and when what was minted is ended.
+"""PURE: auth keys for one machine and one use: who gets one, and when it is revoked.
 
-Facts: a machine's user data can be read by others on most clouds (in the cloud's API, or by every process on the
-machine through its metadata service), so a key that joins many devices does not belong there. A key for one use is dead
-once it was used; what has to be ended is one that was not. A key's record is written before it is minted, and is kept
-until nothing that was minted for it can open anything any more, so a crash at any point leaks none.
+Facts: on most clouds others can read a machine's user data: in the cloud's API, or as any process on the machine
+through its metadata service. So a key that joins many devices does not belong there. A key for one use is dead once it
+was used; one that was not used must be revoked. The record of a key is written before the key is minted, and is kept
+until no key that was minted for it can be used any more. So a crash at any point leaks none.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from meshd.runtime.backoff import backoff_s
 from meshd.tailnet.fields import KEY_DESCRIPTION_MAX
 
 LAUNCH: Final = "launch"
-"""The purpose of the key in a machine's user data. Any other is an attempt to log in anew, or a spare's."""
+"""The purpose of the key in a machine's user data. Any other purpose is a login, or a spare's."""
 
 MARGIN_S: Final = 600.0
 """A key lives this much longer than its machine may take to join."""
 LOGIN_LIFETIME_S: Final = 900.0
-"""Of a key for a new login: far longer than that takes, with what clocks may differ."""
+"""The lifetime of a key for a login: much longer than a login takes, also when the clocks differ."""
 SETTLE_S: Final = 120.0
-"""So long after a mint call whose answer was lost it may still have its effect."""
+"""A mint call whose answer was lost may still have its effect for this long."""
 CLOCKS_S: Final = 300.0
-"""So much later than by our clock a key is surely over by the control server's."""
+"""By how much the control server's clock may differ from ours."""
 EXPOSED_CURE: Final = (
     "give meshd an API credential: then each machine gets a key of its own for one use "
     '(docs/tailnet.md, A key for each machine); or set [tailnet] key_mode = "reusable" if all of them may have it'
@@ -38,12 +38,12 @@ RETRY_MAX_S: Final = 600.0
 
 
 class KeyMode(StrEnum):
-    """What machines join with."""
+    """The kinds of key that machines join with."""
 
     REUSABLE = "reusable"
-    """All with one key, which nodes keep."""
+    """All machines join with one key, and keep it."""
     PER_MACHINE = "per_machine"
-    """Each with a key of its own for one use, which none keeps, and a spare afterwards."""
+    """Each machine joins with a key of its own for one use, does not keep it, and gets a spare afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class KeyModes:
 
     Attributes:
         by_provider: by the provider's name.
-        exposed: providers whose user data others can read, and whose machines get the reusable key since nothing can
-            mint and nobody has said that it shall be so.
+        exposed: providers whose user data others can read, and whose machines get the reusable key, because meshd
+            cannot mint and the settings do not say.
     """
 
     by_provider: Mapping[str, KeyMode]
@@ -65,7 +65,7 @@ class KeyModes:
 
     @property
     def shared_key_wanted(self) -> bool:
-        """Some new machines need the reusable key."""
+        """Some new machines join with the reusable key."""
         return not self.by_provider or KeyMode.REUSABLE in self.by_provider.values()
 
 
@@ -88,21 +88,21 @@ def modes_of(wanted: KeyMode | None, user_data_private: Mapping[str, bool], *, c
 
 @dataclass(frozen=True, slots=True)
 class MachineKey:
-    """A key that may still open something, as the journal keeps it. Times are UTC.
+    """A key that may still be used, as the journal keeps it. Times are UTC.
 
     Attributes:
-        machine: the one that it is for.
-        purpose: LAUNCH, the attempt to log in anew, or a spare's.
-        asked_at: when it was asked for last; whether it was made is not known while `id` is "".
-        expires: all that was minted for it is over by itself then.
+        machine: its machine.
+        purpose: LAUNCH, the name of an attempt to log in again, or a spare's.
+        asked_at: the time of the last mint call. While `id` is "" its outcome is not known.
+        expires: by then every key that was minted for it has expired.
         id: the control server's.
-        lost: it was asked for before, and the answer was lost: what was made then is found by the description.
-        attempts: how often its end was tried in vain.
-        failure: why the last try failed; "" while all is well.
+        lost: there was an earlier mint call whose answer was lost: its key is found by the description.
+        attempts: how many tries to revoke it have failed.
+        failure: why the last try failed; "" when none did.
         retry_at: no try before then.
-        sha256: of its secret; "" when it was not minted, or by a meshd that did not write it down.
-        device: of a spare: the tailnet device that its machine had when it was asked for.
-        given: of a spare: when it and earlier ones of its machine were asked for, within a day.
+        sha256: of its secret; "" before it was minted, or when an older meshd minted it.
+        device: of a spare: the tailnet device of its machine at the time of the mint call.
+        given: of a spare: the times of the mint calls for its machine within a day, its own too.
         misused: of a spare: it was used, and its machine has the same device as before.
     """
 
@@ -122,18 +122,18 @@ class MachineKey:
 
     @property
     def name(self) -> str:
-        """Under which its secret is kept."""
+        """The name under which its secret is kept."""
         return f"{self.machine}.{self.purpose}"
 
     @property
     def description(self) -> str:
-        """By which it is found at the control server; the machine's name ends in what makes it unique for ever."""
+        """Its description at the control server. The end of the machine's name, which stays, is unique."""
         head = f"meshd {self.purpose} "
         return head + self.machine[-(KEY_DESCRIPTION_MAX - len(head)) :].lstrip("-")
 
     @property
     def unclear(self) -> bool:
-        """A key may have been made whose id is not known."""
+        """There may be a key whose id is not known."""
         return self.lost or not self.id
 
 
@@ -147,16 +147,16 @@ def ask(
     device: str = "",
     given: tuple[datetime, ...] = (),
 ) -> MachineKey:
-    """The record to be journaled before a key is minted.
+    """The record for the journal before a key is minted.
 
     Args:
-        machine: that it is for.
-        purpose: LAUNCH, the attempt to log in anew, or a spare's.
+        machine: its machine.
+        purpose: LAUNCH, the name of an attempt to log in again, or a spare's.
         now: UTC.
         lifetime_s: of the key.
-        before: the record of an earlier call whose key is not at hand any more.
+        before: the record of an earlier call, whose key is not kept any more.
         device: of a spare: its machine's.
-        given: of a spare: when earlier ones of its machine were asked for, within a day.
+        given: of a spare: the times of the earlier mint calls for its machine within a day.
     """
     expires = now + timedelta(seconds=lifetime_s)
     if before is not None:
@@ -165,24 +165,24 @@ def ask(
 
 
 def minted(key: MachineKey, key_id: str, expires: datetime | None, sha256: str = "") -> MachineKey:
-    """The record once it was made and its secret is kept."""
+    """The record after the key was minted and its secret is kept."""
     return replace(key, id=key_id, expires=max(key.expires, expires) if expires else key.expires, sha256=sha256)
 
 
 def given_up(phase: Phase | None) -> str:
-    """Why no key is needed in a phase whatever it is for; "" when one may be. None: the journal has no such machine."""
+    """Why a machine in this phase needs no key at all; "" when it may. None: the journal does not have the machine."""
     if phase is None or phase is Phase.GONE:
         return "its machine is gone"
     return "its machine is given up" if phase in {Phase.TERMINATING, Phase.LOST} else ""
 
 
 def why_end(key: MachineKey, phase: Phase | None, *, logging_in: bool) -> str:
-    """Why a key that is no spare shall be ended now; "" while it is needed.
+    """Why to revoke a key that is no spare now; "" while it is needed.
 
     Args:
         key: its record.
         phase: of its machine; None when the journal has no such machine.
-        logging_in: its machine is told to log in anew with it just now.
+        logging_in: its machine is logging in again with it now.
     """
     if why := given_up(phase):
         return why
@@ -192,32 +192,32 @@ def why_end(key: MachineKey, phase: Phase | None, *, logging_in: bool) -> str:
 
 
 def secret_needed(key: MachineKey, phase: Phase | None, *, logging_in: bool) -> bool:
-    """The secret may be asked for once more: a create call may have to be repeated with the same user data."""
+    """The secret may be needed again: a create call may have to be repeated with the same user data."""
     return logging_in if key.purpose != LAUNCH else phase in {Phase.REQUESTED, Phase.LAUNCHING}
 
 
 def over(key: MachineKey, now: datetime) -> bool:
-    """It has ended by itself, and whatever else was minted for it."""
+    """It has expired, and so has every key that was minted for it."""
     return now >= key.expires + timedelta(seconds=CLOCKS_S)
 
 
 def settled(key: MachineKey, now: datetime) -> bool:
-    """A call whose answer was lost can have no more effect: what is not found now does not exist."""
+    """A mint call whose answer was lost has had its effect: a key that is not found now does not exist."""
     return not key.unclear or now >= key.asked_at + timedelta(seconds=SETTLE_S)
 
 
 def due(key: MachineKey, now: datetime) -> bool:
-    """Its end may be tried now."""
+    """It may be revoked now."""
     return key.retry_at is None or now >= key.retry_at
 
 
 def look_again(key: MachineKey) -> MachineKey:
-    """The record after a first search for what a lost call made."""
+    """The record after a first search for the key of a lost call."""
     return replace(key, failure="", retry_at=key.asked_at + timedelta(seconds=SETTLE_S))
 
 
 def not_ended(key: MachineKey, why: str, now: datetime) -> MachineKey:
-    """The record after a try to end it that failed."""
+    """The record after it could not be revoked."""
     attempts = key.attempts + 1
     pause_s = backoff_s(attempts, RETRY_FIRST_S, RETRY_MAX_S)
     return replace(key, attempts=attempts, failure=why, retry_at=now + timedelta(seconds=pause_s))

@@ -1,4 +1,4 @@
-"""The control server's API when the credential for it is faulty: every call says so, and nothing else is off."""
+"""The control server's API when its credential cannot be used: every call fails with the reason, and meshd runs on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from meshd.tailnet.admin import AuthKey, Device
 
 
 class OffApi:
-    """A KeyApi of which each call fails with the reason. What was asked for by settings stays asked for.
+    """A KeyApi whose calls all fail with the reason. The settings that need it stay in force.
 
-    So a machine that shall have a key of its own gets no shared one in its place: it is not rented meanwhile.
+    So a machine that needs a key of its own does not get a shared one instead: it is not rented until this is mended.
 
     Args:
         reason: what is wrong, and where.

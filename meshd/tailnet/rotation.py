@@ -1,11 +1,10 @@
-"""PURE: the rotation of the tailnet's auth key: its records, its legal moves, and what each step's end makes of them.
+"""PURE: the rotation of the tailnet's auth key: its records and its legal moves.
 
-Facts: an auth key's end logs no node out, but every place that still holds the old key fails at its next use. A node
-keeps its key in a file and passes it only when it has no identity; control accepts old and new side by side. So the
-new key is proved first, given to whoever is born from now on, then to every node, and only then the old one is revoked.
+Facts: no node is logged out when an auth key ends, but the old key then fails wherever it is still kept and used. A
+node keeps its key in a file and uses it only when it has no identity. Control accepts the old and the new key side by
+side. So the new key is proved first, then new machines get it, then every node, and only then the old key is revoked.
 
-What is seen of the nodes is judged in `rotation_settle`, what is to be done next in `rotation_steps`; none of them does
-anything.
+`rotation_settle` decides what the state of the nodes means, and `rotation_steps` what to do next. None has effects.
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ from meshd.errors import IllegalMove
 
 
 class AuthKeyStage(StrEnum):
-    """Where a rotation stands."""
+    """The stages of a rotation."""
 
     REVOKE_FIRST = "revoke_first"
-    """The old key, or a spare, is known to strangers: it is revoked before anything else, and so are all spares."""
+    """Strangers may know the old key or a spare: that key and all spares are revoked before anything else."""
     MINT = "mint"
     PROVE = "prove"
     """A throw-away device joins with the new key."""
     SWITCH = "switch"
-    """Machines that are launched from now on get the new key."""
+    """New machines get the new key from now on."""
     DISTRIBUTE = "distribute"
-    """Nodes that can be reached are given the new key, and those that had keys of their own a new spare."""
+    """Nodes that can be reached get the new key, or a new spare if they joined with a key of their own."""
     REAUTH = "reauth"
-    """Nodes log in anew with it, a few at a time."""
+    """Nodes log in again with the new key, a few at a time."""
     CONFIRM = "confirm"
-    """The head must see what the nodes say."""
+    """The head waits until it sees what the nodes say."""
     HOLD = "hold"
-    """All that can be reached are confirmed; the old key lives on for the others."""
+    """All nodes that can be reached are confirmed. The old key stays valid for the others."""
     REVOKE = "revoke"
     DONE = "done"
     ROLLBACK = "rollback"
-    """Launches and nodes get the old key back."""
+    """New machines and nodes get the old key back."""
     DISCARD = "discard"
-    """A minted new key is revoked."""
+    """The new key is revoked, if meshd minted it."""
     ABORTED = "aborted"
 
 
 AT_NODES = frozenset({AuthKeyStage.DISTRIBUTE, AuthKeyStage.REAUTH, AuthKeyStage.CONFIRM, AuthKeyStage.HOLD})
-"""In these stages nodes are worked on; which of them it is follows from the nodes alone."""
+"""The stages in which nodes change. Which of them it is follows from the nodes alone."""
 ENDED = frozenset({AuthKeyStage.DONE, AuthKeyStage.ABORTED})
 
 MOVES: dict[AuthKeyStage, frozenset[AuthKeyStage]] = {
@@ -66,22 +65,22 @@ MOVES: dict[AuthKeyStage, frozenset[AuthKeyStage]] = {
 
 
 class NodeStage(StrEnum):
-    """Where a node stands in a rotation."""
+    """The stages of a node in a rotation."""
 
     WAITING = "waiting"
-    """It does not hold the key that it shall hold."""
+    """It does not hold the right key."""
     STORED = "stored"
-    """It holds the key: its agent read it back and told its sha256."""
+    """It holds the right key: its agent has read it back and reported its sha256."""
     REAUTHENTICATING = "reauthenticating"
-    """It was told to log in anew."""
+    """It has the order to log in again."""
     REAUTHENTICATED = "reauthenticated"
-    """It says that it has: new node key, online, no login error, same address."""
+    """It says that it has logged in: new node key, online, no login error, same address."""
     CONFIRMED = "confirmed"
     """The head sees the same."""
     WAIVED = "waived"
-    """Somebody said that it is not waited for."""
+    """The rotation does not wait for it, because a person said so."""
     GONE = "gone"
-    """Its machine was given back meanwhile."""
+    """Its machine was given back."""
 
 
 SETTLED = frozenset({NodeStage.CONFIRMED, NodeStage.WAIVED, NodeStage.GONE})
@@ -94,7 +93,7 @@ class KeyOrigin(StrEnum):
     MINTED = "minted"
     FILE = "file"
     NONE = "none"
-    """There is none: no machine shares a key. Nodes get new spares, and may log in, each with a key of its own."""
+    """There is none: no key is shared. Nodes get new spares, and may log in again, each with a key of its own."""
 
 
 FIRST_STAGE = {
@@ -102,7 +101,7 @@ FIRST_STAGE = {
     KeyOrigin.FILE: AuthKeyStage.PROVE,
     KeyOrigin.NONE: AuthKeyStage.DISTRIBUTE,
 }
-"""Where a rotation begins that does not revoke first."""
+"""The first stage of a rotation that does not revoke first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class KeyRef:
         sha256: of the secret, as hexadecimal digits: two keys are the same when these are.
         id: the control server's, "" when not known.
         expires: None when not known.
-        minted: meshd made it, so meshd may revoke it when it turns out to be of no use.
+        minted: meshd minted it, so meshd may revoke it when it is of no use.
     """
 
     sha256: str
@@ -125,17 +124,17 @@ class KeyRef:
 
 @dataclass(frozen=True, slots=True)
 class RotationNode:
-    """A node that was born with another key than the new one.
+    """A node that was launched with another key than the new one.
 
     Attributes:
         since: when it entered its stage.
-        attempts: how often it was told to do what its stage leads to.
-        failure: why the last attempt failed; "" while all is well.
-        retry_at: it is left alone until then.
-        address: its tailnet address before it logged in anew.
-        node_key: the public key that it has now, by its own word.
-        jobs: those on it when it was told to log in anew.
-        gap_s: how long its own login took.
+        attempts: how many orders it got in this stage.
+        failure: why the last attempt failed; "" when it did not.
+        retry_at: no attempt before then.
+        address: its tailnet address before it logged in again.
+        node_key: its new public key, as its agent reported it.
+        jobs: those on it when it got the order to log in again.
+        gap_s: how long its login took.
     """
 
     slot: str
@@ -155,7 +154,7 @@ class Newcomer:
     """A device that joined while strangers may have known the old key.
 
     Attributes:
-        machine: ours behind it; "" when it is nobody's.
+        machine: the machine that it belongs to; "" for none.
     """
 
     device_id: str
@@ -170,17 +169,18 @@ class AuthKeyRotation:
     """One rotation, as the journal keeps it. Times are UTC.
 
     Attributes:
-        reauth: nodes log in anew with the new key.
+        reauth: nodes log in again with the new key.
         compromised: the old key is revoked first.
-        leaked_at: devices born since then are listed; None: since the old key was made.
-        old: the key that launches had when it began; None when there was none.
-        new: the key that they shall have; None until it is made.
-        asked_at: the effect of this stage was asked for then, and may have happened.
-        attempts: how often it was asked for.
-        failure: why the last attempt failed; "" while all is well.
+        source: where the new key comes from.
+        leaked_at: devices that joined since then are listed; None: since the old key was made.
+        old: the key that new machines got when the rotation began; None for none.
+        new: the key that replaces it; None until it is made.
+        asked_at: the time of the last order of this stage's step, which may have had its effect.
+        attempts: how many orders there were.
+        failure: why the last attempt failed; "" when it did not.
         retry_at: no attempt before then.
-        aborted_by: who asked for the way back; "" while nobody did.
-        taken_back: why launches and nodes keep, or get back, the old key; "" while they shall have the new one.
+        aborted_by: who asked to take it back; "" for nobody.
+        taken_back: why all keep, or get back, the old key; "" while they are to have the new one.
         warnings: what people should know and do.
     """
 
@@ -210,35 +210,35 @@ class AuthKeyRotation:
 
     @property
     def ended(self) -> bool:
-        """Nothing is left to be done."""
+        """Nothing is left to do."""
         return self.stage in ENDED
 
     @property
     def switched(self) -> bool:
-        """Launches may have the new key."""
+        """New machines may have the new key."""
         return self.stage not in {AuthKeyStage.REVOKE_FIRST, AuthKeyStage.MINT, AuthKeyStage.PROVE}
 
     @property
     def target(self) -> KeyRef | None:
-        """The key that all shall hold in the end."""
+        """The key that all hold in the end."""
         return self.old if self.taken_back else self.new
 
     @property
     def canary_lives(self) -> bool:
-        """Some node has logged in anew, and the head has seen it."""
+        """Some node has logged in again, and the head has seen it."""
         return any(node.stage is NodeStage.CONFIRMED and node.node_key for node in self.nodes.values())
 
     @property
     def may_be_revoked(self) -> bool:
-        """The old key may be revoked already, so there is no way back."""
+        """The old key may be revoked already, so the rotation cannot be taken back."""
         first = self.compromised and (self.stage is not AuthKeyStage.REVOKE_FIRST or self.asked_at is not None)
         return first or (self.stage is AuthKeyStage.REVOKE and self.asked_at is not None)
 
     def moved(self, to: AuthKeyStage, now: datetime, **changes: object) -> AuthKeyRotation:
-        """In another stage.
+        """The rotation in another stage.
 
         Raises:
-            IllegalMove: it does not follow the present one.
+            IllegalMove: that stage does not follow the present one.
         """
         if to not in MOVES[self.stage]:
             raise IllegalMove(f"rotation {self.id}: {self.stage} cannot become {to}")
@@ -248,7 +248,7 @@ class AuthKeyRotation:
         return replace(self, stage=to, stage_since=now, **{**fresh, **changes})  # type: ignore[arg-type]
 
     def attempt(self, machine: str) -> str:
-        """The name of a node's present try to log in anew."""
+        """The name of a node's present attempt to log in again."""
         return f"{self.id}-{self.nodes[machine].attempts}"
 
     def with_node(self, machine: str, node: RotationNode) -> AuthKeyRotation:
@@ -257,7 +257,7 @@ class AuthKeyRotation:
 
 
 def logs_in(rotation: AuthKeyRotation | None, machine: str, attempt: str) -> bool:
-    """Whether a node is told to log in anew, by this name of its try, just now."""
+    """Whether a node is in this attempt to log in again now."""
     if rotation is None or rotation.ended or machine not in rotation.nodes:
         return False
     return rotation.nodes[machine].stage is NodeStage.REAUTHENTICATING and rotation.attempt(machine) == attempt
@@ -276,7 +276,7 @@ def begin(
     compromised: bool = False,
     leaked_at: datetime | None = None,
 ) -> AuthKeyRotation:
-    """A rotation before its first step. `new` is there already when it comes from a file."""
+    """A new rotation, before its first step. `new` is known already when it comes from the file."""
     first = AuthKeyStage.REVOKE_FIRST if compromised else FIRST_STAGE[source]
     return AuthKeyRotation(
         rotation_id, source, first, now, now, by, reason, old, new, reauth=reauth or compromised,
@@ -296,11 +296,11 @@ def why_not_abort(rotation: AuthKeyRotation) -> str:
 
 
 def abort(rotation: AuthKeyRotation, by: str) -> AuthKeyRotation:
-    """Ask for the way back; `settle` takes it when nothing is under way. See `why_not_abort`."""
+    """Ask to take it back. `settle` does so when no step is running. See `why_not_abort`."""
     return replace(rotation, aborted_by=by)
 
 
 def waive(rotation: AuthKeyRotation, machine: str, by: str, now: datetime) -> AuthKeyRotation:
-    """Do not wait for a node any more. It gets the key all the same when it returns."""
+    """No longer wait for a node. It gets the key anyway when it returns."""
     node = replace(rotation.nodes[machine], stage=NodeStage.WAIVED, since=now, failure=f"waived by {by}", retry_at=None)
     return rotation.with_node(machine, node)

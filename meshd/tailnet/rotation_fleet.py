@@ -11,7 +11,7 @@ from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
 
 MAY_HOLD_A_KEY = IN_SLURM | {Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING}
 REAUTH_MIN_VERSION = (1, 90)
-"""Older tailscales drop the link when they log in anew."""
+"""An older tailscale drops the link when it logs in again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,14 @@ class SeenNode:
     """A machine that may hold an auth key, as it is known now.
 
     Attributes:
-        sha256: of the key that it was born with or that it last told to hold; "" when not known.
-        reachable: its agent speaks with the head.
-        jobs: those that hold it.
+        sha256: of the key that it was launched with, or that its agent reported last; "" when not known.
+        reachable: its agent polls.
+        jobs: those on it.
         node_key: its public key as the head's tailscaled sees it.
         online: the head's tailscaled sees it online.
-        reauth_problem: why it cannot log in anew; "" when it can.
-        own_key: it was born with a key of its own and keeps none but a spare: it is given one when it logs in anew.
-        spare_at: when the spare that it holds was asked for; None when it holds none.
+        reauth_problem: why it cannot log in again; "" when it can.
+        own_key: it was launched with a key of its own and keeps only a spare: it is sent a key when it logs in again.
+        spare_at: when the spare that it holds was ordered; None when it holds none.
         born_at: when its create call was made; None when not known.
     """
 
@@ -49,9 +49,9 @@ class AuthKeyFleet:
 
     Attributes:
         nodes: every machine that was launched and is not on its way out, by name.
-        jobs_known: Slurm can be read: else nobody knows which nodes work.
-        peers_known: the head's tailscaled can be read and believed.
-        in_use: sha256 of the key that launches have.
+        jobs_known: Slurm can be read. Without it the jobs of a node are not known.
+        peers_known: the head's tailscaled can be read, and is connected.
+        in_use: sha256 of the key that new machines get.
     """
 
     nodes: Mapping[str, SeenNode]
@@ -76,10 +76,10 @@ def fleet_of(
         machines: all that are not GONE.
         tailnet: the head's view.
         slurm: nodes and jobs.
-        in_use: sha256 of the key that launches have.
+        in_use: sha256 of the key that new machines get.
         now: UTC.
-        silent_s: a node whose agent has not spoken for so long cannot be reached.
-        spare_at: when the spare that a machine holds was asked for.
+        silent_s: a node whose agent has not polled for this long cannot be reached.
+        spare_at: when the spare that a machine holds was ordered.
     """
     peers_known = isinstance(tailnet, Fresh) and tailnet.value.healthy
     view = slurm.value if isinstance(slurm, Fresh) else None
@@ -113,7 +113,7 @@ def device_tags(machines: Iterable[Machine], tailnet: Observation[TailnetView]) 
 
 
 def reachable(machine: Machine, now: datetime, silent_s: float) -> bool:
-    """Its agent has joined and spoken lately."""
+    """Its agent has joined, and polled within `silent_s`."""
     if machine.facts is None or machine.heartbeat_at is None or machine.phase not in IN_SLURM:
         return False
     return (now - machine.heartbeat_at).total_seconds() < silent_s
@@ -125,4 +125,4 @@ def _reauth_problem(machine: Machine) -> str:
     known = tuple(int(word) for word in words if word.isdigit())
     if not version or known >= REAUTH_MIN_VERSION:
         return ""
-    return f"tailscale {version} would drop the link: it can log in anew from 1.90 on"
+    return f"tailscale {version} would drop the link: it can log in again from 1.90 on"

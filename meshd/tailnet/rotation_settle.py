@@ -1,6 +1,6 @@
-"""PURE: what a rotation of the auth key becomes by what is seen of its nodes, and what it waits for.
+"""PURE: what the present state of the nodes means for a rotation of the auth key, and what the rotation waits for.
 
-What is to be done, and what its end changes, is in `rotation_steps`.
+`rotation_steps` has what to do next, and what the end of a step changes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from meshd.tailnet.rotation_fleet import AuthKeyFleet, SeenNode
 from meshd.tailnet.rotation_steps import SILENT_S, RotationStep, at_work, switch_back_due
 
 CANARY_TRIES: Final = 3
-"""So many failures of the first node that logs in anew, and the rotation is taken back."""
+"""After this many failures of the first node that logs in again, the rotation is taken back."""
 NODE_TRIES: Final = 5
-"""After so many failures a node is tried seldom, and shown as failed."""
+"""After this many failures a node is tried seldom, and shown as failed."""
 CONFIRM_S: Final = 60.0
 
 
 def settle(
     rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime, busy: Collection[RotationStep] = ()
 ) -> AuthKeyRotation:
-    """The record after what was seen, and in the stage that this leads to. Has no effect of its own."""
+    """The record after a look at the machines, in the stage that follows from it."""
     if rotation.ended:
         return rotation
     if rotation.aborted_by and not rotation.taken_back and not at_work(busy):
@@ -45,7 +45,7 @@ def settle(
 
 
 def holds_up(rotation: AuthKeyRotation, fleet: AuthKeyFleet) -> dict[str, str]:
-    """What each node is waited for, by machine, for people."""
+    """By machine, why the rotation waits for it, for people."""
     found = {}
     for machine, node in rotation.nodes.items():
         if node.stage in SETTLED:
@@ -63,7 +63,7 @@ def holds_up(rotation: AuthKeyRotation, fleet: AuthKeyFleet) -> dict[str, str]:
 
 
 def _dead_key(node: RotationNode, seen: SeenNode | None) -> str:
-    """What a node needs that holds a key which was revoked before it had another one."""
+    """What a node needs whose key was revoked before it had another one."""
     if seen is None or not seen.address:
         return "its key is dead: it cannot join, and is given up in time"
     return (
@@ -86,14 +86,14 @@ def _turn_back(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) ->
 
 
 def _reset(node: RotationNode, now: datetime) -> RotationNode:
-    """On the way back a node needs its old key again, whatever else was done: a login that was made stays good."""
+    """On the way back a node needs its old key again. A login that was made stays valid."""
     if node.stage in {NodeStage.WAIVED, NodeStage.GONE}:
         return node
     return replace(node, stage=NodeStage.WAITING, since=now, attempts=0, failure="", retry_at=None)
 
 
 def _remember(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) -> AuthKeyRotation:
-    """Every machine with another key than the one that all shall hold is waited for, also one that boots."""
+    """Add every machine that does not hold the right key, also one that boots."""
     new = {
         machine: RotationNode(seen.slot, NodeStage.WAITING, now, address=seen.address)
         for machine, seen in fleet.nodes.items()
@@ -103,7 +103,7 @@ def _remember(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) -> 
 
 
 def _concerned(rotation: AuthKeyRotation, seen: SeenNode) -> bool:
-    """One that had a key of its own takes part when it shall log in anew, unless it was born after that was said."""
+    """One with a key of its own takes part when nodes log in again, unless it was launched after the rotation began."""
     if not _holds(rotation, seen):
         return True
     if not seen.own_key:
@@ -113,9 +113,9 @@ def _concerned(rotation: AuthKeyRotation, seen: SeenNode) -> bool:
 
 
 def _holds(rotation: AuthKeyRotation, seen: SeenNode) -> bool:
-    """It has what it shall keep: the key for all where there is one, or a spare that is no older than the rotation.
+    """It holds the right key: the shared one, or a spare that is no older than the rotation.
 
-    On the way back a spare is as good as any other. One that has none is given one by and by, rotation or not.
+    On the way back any spare will do. A machine without a spare gets one in any case, later.
     """
     if seen.own_key:
         return bool(rotation.taken_back) or seen.spare_at is None or seen.spare_at >= rotation.started_at
@@ -136,7 +136,7 @@ def _watch_nodes(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) 
 def _watched(
     rotation: AuthKeyRotation, node: RotationNode, seen: SeenNode | None, fleet: AuthKeyFleet, now: datetime
 ) -> RotationNode:
-    """A node after what is seen of it."""
+    """The record of a node after a look at it."""
     if node.stage in {NodeStage.WAIVED, NodeStage.GONE}:
         return node
     if seen is None:
@@ -161,7 +161,7 @@ def _watched(
 def _silent(node: RotationNode, seen: SeenNode, now: datetime) -> RotationNode:
     if seen.reachable or (now - node.since).total_seconds() <= SILENT_S:
         return node
-    text = "its agent fell silent while it logged in anew"
+    text = "its agent fell silent while it logged in again"
     return replace(node, stage=NodeStage.STORED, since=now, failure=text)
 
 
@@ -185,7 +185,7 @@ def _next_stage(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) -
     open_nodes = {m: n for m, n in rotation.nodes.items() if n.stage not in SETTLED}
     active = [n for m, n in open_nodes.items() if _active(n, fleet.nodes[m])]
     if rotation.stage is AuthKeyStage.ROLLBACK:
-        # A key that is not revoked in the end need not be waited for: who returns later is given the right one then.
+        # The new key is not revoked, so do not wait for the other nodes: they get the right key when they return.
         left = open_nodes if rotation.new and rotation.new.minted else active
         return rotation if left or switch_back_due(rotation, fleet) else rotation.moved(AuthKeyStage.DISCARD, now)
     failure = _canary_failure(rotation)
@@ -206,7 +206,7 @@ def _next_stage(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) -
 
 
 def _active(node: RotationNode, seen: SeenNode) -> bool:
-    """Something is about to happen with the node; the others are held for."""
+    """The rotation can go on with the node now. HOLD waits for the others."""
     if not seen.reachable or node.attempts >= NODE_TRIES:
         return False
     if node.stage is NodeStage.REAUTHENTICATED:
@@ -215,11 +215,11 @@ def _active(node: RotationNode, seen: SeenNode) -> bool:
 
 
 def _canary_failure(rotation: AuthKeyRotation) -> str:
-    """Why the first nodes that logged in anew prove that the others should not; "" while they do not."""
+    """Why the others should not log in again, after what happened to the first nodes; "" when they may."""
     if not rotation.reauth or rotation.canary_lives:
         return ""
     failed = [n for n in rotation.nodes.values() if n.failure and n.stage in {NodeStage.STORED, *LOGGING_IN}]
     unseen = [n for n in failed if n.stage is NodeStage.REAUTHENTICATED]
     if not unseen and sum(n.attempts for n in failed if n.stage is NodeStage.STORED) < CANARY_TRIES:
         return ""
-    return f"the first node could not log in anew: {(unseen or failed)[0].failure}"
+    return f"the first node could not log in again: {(unseen or failed)[0].failure}"

@@ -1,8 +1,7 @@
-"""PURE: what a rotation of the auth key does next, and what the end of each step makes of it.
+"""PURE: what a rotation of the auth key does next, and what the end of each step changes.
 
-The caller journals the record before a step is carried out (`begun`) and after it (`finished`), so a crash at any point
-leaves a record from which `settle` (see `rotation_settle`) and `next_steps` go on. Each step may be carried out twice
-without harm.
+The caller writes the record into the journal before a step (`begun`) and after it (`finished`). So after a crash at any
+point, `settle` (see `rotation_settle`) and `next_steps` can go on from the record. Every step may be carried out twice.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from meshd.tailnet.rotation_fleet import AuthKeyFleet, SeenNode
 STORE_PARALLEL: Final = 16
 REAUTH_PARALLEL: Final = 4
 PROVE_TRIES: Final = 3
-"""A key may take a moment to be known everywhere."""
+"""A new key may not be known everywhere at once."""
 RETRY_FIRST_S: Final = 5.0
 RETRY_MAX_S: Final = 300.0
 SILENT_S: Final = 180.0
-"""A node that logs in anew is done with it long before, one way or the other."""
+"""A node that logs in again has ended that long before, with or without success."""
 
 
 class RotationAction(StrEnum):
-    """What is to be done."""
+    """The kinds of step."""
 
     MINT = "mint"
     PROVE = "prove"
@@ -51,7 +50,7 @@ class RotationAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RotationStep:
-    """One thing to do; `machine` for those that concern one node."""
+    """One thing to do; `machine` is set when it is about one node."""
 
     action: RotationAction
     machine: str = ""
@@ -62,21 +61,21 @@ class StepVerdict(StrEnum):
 
     DONE = "done"
     AGAIN = "again"
-    """It did not work, or may not have worked: try again."""
+    """It failed, or may have failed: try again."""
     REFUSED = "refused"
-    """It did not work, and the same again cannot."""
+    """It failed, and would fail again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """How a step ended, and what came of it.
+    """How a step ended, and its results.
 
     Attributes:
-        key: MINT: the new key; PROVE: what is known of it now.
-        warnings: to be kept with the rotation.
-        newcomers: REVOKE_OLD of a compromised key: devices born since the leak.
-        node_key: REAUTH: the node's public key now.
-        gap_s: REAUTH: how long the login took.
+        key: of MINT, the new key; of PROVE, the same with what is known now.
+        warnings: for the rotation's record.
+        newcomers: of REVOKE_OLD of a compromised key, the devices that joined since the leak.
+        node_key: of REAUTH, the node's public key now.
+        gap_s: of REAUTH, how long the login took.
     """
 
     verdict: StepVerdict
@@ -91,7 +90,7 @@ class StepOutcome:
 def next_steps(
     rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime, busy: Collection[RotationStep] = ()
 ) -> list[RotationStep]:
-    """What to do now, in this order; nothing of what is under way already."""
+    """The steps to begin now, in this order, without those that run already."""
     if rotation.ended or at_work(busy):
         return []
     single = {
@@ -113,7 +112,7 @@ def next_steps(
 
 
 def begun(rotation: AuthKeyRotation, step: RotationStep, fleet: AuthKeyFleet, now: datetime) -> AuthKeyRotation:
-    """The record to be journaled before the step is carried out."""
+    """The record for the journal before the step."""
     if not step.machine:
         return replace(rotation, asked_at=now, attempts=rotation.attempts + 1)
     node = rotation.nodes[step.machine]
@@ -129,7 +128,7 @@ def begun(rotation: AuthKeyRotation, step: RotationStep, fleet: AuthKeyFleet, no
 
 
 def finished(rotation: AuthKeyRotation, step: RotationStep, outcome: StepOutcome, now: datetime) -> AuthKeyRotation:
-    """The record after a step. One whose rotation went another way meanwhile changes nothing but what is known."""
+    """The record after a step. When the stage has changed since it began, the step changes no stage."""
     if outcome.warnings:
         rotation = replace(rotation, warnings=tuple(dict.fromkeys((*rotation.warnings, *outcome.warnings))))
     if step.machine:
@@ -151,12 +150,12 @@ def finished(rotation: AuthKeyRotation, step: RotationStep, outcome: StepOutcome
 
 
 def at_work(busy: Collection[RotationStep]) -> bool:
-    """A step that concerns the whole is under way."""
+    """A step that is about the whole rotation runs."""
     return any(not step.machine for step in busy)
 
 
 def switch_back_due(rotation: AuthKeyRotation, fleet: AuthKeyFleet) -> bool:
-    """Launches do not have the old key yet, which they are to have again."""
+    """New machines do not get the old key yet, and should again."""
     return rotation.old is not None and fleet.in_use != rotation.old.sha256
 
 
@@ -178,7 +177,7 @@ def _stores(
 def _reauths(
     rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime, busy: Collection[RotationStep]
 ) -> list[RotationStep]:
-    """Who logs in anew now: one alone until the head has seen it, then a few, never two nodes of one job."""
+    """The nodes to log in again now: one alone until the head has seen it, then a few, never two nodes of one job."""
     if not fleet.jobs_known:
         return []
     at_it = {m: n for m, n in rotation.nodes.items() if n.stage in LOGGING_IN}
@@ -204,7 +203,7 @@ def _reauths(
 def _shares_job(
     machine: str, rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime, begun_now: Collection[RotationStep]
 ) -> bool:
-    """A node of one of its jobs logs in anew now, or may still be at it."""
+    """Another node of one of its jobs logs in again now, or may not have ended that."""
     jobs = set(fleet.nodes[machine].jobs)
     for other, node in rotation.nodes.items():
         asked_now = RotationStep(RotationAction.REAUTH, other) in begun_now
@@ -222,7 +221,7 @@ def _due(node: RotationNode, seen: SeenNode | None, now: datetime) -> bool:
 
 
 def _onward(rotation: AuthKeyRotation, step: RotationStep, now: datetime) -> AuthKeyRotation:
-    """The stage after one whose step is done."""
+    """The stage after the present one, whose step is done."""
     match rotation.stage, step.action:
         case AuthKeyStage.REVOKE_FIRST, RotationAction.REVOKE_OLD:
             return rotation.moved(FIRST_STAGE[rotation.source], now)
@@ -248,7 +247,7 @@ def _node_finished(
         return rotation
     if outcome.verdict is StepVerdict.DONE:
         if step.action is RotationAction.STORE:
-            return rotation.with_node(step.machine, replace(node, failure="", retry_at=None))  # `settle` looks itself
+            return rotation.with_node(step.machine, replace(node, failure="", retry_at=None))
         node = replace(node, stage=NodeStage.REAUTHENTICATED if node.stage in LOGGING_IN else node.stage)
         node = replace(node, since=now, failure="", node_key=outcome.node_key, gap_s=outcome.gap_s)
         return rotation.with_node(step.machine, node)

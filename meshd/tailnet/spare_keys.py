@@ -1,13 +1,13 @@
-"""PURE: the spare auth key of a machine that joined with a key of its own: who gets one, when it is exchanged, and when
-it is ended.
+"""PURE: the spare auth key of a machine that joined with a key of its own: who gets one, when it is replaced, and when
+it is revoked.
 
-A machine's first key is used up by its joining. Without another one it could not come back when somebody deletes its
-device. The spare is a key for one use too. It goes over the tailnet into a file that only root reads, and is in no user
-data. Its worth to a thief is one more device with the machine's own tags. The machine uses it when control does not
-know its device any more, and is given the next one.
+A machine uses up its first key when it joins. Without another one it could not come back after its device was deleted.
+The spare is a key for one use too. It goes over the tailnet into a file that only root can read, and is in no user
+data. A thief could join one more device with it, with the machine's own tags. The machine uses the spare when control
+does not know its device any more, and then gets the next one.
 
-There are two of a machine at most: the one that it holds, and the one that takes its place. The first is ended only
-when the machine holds the second.
+A machine has two spares at most: the one that it holds, and the one that replaces it. The first is revoked only when
+the machine holds the second.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from meshd.tailnet.machine_keys import MachineKey, given_up
 PURPOSES: Final = ("spare-1", "spare-2")
 LIFETIME_S: Final = 30 * 86400.0
 EXCHANGE_AHEAD: Final = timedelta(days=10)
-"""So long before its end it is exchanged: the API may be away for as long."""
+"""How long before its end a spare is replaced: the API may be away for as long."""
 
 PER_DAY: Final = 24
-"""So many spares a machine gets within a day. One a month is what a machine that is well needs."""
+"""The most spares that a machine gets within a day. A machine that works needs one a month."""
 DAY: Final = timedelta(days=1)
 
 HOLDS_ONE: Final = frozenset({Phase.READY, Phase.DRAINING})
-"""Before that a machine has no job to lose, and its way to READY is not to wait for a key."""
+"""Before that a machine has no job to lose, and should not wait for a key on its way to READY."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A machine is to be given a spare.
+    """What to do for a machine that needs a spare.
 
     Attributes:
-        purpose: of its key.
-        why: for people.
-        anew: a key is to be minted; else the one that is there is to be handed over.
-        gone: the machine says that it holds the one no more that it was given, and its device is the same.
+        purpose: of the key.
+        why: the reason, for people.
+        mint: mint a key; False: hand over the one that is kept.
+        gone: the machine says that it no longer holds the spare that it was given, and its device is the same.
     """
 
     purpose: str
     why: str
-    anew: bool = True
+    mint: bool = True
     gone: bool = False
 
 
@@ -56,7 +56,7 @@ def is_spare(key: MachineKey) -> bool:
 
 
 def may_hold(machine: Machine) -> bool:
-    """The machine shall have a spare, and can be given one as far as the journal knows."""
+    """The machine needs a spare, and can be given one as far as the journal knows."""
     return (
         machine.own_key
         and machine.phase in HOLDS_ONE
@@ -67,26 +67,26 @@ def may_hold(machine: Machine) -> bool:
 
 
 def newest(keys: Collection[MachineKey]) -> MachineKey | None:
-    """The spare that was asked for last."""
+    """The spare of the last order."""
     return max(keys, key=lambda key: key.asked_at, default=None)
 
 
 def held(machine: Machine, keys: Collection[MachineKey]) -> MachineKey | None:
-    """The spare that the machine says it holds; None when it holds none, or one that is not in the journal."""
+    """The spare that the machine says it holds; None for none, or for one that the journal does not have."""
     return next((key for key in keys if key.sha256 and key.sha256 == machine.spare_key), None)
 
 
 def want(
     machine: Machine, keys: Collection[MachineKey], now: datetime, *, since: datetime | None, at_hand: bool
 ) -> Want | None:
-    """What is to be done for a machine that may hold a spare; None when it has the right one.
+    """What to do for a machine that may hold a spare; None when it holds the right one.
 
     Args:
         machine: its record.
         keys: its spares in the journal.
         now: UTC.
-        since: one that was asked for before then is to be exchanged: the keys were rotated.
-        at_hand: the newest spare's secret is kept, so it can be handed over.
+        since: replace spares that were ordered before then: the keys were rotated.
+        at_hand: the secret of the newest spare is kept, so it can be handed over.
     """
     last = newest(keys)
     if last is None:
@@ -100,24 +100,24 @@ def want(
     if last.expires - EXCHANGE_AHEAD <= now:
         return Want(free, f"the one that it holds ends on {last.expires:%Y-%m-%d}")
     if not last.id:
-        return Want(last.purpose, "no clear answer came when one was minted", anew=not at_hand)
+        return Want(last.purpose, "no clear answer came when one was minted", mint=not at_hand)
     if last is has:
         return None
     return (
-        Want(last.purpose, "it is minted", anew=False)
+        Want(last.purpose, "it is minted", mint=False)
         if at_hand
         else Want(free, "it does not hold it any more", gone=True)
     )
 
 
 def given_lately(keys: Collection[MachineKey], now: datetime) -> tuple[datetime, ...]:
-    """When the spares of a machine that were minted within the last day were asked for, oldest first."""
+    """The times of the orders of a machine's spares within the last day, oldest first."""
     times = {at for key in keys for at in (*key.given, *((key.asked_at,) if key.id else ()))}
     return tuple(sorted(at for at in times if now - at < DAY))
 
 
 def stopped(machine: Machine, keys: Collection[MachineKey], now: datetime, *, since: datetime | None) -> str:
-    """Why a machine is given no further spare for now; "" when it may be. A rotation of the keys lifts all of it.
+    """Why a machine gets no further spare for now; "" when it may. A rotation of the keys ends that.
 
     Args:
         machine: its record.
@@ -136,11 +136,11 @@ def stopped(machine: Machine, keys: Collection[MachineKey], now: datetime, *, si
 
 
 def why_end(key: MachineKey, machine: Machine | None, keys: Collection[MachineKey]) -> str:
-    """Why a spare shall be ended now; "" while it is needed.
+    """Why to revoke a spare now; "" while it is needed.
 
     Args:
         key: its record.
-        machine: that it is for; None when the journal has no such machine.
+        machine: its machine; None when the journal does not have it.
         keys: all spares of the machine.
     """
     if machine is None:
@@ -154,16 +154,16 @@ def why_end(key: MachineKey, machine: Machine | None, keys: Collection[MachineKe
 
 
 def secret_needed(key: MachineKey, machine: Machine | None, keys: Collection[MachineKey]) -> bool:
-    """Its secret is still to be handed over."""
+    """The machine does not hold it yet."""
     if machine is None or given_up(machine.phase):
         return False
     return key is newest(keys) and (not key.sha256 or machine.spare_key != key.sha256)
 
 
 def held_since(machine: Machine, keys: Collection[MachineKey]) -> datetime | None:
-    """When the spare that a machine holds was asked for; None when it holds none.
+    """When the spare that a machine holds was ordered; None when it holds none.
 
-    One that the journal does not know, since it was lost, is as old as the machine.
+    A spare that the journal does not have, because the journal was lost, counts as old as the machine.
     """
     if not machine.spare_key:
         return None

@@ -21,7 +21,7 @@ LOGIN_ERROR = "login error"
 
 @dataclass(frozen=True, slots=True)
 class TailnetTable:
-    """All that is kept between two messages of tailscaled: the view, and what is needed to carry it forward.
+    """What is kept from one message of tailscaled to the next: the view, and what later messages refer to.
 
     Attributes:
         backend: BackendState: NoState, NeedsLogin, NeedsMachineAuth, Stopped, Starting, Running.
@@ -44,12 +44,12 @@ class TailnetTable:
 
     @property
     def login_errors(self) -> tuple[str, ...]:
-        """Complaints that say that the control server refused this node; it may run on as a zombie."""
+        """Complaints that the control server has refused this node. Its backend may still say Running."""
         return tuple(line for line in self.health if LOGIN_ERROR in line.lower())
 
     @property
     def healthy(self) -> bool:
-        """The backend runs, the control server is connected, and no login error is told."""
+        """The backend runs, the control server is connected, and there is no login error."""
         return self.backend == RUNNING and self.self_online and not self.login_errors
 
     def view(self) -> TailnetView:
@@ -150,7 +150,7 @@ def path_of(entry: Json) -> str:
 
 
 def peer_from_node(node: Json) -> TailnetPeer:
-    """A tailcfg.Node, as whois and the bus give it, as a peer. It does not tell the path."""
+    """A tailcfg.Node, as whois and the bus give it, as a peer. It does not have the path."""
     online = flag(node, "Online")
     return TailnetPeer(
         id=text(node, "StableID"),

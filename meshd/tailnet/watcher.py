@@ -1,4 +1,4 @@
-"""Keeps the tailnet in view: tailscaled's bus for speed, a slow poll as a belt, and a word when anything changes."""
+"""Keeps a current view of the tailnet: by tailscaled's bus, and by a slow poll in case the bus is silent."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class TailnetSource(Protocol):
 class TailnetWatcher:
     """A current view of the tailnet.
 
-    Changes are told at once and never gathered: who is woken does that. A bus that was closed is opened again and the
-    whole status is read anew. The view turns Unavailable only when tailscaled cannot be asked, not when its bus drops.
+    Listeners are called after each change, at once. After the bus was closed it is opened again, and the whole status
+    is read again. The view becomes Unavailable only when tailscaled does not answer, not when the bus drops.
 
     Args:
         source: tailscaled.
         clock: stamps and waits.
-        poll_interval_s: how often the whole status is read even though the bus is quiet (paths are told nowhere else).
+        poll_interval_s: how often the whole status is read even though the bus is quiet (only a status has the paths).
     """
 
     def __init__(self, source: TailnetSource, clock: Clock, *, poll_interval_s: float = 30.0) -> None:
@@ -86,7 +86,7 @@ class TailnetWatcher:
             group.create_task(self._poll_for_ever(), name="tailnet-poll")
 
     async def look(self) -> None:
-        """Read the whole status now: for who waits for a change and would rather be sure than early."""
+        """Read the whole status now."""
         await self._poll()
 
     async def _follow_for_ever(self) -> None:
@@ -104,7 +104,7 @@ class TailnetWatcher:
             await self._clock.sleep(backoff_s(failures, RECONNECT_MIN_S, RECONNECT_MAX_S))
 
     async def _follow(self) -> bool:
-        """Follow one connection to its end; True when it said anything."""
+        """Follow one connection to its end. Returns whether it sent anything."""
         first = True
         async with aclosing(self._source.watch()) as bus:
             async for delta in bus:

@@ -131,7 +131,7 @@ async def measure(count: int, *, reauth: bool) -> dict[str, float]:
         )
         async with hollow.serving(head, count, KeyNode):
             loop, meter = asyncio.create_task(controller.run()), hollow.Meter()
-            controller.start(KeyOrigin.MINTED, by="bench", reason="measured", reauth=reauth)
+            controller.begin(KeyOrigin.MINTED, by="bench", reason="measured", reauth=reauth)
             async with asyncio.timeout(600):
                 while controller.active is not None:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)

@@ -421,7 +421,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 40) -> SimTailn
     net.no_logins = rng.random() < 0.1
     life = Life(net, directory)
     aborts = rng.random() < 0.3
-    life.controller.start(KeyOrigin.MINTED, by="root", reason="asked for", reauth=reauth, compromised=net.compromised)
+    life.controller.begin(KeyOrigin.MINTED, by="root", reason="asked for", reauth=reauth, compromised=net.compromised)
     first = life.controller.last
     assert first is not None
     for round_ in range(rounds + 400):

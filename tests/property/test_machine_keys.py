@@ -138,7 +138,7 @@ def test_a_machine_is_left_alone_only_with_the_right_spare(
         assert last.expires > NOW + s.EXCHANGE_AHEAD and (since is None or last.asked_at >= since)
         return
     assert wanted.purpose in s.PURPOSES and wanted.why
-    if wanted.anew:
+    if wanted.mint:
         assert has is None or wanted.purpose != has.purpose, "what it holds is not ended for another one"
     else:
         assert at_hand and last is not None and wanted.purpose == last.purpose and last is not has

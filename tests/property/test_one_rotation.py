@@ -222,6 +222,6 @@ async def test_a_munge_key_is_told_what_it_would_wait_for(tmp_path: Path) -> Non
     with pytest.raises(Refused, match="the auth key is being rotated") as told:
         await both.munge_desk.rotate(RotateMungeKeyRequest(dry_run=True), ROOT)
     assert ": hold" in told.value.text and "--waive NODE" in told.value.cure
-    assert both.munge.rotation is None
+    assert both.munge.last is None
     assert both.head.view == HeadView(), "nothing was asked of the head"
     await both.life.kill()

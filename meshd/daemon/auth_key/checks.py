@@ -114,26 +114,26 @@ class DeviceChecks:
         return ok(CheckName.KEY_MODE, f"a key for each machine, for one use, on {', '.join(own)}{waiting}{spares}")
 
     async def node_keys(self) -> CheckRow:
-        """Keys of our own devices that expire. The head's end stops everything, a machine's end that machine."""
+        """Node keys of our devices that expire. Without the head's nothing works, without a machine's that machine."""
         view = self._view()
         if view is None:
             return _dark(CheckName.NODE_KEYS)
         keys = devices.expiring_keys(self._journal.machines(), view)
         if not keys:
             return ok(CheckName.NODE_KEYS, "none expires")
-        told = [f"{key.owner} ({key.expires:%Y-%m-%d})" for key in keys]
-        text = f"{len(keys)} will expire: {_some(told)}; then the device loses the tailnet"
+        names = [f"{key.owner} ({key.expires:%Y-%m-%d})" for key in keys]
+        text = f"{len(keys)} will expire: {_some(names)}; then the device loses the tailnet"
         over = [key for key in keys if key.expired or key.expires <= self._now()]
         if over:
             text = f"expired: {_some([key.owner for key in over])}. {text}"
             return fail(CheckName.NODE_KEYS, ProblemCode.NODE_KEY_EXPIRED, text, EXPIRY_BY_HAND)
         if self._api is not None and all(key.machine for key in keys):
-            cure = "meshd disables it by itself; `meshctl events` tells when it could not"
+            cure = "meshd disables it by itself; `meshctl events` shows when it could not"
             return warn(CheckName.NODE_KEYS, ProblemCode.NODE_KEY_EXPIRES, text, cure)
         return warn(CheckName.NODE_KEYS, ProblemCode.NODE_KEY_EXPIRES, text, EXPIRY_BY_HAND)
 
     async def tags(self) -> CheckRow:
-        """Our machines' devices that belong to somebody's account."""
+        """Devices of our machines that belong to a person's account."""
         view = self._view()
         if view is None:
             return _dark(CheckName.DEVICE_TAGS)
@@ -146,15 +146,17 @@ class DeviceChecks:
         return warn(CheckName.DEVICE_TAGS, ProblemCode.DEVICES_UNTAGGED, text, cure)
 
     async def leftovers(self) -> CheckRow:
-        """Devices that no machine stands behind."""
+        """Devices with a machine's name that are no machine's."""
         view = self._view()
         if view is None:
             return _dark(CheckName.TAILNET_DEVICES)
         gone = {m.name for m in self._journal.gone_with_device()}
         strays = devices.strays(self._cluster, self._journal.machines(), gone, view)
         if strays:
-            told = [f"{peer.hostname} ({peer.tailnet_ip}, {'online' if peer.online else 'offline'})" for peer in strays]
-            text = f"{len(strays)} with names of this cluster are no machine's: {_some(told)}"
+            names = [
+                f"{peer.hostname} ({peer.tailnet_ip}, {'online' if peer.online else 'offline'})" for peer in strays
+            ]
+            text = f"{len(strays)} with names of this cluster are no machine's: {_some(names)}"
             cure = (
                 "a journal that was lost, another meshd with this cluster's name, or an image made from a joined "
                 "machine: look in the cloud's console, then delete them in the admin console"

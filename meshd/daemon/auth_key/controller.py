@@ -1,7 +1,7 @@
-"""Drives the rotation of the auth key: looks, decides, journals, carries out. One rotation at a time.
+"""Carries out the rotation of the auth key.
 
-It is level-triggered like the reconcile loop: a poll of an agent, a finished step or a timer only wake it. After a
-restart it goes on from the journal.
+Each pass looks at the machines, decides (`meshd.tailnet.rotation_settle`, `rotation_steps`), writes the decision into
+the journal, and then begins its steps (`steps`). After a restart it goes on from the journal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from meshd.tailnet.rotation_steps import (
 ACTIVE_S = 1.0
 IDLE_S = 5.0
 KEEP_AGAIN_S = 60.0
-"""A node that did not take the key in use is asked again after this long."""
+"""The pause before a node that did not take the key in use is sent it again."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,8 +57,8 @@ class AuthKeyController(Controller):
         context: what the steps work with.
         fleet: what is known of the machines.
         triggers: tell when a rotation is due.
-        primer: begins sessions with nodes that have logged in anew.
-        checks: what doctor checks.
+        primer: begins sessions with nodes that have logged in again.
+        checks: for `meshctl doctor`.
         clock: time.
     """
 
@@ -96,12 +96,12 @@ class AuthKeyController(Controller):
 
     @property
     def last(self) -> AuthKeyRotation | None:
-        """The rotation under way, else the last one."""
+        """The newest rotation; None when there never was one."""
         return self._log.last()
 
     @property
     def active(self) -> AuthKeyRotation | None:
-        """The rotation under way."""
+        """The newest rotation, if it has not ended."""
         return self.last if self.last is not None and not self.last.ended else None
 
     def agent_spoke(self, machine: str) -> None:
@@ -116,7 +116,7 @@ class AuthKeyController(Controller):
 
     # -- what people, the key file and the calendar ask for -------------------------------------------------------
 
-    def start(
+    def begin(
         self,
         source: KeyOrigin,
         *,
@@ -127,16 +127,16 @@ class AuthKeyController(Controller):
         compromised: bool = False,
         leaked_at: datetime | None = None,
     ) -> AuthKeyRotation:
-        """Begin a rotation; the caller has seen that none is under way.
+        """Begin a rotation. The caller has seen that none is active.
 
         Args:
             source: where the new key comes from.
             by: who asked for it.
             reason: why, for people.
-            new: the key of a file.
-            reauth: nodes log in anew.
+            new: the key, when it comes from the file.
+            reauth: nodes log in again with the new key.
             compromised: revoke the old key first.
-            leaked_at: devices born since then are listed.
+            leaked_at: list the devices that joined since then.
 
         Raises:
             StoreError: the journal cannot be written.
@@ -157,14 +157,14 @@ class AuthKeyController(Controller):
         return rotation
 
     def abort(self, by: str) -> AuthKeyRotation:
-        """Ask for the way back; the caller has seen that there is one."""
+        """Take the rotation back. The caller has seen that this is possible."""
         assert self.active is not None
         rotation = self._put(abort(self.active, by), self._clock.now())
         self.wake()
         return rotation
 
     def waive(self, machine: str, by: str) -> AuthKeyRotation:
-        """Do not wait for a node any more; the caller has seen that it is waited for."""
+        """No longer wait for a node. The caller has seen that the rotation waits for it."""
         assert self.active is not None
         now = self._clock.now()
         rotation = self._put(waive(self.active, machine, by, now), now)
@@ -201,13 +201,13 @@ class AuthKeyController(Controller):
     def _begin_if_due(self) -> None:
         due, other = self._triggers.due(self.last), self._any_active.current()
         if due is not None and other is None:
-            self.start(due.source, by="meshd", reason=due.reason, new=due.new)
+            self.begin(due.source, by="meshd", reason=due.reason, new=due.new)
         elif due is not None and other is not None and (self._put_off is None or self._put_off.reason != due.reason):
             log.info("rotation_put_off", reason=due.reason, active_rotation=other.text)
         self._put_off = due if other is not None else None
 
     def _tidy(self) -> None:
-        """Once after a rotation has ended, also when a crash came between."""
+        """Clean up once after a rotation has ended, also after a crash."""
         if self.last is None or self.last.id == self._tidied:
             return
         self._store.forget(self.last.id)
@@ -246,7 +246,7 @@ class AuthKeyController(Controller):
                     )
                 self._put(finished(self.active, step, outcome, now), now)
         except StoreError as error:
-            self.problem = str(error)  # the step is carried out once more: each may be
+            self.problem = str(error)  # the step is carried out again; every step may be
             log.error("rotation_step_not_journaled", step=step.action.value, reason=str(error))
         finally:
             del self._busy[step]
@@ -284,7 +284,7 @@ class AuthKeyController(Controller):
     # -- between rotations ----------------------------------------------------------------------------------------
 
     def _keep_nodes(self) -> None:
-        """Nodes that keep another key than the one in use are given it: who was waived, or lost its file, returns."""
+        """Send the key in use to nodes that keep another one: a waived node returns, or a node has lost its file."""
         key = self._store.in_use()
         if key is None:
             return

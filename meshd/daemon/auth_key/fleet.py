@@ -13,7 +13,7 @@ from meshd.tailnet.rotation_fleet import AuthKeyFleet, fleet_of
 
 
 class Fleet:
-    """Puts together what journal, tailnet and Slurm tell.
+    """Puts together what journal, tailnet and Slurm say.
 
     Args:
         journal: has the machines.

@@ -1,4 +1,4 @@
-"""Begins the WireGuard sessions with a node that has logged in anew, from the side of the peers that learn its new key.
+"""Begins the WireGuard sessions with a node that has logged in again, from the side of the peers that learn its key.
 
 Facts (wireguard-go device/send.go, tailscale 1.102, measured): a handshake initiation that meets a side which does not
 know the sender's new node key, or does not use its own yet, is dropped without a word, and its sender sends no other
@@ -21,7 +21,7 @@ from meshd.runtime.clock import Clock
 from meshd.tailnet.rotation_fleet import AuthKeyFleet
 
 PRIME_AFTER_S: Final = 0.25
-"""The node may still be about to put its new node key to use: a packet that comes too early is lost."""
+"""The node may not use its new node key yet: a packet that comes too early is lost."""
 PRIME_TRIES: Final = 6
 PEER_PRIMES_S: Final = 15.0
 """An agent waits up to 5 s for its own tailscaled to know the new key."""
@@ -38,7 +38,7 @@ class PrimesSessions(Protocol):
 
 
 class HandshakePrimer:
-    """Primes the sessions with nodes that log in anew. In memory: what a crash forgets costs one pause of 5 s.
+    """Primes the sessions with nodes that log in again. It keeps its state in memory: a crash costs one pause of 5 s.
 
     Args:
         tailnet: the head's tailscaled.
@@ -59,7 +59,7 @@ class HandshakePrimer:
         return bool(self._keys_before)
 
     def expect(self, machine: str, node_key: str) -> None:
-        """A node is about to log in anew. `node_key` is its present one, "" when not known."""
+        """A node is about to log in again. `node_key` is its present one, "" when not known."""
         if node_key:
             self._keys_before[machine] = node_key
 
@@ -86,7 +86,7 @@ class HandshakePrimer:
                     self._begin(self._from_node(other, machine, seen.address, seen.node_key))
 
     async def aclose(self) -> None:
-        """End what is under way."""
+        """Cancel what has not ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,10 +1,9 @@
-"""Mints keys for one machine and one use, and ends each as soon as it is not needed any more.
+"""Mints keys for one machine and one use, and revokes each as soon as it is not needed any more.
 
-The order is what makes it safe: the record is journaled, the key is minted, its secret is kept (0600), its id is
-journaled, and only then is it given to the machine, at its launch or over the tailnet. Who has to repeat a call, to
-a cloud or to a node, finds the same key.
-What a crash or a lost answer leaves behind is found by its description and revoked; what cannot be revoked now is tried
-again.
+The order makes it safe: the journal has the record, the key is minted, its secret is kept (0600), the journal has its
+id, and only then the machine gets it, at its launch or over the tailnet. So a call to a cloud or a node that is
+repeated has the same key. A key that a crash or a lost answer left behind is found by its description and revoked. What
+cannot be revoked now is tried again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from meshd.tailnet.rotation_fleet import device_tags
 
 LOOK_S: Final = 2.0
 TOLD_AFTER: Final = 3
-"""So many tries in vain to end a key, and people are told."""
+"""A key that could not be revoked after this many tries is a problem."""
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +47,7 @@ class MachineKeys(Controller):
     Args:
         open_keys: the journal's records of these keys.
         ports: mint, keep and revoke keys.
-        rotations: tell which machines log in anew.
+        rotations: tell which machines log in again.
         machine_store: the machines.
         tailnet: the head's view of their devices.
         clock: time.
@@ -80,7 +79,7 @@ class MachineKeys(Controller):
 
     @property
     def unused(self) -> int:
-        """How many keys that are no spares may open something now."""
+        """How many keys, spares not counted, may still be used by somebody."""
         return sum(not s.is_spare(key) for key in self._open.all())
 
     def spares_of(self, machine: str) -> list[m.MachineKey]:
@@ -88,7 +87,7 @@ class MachineKeys(Controller):
         return [key for purpose in s.PURPOSES if (key := self._open.find(machine, purpose)) is not None]
 
     def at_hand(self, key: m.MachineKey) -> bool:
-        """Its secret is kept. Raises TailnetError when its file cannot be read."""
+        """Whether the secret of a key is kept. Raises TailnetError when its file cannot be read."""
         return self._store.kept(key.name, "own") is not None
 
     async def for_launch(self, machine: Machine, join_token_ttl_s: float) -> KeptKey:
@@ -96,7 +95,7 @@ class MachineKeys(Controller):
 
         Args:
             machine: as the journal has it.
-            join_token_ttl_s: so long after it was requested it may join.
+            join_token_ttl_s: how long after its request the machine may join.
 
         Raises:
             TailnetError: none can be minted, or kept.
@@ -107,22 +106,22 @@ class MachineKeys(Controller):
         return await self._key(machine.name, m.LAUNCH, left_s + m.MARGIN_S)
 
     async def for_login(self, machine: str, attempt: str) -> KeptKey:
-        """The key for one attempt of a node to log in anew: the same one each time. Raises as `for_launch`."""
+        """The key for one attempt of a node to log in again: the same one each time. Raises as `for_launch`."""
         return await self._key(machine, attempt, m.LOGIN_LIFETIME_S)
 
     async def for_spare(self, machine: Machine, want: s.Want) -> KeptKey:
-        """The spare that a machine is to be given: the same one until another is wanted. Raises as `for_launch`."""
-        if want.anew and (before := self._open.find(machine.name, want.purpose)) is not None:
+        """The spare for a machine: the same one until another is wanted. Raises as `for_launch`."""
+        if want.mint and (before := self._open.find(machine.name, want.purpose)) is not None:
             self._store.forget(before.name)  # what is kept under this name is another key
         if machine.spare_key and not self.spares_of(machine.name):
-            # The journal was lost: what it had minted is found by the descriptions.
+            # The journal was lost. Its keys are found by their descriptions.
             for purpose in s.PURPOSES:
                 lost = m.ask(machine.name, purpose, self._clock.now(), s.LIFETIME_S, device=machine.tailnet_id)
                 self._open.put(replace(lost, lost=True))
         return await self._key(machine.name, want.purpose, s.LIFETIME_S, machine.tailnet_id)
 
     async def misused(self, machine: Machine) -> bool:
-        """Whether the spare that a machine holds no more was used, while its device stayed; it is written down.
+        """Whether the spare that a machine no longer holds was used, though its device is the same; it is noted.
 
         Raises:
             TailnetError: the API cannot be asked.
@@ -138,18 +137,18 @@ class MachineKeys(Controller):
         return True
 
     def handed_over(self, machine: str, purpose: str) -> None:
-        """The machine holds its spare: the head keeps the secret no longer. Raises TailnetError."""
+        """Forget the secret of a spare that its machine holds now. Raises TailnetError."""
         if (key := self._open.find(machine, purpose)) is not None:
             self._store.forget(key.name)
 
     async def revoke_spares(self, before: datetime) -> datetime | None:
-        """End all spares that were asked for before a moment, wherever they are, and keep their records.
+        """Revoke all spares that were minted for an order before a moment, and keep their records.
 
         Returns:
-            When the first of them was asked for.
+            The time of the first of those orders.
 
         Raises:
-            TailnetError: the API cannot be asked, or refuses.
+            TailnetError: the API does not answer, or refuses.
         """
         spares = [key for key in self._open.all() if s.is_spare(key) and key.asked_at < before]
         for key in spares:
@@ -159,7 +158,7 @@ class MachineKeys(Controller):
     async def _key(self, machine: str, purpose: str, lifetime_s: float, device: str = "") -> KeptKey:
         before = self._open.find(machine, purpose)
         if before is not None and (kept := self._store.kept(before.name, "own")) is not None:
-            if not before.id:  # a crash came between
+            if not before.id:  # a crash came before the journal had it
                 self._open.put(m.minted(before, kept.id, kept.expires, kept.sha256))
             return kept
         if self._minter is None:
@@ -192,10 +191,10 @@ class MachineKeys(Controller):
     # -- their end ------------------------------------------------------------------------------------------------
 
     async def reconcile(self) -> float:
-        """End the keys that are not needed any more, one after the other. See Controller."""
+        """Revoke the keys that are not needed any more, one after the other. See Controller."""
         try:
             for listed in self._open.all():
-                key = self._open.find(listed.machine, listed.purpose)  # it may have changed while others were ended
+                key = self._open.find(listed.machine, listed.purpose)  # it may have changed while others were revoked
                 if key is not None:
                     await self._look_at(key)
             self.problem = ""
@@ -222,7 +221,7 @@ class MachineKeys(Controller):
             return
         after = None if m.over(key, now) else await self._ended(key)
         if self._open.find(key.machine, key.purpose) is not key:
-            return  # another one was asked for under its name meanwhile, and its record says so
+            return  # the record is that of another key with this name by now
         if after is not None:
             self._open.put(after)
             return
@@ -230,7 +229,7 @@ class MachineKeys(Controller):
         self._forgotten.discard(key.name)
 
     async def _ended(self, key: m.MachineKey) -> m.MachineKey | None:
-        """End what was minted for a record; the record while that is not sure."""
+        """Revoke what was minted for a record. Returns the new record, or None when nothing can be left."""
         now = self._clock.now()
         try:
             await self._revoke(key)
@@ -240,7 +239,7 @@ class MachineKeys(Controller):
         return None if m.settled(key, now) else m.look_again(key)
 
     async def _revoke(self, key: m.MachineKey) -> None:
-        """End all that was minted for a record. Raises TailnetError."""
+        """Revoke all that was minted for a record. Raises TailnetError."""
         if self._minter is None or self._api is None:
             raise TailnetError("there is no credential for the tailnet's API any more")
         if key.unclear:
@@ -250,7 +249,7 @@ class MachineKeys(Controller):
             await self._api.revoke_key(key.id)
 
     def problems(self) -> Iterable[ProblemView]:
-        """Keys that could not be ended."""
+        """Keys that could not be revoked."""
         if self.problem:
             text = f"keys of machines are not looked after: {self.problem}"
             yield problem(ProblemCode.MACHINE_KEYS_STUCK, "error", text, "check the disk")

@@ -90,17 +90,17 @@ async def current_key(keys: AuthKeySource, api: KeyApi) -> AuthKey | None:
     Raises:
         TailnetError: the API or the key cannot be read.
     """
-    key_id = key_id_of(await keys.current())  # keys of other control servers may look otherwise: not looked up
+    key_id = key_id_of(await keys.current())  # "" for keys of control servers with another format
     return await api.get_key(key_id) if key_id else None
 
 
 def dead_key(record: AuthKey | None) -> str:
-    """Why the key is no good; "" when it is good or the API does not tell."""
+    """Why the key is dead; "" when it is alive or the API does not say."""
     return f"the auth key {record.id} is expired or revoked" if record is not None and not record.valid else ""
 
 
 def key_api_or_off(tailnet: TailnetSettings, clock: Clock) -> KeyApi | None:
-    """The control server's API; when its credential cannot be used, one that says so at each call."""
+    """The control server's API; an OffApi when its credential cannot be used."""
     try:
         return key_api(tailnet, clock)
     except ConfigError as error:
@@ -114,7 +114,7 @@ def key_api(tailnet: TailnetSettings, clock: Clock) -> KeyApi | None:
     """The control server's API, when there is a credential for it.
 
     Raises:
-        ConfigError: keys shall be minted and there is no credential.
+        ConfigError: the credential cannot be used.
     """
     token, secret = config.tailnet_credentials(tailnet)
     for one in (token, secret):

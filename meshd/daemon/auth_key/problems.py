@@ -45,8 +45,8 @@ def key_file(file: KeyFile) -> Iterable[ProblemView]:
 
 def put_off(reason: str, active: ActiveRotation) -> ProblemView:
     """A rotation that is due, for this reason, and waits until the active one has ended."""
-    text = f"the auth key shall be rotated ({reason}), and waits: {active.text}"
-    cure = f"it begins by itself after that; `{active.command} --status` tells more"
+    text = f"a rotation of the auth key is due ({reason}), and waits: {active.text}"
+    cure = f"it begins when the other one has ended; `{active.command} --status` shows more"
     return problem(ProblemCode.AUTH_KEY_ROTATION_WAITS, "info", text, cure)
 
 
@@ -63,7 +63,7 @@ def key_ends(in_use: KeptKey, end: datetime, now: datetime, file: KeyFile, *, ca
 
 
 def rotation_problems(rotation: AuthKeyRotation, now: datetime, in_use: KeptKey | None) -> Iterable[ProblemView]:
-    """An active rotation, and one that was taken back by itself."""
+    """An active rotation, and one that meshd took back."""
     name = "the rotation of the auth key"
     refused = rotation.stage is AuthKeyStage.ABORTED and rotation.taken_back and not rotation.aborted_by
     if refused and rotation.source is KeyOrigin.FILE:
@@ -86,5 +86,5 @@ def rotation_problems(rotation: AuthKeyRotation, now: datetime, in_use: KeptKey 
         cure = "`meshctl rotate-key --status` shows them; `--waive NODE` or `--abort`"
         yield problem(ProblemCode.AUTH_KEY_ROTATION_HELD, "error", text, cure)
     elif in_use is not None:
-        text = f"{name} is under way: {rotation.stage.value}"
+        text = f"{name} is active: {rotation.stage.value}"
         yield problem(ProblemCode.AUTH_KEY_ROTATION_ACTIVE, "info", text, "see `meshctl rotate-key --status`")

@@ -1,4 +1,4 @@
-"""What people may ask of the rotation of the auth key, and the documents that they get."""
+"""The requests of people about the rotation of the auth key, and the documents that they get."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AuthKeyService:
         self._clock = clock
 
     async def rotation(self) -> s.RotationView:
-        """The rotation under way, or the last one."""
+        """The active rotation, or the last one."""
         return self._view(self._controller.last)
 
     async def rotate(self, request: s.RotateKeyRequest, actor: Actor) -> s.RotationView:
@@ -65,7 +65,7 @@ class AuthKeyService:
             view = self._view(None)
             return view.model_copy(update={"steps": self._steps(request, source, in_use), "source": source.value})
         return self._view(
-            self._controller.start(
+            self._controller.begin(
                 source, by=str(actor.user), reason="the key is compromised" if request.compromised else "asked for",
                 new=new, reauth=request.reauth, compromised=request.compromised, leaked_at=request.leaked_at,
             )
@@ -102,11 +102,12 @@ class AuthKeyService:
 
     def _active_rotation(self) -> AuthKeyRotation:
         if self._controller.active is None:
-            raise Refused("no rotation is under way", "`meshctl rotate-key` begins one", code=RefusalCode.NO_ROTATION)
+            text = "no rotation of the auth key is active"
+            raise Refused(text, "`meshctl rotate-key` begins one", code=RefusalCode.NO_ROTATION)
         return self._controller.active
 
     def _nothing_shared(self, request: s.RotateKeyRequest) -> KeyOrigin:
-        """No key is shared: spares can be exchanged, and logins made anew."""
+        """No key is shared. A rotation then replaces the spares, or has the nodes log in again."""
         if not self._can_mint:
             raise Refused(
                 "there is no key to rotate: each machine joined with a key of its own, for one use, and meshd has no "
@@ -120,12 +121,12 @@ class AuthKeyService:
         raise Refused(
             "there is no key to rotate: each machine joined with a key of its own, for one use, and no node holds a "
             "spare one now",
-            "`meshctl rotate-key --reauth` has every node log in anew, each with a new key of its own",
+            "`meshctl rotate-key --reauth` has every node log in again, each with a new key of its own",
             code=RefusalCode.NO_KEY_TO_ROTATE,
         )
 
     def _source(self, in_use: KeptKey | None) -> tuple[KeyOrigin, KeptKey | None]:
-        """Where the new key comes from: a file with another key than the one in use, else the API."""
+        """Where the new key comes from: the file, when it has another key than the one in use, or the API."""
         found = None if self._mints else self._file.find()
         if found is not None and in_use is not None and found.sha256 != in_use.sha256:
             stale = found.sha256 == in_use.file_sha256 and self._can_mint
@@ -156,9 +157,9 @@ class AuthKeyService:
                 f"give {', '.join(spare)} each a new spare key, verified by its sha256, and revoke the old one"
             )
         if request.reauth or request.compromised:
-            anew = "have the nodes log in anew: one idle node first, then a few at a time, never two of one job"
+            again = "have the nodes log in again: one idle node first, then a few at a time, never two of one job"
             each = f"; {', '.join(own)} each with a new key of its own for one use, revoked when it was used"
-            lines.append(anew + each * bool(own))
+            lines.append(again + each * bool(own))
         elif own and not spare:
             lines.append(f"nothing on {', '.join(own)}: they joined with keys of their own and hold no spare one yet")
         if source is not KeyOrigin.NONE and not request.compromised:

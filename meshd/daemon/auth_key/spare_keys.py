@@ -1,8 +1,8 @@
-"""Gives each machine that joined with a key of its own a spare one, and exchanges it when it is time.
+"""Gives a spare key to each machine that joined with a key of its own, and replaces the spare in time.
 
-See `meshd.tailnet.spare_keys` for what is wanted when. Nothing waits for a spare: a machine without one is as good as
-any, until somebody deletes its device. Machines are served one at a time, so that the API is not stormed, and after a
-failure the API is left alone for longer each time.
+`meshd.tailnet.spare_keys` decides what a machine needs. Nothing waits for a spare: a machine without one works, until
+its device is deleted. Machines are served one at a time to spare the API, and the pause after each failure in a row is
+longer.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ GIVE_TIMEOUT_S: Final = 30.0
 RETRY_FIRST_S: Final = 5.0
 RETRY_MAX_S: Final = 600.0
 TOLD_AFTER: Final = 3
-"""So many tries in vain, and people are told."""
+"""After this many failed tries it is a problem."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _Pause:
-    """Of something that failed."""
+    """The pause after a failure."""
 
     why: str
     tries: int = 0
@@ -88,7 +88,7 @@ class SpareKeys(Controller):
         self._api: _Pause | None = None
         self._nodes: dict[str, _Pause] = {}
 
-    # -- what others ask ------------------------------------------------------------------------------------------
+    # -- for others -----------------------------------------------------------------------------------------------
 
     def held_since(self, machine: Machine) -> datetime | None:
         """When the spare that a machine holds was asked for; None when it holds none."""
@@ -104,11 +104,11 @@ class SpareKeys(Controller):
         return await self._keys.revoke_spares(before)
 
     async def provide(self, name: str, since: datetime | None) -> str:
-        """See that a machine holds the right spare; why it does not, for people, or "".
+        """Give a machine the spare that it needs. Returns why that failed, for people; "" when it holds the right one.
 
         Args:
             name: the machine's.
-            since: one that was asked for before then is exchanged.
+            since: a spare that is older is replaced.
 
         Raises:
             TailnetError: none can be minted, or kept.
@@ -121,7 +121,7 @@ class SpareKeys(Controller):
             wanted = self._want(machine, since)
             if wanted is None:
                 return ""
-            if wanted.anew and (why := self._stopped(machine, since)):
+            if wanted.mint and (why := self._stopped(machine, since)):
                 return why
             if wanted.gone and await self._keys.misused(machine):
                 why = self._stopped(machine, since)
@@ -146,7 +146,7 @@ class SpareKeys(Controller):
     # -- the loop -------------------------------------------------------------------------------------------------
 
     async def reconcile(self) -> float:
-        """Serve each machine that is due, one after the other, while the API answers. See Controller."""
+        """Serve the machines that need a spare, one after the other, while the API answers. See Controller."""
         machines = self._machine_store.journal.machines()
         self._forget({machine.name for machine in machines})
         try:
@@ -203,7 +203,7 @@ class SpareKeys(Controller):
             del self._one_at_a_time[name]
 
     def problems(self) -> Iterable[ProblemView]:
-        """Machines without a good spare, once that has lasted. Nothing is wrong with them."""
+        """Machines that are without a good spare for some time. The machines themselves work."""
         cure = "meshd tries again; until then a machine cannot come back by itself when its device is deleted by hand"
         if self._api is not None and self._api.tries >= TOLD_AFTER:
             text = f"machines are given no spare auth keys: {self._api.why}"

@@ -1,4 +1,4 @@
-"""Carries out the steps of a rotation. A step may be carried out twice, and ends in a StepOutcome, not in an error."""
+"""Carries out the steps of an auth key rotation. A step may be carried out twice, and never raises."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from meshd.tailnet.rotation_steps import RotationAction, RotationStep, StepOutco
 
 STORE_TIMEOUT_S = 30.0
 REAUTH_TIMEOUT_S = 150.0
-"""The node gives its login 60 s, and its recovery as long."""
+"""A node gives its login 60 s, and its way back 60 s."""
 
 log = structlog.get_logger(__name__)
 
 
 class Prover(Protocol):
-    """Joins the tailnet with a key for a moment."""
+    """Joins the tailnet with a key for a moment, to prove the key."""
 
     async def prove(self, key: SecretStr, hostname: str) -> Proof:
         """See Canary."""
@@ -75,12 +75,12 @@ class StepContext:
 
 
 async def carry_out(context: StepContext, rotation: AuthKeyRotation, step: RotationStep) -> StepOutcome:
-    """Do it.
+    """Carry a step out.
 
     Args:
         context: what to do it with.
-        rotation: its record as it was journaled before this step.
-        step: one that `next_steps` asked for.
+        rotation: its record as the journal had it before this step.
+        step: one of those that `next_steps` returned.
     """
     work = {
         RotationAction.MINT: _mint,
@@ -123,7 +123,7 @@ async def _prove(context: StepContext, rotation: AuthKeyRotation) -> StepOutcome
     hostname = f"{context.cluster}-canary-{rotation.id}"[:63].rstrip("-")
     proof = await context.prover.prove(kept.secret, hostname)
     if record is None:
-        # Nobody tells whether it is reusable: a key for one device is used up now.
+        # Whether it is reusable is not known. A key for one device is used up now.
         try:
             await context.prover.prove(kept.secret, hostname)
         except TailnetRefused as error:
@@ -153,13 +153,13 @@ def _check_record(record: AuthKey) -> None:
 def _check_tags(
     context: StepContext, rotation: AuthKeyRotation, proof: Proof, record: AuthKey | None
 ) -> tuple[str, ...]:
-    """Other tags are another owner: a node that logged in anew with them would be another device.
+    """Check that a device keeps its owner: with other tags, a node that logs in again would be another device.
 
     Returns:
         Warnings.
 
     Raises:
-        TailnetRefused: the tags are not those that they should be.
+        TailnetRefused: the tags are wrong.
     """
     got = set(proof.tags)
     if record is not None and got != set(record.tags):
@@ -207,7 +207,7 @@ async def _store(context: StepContext, rotation: AuthKeyRotation, machine: str) 
 
 
 async def store_on(context: StepContext, machine: str, key: KeptKey) -> StepOutcome:
-    """Give a node an auth key to keep; its agent reads it back and tells its sha256."""
+    """Give a node an auth key to keep. Its agent reads the key back and reports its sha256."""
     result = await context.agents.ask(machine, "auth_key", {"key": key.secret}, STORE_TIMEOUT_S, first=True)
     if result is None:
         return StepOutcome(StepVerdict.AGAIN, f"its agent did not answer within {STORE_TIMEOUT_S:g} s")
@@ -274,7 +274,7 @@ async def _revoke_old(context: StepContext, rotation: AuthKeyRotation) -> StepOu
 
 
 async def _newcomers(context: StepContext, since: datetime | None) -> tuple[Newcomer, ...]:
-    """The devices born since strangers may have had the key, nobody's first; None: all."""
+    """The devices that joined since strangers may have had the key; those of no machine come first. None: all."""
     assert context.ports.api is not None
     machines = {m.tailnet_id: m.name for m in context.machine_store.journal.machines() if m.tailnet_id}
     names = {m.name for m in context.machine_store.journal.machines()}

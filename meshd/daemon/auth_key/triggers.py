@@ -1,4 +1,4 @@
-"""When a rotation begins by itself."""
+"""When meshd begins a rotation of the auth key without being asked."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from meshd.tailnet.keystore import KeptKey
 from meshd.tailnet.rotation import AuthKeyRotation, AuthKeyStage, KeyOrigin
 
 AGAIN_AFTER: Final = timedelta(hours=1)
-"""After a rotation that was taken back, the next one that begins by itself."""
+"""The pause after a rotation that was taken back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A rotation that is to begin by itself.
+    """A rotation that should begin.
 
     Attributes:
-        reason: why, for people.
-        new: the key of the file.
+        source: where the new key comes from.
+        reason: why it is due, for people.
+        new: the key, when it comes from the file.
     """
 
     source: KeyOrigin
@@ -33,7 +34,7 @@ class Due:
 
 
 class RotationTriggers:
-    """Looks whether a rotation is due.
+    """Finds out whether a rotation is due.
 
     Args:
         ports: have the key in use, the user's file, and the API.

@@ -87,21 +87,21 @@ class MungeKeyController(Controller):
         self._rules = True
         """The newest rotation says which key is in force. If it ended before this start, it says so only when the
         credential, which is the head's present key, is the same."""
-        if self.rotation is not None and self.rotation.ended:
-            self._rules = _is(credential, self.rotation.target)
+        if self.last is not None and self.last.ended:
+            self._rules = _is(credential, self.last.target)
             store.erase_but()
 
     # -- the key in force, and what people ask for ----------------------------------------------------------------
 
     def key_for_joining(self) -> SecretBytes:
         """The key for a machine that joins now. Raises MungeError when it cannot be read."""
-        rotation = self.rotation
+        rotation = self.last
         if rotation is None or not self._rules:
             return self._credential()
         return self._key(key_in_force(rotation, self.head.view.key, self._clock.now()))
 
     @property
-    def rotation(self) -> MungeRotation | None:
+    def last(self) -> MungeRotation | None:
         """The newest rotation; None when there never was one."""
         return self._log.last()
 
@@ -113,9 +113,9 @@ class MungeKeyController(Controller):
             return ""
 
     @property
-    def active(self) -> bool:
-        """The newest rotation has not ended."""
-        return self.rotation is not None and not self.rotation.ended
+    def active(self) -> MungeRotation | None:
+        """The newest rotation, if it has not ended."""
+        return self.last if self.last is not None and not self.last.ended else None
 
     async def switched(self, timeout_s: float) -> bool:
         """Wait until head and nodes have switched, if they are at it; False when that takes longer than `timeout_s`."""
@@ -138,7 +138,7 @@ class MungeKeyController(Controller):
             self._note_away(machine, result)
         if self.active:
             self.wake()
-        elif self._rules and self.rotation is not None and noted.key not in {"", self.rotation.target}:
+        elif self._rules and self.last is not None and noted.key not in {"", self.last.target}:
             self.turn()
 
     def begin(self, by: str, waived: tuple[str, ...]) -> MungeRotation:
@@ -174,9 +174,9 @@ class MungeKeyController(Controller):
     @property
     def current(self) -> MungeRotation:
         """The newest rotation. Raises MungeError when there never was one."""
-        if self.rotation is None:
+        if self.last is None:
             raise MungeError("the munge key was never rotated")
-        return self.rotation
+        return self.last
 
     def fleet(self) -> MungeFleet:
         """Head, nodes and key files as they are known now."""
@@ -185,7 +185,7 @@ class MungeKeyController(Controller):
 
     def problems(self) -> Iterable[ProblemView]:
         """See Controller."""
-        return checks.problems(self.rotation, self.problem)
+        return checks.problems(self.last, self.problem)
 
     def checks(self) -> Iterable[Check]:
         """The head's munged, and the key. See Controller."""
@@ -240,7 +240,7 @@ class MungeKeyController(Controller):
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _write(self, rotation: MungeRotation, text: str) -> None:
-        before = self.rotation
+        before = self.last
         if rotation.ended:
             rotation = self._with_figures(rotation)
         self._log.put(rotation, text, self._clock.now())
@@ -255,7 +255,7 @@ class MungeKeyController(Controller):
                 self._end(rotation)
 
     def _note_settled(self) -> None:
-        if self.rotation is not None and self.rotation.stage in AT_ONE_MOMENT:
+        if self.last is not None and self.last.stage in AT_ONE_MOMENT:
             self._settled.clear()
         else:
             self._settled.set()
@@ -291,7 +291,7 @@ class MungeKeyController(Controller):
     def _note_away(self, machine: str, result: ResultIn) -> None:
         """Note when munged was away on a machine. Times outside of this rotation are not about it."""
         stopped, started = result.data.get("stopped_unix"), result.data.get("started_unix")
-        rotation = self.rotation
+        rotation = self.last
         if rotation is None or not isinstance(stopped, int | float) or not isinstance(started, int | float):
             return
         earliest, latest = rotation.started_at.timestamp() - AWAY_SLACK_S, self._clock.now().timestamp() + AWAY_SLACK_S

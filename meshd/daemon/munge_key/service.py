@@ -34,7 +34,7 @@ class MungeKeyService:
 
     async def rotation(self) -> s.MungeRotationView:
         """The active rotation, or the last one."""
-        rotation = self._controller.rotation
+        rotation = self._controller.last
         return (
             self._view(rotation)
             if rotation

@@ -83,7 +83,7 @@ class MemoryRotation:
 
     async def abort(self, request: AbortRotationRequest, actor: Actor) -> RotationView:
         if not self.current.active:
-            raise Refused("no rotation is under way", "`meshctl rotate-key` begins one")
+            raise Refused("no rotation of the auth key is active", "`meshctl rotate-key` begins one")
         self._to("rollback", taken_back=f"asked for by {actor.user}")
         return self.current
 

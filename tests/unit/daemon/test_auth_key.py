@@ -77,7 +77,7 @@ async def test_by_one_command(lab: Lab) -> None:
 async def test_the_plan_is_shown_before(lab: Lab) -> None:
     view = await lab.life.service.rotate(RotateKeyRequest(compromised=True, dry_run=True), ROOT)
     assert view.id == "" and lab.life.controller.last is None
-    assert "revoke the key in use, k1" in view.steps[0] and any("log in anew" in step for step in view.steps)
+    assert "revoke the key in use, k1" in view.steps[0] and any("log in again" in step for step in view.steps)
 
 
 async def test_never_two_at_once(lab: Lab) -> None:

@@ -230,7 +230,7 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path:
     agents = await with_nodes(lab, 3)
     preview = await lab.ask(dry_run=True)
     assert len(preview.steps) == 5
-    assert lab.controller.rotation is None
+    assert lab.controller.last is None
     begun = await lab.ask()
     assert (begun.active, begun.old, begun.stage) == (True, OLD_NAME, "generate")
     with pytest.raises(Refused, match="one rotation at a time: the munge key"):

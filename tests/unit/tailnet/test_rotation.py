@@ -238,7 +238,7 @@ def test_a_first_node_that_comes_back_as_another_ends_it(seen: dict[str, object]
     drive.now += timedelta(seconds=70)
     drive.look()  # notes it
     drive.until(AuthKeyStage.ABORTED)
-    assert "could not log in anew" in drive.rotation.taken_back
+    assert "could not log in again" in drive.rotation.taken_back
     assert drive.fleet.in_use == OLD.sha256
 
 
