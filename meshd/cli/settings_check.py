@@ -15,8 +15,8 @@ from meshd import config
 from meshd.api.schema import CheckRow
 from meshd.config import File, Settings, tailnet_credentials
 from meshd.errors import ConfigError, Fault
-from meshd.model.words import counted
-from meshd.plan import capabilities
+from meshd.plaintext import counted
+from meshd.plan import provider_capabilities
 from meshd.plugins import installed, make
 from meshd.provider_api import Provider, ProviderContext
 from meshd.runtime.secretfile import VARIABLE, read_secret
@@ -158,6 +158,6 @@ async def provider_rows(file: File, made: Provider | tuple[Fault, ...], about: s
     await made.aclose()
     text = "the adapter accepts its settings"
     if not can.tun:
-        text = f"{text}, but {capabilities.NO_TUN}, and none is rented"
-        return [CheckRow(name=about, status="warn", text=text, cure=capabilities.no_tun_cure(made.name))]
+        text = f"{text}, but {provider_capabilities.NO_TUN}, and none is rented"
+        return [CheckRow(name=about, status="warn", text=text, cure=provider_capabilities.no_tun_cure(made.name))]
     return [CheckRow(name=about, status="ok", text=text)]

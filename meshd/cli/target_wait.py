@@ -16,7 +16,7 @@ from meshd.cli.errors import UnreachableError
 from meshd.cli.progress import Progress
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, phase, usd
-from meshd.model.words import counted
+from meshd.plaintext import counted
 from meshd.runtime.clock import Clock
 
 STARTING = frozenset({"requested", "launching", "booting", "joining", "configuring", "testing"})

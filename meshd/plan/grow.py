@@ -16,7 +16,7 @@ from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase, Removal
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
-from meshd.model.words import counted
+from meshd.plaintext import counted
 from meshd.plan.alternatives import Selection
 from meshd.plan.arriving import DEAD_KEY_CURE
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros

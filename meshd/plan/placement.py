@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from meshd import gpus
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey, scopes
 from meshd.model.desired import Pool, Target
-from meshd.plan.capabilities import NO_TUN, no_tun_cure
 from meshd.plan.prices import refresh_words, too_old
+from meshd.plan.provider_capabilities import NO_TUN, no_tun_cure
 from meshd.provider_api import Offer
 
 

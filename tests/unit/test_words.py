@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from meshd.model.words import counted, ending
+from meshd.plaintext import counted, ending
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

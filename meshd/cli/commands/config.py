@@ -11,7 +11,7 @@ from meshd.cli.render.status import checks
 from meshd.cli.render.terminal import show
 from meshd.cli.session import Session, print_json
 from meshd.cli.settings_check import check_settings
-from meshd.model.words import counted
+from meshd.plaintext import counted
 
 
 @click.group("config")

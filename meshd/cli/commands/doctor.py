@@ -15,7 +15,7 @@ from meshd.cli.params.options import as_json_option
 from meshd.cli.render.status import checks
 from meshd.cli.render.terminal import show, spinner
 from meshd.cli.session import Session, print_json
-from meshd.model.words import counted
+from meshd.plaintext import counted
 from meshd.runtime.run import run
 
 

@@ -9,7 +9,7 @@ from meshd.api.schema import NodeRow, RemoveRequest
 from meshd.cli.batch import change_nodes
 from meshd.cli.params.options import as_json_option, nodes_argument, yes_option
 from meshd.cli.session import Session, confirm, say
-from meshd.model.words import counted
+from meshd.plaintext import counted
 
 
 @click.command("remove")

@@ -16,7 +16,7 @@ from meshd.cli.params.values import WholeNumber
 from meshd.cli.render.plan import price, target
 from meshd.cli.render.terminal import age, show, spinner, usd
 from meshd.cli.session import Session, confirm, print_json, say
-from meshd.model.words import counted
+from meshd.plaintext import counted
 
 EXAMPLES = """\b
 Examples:

@@ -12,7 +12,7 @@ from meshd.api import endpoints
 from meshd.api.schema import OffersQuery
 from meshd.cli.client import Head
 from meshd.cli.errors import CliError
-from meshd.model.words import counted
+from meshd.plaintext import counted
 
 TIMEOUT_S = 0.2
 """A user waits for it after pressing TAB."""

@@ -13,7 +13,7 @@ from meshd.cli.render.shorten import MESSAGE_MAX, TEXT_MAX, merge_attempts, merg
 from meshd.cli.render.status import event
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, phase
-from meshd.model.words import counted
+from meshd.plaintext import counted
 
 _OUTCOMES = {
     "rented": ("rented", "green"),

@@ -14,7 +14,7 @@ from meshd.cli.params.options import option_for_field
 from meshd.cli.render.shorten import MESSAGE_MAX, shorten
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, usd
-from meshd.model.words import counted
+from meshd.plaintext import counted
 
 _HEADERS = (
     "USD/GPU/H", "USD/H", "GPUS", "VRAM", "CPUS", "MEMORY", "PROVIDER", "WHERE", "TYPE", "KIND", "FREE", "PRICED",

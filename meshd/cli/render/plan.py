@@ -10,7 +10,7 @@ from meshd.cli.render.offers import STALE_HELP, alternatives
 from meshd.cli.render.shorten import TEXT_MAX, merge_messages, shorten
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import clean_text, usd
-from meshd.model.words import counted
+from meshd.plaintext import counted
 
 
 def plan(view: PlanView) -> list[RenderableType]:

@@ -17,7 +17,7 @@ from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, show
 from meshd.cli.rotations.common import HeadlineChanges, RotateOptions, wait_for_rotation, waive_nodes
 from meshd.cli.session import Session, confirm, print_json, say
-from meshd.model.words import counted
+from meshd.plaintext import counted
 
 SEE_STATUS = "see `meshctl rotate-key --status`"
 _STYLES = {"confirmed": "green", "failed": "bold red", "pending": "yellow", "waived": "yellow"}

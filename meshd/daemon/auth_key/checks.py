@@ -13,7 +13,7 @@ from meshd.daemon.auth_key.ports import KeyPorts, current_key
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.reporting import Check, fail, ok, warn
 from meshd.model.observed import Fresh, TailnetView
-from meshd.model.words import counted, ending
+from meshd.plaintext import counted, ending
 from meshd.plan import devices
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal

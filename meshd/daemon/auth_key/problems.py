@@ -10,7 +10,7 @@ from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode
 from meshd.daemon.active_rotation import ActiveRotation
 from meshd.daemon.reporting import problem
-from meshd.model.words import ending
+from meshd.plaintext import ending
 from meshd.tailnet.keys import KeyFile
 from meshd.tailnet.keystore import KeptKey
 from meshd.tailnet.off_api import OffApi

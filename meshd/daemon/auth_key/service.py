@@ -11,7 +11,7 @@ from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.model.ids import slot_order
-from meshd.model.words import counted
+from meshd.plaintext import counted
 from meshd.runtime.clock import Clock
 from meshd.tailnet.keystore import KeptKey
 from meshd.tailnet.rotation import SETTLED, AuthKeyRotation, KeyOrigin, KeyRef, NodeStage, RotationNode, why_not_abort

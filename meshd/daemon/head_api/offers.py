@@ -10,10 +10,10 @@ from meshd.daemon.head_api import views
 from meshd.daemon.head_api.state import HeadState
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
-from meshd.plan.capabilities import NO_TUN
 from meshd.plan.offers import OfferFilter, find
 from meshd.plan.placement import cooldown_of
 from meshd.plan.prices import is_stale, price_age_s
+from meshd.plan.provider_capabilities import NO_TUN
 from meshd.provider_api import Offer
 
 

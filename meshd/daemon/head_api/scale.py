@@ -16,13 +16,12 @@ from meshd.codes import RefusalCode, WarningCode
 from meshd.daemon.head_api import plan_views, views
 from meshd.daemon.head_api.state import HeadState
 from meshd.model.cooldown import Cooldown, CooldownKey
-from meshd.model.desired import Desired, Pool, Target
+from meshd.model.desired import OPTIONS, Desired, Pool, Target, is_set, options_of, written
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import SlurmView, Snapshot
 from meshd.plan.grow import amount, unit_of
 from meshd.plan.placement import node_gpus, within
 from meshd.plan.scale import supply_gpus
-from meshd.plan.target_options import OPTIONS, is_set, options_of, written
 from meshd.provider_api import Offer
 
 LOOK_TIMEOUT_S = 3.0

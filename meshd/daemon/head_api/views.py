@@ -8,7 +8,7 @@ from datetime import datetime
 
 from meshd.api import schema as s
 from meshd.daemon.slurm.ping import DOWN, SlurmPing
-from meshd.model.desired import Desired, Policy, Pool
+from meshd.model.desired import Desired, Policy, Pool, options_of
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import AgentReport, Fresh, Observation, SlurmNode, SlurmView, Snapshot
 from meshd.plan import fitness
@@ -16,7 +16,6 @@ from meshd.plan.fitness import is_ready
 from meshd.plan.grow import unit_of
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import units
-from meshd.plan.target_options import options_of
 from meshd.store.events import Event
 
 

@@ -31,7 +31,7 @@ from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
-from meshd.plan import capabilities
+from meshd.plan import provider_capabilities
 from meshd.plan.placement import cooldown_of
 from meshd.plan.prices import price_words
 from meshd.provider_api import Instance, LaunchRequest, Provider
@@ -151,7 +151,7 @@ class CloudSteps:
             self._machine_store.move(machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error))
             return
         can = provider.capabilities
-        if too_large := capabilities.user_data_refusal(user_data.text, machine.provider, can):
+        if too_large := provider_capabilities.user_data_refusal(user_data.text, machine.provider, can):
             self._unsendable(machine, too_large)
             return
         asked = self._asked(machine, user_data)
@@ -358,7 +358,7 @@ class CloudSteps:
         if machine.removal:
             return "it is not wanted any more"
         if not self._providers[machine.provider].capabilities.tun:
-            return capabilities.NO_TUN
+            return provider_capabilities.NO_TUN
         now = self._machine_store.now()
         cooldown = cooldown_of(machine.offer, self._machine_store.journal.cooldowns(now), now, machine.pool)
         return f"{cooldown.key.words} is left alone: {cooldown.reason}" if cooldown else ""

@@ -10,8 +10,8 @@ from meshd.api.schema import CheckRow, ProblemView
 from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.munge_key.steps import HeadSide
 from meshd.daemon.reporting import fail, ok, problem, warn
-from meshd.model.words import counted
 from meshd.munge.rotation import MungeRotation, MungeStage, NodeView
+from meshd.plaintext import counted
 
 OLD_AFTER_D: Final = 365
 COMMAND: Final = "meshctl rotate-key --munge"

@@ -8,7 +8,7 @@ from meshd.api.schema import CheckRow, ProblemView
 from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.reporting import ok, problem, warn
 from meshd.model.machine import IN_SLURM, Machine
-from meshd.model.words import counted
+from meshd.plaintext import counted
 
 CURE = (
     "have nftables or iptables in the image, or run `apt-get install nftables` on the node: its agent closes it within "

@@ -12,7 +12,7 @@ from meshd.daemon.reporting import problem
 from meshd.model.ids import MachineName
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
-from meshd.model.words import ending
+from meshd.plaintext import ending
 from meshd.plan.devices import expiring_keys, same_machine_id
 
 OFFLINE_LONG: Final = timedelta(minutes=10)

@@ -12,7 +12,7 @@ from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.reporting import problem
 from meshd.model.ids import slot_order
 from meshd.model.machine import Machine
-from meshd.model.words import counted
+from meshd.plaintext import counted
 from meshd.runtime.clock import Clock
 
 

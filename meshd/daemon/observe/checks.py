@@ -9,7 +9,7 @@ from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.reporting import Check, fail, ok, warn
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot, TailnetView
-from meshd.model.words import counted
+from meshd.plaintext import counted
 from meshd.plan.devices import NO_IPV4_CURE, head_without_ipv4, machines_without_ipv4
 
 SLURM_CURE = "check `scontrol ping` and `systemctl status slurmctld`"

@@ -10,7 +10,7 @@ from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.providers import host_trust
 from meshd.daemon.reporting import Check, fail, ok, warn
 from meshd.errors import AuthFailed, ProviderOff, RateLimited, Transient, Uncertain
-from meshd.plan import capabilities
+from meshd.plan import provider_capabilities
 from meshd.provider_api import Provider
 
 
@@ -30,10 +30,10 @@ async def check(provider: Provider) -> CheckRow:
     name = f"{CheckName.PROVIDER} {provider.name}"
     try:
         can = provider.capabilities
-        text = f"{await provider.check()}; {capabilities.words(can)}"
+        text = f"{await provider.check()}; {provider_capabilities.description(can)}"
         if not can.tun:
-            why = f"{text}; {capabilities.NO_TUN}, and none is rented"
-            return warn(name, ProblemCode.PROVIDER_WITHOUT_TUN, why, capabilities.no_tun_cure(provider.name))
+            why = f"{text}; {provider_capabilities.NO_TUN}, and none is rented"
+            return warn(name, ProblemCode.PROVIDER_WITHOUT_TUN, why, provider_capabilities.no_tun_cure(provider.name))
         return ok(name, text)
     except ProviderOff as error:
         return fail(name, ProblemCode.PROVIDER_OFF, error.text, error.cure)

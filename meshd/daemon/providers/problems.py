@@ -12,7 +12,7 @@ from meshd.daemon.providers.off import OffProvider
 from meshd.daemon.reporting import problem
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Snapshot
-from meshd.model.words import counted
+from meshd.plaintext import counted
 from meshd.provider_api import Provider
 
 

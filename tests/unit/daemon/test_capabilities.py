@@ -23,8 +23,8 @@ from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
 from meshd.plan.alternatives import considered
-from meshd.plan.capabilities import NO_TUN, words
 from meshd.plan.placement import usable, why_none
+from meshd.plan.provider_capabilities import NO_TUN, description
 from meshd.provider_api import MachineKind, ProviderCapabilities, ProviderContext, ProviderName
 from providers.runpod.provider import create as create_runpod
 from tests.unit.daemon.small import Cloud, Small
@@ -158,7 +158,7 @@ def test_a_pool_of_spot_alone_is_told_when_nobody_has_spot() -> None:
 
 
 def test_what_is_rented_in_words() -> None:
-    assert words(ProviderCapabilities()) == "virtual machines"
-    assert words(PODS) == "containers without TUN device and systemd"
+    assert description(ProviderCapabilities()) == "virtual machines"
+    assert description(PODS) == "containers without TUN device and systemd"
     spot_without_tags = ProviderCapabilities(spot=True, tags=False)
-    assert words(spot_without_tags).startswith("virtual machines; on demand and spot; no tags")
+    assert description(spot_without_tags).startswith("virtual machines; on demand and spot; no tags")

@@ -10,8 +10,7 @@ import pytest
 from meshd.api import schema as s
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.daemon.head_api.scale import asked_target, chosen_pool, next_target
-from meshd.model.desired import Desired, Pool, Target
-from meshd.plan.target_options import OPTIONS, options_of
+from meshd.model.desired import OPTIONS, Desired, Pool, Target, options_of
 from tests.unit.worlds import NOW, OFFER
 
 H100 = Pool("big", "h100", 1, 4, ("aws", "gce"), gpus_per_node_max=8, regions=("r1", "r2b"))

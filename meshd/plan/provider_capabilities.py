@@ -15,7 +15,7 @@ def no_tun_cure(provider: str) -> str:
     return f"providers.{provider}.enabled = false"
 
 
-def words(capabilities: ProviderCapabilities) -> str:
+def description(capabilities: ProviderCapabilities) -> str:
     """What is rented, and what to know of it: "containers without TUN device and systemd; no tags"."""
     what = "containers" if capabilities.machine_kind is MachineKind.CONTAINER else "virtual machines"
     without = [
