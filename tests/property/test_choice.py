@@ -12,7 +12,7 @@ from meshd.plan.alternatives import OfferRule, Selection, deciding_rule
 from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
 from meshd.plan.gang import cheapest_in_one, fullest_in_one, group_of
 from meshd.provider_api import Offer
-from tests.property.test_cover import PLACES, catalogues, every, gpus_of, needs
+from tests.property.catalogues import PLACES, catalogues, every, gpus_of, needs
 from tests.tiers import bounded
 
 Merit = tuple[int, int, int, int]

@@ -6,14 +6,12 @@ import random
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from meshd.api.node_schema import ResultIn
 from meshd.errors import TailnetError
 from meshd.model.machine import MOVES, Machine, Phase
 from meshd.tailnet import spare_keys as s
@@ -34,6 +32,7 @@ from meshd.tailnet.machine_keys import (
 )
 from tests.auth_key_room import TAGS, Room, key_ports
 from tests.property.rotation_sim import Crash, SimTailnet, sha
+from tests.property.spare_key_agents import Agents
 from tests.tiers import bounded
 from tests.unit.worlds import FACTS, NOW, machine
 
@@ -165,47 +164,6 @@ def test_who_may_hold_a_spare(phase: Phase, own: bool, left: bool) -> None:
 
 
 # -- any history ------------------------------------------------------------------------------------------------------
-
-
-class Agents:
-    """The machines' agents and their devices, which somebody deletes now and then."""
-
-    def __init__(self, net: SimTailnet) -> None:
-        self.net = net
-        self.spare: dict[str, str] = {}
-        self.used: set[str] = set()
-        self.devices: dict[str, int] = {}
-        self.lost: set[str] = set()
-        self.came_back = 0
-
-    async def ask(
-        self, machine: str, verb: str, args: Any, timeout_s: float, *, first: bool = False
-    ) -> ResultIn | None:
-        """The verb spare_key; orders and answers may be lost."""
-        assert verb == "spare_key"
-        self.net.maybe_crash()
-        if machine in self.lost or self.net.chance(0.1):
-            return None
-        self.spare[machine] = args["key"].get_secret_value()
-        self.net.maybe_crash()
-        if self.net.chance(0.1):
-            return None
-        return ResultIn(id="x", ok=True, data={"sha256": sha(self.spare[machine])})
-
-    def device_deleted(self, machine: str) -> None:
-        """It comes back with its spare, if that is good, and mostly takes the used one away; else it is lost."""
-        secret = self.spare.get(machine, "")
-        if not secret or not self.net.alive(secret):
-            self.lost.add(machine)
-            return
-        key = self.net.keys[key_id_of(SecretStr(secret))]
-        assert not key.reusable
-        self.net.keys[key.id] = replace(key, valid=False)
-        self.used.add(secret)
-        self.devices[machine] = self.devices.get(machine, 0) + 1
-        self.came_back += 1
-        if self.net.rng.random() < 0.8:
-            self.spare[machine] = ""
 
 
 class Life(Room):

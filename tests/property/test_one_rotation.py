@@ -27,7 +27,7 @@ from meshd.tailnet.rotation import AuthKeyStage, why_not_abort
 from tests.property.rotation_sim import TAGS, Life, SimTailnet, begin_tailnet, sha
 from tests.sources import fresh
 from tests.tiers import bounded
-from tests.unit.daemon.test_munge_key import OLD, Head
+from tests.unit.daemon.munge_lab import OLD, Head
 from tests.unit.worlds import slurm
 
 ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)

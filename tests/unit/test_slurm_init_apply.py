@@ -10,22 +10,18 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from meshd.cli import init_input
-from meshd.config import Settings
 from meshd.runtime.rootfs import Kind, RootFs
-from meshd.slurm.init import InitPlan, plan_init
 from meshd.slurm.init_apply import apply_init, check_init
 from meshd.slurm.initcodes import InitRefused, Refusal
+from tests.unit.init_of_root import ADDRESS, NOW, init, plan_of, settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="init runs as root")
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-ADDRESS = "100.64.0.1"
 CONF = """\
 ClusterName=lab
 SlurmctldHost=head(100.64.0.1)
@@ -44,18 +40,6 @@ def root(tmp_path: Path) -> Path:
     (root / "etc/hostname").write_text("head.example.org\n")
     (root / "etc/slurm/slurm.conf").write_text(CONF)
     return root
-
-
-def settings(**slurm: str) -> Settings:
-    return Settings.model_validate({"pools": {"a100": {"gpu": "a100"}}, "slurm": slurm})
-
-
-def plan_of(root: Path) -> InitPlan:
-    return plan_init(init_input.read_input(settings(), ADDRESS, RootFs(root)))
-
-
-def init(root: Path) -> dict[PurePosixPath, Path]:
-    return apply_init(plan_of(root), NOW, RootFs(root))
 
 
 def texts(root: Path) -> dict[str, bytes]:
@@ -242,7 +226,7 @@ def test_an_immutable_file_is_refused_before_anything_is_written(root: Path) -> 
 RUN = """
 import sys
 from pathlib import Path
-from tests.unit.test_slurm_init_apply import init
+from tests.unit.init_of_root import init
 init(Path(sys.argv[1]))
 """
 
@@ -255,7 +239,7 @@ def names(root: Path) -> set[str]:
 KILLED = """
 import os, shutil, sys
 from pathlib import Path
-from tests.unit.test_slurm_init_apply import init
+from tests.unit.init_of_root import init
 
 def hook(event, args):
     global left

@@ -4,183 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from meshd.errors import CommandError, CommandTimeout, SlurmError, SlurmRefused
+from meshd.errors import SlurmError, SlurmRefused
 from meshd.model.hardware import NodeShape
 from meshd.runtime.run import Result
 from meshd.slurm import files as files_module
 from meshd.slurm.client import SlurmClient
-from meshd.slurm.conf import parse
-from meshd.slurm.files import SlurmFiles, Texts
-from meshd.slurm.headfiles import put
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, read_joined, read_slots, render
 from meshd.slurm.publish import Publisher
-from meshd.slurm.show import SEPARATOR, hostlist
-
-POOL = PoolLine("a", "", 4, "", 0, 1, 1024)
-
-
-class JumpingClock:
-    """Time passes only by sleeping, and at once."""
-
-    def __init__(self) -> None:
-        self.time_s = 0.0
-        self.on_sleep: Callable[[], None] = lambda: None
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.time_s)
-
-    def monotonic_s(self) -> float:
-        return self.time_s
-
-    async def sleep(self, delay_s: float) -> None:
-        self.time_s += delay_s
-        self.on_sleep()
-        await asyncio.sleep(0)
-
-
-class StandInSlurm:
-    """slurmctld with the commands that meshd uses. `version` decides what a changed node set does to it."""
-
-    def __init__(self, directory: Path, version: str) -> None:
-        self.directory = directory
-        self.version = version
-        self.running = True
-        self.addresses: dict[str, str] = {}
-        self.states: dict[str, str] = {}
-        self.jobs: list[tuple[str, str, str]] = []
-        self.waiting: list[tuple[str, str]] = []
-        self.reservations = ""
-        self.takes_junk = False
-        self.calls: list[str] = []
-        self.reconfigure_times_out = False
-        self.dislikes: set[str] = set()
-        self.start()
-
-    def start(self) -> None:
-        """Start with what is in the file; end at once when it cannot be read."""
-        table = self._table()
-        self.running = table is not None
-        if table is not None:
-            self.addresses = table
-            free = set(table) - set(read_joined((self.directory / "nodes.conf").read_text()))
-            self.states = {name: "DOWN" if name in free else self.states.get(name, "IDLE") for name in table}
-
-    def _table(self) -> dict[str, str] | None:
-        text = (self.directory / "nodes.conf").read_text()
-        table: dict[str, str] = {}
-        for line in parse(text).lines:
-            if not self.takes_junk and any(pair.key == "Junk" for pair in line.pairs):
-                return None
-            if line.value("NodeName"):
-                names, addresses = hostlist(line.value("NodeName") or ""), hostlist(line.value("NodeAddr") or "")
-                table |= dict(zip(names, addresses, strict=True))
-        return table
-
-    async def __call__(
-        self, argv: Sequence[str], *, timeout_s: float, stdin: bytes | None = None,
-        env: Mapping[str, str] | None = None, check: bool = True,
-    ) -> Result:  # fmt: skip
-        self.calls.append(" ".join(argv))
-        if self._table() is None:
-            return self._end(argv, 1, "scontrol: fatal: Unable to process configuration file", check)
-        if argv[:2] == ["scontrol", "ping"]:
-            return self._end(argv, 0, f"Slurmctld(primary) at head is {'UP' if self.running else 'DOWN'}\n", check)
-        if not self.running:
-            return self._end(argv, 1, "slurm error: Unable to contact slurm controller (connect failure)", check)
-        match argv[:3]:
-            case ["scontrol", "show", "config"]:
-                return self._end(argv, 0, f"SLURM_VERSION = {self.version}\n", check)
-            case ["scontrol", "show", "nodes"]:
-                lines = [f"NodeName={n} NodeAddr={a} State={self.states[n]}\n" for n, a in self.addresses.items()]
-                return self._end(argv, 0, "".join(lines), check)
-            case ["scontrol", "show", "reservation"]:
-                return self._end(argv, 0, self.reservations or "No reservations in the system\n", check)
-            case ["scontrol", "reconfigure"]:
-                return self._reconfigure(argv, timeout_s, check)
-            case ["squeue", *_]:
-                lines = [
-                    SEPARATOR.join([i, "u", "a", "RUNNING", node, "None", "1", "N/A", "N/A", "(null)", age, "", "\n"])
-                    for i, node, age in self.jobs
-                ]
-                lines += [
-                    SEPARATOR.join([str(i), "u", part, "PENDING", "", "", "1", "", "", "", "0:00", nodes, "\n"])
-                    for i, (part, nodes) in enumerate(self.waiting, 90)
-                ]
-                return self._end(argv, 0, "".join(lines), check)
-        raise AssertionError(f"not known: {argv}")
-
-    def _reconfigure(self, argv: Sequence[str], timeout_s: float, check: bool) -> Result:
-        table = self._table()
-        assert table is not None
-        if self.dislikes & set(table.values()):
-            return self._end(argv, 1, "slurm_reconfigure error: Unspecified error", check)
-        if self.version < "23.11" and set(table) != set(self.addresses):
-            self.running = False
-            return self._end(argv, 1, "slurm_reconfigure error: Zero Bytes were transmitted or received", check)
-        self.start()
-        if self.reconfigure_times_out:
-            raise CommandTimeout(list(argv), timeout_s)
-        return self._end(argv, 0, "", check)
-
-    @staticmethod
-    def _end(argv: Sequence[str], code: int, text: str, check: bool) -> Result:
-        if code and check:
-            raise CommandError(list(argv), code, text)
-        return Result(tuple(argv), code, "" if code else text, text if code else "")
-
-    def count(self, call: str) -> int:
-        return sum(1 for made in self.calls if made.startswith(call))
-
-
-class World:
-    def __init__(self, directory: Path, version: str = "24.11.5") -> None:
-        self.files = SlurmFiles(directory, write=self.write)
-        (directory / "nodes.conf").write_text(render([POOL], [], shapes_fixed=True).nodes_conf)
-        (directory / "gres.conf").write_text("")
-        self.slurm = StandInSlurm(directory, version)
-        self.clock = JumpingClock()
-        self.restarts = 0
-        self.publisher = self.made()
-
-    def made(self, wait_until_quiet: Callable[[], Awaitable[None]] | None = None) -> Publisher:
-        """A publisher as after a start of the daemon."""
-        return Publisher(
-            files=self.files, client=SlurmClient(self.slurm, 5.0), clock=self.clock, restart=self.restart,
-            last_words=self.last_words, wait_until_quiet=wait_until_quiet,
-        )  # fmt: skip
-
-    async def write(self, texts: Texts) -> None:
-        """Without a look at the lines: what Slurm refuses must get through to it."""
-        put(self.files.directory, texts.nodes, texts.gres)
-
-    async def restart(self) -> None:
-        self.restarts += 1
-        self.slurm.start()
-
-    async def last_words(self) -> str:
-        return "fatal: its own words" if not self.slurm.running else ""
+from tests.unit.slurm_publisher import PublisherLab, wanted
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> PublisherLab:
+    return PublisherLab(tmp_path)
 
 
-def wanted(*slots: str, size: int = 4) -> Rendered:
-    joined = [JoinedNode(slot, f"100.64.0.{slot[2:]}", NodeShape(2, 1, 1, 2, 1, 4096)) for slot in slots]
-    return render([PoolLine("a", "", size, "", 0, 1, 1024)], joined, shapes_fixed=True)
-
-
-async def test_a_join_is_one_reconfigure_and_in_force(world: World) -> None:
+async def test_a_join_is_one_reconfigure_and_in_force(world: PublisherLab) -> None:
     assert await world.publisher.apply(wanted("a-2"))
     assert world.slurm.addresses["a-2"] == "100.64.0.2"
     assert world.publisher.published == {"a-2": "100.64.0.2"}
@@ -189,7 +36,7 @@ async def test_a_join_is_one_reconfigure_and_in_force(world: World) -> None:
     assert status.last_applied_at == world.clock.now()
 
 
-async def test_the_same_content_is_not_applied_twice_not_even_by_the_next_daemon(world: World) -> None:
+async def test_the_same_content_is_not_applied_twice_not_even_by_the_next_daemon(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-2"))
     calls = len(world.slurm.calls)
     assert not await world.publisher.apply(wanted("a-2"))
@@ -199,7 +46,7 @@ async def test_the_same_content_is_not_applied_twice_not_even_by_the_next_daemon
     assert len(world.slurm.calls) == calls
 
 
-async def test_a_busy_or_open_slot_is_never_freed(world: World) -> None:
+async def test_a_busy_or_open_slot_is_never_freed(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-2"))
     before = world.files.current()
     for state, pattern in (("MIXED", "jobs"), ("IDLE+COMPLETING", "jobs"), ("IDLE", "open to jobs")):
@@ -216,7 +63,7 @@ async def test_a_busy_or_open_slot_is_never_freed(world: World) -> None:
     assert world.publisher.published == {}
 
 
-async def test_a_slot_with_jobs_keeps_its_line_and_all_others_go_on(world: World) -> None:
+async def test_a_slot_with_jobs_keeps_its_line_and_all_others_go_on(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-2"))
     world.slurm.jobs = [("7", "a-2", "1:00")]
     assert await world.publisher.apply(wanted("a-1", "a-3"))
@@ -234,7 +81,7 @@ async def test_a_slot_with_jobs_keeps_its_line_and_all_others_go_on(world: World
 
 
 @pytest.mark.parametrize("bad", [{"a-3"}, {"a-1", "a-4"}, {"a-1", "a-2", "a-3", "a-4"}])
-async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: World, bad: set[str]) -> None:
+async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: PublisherLab, bad: set[str]) -> None:
     await world.publisher.apply(wanted("a-2"))
     before = world.publisher.lines["a-2"]
     world.slurm.dislikes = {f"100.64.1.{slot[2:]}" for slot in bad}
@@ -259,7 +106,7 @@ async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: World
     assert len(world.publisher.published) == 4
 
 
-async def test_a_refusal_that_no_machine_causes_is_told_as_before(world: World) -> None:
+async def test_a_refusal_that_no_machine_causes_is_told_as_before(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-2"))
     world.slurm.dislikes = {"239.192.0.5"}
     with pytest.raises(SlurmRefused):
@@ -269,7 +116,7 @@ async def test_a_refusal_that_no_machine_causes_is_told_as_before(world: World) 
 
 
 async def test_a_changed_node_set_restarts_an_old_slurmctld_after_the_last_job_start_is_saved(tmp_path: Path) -> None:
-    world = World(tmp_path, "22.05.8")
+    world = PublisherLab(tmp_path, "22.05.8")
     await world.publisher.apply(wanted("a-2"))
     world.slurm.jobs = [("7", "a-2", "0:02")]
     world.clock.on_sleep = lambda: world.slurm.jobs.__setitem__(0, ("7", "a-2", "0:06"))
@@ -282,7 +129,7 @@ async def test_a_changed_node_set_restarts_an_old_slurmctld_after_the_last_job_s
 
 
 async def test_a_restarted_slurmctld_that_takes_its_time_until_it_answers_is_not_dead(tmp_path: Path) -> None:
-    world = World(tmp_path, "22.05.8")
+    world = PublisherLab(tmp_path, "22.05.8")
     await world.publisher.apply(wanted("a-2"))
 
     async def restart() -> None:
@@ -298,7 +145,7 @@ async def test_a_restarted_slurmctld_that_takes_its_time_until_it_answers_is_not
 
 
 async def test_a_restarted_slurmctld_that_never_answers_is_put_back(tmp_path: Path) -> None:
-    world = World(tmp_path, "22.05.8")
+    world = PublisherLab(tmp_path, "22.05.8")
     await world.publisher.apply(wanted("a-2"))
 
     async def restart() -> None:
@@ -315,13 +162,13 @@ async def test_a_restarted_slurmctld_that_never_answers_is_put_back(tmp_path: Pa
     assert "a-6" not in world.slurm.addresses
 
 
-async def test_a_changed_node_set_is_a_reconfigure_on_a_new_slurmctld(world: World) -> None:
+async def test_a_changed_node_set_is_a_reconfigure_on_a_new_slurmctld(world: PublisherLab) -> None:
     await world.publisher.apply(wanted(size=6))
     assert world.restarts == 0
     assert "a-6" in world.slurm.addresses
 
 
-async def test_what_cannot_be_parsed_is_undone(world: World) -> None:
+async def test_what_cannot_be_parsed_is_undone(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-2"))
     good = wanted("a-2")
     bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.joined)
@@ -334,7 +181,7 @@ async def test_what_cannot_be_parsed_is_undone(world: World) -> None:
 
 
 async def test_a_slurmctld_that_died_is_started_again_on_the_last_good_file(tmp_path: Path) -> None:
-    world = World(tmp_path, "22.05.8")
+    world = PublisherLab(tmp_path, "22.05.8")
     await world.publisher.apply(wanted("a-2"))
     world.slurm.addresses["late"] = "10.0.0.1"
     world.slurm.states["late"] = "IDLE"
@@ -347,7 +194,7 @@ async def test_a_slurmctld_that_died_is_started_again_on_the_last_good_file(tmp_
 
 
 async def test_a_slurmctld_that_dies_once_is_no_fault_of_the_newcomer(tmp_path: Path) -> None:
-    world = World(tmp_path, "22.05.8")
+    world = PublisherLab(tmp_path, "22.05.8")
     await world.publisher.apply(wanted("a-2"))
     world.slurm.addresses["late"] = "10.0.0.1"
     world.slurm.states["late"] = "IDLE"
@@ -357,13 +204,13 @@ async def test_a_slurmctld_that_dies_once_is_no_fault_of_the_newcomer(tmp_path: 
     assert world.publisher.culprits.reasons == {}
 
 
-async def test_a_reconfigure_that_timed_out_but_happened_counts(world: World) -> None:
+async def test_a_reconfigure_that_timed_out_but_happened_counts(world: PublisherLab) -> None:
     world.slurm.reconfigure_times_out = True
     assert await world.publisher.apply(wanted("a-1"))
     assert world.publisher.published == {"a-1": "100.64.0.1"}
 
 
-async def test_nothing_is_written_while_slurm_cannot_be_asked(world: World) -> None:
+async def test_nothing_is_written_while_slurm_cannot_be_asked(world: PublisherLab) -> None:
     before = world.files.current()
     world.slurm.running = False
     with pytest.raises(SlurmError, match="Unable to contact"):
@@ -371,7 +218,7 @@ async def test_nothing_is_written_while_slurm_cannot_be_asked(world: World) -> N
     assert world.files.current() == before
 
 
-async def test_a_full_disk_leaves_everything_and_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_leaves_everything_and_is_told(world: PublisherLab, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.publisher.apply(wanted("a-1"))
     before = world.files.current()
 
@@ -389,7 +236,9 @@ async def test_a_full_disk_leaves_everything_and_is_told(world: World, monkeypat
     assert world.publisher.status().problems == ()
 
 
-async def test_a_hand_edit_is_told_kept_aside_and_overwritten_even_one_that_breaks_everything(world: World) -> None:
+async def test_a_hand_edit_is_told_kept_aside_and_overwritten_even_one_that_breaks_everything(
+    world: PublisherLab,
+) -> None:
     await world.publisher.apply(wanted("a-1"))
     (world.files.directory / "nodes.conf").write_text("Junk=1\n")
     assert any("edited by hand" in text for text in world.publisher.status().problems)
@@ -402,7 +251,7 @@ async def test_a_hand_edit_is_told_kept_aside_and_overwritten_even_one_that_brea
     assert world.publisher.status().problems == ()
 
 
-async def test_the_address_of_a_slot_with_a_job_is_not_changed(world: World) -> None:
+async def test_the_address_of_a_slot_with_a_job_is_not_changed(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-1"))
     world.slurm.jobs = [("7", "a-1", "1:00")]
     other = wanted("a-1")
@@ -415,7 +264,7 @@ async def test_the_address_of_a_slot_with_a_job_is_not_changed(world: World) -> 
     assert await world.publisher.apply(moved)
 
 
-async def test_a_crash_between_writing_and_reconfigure_is_made_good(world: World) -> None:
+async def test_a_crash_between_writing_and_reconfigure_is_made_good(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-1"))
     new = wanted("a-1", "a-2")
     await world.files.install(files_module.Texts(new.nodes_conf, new.gres_conf))
@@ -443,7 +292,7 @@ async def running(publisher: Publisher) -> AsyncIterator[Callable[[Rendered], Aw
         await task
 
 
-async def test_of_what_is_asked_for_in_one_breath_the_newest_is_put_in_force(world: World) -> None:
+async def test_of_what_is_asked_for_in_one_breath_the_newest_is_put_in_force(world: PublisherLab) -> None:
     slots = ["a-1", "a-2", "a-3", "a-4"]
     async with running(world.publisher) as publish:
         for i in range(4):
@@ -455,7 +304,7 @@ async def test_of_what_is_asked_for_in_one_breath_the_newest_is_put_in_force(wor
         assert world.slurm.count("scontrol reconfigure") == 1, "it is in force already"
 
 
-async def test_a_failure_is_forgotten_once_what_failed_is_not_wanted_any_more(world: World) -> None:
+async def test_a_failure_is_forgotten_once_what_failed_is_not_wanted_any_more(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-2"))
     good = wanted("a-2")
     bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.joined)
@@ -466,7 +315,7 @@ async def test_a_failure_is_forgotten_once_what_failed_is_not_wanted_any_more(wo
         assert world.publisher.status().problems == (), "it is in force, and nothing else is asked for"
 
 
-async def test_a_refused_content_is_tried_again_by_itself_after_growing_pauses(world: World) -> None:
+async def test_a_refused_content_is_tried_again_by_itself_after_growing_pauses(world: PublisherLab) -> None:
     good = wanted("a-2")
     bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.joined)
     tried: list[float] = []
@@ -495,7 +344,7 @@ async def test_a_refused_content_is_tried_again_by_itself_after_growing_pauses(w
     ],
 )  # fmt: skip
 async def test_what_a_waiting_job_or_a_reservation_names_does_not_go(
-    world: World, job: tuple[str, str] | None, reservation: str
+    world: PublisherLab, job: tuple[str, str] | None, reservation: str
 ) -> None:
     """Slurm would end the job with NODE_FAIL, and delete the reservation."""
     two = [PoolLine("a", "", 4, "", 0, 1, 1024), PoolLine("b", "", 1, "", 0, 1, 1024)]
@@ -510,7 +359,7 @@ async def test_what_a_waiting_job_or_a_reservation_names_does_not_go(
     assert await world.publisher.apply(wanted(size=3)), "they name what stays"
 
 
-async def test_a_refused_content_is_not_tried_again_at_once(world: World) -> None:
+async def test_a_refused_content_is_not_tried_again_at_once(world: PublisherLab) -> None:
     good = wanted("a-2")
     bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.joined)
     async with running(world.publisher) as publish:

@@ -4,34 +4,14 @@ from __future__ import annotations
 
 import heapq
 import random
-from dataclasses import dataclass
 
 import pytest
 
 from meshd.daemon.machines.call_rate import FIRST_AT_ONCE, FORGET_AFTER_S, CallRate
+from tests.unit.daemon.standins import Bucket
 
 AT_ONCE = 64
 """As the settings allow."""
-
-
-@dataclass
-class Bucket:
-    """A cloud's limit, as EC2 describes it."""
-
-    burst: float
-    per_s: float
-    tokens: float = -1.0
-    at_s: float = 0.0
-
-    def take(self, now_s: float) -> bool:
-        if self.tokens < 0:
-            self.tokens = self.burst
-        self.tokens = min(self.burst, self.tokens + (now_s - self.at_s) * self.per_s)
-        self.at_s = now_s
-        if self.tokens < 1:
-            return False
-        self.tokens -= 1
-        return True
 
 
 def drive(rate: CallRate, bucket: Bucket, until_s: float, answer_s: float, calls: int = 10**6) -> tuple[int, int]:

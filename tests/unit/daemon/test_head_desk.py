@@ -39,9 +39,9 @@ from meshd.model.observed import Fresh, Snapshot
 from meshd.provider_api import Offer, PriceSource
 from tests.live import live_settings
 from tests.property.rotation_sim import Life, begin_tailnet
+from tests.unit.daemon.munge_lab import MungeLab as MungeLab
 from tests.unit.daemon.small import Cloud, HandClock, Small
-from tests.unit.daemon.test_munge_key import Lab as MungeLab
-from tests.unit.daemon.test_node_health import Asked
+from tests.unit.daemon.standins import LogAgent
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, around, instance, machine, node, peer, snapshot, tailnet
 
 ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
@@ -67,7 +67,7 @@ class World(Small):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.next: Snapshot | None = None
-        self.agent = Asked()
+        self.agent = LogAgent()
         self.dead_key = ""
         files = PriceFiles(directory / "prices")
         prices = Prices({}, files, self.clock, live=live_settings(), read_offers=nothing, tell=lambda _: None)

@@ -17,7 +17,7 @@ from meshd.slurm.retained import read_pools
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings
-from tests.unit.daemon.test_publishing_pace import START
+from tests.unit.daemon.joins import START
 
 
 class Slurm(SlurmClient):

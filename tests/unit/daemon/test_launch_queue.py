@@ -15,7 +15,7 @@ from meshd.model.observed import Fresh
 from meshd.provider_api import Instance, LaunchRequest, ProviderCapabilities
 from tests.clocks import LoopClock, in_loop_time
 from tests.unit.daemon.small import Cloud, Small
-from tests.unit.daemon.test_call_rate import Bucket
+from tests.unit.daemon.standins import Bucket
 from tests.unit.worlds import OFFER, instance, snapshot
 
 

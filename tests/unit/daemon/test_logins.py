@@ -26,17 +26,11 @@ from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot
 from tests.live import live_settings
 from tests.unit.daemon.small import Small
+from tests.unit.daemon.standins import MungeKey
 from tests.unit.worlds import GONE_DARK, NOW, ago, around, machine, node, peer, slurm, tailnet
 
 READY = machine(Phase.READY, tailnet_id="n-lab-h100-1-abcde1")
 WORDS = "its login on the tailnet was broken for 6 s (invalid key): the old login is back"
-
-
-class MungeKey:
-    """Nobody changes the munge key."""
-
-    def note_report(self, machine: str, report: PollIn) -> None:
-        pass
 
 
 @pytest.fixture

@@ -3,204 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import SecretBytes
 
 from meshd.api import schema as s
-from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn
 from meshd.codes import CheckName
-from meshd.daemon.active_rotation import ActiveRotations
-from meshd.daemon.munge_key.nodes import POLL_SLACK_S
-from meshd.daemon.munge_key.wiring import build
-from meshd.daemon.nodes.agents import AgentQueues
-from meshd.model.machine import Phase
 from meshd.munge.key import MungeKeyStore, fingerprint
-from meshd.munge.rotation import HeadView, MungeRotation, MungeStage
-from meshd.munge.rotation_steps import SwitchTimings
-from meshd.store.auth_rotations import AuthRotations
-from meshd.store.journal import Journal
-from meshd.store.munge_rotations import MungeRotations
-from tests.clocks import LoopClock, in_loop_time
-from tests.sources import fresh
-from tests.unit.worlds import NOW, machine, node, slurm
-
-OLD = SecretBytes(b"o" * 1024)
-OLD_NAME = fingerprint(OLD)
-SILENT_S = 0.5
-TIMINGS = SwitchTimings(lead_s=0.4, verify_s=3.0, again_s=0.05, away_s=0.0)
-
-ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
-
-
-class Head:
-    """The head's unit, which obeys unless told otherwise."""
-
-    def __init__(self) -> None:
-        self.view = HeadView()
-        self.away: tuple[float, float] | None = None
-        self.key, self.staged, self.previous = OLD_NAME, "", ""
-        self.refuses = ""
-        self.works = True
-        self.days = 3
-        self.auth = "auth/munge"
-
-    async def stage(self, key: SecretBytes) -> None:
-        if self.refuses:
-            self.view = replace(self.view, failure=self.refuses, moment=None)
-            return
-        self.staged = fingerprint(key)
-        self.view = replace(self.view, key=self.key, staged=self.staged, failure="", moment=None)
-
-    async def switch(self, name: str, at: datetime, away_s: float) -> None:
-        self.view = replace(self.view, busy=True, failure="", moment=at)
-        await asyncio.sleep(max(0.0, (at - LoopClock().now()).total_seconds()))
-        if not self.refuses and self.key != name:
-            assert name in {self.staged, self.previous}
-            self.key, self.previous = name, self.key
-            self.away = (at.timestamp(), at.timestamp() + 0.1)
-        self.view = replace(self.view, busy=False, key=self.key, failure=self.refuses, moment=at)
-
-    async def round_trip(self) -> None:
-        """munged works."""
-
-    async def auth_type(self) -> str:
-        return self.auth
-
-    async def made_at(self) -> datetime:
-        return LoopClock().now() - timedelta(days=self.days)
-
-    def forget(self) -> None:
-        self.view, self.away = HeadView(), None
-
-    async def look(self) -> None:
-        self.view = replace(self.view, works=self.works)
-
-
-class Agent:
-    """A node agent that polls."""
-
-    def __init__(self, lab: Lab, name: str, key: bytes = OLD.get_secret_value()) -> None:
-        self.lab = lab
-        self.name = name
-        self.pause_s = 0.0
-        self.keys = {"key": key, "staged": b"", "previous": b""}
-        self.verbs: list[str] = []
-        self.results: list[ResultIn] = []
-        self.deaf: tuple[str, ...] = ()
-        self.task: asyncio.Task[None] | None = None
-
-    def name_of(self, which: str) -> str:
-        key = self.keys[which]
-        return hashlib.sha256(key).hexdigest()[:16] if key else ""
-
-    def start(self) -> None:
-        self.task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        assert self.task
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            beat = HeartbeatIn(
-                slurmd_alive=True, munge_key=self.name_of("key"), munge_key_staged=self.name_of("staged")
-            )
-            proved = self.name_of("key") == self.lab.head.key
-            report = PollIn(munge_ok=proved, heartbeat=beat, results=tuple(self.results))
-            self.results = []
-            self.lab.controller.note_report(self.name, report)
-            for command in await self.lab.agents.poll(self.name, report.results, 0.2):
-                args = command.to_wire()["args"]
-                action = str(args.get("action", command.verb))
-                self.verbs.append(action)
-                ok = action not in self.deaf
-                self.results.append(
-                    ResultIn(id=command.id, ok=ok, detail="" if ok else f"{action} does not work here", data={})
-                )
-                if ok:
-                    await self._obey(action, args)
-            await asyncio.sleep(self.pause_s)
-
-    async def _obey(self, action: str, args: dict[str, Any]) -> None:
-        if action in {"stage", "put"}:
-            self.keys["staged" if action == "stage" else "key"] = base64.b64decode(args["key_b64"])
-        elif action == "switch":
-            await asyncio.sleep(max(0.0, args["at_unix"] - LoopClock().now().timestamp()))
-            found = next(name for name in ("staged", "previous", "key") if self.name_of(name) == args["fingerprint"])
-            self.keys["key"], self.keys["previous"] = self.keys[found], self.keys["key"]
-        elif action == "forget":
-            self.keys["staged"] = self.keys["previous"] = b""
-
-
-class Lab:
-    """The room of the munge key around a journal on disk."""
-
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(exist_ok=True)
-        self.directory = directory
-        self.head = Head()
-        self.agents = AgentQueues()
-        self.seen = slurm()
-        self.credential = OLD
-        self.journal = Journal(directory / "j.db")
-        self.task: asyncio.Task[None] | None = None
-        self._make()
-
-    def _make(self) -> None:
-        rotations = MungeRotations(self.journal)
-        parts = build(
-            self.journal, rotations, ActiveRotations(AuthRotations(self.journal), rotations),
-            MungeKeyStore(self.directory), self.head, self.agents, fresh(lambda: self.seen), LoopClock(),
-            poll_hold_s=SILENT_S - POLL_SLACK_S, credential=lambda: self.credential, timings=TIMINGS,
-        )  # fmt: skip
-        self.controller, self.service = parts.controller, parts.service
-
-    def node(self, number: int) -> Agent:
-        one = machine(Phase.READY, index=number)
-        self.journal.put(one, "phase", "ready", NOW)
-        self.seen = replace(self.seen, nodes={**self.seen.nodes, one.slot: node(one)})
-        return Agent(self, one.name)
-
-    def start(self) -> None:
-        self.task = asyncio.create_task(self.controller.run())
-
-    async def restart(self) -> None:
-        """kill -9 and a new start: only journal, key files and what runs outside of meshd are left."""
-        assert self.task
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-        self.journal.close()
-        self.journal = Journal(self.directory / "j.db")
-        self.agents, self.head.view = AgentQueues(), HeadView()
-        self._make()
-        self.start()
-
-    async def until(self, stage: MungeStage, timeout_s: float = 10.0) -> MungeRotation:
-        for _ in range(round(timeout_s / 0.01)):
-            if self.task is not None and self.task.done():
-                self.task.result()
-            if self.controller.current.stage is stage:
-                return self.controller.current
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"not {stage}: {self.controller.current}, {self.controller.problem}")
-
-    async def ask(self, action: Any = "begin", *machines: str, dry_run: bool = False) -> s.MungeRotationView:
-        if action == "begin":
-            return await self.service.rotate(s.RotateMungeKeyRequest(machines=machines, dry_run=dry_run), ROOT)
-        if action == "abort":
-            return await self.service.abort(s.AbortRotationRequest(), ROOT)
-        return await self.service.act(s.MungeRotationRequest(action=action, machines=machines, dry_run=dry_run), ROOT)
+from meshd.munge.rotation import MungeStage
+from tests.clocks import in_loop_time
+from tests.unit.daemon.munge_lab import OLD, OLD_NAME, ROOT, TIMINGS, Agent, MungeLab
+from tests.unit.worlds import slurm
 
 
 async def eventually(what: Callable[[], bool]) -> None:
@@ -212,11 +29,11 @@ async def eventually(what: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(tmp_path: Path) -> MungeLab:
+    return MungeLab(tmp_path)
 
 
-async def with_nodes(lab: Lab, count: int) -> list[Agent]:
+async def with_nodes(lab: MungeLab, count: int) -> list[Agent]:
     agents = [lab.node(number) for number in range(1, count + 1)]
     for agent in agents:
         agent.start()
@@ -226,7 +43,7 @@ async def with_nodes(lab: Lab, count: int) -> list[Agent]:
 
 
 @in_loop_time
-async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path: Path) -> None:
+async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: MungeLab, tmp_path: Path) -> None:
     agents = await with_nodes(lab, 3)
     preview = await lab.ask(dry_run=True)
     assert len(preview.steps) == 5
@@ -260,7 +77,7 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: Lab, tmp_path:
 
 @pytest.mark.parametrize("stage", [MungeStage.GENERATE, MungeStage.STAGE, MungeStage.SWITCH, MungeStage.VERIFY])
 @in_loop_time
-async def test_killed_in_a_stage_it_goes_on(lab: Lab, stage: MungeStage) -> None:
+async def test_killed_in_a_stage_it_goes_on(lab: MungeLab, stage: MungeStage) -> None:
     agents = await with_nodes(lab, 2)
     if stage is MungeStage.STAGE:
         agents[1].deaf = ("stage",)
@@ -275,7 +92,7 @@ async def test_killed_in_a_stage_it_goes_on(lab: Lab, stage: MungeStage) -> None
 
 
 @in_loop_time
-async def test_a_head_that_cannot_change_takes_all_back(lab: Lab) -> None:
+async def test_a_head_that_cannot_change_takes_all_back(lab: MungeLab) -> None:
     agents = await with_nodes(lab, 2)
     agents[0].deaf = ("stage",)
     await lab.ask()
@@ -291,7 +108,7 @@ async def test_a_head_that_cannot_change_takes_all_back(lab: Lab) -> None:
 
 
 @in_loop_time
-async def test_after_the_cause_is_mended_it_can_be_begun_again(lab: Lab) -> None:
+async def test_after_the_cause_is_mended_it_can_be_begun_again(lab: MungeLab) -> None:
     await with_nodes(lab, 1)
     lab.head.refuses = "nobody serves"
     await lab.ask()
@@ -302,13 +119,13 @@ async def test_after_the_cause_is_mended_it_can_be_begun_again(lab: Lab) -> None
     await lab.until(MungeStage.DONE)
 
 
-async def key_row(lab: Lab) -> s.CheckRow:
+async def key_row(lab: MungeLab) -> s.CheckRow:
     (check,) = [check for check in lab.controller.checks() if check.name is CheckName.MUNGE_KEY]
     return await check.run()
 
 
 @in_loop_time
-async def test_doctor_tells_the_age_and_who_has_another_key(lab: Lab) -> None:
+async def test_doctor_tells_the_age_and_who_has_another_key(lab: MungeLab) -> None:
     (agent,) = await with_nodes(lab, 1)
     row = await key_row(lab)
     assert row.status == "ok"
@@ -323,7 +140,7 @@ async def test_doctor_tells_the_age_and_who_has_another_key(lab: Lab) -> None:
 
 
 @in_loop_time
-async def test_when_most_nodes_do_not_follow_all_go_back(lab: Lab) -> None:
+async def test_when_most_nodes_do_not_follow_all_go_back(lab: MungeLab) -> None:
     agents = await with_nodes(lab, 3)
     for agent in agents[:2]:
         agent.deaf = ("switch", "put")
@@ -335,7 +152,7 @@ async def test_when_most_nodes_do_not_follow_all_go_back(lab: Lab) -> None:
 
 
 @in_loop_time
-async def test_one_that_does_not_follow_is_shown_and_can_be_waived(lab: Lab) -> None:
+async def test_one_that_does_not_follow_is_shown_and_can_be_waived(lab: MungeLab) -> None:
     agents = await with_nodes(lab, 3)
     agents[0].deaf = ("switch", "put")
     await lab.ask()
@@ -355,7 +172,7 @@ async def test_one_that_does_not_follow_is_shown_and_can_be_waived(lab: Lab) -> 
 
 
 @in_loop_time
-async def test_a_silent_node_with_a_job_is_waited_for_and_one_that_is_down_is_not(lab: Lab) -> None:
+async def test_a_silent_node_with_a_job_is_waited_for_and_one_that_is_down_is_not(lab: MungeLab) -> None:
     agents = await with_nodes(lab, 2)
     await agents[1].stop()
     lab.seen = slurm(*lab.seen.nodes.values(), jobs={"7": "h100-2"})
@@ -383,7 +200,7 @@ async def test_a_silent_node_with_a_job_is_waited_for_and_one_that_is_down_is_no
 
 
 @in_loop_time
-async def test_one_that_is_slow_to_tell_is_not_changed_twice(lab: Lab) -> None:
+async def test_one_that_is_slow_to_tell_is_not_changed_twice(lab: MungeLab) -> None:
     agents = await with_nodes(lab, 3)
     for agent in agents:
         agent.pause_s = 0.2  # the head is done, and sees them with the old key
@@ -394,7 +211,7 @@ async def test_one_that_is_slow_to_tell_is_not_changed_twice(lab: Lab) -> None:
 
 
 @in_loop_time
-async def test_who_asks_in_the_middle_of_the_change_waits_for_its_end(lab: Lab) -> None:
+async def test_who_asks_in_the_middle_of_the_change_waits_for_its_end(lab: MungeLab) -> None:
     await with_nodes(lab, 1)
     assert await lab.controller.switched(0.0)
     await lab.ask()
@@ -406,7 +223,7 @@ async def test_who_asks_in_the_middle_of_the_change_waits_for_its_end(lab: Lab) 
 
 
 @in_loop_time
-async def test_abort(lab: Lab) -> None:
+async def test_abort(lab: MungeLab) -> None:
     agents = await with_nodes(lab, 2)
     with pytest.raises(Refused, match="no rotation"):
         await lab.ask("abort")
@@ -425,7 +242,7 @@ async def test_abort(lab: Lab) -> None:
 
 
 @in_loop_time
-async def test_the_head_s_key_was_changed_by_hand(lab: Lab) -> None:
+async def test_the_head_s_key_was_changed_by_hand(lab: MungeLab) -> None:
     lab.head.key = "f" * 16
     lab.start()
     await lab.ask()
@@ -434,7 +251,7 @@ async def test_the_head_s_key_was_changed_by_hand(lab: Lab) -> None:
 
 
 @in_loop_time
-async def test_without_munge_nothing_is_rotated(lab: Lab) -> None:
+async def test_without_munge_nothing_is_rotated(lab: MungeLab) -> None:
     lab.head.auth = "auth/slurm"
     for dry_run in (True, False):
         with pytest.raises(Refused, match="auth/slurm, not munge") as refused:

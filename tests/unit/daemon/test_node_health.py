@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from meshd.api.node_schema import GpuLoadIn, HeartbeatIn, PollIn, ResultIn, Verb
+from meshd.api.node_schema import GpuLoadIn, HeartbeatIn, PollIn
 from meshd.daemon.head_api import views
 from meshd.daemon.nodes import health as node_health
 from meshd.daemon.nodes.agents import AgentQueues
@@ -24,7 +24,7 @@ from meshd.plan.plan_input import ClusterView
 from tests.clocks import HandClock
 from tests.live import live_settings
 from tests.unit.daemon.small import Small
-from tests.unit.daemon.test_logins import MungeKey
+from tests.unit.daemon.standins import LogAgent, MungeKey
 from tests.unit.worlds import FACTS, NOW, ago, instance, machine, node, peer, snapshot, tailnet
 
 GPU = GpuFact(0, "NVIDIA H100", "GPU-0", 81559, "/dev/nvidia0")
@@ -270,22 +270,8 @@ async def test_a_pool_that_becomes_unfit_from_one_cause_is_not_rented_again_and_
 # -- slurmd's log -----------------------------------------------------------------------------------------------------
 
 
-class Asked:
-    """An agent that has a log, or does not answer."""
-
-    def __init__(self) -> None:
-        self.text: str | None = ""
-        self.asked: list[tuple[str, Verb, Mapping[str, Any]]] = []
-
-    async def ask(
-        self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float, *, first: bool = False
-    ) -> ResultIn | None:
-        self.asked.append((machine, verb, args))
-        return None if self.text is None else ResultIn(id="1", ok=True, data={"logs": {"slurmd.log": self.text}})
-
-
 async def test_the_log_is_bounded_clean_and_kept_for_when_nobody_answers() -> None:
-    agent = Asked()
+    agent = LogAgent()
     logs = NodeLogs(agent, HandClock())
     agent.text = "\n".join(["old"] * 5000) + "\n" + "x" * 5000 + "\nerror: \x1b[31mGPU\x00 lost"
     tail = await logs.fetch("m")
@@ -300,7 +286,7 @@ async def test_the_log_is_bounded_clean_and_kept_for_when_nobody_answers() -> No
 
 
 async def test_the_log_of_a_node_is_fetched_once_when_it_becomes_unfit(world: World) -> None:
-    agent = Asked()
+    agent = LogAgent()
     logs = NodeLogs(agent, world.clock)
     world.machines.policies.fitness._logs = logs
     world.holds(FIRST, "IDLE", "DRAIN", reason="Kill task failed")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from meshd.config import PoolSettings, Settings
 from meshd.daemon.slurm.publishing import Publishing
-from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmView
-from meshd.provider_api import Offer, ProviderName
 from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.node_lines import Lines
@@ -19,11 +16,7 @@ from meshd.slurm.nodes import Rendered
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-OFFER = Offer(ProviderName("aws"), "r1", "", "gpu.1", "h100-sxm", 1, 80, 8, 65536, 2.0)
-GPU = GpuFact(0, "NVIDIA H100 80GB HBM3", "GPU-1", 81559, "/dev/nvidia0")
-FACTS = NodeFacts(NodeShape(8, 1, 1, 8, 1, 65536), (GPU,), "24.11.5", "1.102.5", "0.1.0", "debian 13", "x86_64", 0.0)
+from tests.unit.daemon.joins import FACTS, OFFER, START
 
 
 class Asked:

@@ -20,7 +20,7 @@ from meshd.munge.rotation import UNSETTLED_MAX_S, MungeRotation, MungeStage, beg
 from meshd.store.munge_rotations import MungeRotations
 from tests.live import live_settings
 from tests.unit.daemon.small import Small
-from tests.unit.test_slurm_publish import JumpingClock, World, wanted
+from tests.unit.slurm_publisher import JumpingClock, PublisherLab, wanted
 from tests.unit.worlds import NOW, machine, node
 
 
@@ -44,7 +44,7 @@ class Change:
             self.at = self.at.moved(MungeStage.VERIFY, now).moved(MungeStage.DONE, now)
 
 
-async def published(world: World, change: Change, wants: Callable[[], None]) -> list[str]:
+async def published(world: PublisherLab, change: Change, wants: Callable[[], None]) -> list[str]:
     """Let the publisher work until all is in force; what slurmctld was asked for."""
     publisher = world.publisher = world.made(change.quiesce.wait_until_quiet)
     task = asyncio.create_task(publisher.run())
@@ -62,11 +62,11 @@ async def published(world: World, change: Change, wants: Callable[[], None]) -> 
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> PublisherLab:
+    return PublisherLab(tmp_path)
 
 
-async def test_what_is_asked_for_meanwhile_is_one_reconfigure_after_it(world: World) -> None:
+async def test_what_is_asked_for_meanwhile_is_one_reconfigure_after_it(world: PublisherLab) -> None:
     change = Change(world.clock, 6.0)
     last = wanted("a-1", "a-2")
 
@@ -89,7 +89,7 @@ async def test_what_is_asked_for_meanwhile_is_one_reconfigure_after_it(world: Wo
     assert set(world.publisher.published) == {"a-1", "a-2"}
 
 
-async def test_a_change_that_is_stuck_does_not_hold_it_back_for_long(world: World) -> None:
+async def test_a_change_that_is_stuck_does_not_hold_it_back_for_long(world: PublisherLab) -> None:
     change = Change(world.clock, 1e9)
     await published(world, change, lambda: world.publisher.request(wanted("a-1")))
     assert change.at.stage is MungeStage.SWITCH
@@ -107,7 +107,7 @@ async def test_a_clock_that_was_set_back_does_not_hold_it_back_for_long() -> Non
 
 async def test_a_restart_that_waited_for_jobs_looks_once_more(tmp_path: Path) -> None:
     """Slurm 22.05: between the look at the jobs and the restart lies up to a minute, in which a change may begin."""
-    world = World(tmp_path, "22.05.8")
+    world = PublisherLab(tmp_path, "22.05.8")
     world.slurm.jobs = [("7", "a-1", "0:01")]
     change = Change(world.clock, 0.0)
     change.look()

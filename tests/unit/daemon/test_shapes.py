@@ -16,8 +16,8 @@ from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
 from meshd.store.journal import Journal
 from tests.live import live_settings
+from tests.unit.daemon.joins import FACTS, GPU
 from tests.unit.daemon.small import HandClock
-from tests.unit.daemon.test_publishing_pace import FACTS, GPU
 from tests.unit.worlds import NOW, OFFER, machine
 
 SETTINGS = Settings(

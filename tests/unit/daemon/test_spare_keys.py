@@ -19,7 +19,7 @@ from meshd.tailnet import spare_keys as s
 from meshd.tailnet.rotation import AuthKeyStage, KeyOrigin, begin
 from tests.auth_key_room import TAGS, Room, key_ports
 from tests.property.rotation_sim import SimTailnet, sha
-from tests.property.test_machine_keys import Agents
+from tests.property.spare_key_agents import Agents
 from tests.unit.worlds import machine
 
 

@@ -11,9 +11,8 @@ import pytest
 from deploy.node.meshd_node import packages
 from deploy.node.meshd_node.errors import NotPossible
 from deploy.node.meshd_node.paths import Paths
-from tests.unit.node.stage1_alone import alone
+from tests.unit.node.stage1_alone import STAGE, alone
 from tests.unit.node.standins import program
-from tests.unit.node.test_node_stage1 import STAGE
 
 LISTS = (
     "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 812 (unattended-upgr)\n"
