@@ -9,14 +9,9 @@ from pathlib import Path
 
 from meshd import __version__, config
 from meshd.api.connections import raise_descriptor_limit
-from meshd.config import Settings
-from meshd.daemon.main import Daemon
+from meshd.daemon.main import live
 from meshd.errors import ConfigError, MeshdError
 from meshd.obs import log as logging
-
-
-async def _live(settings: Settings, path: Path) -> None:
-    await Daemon(settings, path).live()
 
 
 def main() -> None:
@@ -29,7 +24,7 @@ def main() -> None:
         settings = config.load(arguments.config)
         logging.set_up(settings.log)
         raise_descriptor_limit()
-        asyncio.run(_live(settings, arguments.config))
+        asyncio.run(live(settings, arguments.config))
     except ConfigError as error:
         for problem in error.problems:
             sys.stderr.write(f"meshd: {error.source}: {problem}\n")

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-from meshd.api.schema import ProblemView
-from meshd.daemon.reporting import Check
+from meshd.daemon.reporting import Reporter
 from meshd.runtime.clock import Clock, sleep_until
 
 
-class Controller(ABC):
+class Wakes(Protocol):
+    """Somebody who may be woken."""
+
+    def wake(self) -> None:
+        """Look again."""
+        ...
+
+
+class Controller(Reporter, ABC):
     """Brings one thing from what it is to what it should be, pass by pass.
 
     It is level-triggered: `wake` and the timer only start the next pass, which looks at everything again. What a pass
@@ -43,14 +49,6 @@ class Controller(ABC):
             MeshdError: the pass failed. The next one begins after a pause that grows with each failure.
         """
 
-    def problems(self) -> Iterable[ProblemView]:
-        """What is not as it should be, for `meshctl status`. Reads memory only."""
-        return ()
-
-    def checks(self) -> Iterable[Check]:
-        """What `meshctl doctor` may run. A check may ask the outside world; doctor gives each its deadline."""
-        return ()
-
     def wake(self) -> None:
         """Start the next pass now."""
         self._awake.set()
@@ -69,5 +67,5 @@ class Controller(ABC):
         finally:
             await self.aclose()
 
-    async def aclose(self) -> None:  # noqa: B027 not every controller has something under way
+    async def aclose(self) -> None:
         """End what is under way. The journal knows what was not finished."""

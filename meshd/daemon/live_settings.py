@@ -13,7 +13,9 @@ from meshd import config
 from meshd.api.schema import CheckRow, ProblemView, ReloadView
 from meshd.codes import CheckName, ProblemCode
 from meshd.config import Settings
-from meshd.daemon.reporting import ok, problem, warn
+from meshd.daemon.controller import Wakes
+from meshd.daemon.notify import Notifier
+from meshd.daemon.reporting import Check, Reporter, ok, problem, warn
 from meshd.errors import ConfigError, Fault
 from meshd.model.ids import slot_index
 from meshd.model.machine import Machine, Phase
@@ -70,7 +72,7 @@ def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -
         )  # fmt: skip
 
 
-class LiveSettings:
+class LiveSettings(Reporter):
     """The settings, as they are now.
 
     Args:
@@ -100,6 +102,10 @@ class LiveSettings:
         self._machines = machines
         self._held: tuple[bytes, Settings] | None = None
         """A file that machines alone keep from being in force, and what it says."""
+
+    def wake(self) -> None:
+        """A machine may have gone."""
+        self.look()
 
     def look(self) -> None:
         """Put a file in force that was refused for machines that are gone by now, if it still says the same."""
@@ -138,6 +144,10 @@ class LiveSettings:
             place = f" (line {fault.line})" if fault.line else ""
             cure = f"{fault.cure}; then `systemctl reload meshd`" if fault.cure else "mend it: `systemctl reload meshd`"
             yield problem(ProblemCode.SETTINGS_DOUBTFUL, "warning", f"settings: {fault.text}{place}", cure)
+
+    def checks(self) -> Iterable[Check]:
+        """The settings' check."""
+        yield Check(CheckName.SETTINGS, self.check)
 
     async def check(self) -> CheckRow:
         """Whether all that the file says is in force, and means something."""
@@ -180,3 +190,27 @@ class LiveSettings:
         self.problem = f"changes in {', '.join(waiting)} need `systemctl restart meshd`" if waiting else ""
         logging.set_up(self.settings.log)
         log.info("reloaded", waiting_for_restart=waiting)
+
+
+class Reload:
+    """Reads the settings again when somebody asks.
+
+    Args:
+        live: the settings.
+        notifier: tells systemd that a reload is under way.
+        followers: woken afterwards: what they do follows from the settings.
+    """
+
+    def __init__(self, live: LiveSettings, notifier: Notifier, followers: Sequence[Wakes]) -> None:
+        self._live = live
+        self._notifier = notifier
+        self._followers = followers
+
+    def __call__(self) -> ReloadView:
+        """Read them; the old ones stay when the new ones are wrong."""
+        self._notifier.reloading()
+        self._live.reload()
+        self._notifier.ready()
+        for follower in self._followers:
+            follower.wake()
+        return self._live.view()

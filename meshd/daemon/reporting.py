@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -81,3 +81,32 @@ def warn(name: str, code: ProblemCode, text: str, cure: str) -> CheckRow:
 def fail(name: str, code: ProblemCode, text: str, cure: str) -> CheckRow:
     """It does not work."""
     return CheckRow(name=name, status="fail", code=code.value, text=text, cure=cure)
+
+
+class Reporter:
+    """A part of the daemon that reports how it stands. A part without a say inherits silence."""
+
+    def problems(self) -> Iterable[ProblemView]:
+        """What is not as it should be, for `meshctl status`. Reads memory only."""
+        return ()
+
+    def checks(self) -> Iterable[Check]:
+        """The checks of `meshctl doctor`. Their `run` may ask the outside world."""
+        return ()
+
+
+class Report(Reporter):
+    """What several parts report, together."""
+
+    def __init__(self, *parts: Reporter) -> None:
+        self._parts = parts
+
+    def problems(self) -> Iterable[ProblemView]:
+        """The problems of all parts."""
+        for part in self._parts:
+            yield from part.problems()
+
+    def checks(self) -> Iterable[Check]:
+        """The checks of all parts, in the order in which doctor shows them."""
+        for part in self._parts:
+            yield from part.checks()

@@ -22,7 +22,7 @@ TICK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MetricsSnapshot:
     """How everything stands at one moment.
 
     Attributes:
@@ -88,27 +88,27 @@ class Metrics:
             registry=registry,
         )  # fmt: skip
 
-    def follow(self, standing: Callable[[], Standing]) -> None:
+    def follow(self, snapshot: Callable[[], MetricsSnapshot]) -> None:
         """Read how everything stands at each scrape. Once only."""
-        self.registry.register(_Stand(standing))
+        self.registry.register(_Stand(snapshot))
 
 
 class _Stand(Collector):
     """The families that are made anew for each scrape."""
 
-    def __init__(self, standing: Callable[[], Standing]) -> None:
-        self._standing = standing
+    def __init__(self, snapshot: Callable[[], MetricsSnapshot]) -> None:
+        self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
         """Their names, without reading anything."""
-        return families(Standing(tick_age_s=0.0))
+        return families(MetricsSnapshot(tick_age_s=0.0))
 
     def collect(self) -> Iterable[Metric]:
         """All of them as they stand."""
-        return families(self._standing())
+        return families(self._snapshot())
 
 
-def families(now: Standing) -> list[Metric]:
+def families(now: MetricsSnapshot) -> list[Metric]:
     """What stands, as metric families."""
     build = InfoMetricFamily("meshd_build", "The version that runs.", value={"version": __version__})
     found: list[Metric] = [

@@ -41,11 +41,13 @@ class SystemClock:
 
 
 async def sleep_until(event: asyncio.Event, delay_s: float, clock: Clock) -> None:
-    """Wait for `delay_s` seconds, or less when the event is set before."""
+    """Wait for `delay_s` seconds, or less when the event is set before. Raises what the clock raises."""
     nap = asyncio.ensure_future(clock.sleep(delay_s))
     woken = asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({nap, woken}, return_when=asyncio.FIRST_COMPLETED)
+        if nap.done():
+            nap.result()
     finally:
         nap.cancel()
         woken.cancel()

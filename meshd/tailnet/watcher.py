@@ -71,9 +71,9 @@ class TailnetWatcher:
         """The newest table, also when it is out of date: for `doctor`, not for decisions."""
         return self._table
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call it after each change, from the event loop; it must return at once."""
-        self._listeners.append(listener)
+    def on_change(self, *listeners: Callable[[], None]) -> None:
+        """Call them after each change, from the event loop; they must return at once."""
+        self._listeners += listeners
 
     def _tell(self) -> None:
         for listener in self._listeners:

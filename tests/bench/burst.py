@@ -20,13 +20,15 @@ from pathlib import Path
 import aiohttp
 
 from meshd.api.node_api import NodeApi
-from meshd.daemon import main as wiring
-from meshd.daemon.nodes.service import HeadFacts, NodeService
+from meshd.daemon.app import Daemon
+from meshd.daemon.nodes.service import HeadFacts
 from meshd.errors import TailnetError
 from meshd.model.machine import Phase
 from meshd.model.observed import TailnetPeer
+from meshd.munge.client import MungeClient
 from meshd.runtime.clock import SystemClock
 from meshd.runtime.run import Result
+from meshd.slurm.client import SlurmClient
 from meshd.slurm.conf import parse
 from meshd.slurm.show import hostlist
 from meshd.store.journal import Journal
@@ -119,39 +121,31 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
     """`count` machines come up, spread evenly at random over `over_s` seconds."""
     with tempfile.TemporaryDirectory(prefix="meshd-bench-") as directory:
         slurm = Slurmctld(Path(directory) / "slurm" / "nodes.conf")
-        wiring.run = slurm  # type: ignore[attr-defined]
         steady = Steady(Path(directory), 0, spare=count)
         journal = Journal(Path(directory) / "journal.db")
         for i in range(1, count + 1):
             journal.put(booting(i), "phase", "booting: aws accepted it", datetime.now(UTC))
         journal.close()
-        daemon = await steady.daemon()
-        slurm.read()
         whois = Whois()
-        desk = NodeService(
-            machine_store=daemon._machine_store, tokens=daemon._tokens, agents=daemon._agents,
-            devices=daemon._machine_devices,
-            whois=whois, munge=daemon._munge, munge_key=daemon._munge_key.controller,
-            head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
-            live=daemon._in_force, nodes=daemon._nodes, slurm_version=lambda: "24.11.5",
-            ends_itself=lambda name: True,
-        )  # fmt: skip
-        api = NodeApi(desk, poll_hold_s=25.0, clock=SystemClock())
+        daemon = await steady.daemon(tailscaled=whois, slurm=SlurmClient(slurm, 10.0), munge=MungeClient(slurm))
+        slurm.read()
+        daemon.nodes.service.head = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0)
+        api = NodeApi(daemon.nodes.service, poll_hold_s=25.0, clock=SystemClock())
         port = await api.start("127.0.0.1", 0)
         tasks = [
             asyncio.create_task(body())
-            for body in (daemon._reconciler.run, daemon._publishing.run, daemon._sources.slurm.run)
+            for body in (daemon.machines.controller.run, daemon.slurm_files.run, daemon.sources.slurm.run)
         ]
 
         async def machine(index: int, after_s: float) -> None:
             await asyncio.sleep(after_s)
             peer = TailnetPeer(f"n{index}", fleet.name(index), fleet.address(index), online=True)
             whois.peers[f"127.1.{index // 250}.{index % 250 + 1}"] = peer
-            table = daemon._watcher.table
+            table = daemon.tailnet.table
             assert table is not None
-            daemon._watcher._publish(apply(table, Delta(changed=((index, peer),)))[0])
+            daemon.tailnet._publish(apply(table, Delta(changed=((index, peer),)))[0])
             await asyncio.sleep(0.4)  # the agent is fetched
-            await agent(index, port, daemon._tokens.join_token(fleet.name(index)).get_secret_value(), slurm)
+            await agent(index, port, daemon.ports.tokens.join_token(fleet.name(index)).get_secret_value(), slurm)
 
         rng = random.Random(count)
         waits = [rng.uniform(0, over_s) for _ in range(count)]
@@ -161,18 +155,18 @@ async def burst(count: int, over_s: float) -> dict[str, float]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await api.stop()
-        await daemon._executor.aclose(0.1)
-        daemon._journal.close()
+        await daemon.machines.executor.aclose(0.1)
+        daemon.journal.close()
         return {"reconfigures": float(slurm.reconfigures), **figures}
 
 
-async def _watch(daemon: wiring.Daemon, count: int) -> dict[str, float]:
+async def _watch(daemon: Daemon, count: int) -> dict[str, float]:
     """Seconds from the first join to the last, until all lines are in force, and until all are READY."""
     seen: dict[str, float] = {}
     async with asyncio.timeout(180):
         while "ready" not in seen:
             await asyncio.sleep(0.02)
-            machines, now = daemon._journal.machines(), time.monotonic()
+            machines, now = daemon.journal.machines(), time.monotonic()
             joined = sum(m.facts is not None for m in machines)
             for what, reached in (
                 ("first", joined > 0),

@@ -66,18 +66,18 @@ async def measure(count: int, changes: int) -> list[float]:
         journal.close()
         daemon = await steady.daemon()
         source = Tailscaled(fleet.peers(count))
-        daemon._watcher = TailnetWatcher(source, daemon._clock)
-        daemon._watcher.on_change(daemon._wake)
+        daemon.tailnet = TailnetWatcher(source, daemon.ports.clock)
+        daemon.tailnet.on_change(daemon.machines.controller.wake)
         news = asyncio.Event()
-        daemon._journal.on_event(news.set)
-        tasks = [asyncio.create_task(daemon._watcher.run()), asyncio.create_task(daemon._reconciler.run())]
+        daemon.journal.on_event(news.set)
+        tasks = [asyncio.create_task(daemon.tailnet.run()), asyncio.create_task(daemon.machines.controller.run())]
         await asyncio.sleep(1.0)
         taken = []
         for i in range(count + 1, count + changes + 1):
             peer = TailnetPeer(f"n{i}", fleet.name(i), fleet.address(i), online=True)
             started = time.perf_counter()
             source.bus.put_nowait(Delta(changed=((i, peer),)))
-            while (record := daemon._journal.machine(fleet.name(i))) is None or record.phase is Phase.BOOTING:
+            while (record := daemon.journal.machine(fleet.name(i))) is None or record.phase is Phase.BOOTING:
                 news.clear()
                 await asyncio.wait_for(news.wait(), 10)
             taken.append((time.perf_counter() - started) * 1000)
@@ -85,8 +85,8 @@ async def measure(count: int, changes: int) -> list[float]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await daemon._executor.aclose(0.1)
-        daemon._journal.close()
+        await daemon.machines.executor.aclose(0.1)
+        daemon.journal.close()
         return taken
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -21,12 +21,11 @@ from meshd.api.node_api import NodeApi
 from meshd.config import NodeApiSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.model.observed import TailnetPeer
 from meshd.runtime.clock import SystemClock
 from tests.bench import fleet
-from tests.live import live_settings
+from tests.node_room import node_parts
 
 Post = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """Sends a body to a path of the node API; None when the head refuses."""
@@ -87,13 +86,15 @@ async def serving(head: Head, count: int, make: Callable[[int], Node]) -> AsyncI
         make: makes one by its index, in the other process: something that can be pickled.
     """
     tokens, api = MachineTokens.at(head.directory / "t"), NodeApiSettings()
-    desk = NodeService(
-        machine_store=head.machine_store, tokens=tokens, agents=head.queues, devices=cast("Any", None), whois=head,
-        munge=head.munge, munge_key=head.munge_key,
-        head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), api.poll_hold_s), live=live_settings(),
-        slurm_version=lambda: "24.11.5", nodes=cast("Any", None), ends_itself=lambda _: True,
+    desk = node_parts(
+        head.machine_store,
+        tokens=tokens,
+        agents=head.queues,
+        whois=head,
+        munge=head.munge,
+        munge_key=head.munge_key,
         agent_spoke=head.agent_spoke,
-    )  # fmt: skip
+    ).service
     server = NodeApi(desk, poll_hold_s=api.poll_hold_s, clock=SystemClock())
     port = await server.start("127.0.0.1", 0)
     words = [tokens.node_token(fleet.name(i)).get_secret_value() for i in range(1, count + 1)]

@@ -27,8 +27,7 @@ import aiohttp
 
 from meshd.api.connections import raise_descriptor_limit
 from meshd.api.node_api import NodeApi
-from meshd.daemon import main as daemon_main
-from meshd.daemon.main import Daemon
+from meshd.daemon.app import Daemon
 from meshd.daemon.nodes.service import HeadFacts
 from meshd.model.observed import Fresh, TailnetPeer
 from tests.bench import fleet
@@ -73,13 +72,15 @@ class Watch:
 
     async def run(self) -> None:
         """For ever."""
-        await asyncio.gather(self._tick(), self._lag(), self._daemon._pulse.run())
+        await asyncio.gather(
+            self._tick(), self._lag(), *(one.run() for one in self._daemon.controllers if one.name == "loop_lag")
+        )
 
     async def _tick(self) -> None:
         while True:
             self._fresh()
             began = time.process_time()
-            self._daemon._reconciler.tick()
+            self._daemon.machines.controller.tick()
             self.ticks_ms.append((time.process_time() - began) * 1000)
             self.rss_mib.append(rss_mib())
             self.descriptors.append(len(os.listdir("/proc/self/fd")))
@@ -93,11 +94,11 @@ class Watch:
 
     def _fresh(self) -> None:
         """The sources have just said the same again."""
-        sources, now = self._daemon._sources, self._daemon._clock.now()
+        sources, now = self._daemon.sources, self._daemon.ports.clock.now()
         for source_ in (sources.slurm, sources.listings["aws"], sources.offers["aws"]):
             if isinstance(source_.current, Fresh):
                 source_.current = Fresh(source_.current.value, now)  # type: ignore[assignment]
-        self._daemon._watcher._publish(self._daemon._watcher.table or fleet.peers(self._count))
+        self._daemon.tailnet._publish(self._daemon.tailnet.table or fleet.peers(self._count))
 
     def read(self) -> dict[str, float]:
         """What was seen since the last reading."""
@@ -106,7 +107,7 @@ class Watch:
             "tick, median (ms CPU)": median(self.ticks_ms), "tick, longest (ms CPU)": max(self.ticks_ms),
             "event loop late, 99 % (ms)": lags[int(len(lags) * 0.99)], "event loop late, longest (ms)": lags[-1],
             "memory, most (MiB)": max(self.rss_mib), "memory, last (MiB)": self.rss_mib[-1],
-            "descriptors, most": max(self.descriptors), "event rows": self._daemon._journal.last_event_id(),
+            "descriptors, most": max(self.descriptors), "event rows": self._daemon.journal.last_event_id(),
         }  # fmt: skip
         self.ticks_ms, self.lags_ms, self.rss_mib, self.descriptors = [], [], [], []
         return figures
@@ -115,16 +116,15 @@ class Watch:
 async def measure(seconds: float, count: int) -> dict[str, dict[str, float]]:
     """Before, during and after."""
     raise_descriptor_limit()
-    vars(daemon_main)["head_facts"] = lambda *_: HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0)
     figures: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="meshd-bench-") as directory:
         steady = Steady(Path(directory), count)
         steady.fill()
-        daemon = await steady.daemon()
-        daemon._local = Whois()  # type: ignore[assignment]
-        api = NodeApi(daemon._node_desk("127.0.0.1"), poll_hold_s=25.0, clock=daemon._clock)
+        daemon = await steady.daemon(tailscaled=Whois())
+        daemon.nodes.service.head = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0)
+        api = NodeApi(daemon.nodes.service, poll_hold_s=25.0, clock=daemon.ports.clock)
         port = await api.start("127.0.0.1", 0)
-        tokens = {i: daemon._tokens.node_token(fleet.name(i)).get_secret_value() for i in range(1, count + 1)}
+        tokens = {i: daemon.ports.tokens.node_token(fleet.name(i)).get_secret_value() for i in range(1, count + 1)}
         watch = Watch(daemon, count)
         watching = asyncio.create_task(watch.run())
         spawn = multiprocessing.get_context("spawn")
@@ -140,19 +140,19 @@ async def measure(seconds: float, count: int) -> dict[str, dict[str, float]]:
         await asyncio.sleep(5.0)
         figures["after"] = await _during(watch, heard, QUIET_S)
         honest.kill()
-        kinds = Counter(event.kind for event in daemon._journal.events(limit=1_000_000))
+        kinds = Counter(event.kind for event in daemon.journal.events(limit=1_000_000))
         figures["events"] = {kind: float(number) for kind, number in kinds.most_common()}
         figures["problems"] = {"machines told as flooding": float(len(list(_flooding(daemon))))}
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await api.stop()
-        await daemon._executor.aclose(0.1)
-        daemon._journal.close()
+        await daemon.machines.executor.aclose(0.1)
+        daemon.journal.close()
     return figures
 
 
 def _flooding(daemon: Daemon) -> Any:
-    return daemon._machine_store.node_events.problems({machine.name for machine in daemon._journal.machines()})
+    return daemon.store.node_events.problems({machine.name for machine in daemon.journal.machines()})
 
 
 async def _during(watch: Watch, heard: Any, seconds: float) -> dict[str, float]:

@@ -63,11 +63,12 @@ async def measure(count: int, seconds: float, interval_s: float | None) -> dict[
         steady = Steady(directory, count, endpoint_url=url, more=more)
         steady.fill()
         daemon = await steady.daemon()
-        listing = daemon._sources.listings["aws"]
-        await asyncio.gather(daemon._sources.slurm.read_once(), listing.read_once())
-        assert not daemon._reconciler.tick().plan.steps
+        listing = daemon.sources.listings["aws"]
+        await asyncio.gather(daemon.sources.slurm.read_once(), listing.read_once())
+        assert not daemon.machines.controller.tick().plan.steps
         loops = [
-            asyncio.create_task(body) for body in (daemon._sources.slurm.run(), listing.run(), daemon._reconciler.run())
+            asyncio.create_task(body)
+            for body in (daemon.sources.slurm.run(), listing.run(), daemon.machines.controller.run())
         ]
         began_s, wall_s = time.process_time(), time.monotonic()
         seen, listings = listing.current, 0
@@ -80,8 +81,8 @@ async def measure(count: int, seconds: float, interval_s: float | None) -> dict[
             assert not loop.done(), loop
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
-        await daemon._executor.aclose(0.1)
-        daemon._journal.close()
+        await daemon.machines.executor.aclose(0.1)
+        daemon.journal.close()
         return {
             "cpu_s": cpu_s, "listings": listings, "memory_mib": rss_mib(),
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

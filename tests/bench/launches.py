@@ -46,8 +46,11 @@ OFFER = Offer(ProviderName("aws"), "us-east-1", "us-east-1a", "p5.48xlarge", "h1
 BURST, PER_S = 5, 2.0
 
 
-async def _no_key() -> None:
-    return None
+class NoKeys:
+    """No API of the tailnet."""
+
+    async def key_record(self) -> None:
+        """Nothing is known of the auth key."""
 
 
 class Head:
@@ -69,8 +72,7 @@ class Head:
         self.providers = {name: guards.around(provider) for name, provider in loaded.items()}
         slurm, agents = Slurm(), Agents()
         self.sources = Sources(
-            providers=self.providers, slurm=slurm.view, key_record=_no_key,
-            journal=self.journal, live=live, clock=self.clock, changed=self._wake,
+            self.providers, slurm, NoKeys(), self.journal, live, self.clock, self._wake,
         )  # fmt: skip
         self._awake = asyncio.Event()
         parts = build_machines(

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from statistics import median
 
 from meshd.provider_api import ProviderContext
-from meshd.runtime.collector import calm
+from meshd.runtime.collector import tune_gc
 from providers.aws.provider import create
 from tests.bench import ec2_pages
 from tests.bench.report import Row, report
@@ -33,7 +33,7 @@ async def measure(count: int) -> dict[str, float]:
         provider = create(
             ProviderContext(cluster="lab", settings=table, now=lambda: datetime.now(UTC), fetched_prices=lambda: None)
         )
-        calm()
+        tune_gc()
         before_mib = rss_mib()
         taken = []
         for _ in range(TIMES + 1):

@@ -16,14 +16,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from meshd import config
-from meshd.daemon.main import Daemon
+from meshd.daemon.app import Daemon, build
+from meshd.daemon.head_api.views import cluster_view_of, status_line
+from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.ports import open_ports
 from meshd.model.observed import Fresh, SlurmView
-from meshd.runtime.collector import calm
+from meshd.runtime.collector import tune_gc
 from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.show import parse_nodes
 from meshd.store.journal import Journal
@@ -93,26 +97,35 @@ class Steady:
             journal.put(fleet.ready(i), "phase", "ready: slurmd answers", fleet.BORN)
         journal.close()
 
-    async def daemon(self) -> Daemon:
-        """The daemon, after its first look."""
-        daemon = Daemon(self.settings, self.path)
-        now = daemon._clock.now()
+    async def daemon(self, **ports: Any) -> Daemon:
+        """The daemon, after its first look; `ports` are in the place of the real ones."""
+        journal = Journal(self.settings.cluster.state_dir / "journal.db")
+        live = LiveSettings(self.settings, self.path, journal.machines)
+        daemon = build(live, journal, replace(open_ports(self.settings), **ports))
+        now = daemon.ports.clock.now()
         nodes = parse_nodes("\n".join(fleet.scontrol_nodes(self.count)) or "No nodes in the system")
-        daemon._sources.slurm.current = Fresh(SlurmView("24.11.5", nodes, ()), now)
+        daemon.sources.slurm.current = Fresh(SlurmView("24.11.5", nodes, ()), now)
         listing = tuple(to_instance(fleet.described(i), "us-east-1") for i in range(1, self.count + 1))
-        daemon._sources.listings["aws"].current = Fresh(listing, now)
-        daemon._sources.offers["aws"].current = Fresh((fleet.OFFER,), now)
-        daemon._watcher._publish(fleet.peers(self.count))
-        wanted = daemon._publishing._make()
+        daemon.sources.listings["aws"].current = Fresh(listing, now)
+        daemon.sources.offers["aws"].current = Fresh((fleet.OFFER,), now)
+        daemon.tailnet._publish(fleet.peers(self.count))
+        wanted = daemon.slurm_files._make()
         assert wanted is not None
         (self.state / "slurm").mkdir()
-        daemon._publishing._directory = self.state / "slurm"
+        daemon.slurm_files._directory = self.state / "slurm"
         files, texts = SlurmFiles(self.state / "slurm"), Texts(wanted.nodes_conf, wanted.gres_conf)
         await files.install(texts)
         files.mark_good(texts)
-        await daemon._publishing.start()
-        calm()
+        await daemon.slurm_files.start()
+        tune_gc()
         return daemon
+
+
+def status_line_of(daemon: Daemon) -> None:
+    """What systemd is told once a second."""
+    problems = daemon.head.service.problems()
+    view = cluster_view_of(daemon.snapshot(), daemon.desired().policy, daemon.ports.clock.now())
+    status_line(daemon.journal.machines(), problems, view)
 
 
 async def measure(count: int) -> dict[str, float]:
@@ -125,17 +138,16 @@ async def measure(count: int) -> dict[str, float]:
         started = time.process_time()
         daemon = await steady.daemon()
         figures["daemon made, journal read, all parsed (ms)"] = (time.process_time() - started) * 1000
-        first = daemon._reconciler.tick()
+        first = daemon.machines.controller.tick()
         assert not first.plan.steps, first.plan.steps[:3]
-        figures["tick (ms)"] = cpu_ms(daemon._reconciler.tick)
-        daemon._watchdog_fed_s = float("inf")
-        figures["tick without the status line, which is made once a second (ms)"] = cpu_ms(daemon._reconciler.tick)
-        figures["look at Slurm's files, 20 a second (ms)"] = cpu_ms(daemon._publishing.look, 21)
+        figures["tick (ms)"] = cpu_ms(daemon.machines.controller.tick)
+        figures["status line and watchdog, once a second (ms)"] = cpu_ms(partial(status_line_of, daemon))
+        figures["look at Slurm's files, 20 a second (ms)"] = cpu_ms(daemon.slurm_files.look, 21)
         figures["memory (MiB)"] = rss_mib()
         figures |= parses(count, daemon, Path(directory))
-        assert not daemon._reconciler.tick().plan.steps
-        await daemon._executor.aclose(0.1)
-        daemon._journal.close()
+        assert not daemon.machines.controller.tick().plan.steps
+        await daemon.machines.executor.aclose(0.1)
+        daemon.journal.close()
         figures["journal read (ms)"] = cpu_ms(lambda: Journal(Path(directory) / "journal.db").close(), 3)
     return figures
 
@@ -147,20 +159,20 @@ def parses(count: int, daemon: Daemon, directory: Path) -> dict[str, float]:
     table = fleet.peers(count)
     peer = table.peers["n1"]
     deltas = [Delta(changed=((1, replace(peer, path=f"direct 10.0.0.{i % 200}:1")),)) for i in range(100)]
-    machine = daemon._journal.machines()[0]
+    machine = daemon.journal.machines()[0]
 
     def delta() -> None:
-        daemon._watcher._publish(apply(daemon._watcher.table or table, deltas.pop())[0])
+        daemon.tailnet._publish(apply(daemon.tailnet.table or table, deltas.pop())[0])
 
     def heartbeat() -> None:
-        daemon._journal.note(replace(machine, heartbeat_at=daemon._clock.now()))
+        daemon.journal.note(replace(machine, heartbeat_at=daemon.ports.clock.now()))
 
     def change() -> None:
-        daemon._journal.put(machine, "note", "a change", daemon._clock.now())
-        daemon._publishing.look()
+        daemon.journal.put(machine, "note", "a change", daemon.ports.clock.now())
+        daemon.slurm_files.look()
 
     def token() -> None:
-        daemon._tokens.whose_node("0" * 64, daemon._renewer.generations())
+        daemon.ports.tokens.whose_node("0" * 64, daemon.nodes.node_tokens.generations())
 
     token()
     return {
@@ -208,12 +220,11 @@ async def profile(count: int) -> None:
         steady = Steady(Path(directory), count)
         steady.fill()
         daemon = await steady.daemon()
-        daemon._reconciler.tick()
+        daemon.machines.controller.tick()
         profiler = cProfile.Profile()
         profiler.enable()
         for _ in range(5):
-            daemon._watchdog_fed_s = 0.0
-            daemon._reconciler.tick()
+            daemon.machines.controller.tick()
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
 

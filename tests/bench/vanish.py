@@ -37,9 +37,10 @@ async def measure(count: int, tries: int) -> list[float]:
         steady = Steady(directory, count, endpoint_url=url, more=more)
         steady.fill()
         daemon = await steady.daemon()
-        listing = daemon._sources.listings["aws"]
+        listing = daemon.sources.listings["aws"]
         loops = [
-            asyncio.create_task(body) for body in (daemon._sources.slurm.run(), listing.run(), daemon._reconciler.run())
+            asyncio.create_task(body)
+            for body in (daemon.sources.slurm.run(), listing.run(), daemon.machines.controller.run())
         ]
         async with aiohttp.ClientSession() as session:
             for index in range(1, tries + 1):
@@ -54,8 +55,8 @@ async def measure(count: int, tries: int) -> list[float]:
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
-        await daemon._executor.aclose(0.1)
-        daemon._journal.close()
+        await daemon.machines.executor.aclose(0.1)
+        daemon.journal.close()
     return taken
 
 

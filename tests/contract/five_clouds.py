@@ -33,9 +33,8 @@ from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.reports import NodeReports
-from meshd.daemon.nodes.service import HeadFacts, NodeService
+from meshd.daemon.nodes.service import HeadFacts
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
@@ -51,6 +50,8 @@ from meshd.obs.metrics import Metrics
 from meshd.store.journal import Journal
 from tests.contract.rigs import RIGS, SECRET, ManualClock
 from tests.live import live_settings
+from tests.node_room import node_parts
+from tests.sources import fresh
 from tests.unit.daemon.small import Slurm
 
 CLOUDS = tuple(sorted(RIGS))
@@ -286,8 +287,7 @@ class Engine:
         loaded = load_providers(settings, clock.now, lambda _: None)
         self.providers = {name: guards.around(provider) for name, provider in loaded.items()}
         self.sources = Sources(
-            providers=self.providers, slurm=clouds.slurm.view, key_record=_no_key, clock=clock,
-            journal=self.journal, live=live, changed=lambda: None,
+            self.providers, clouds.slurm, NoKeys(), self.journal, live, clock, lambda: None,
         )  # fmt: skip
         self._queues = AgentQueues()
         self._settings = settings
@@ -303,13 +303,18 @@ class Engine:
     async def start(self) -> None:
         """Serve the node API and look at everything once."""
         head = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 0.0)
-        desk = NodeService(
-            machine_store=self.machine_store, tokens=self._tokens, agents=self._queues,
-            whois=self.clouds, munge=cast("Any", None),
-            devices=MachineDevices(self.machine_store, self._tailnet, None), munge_key=cast("Any", MungeKey()),
-            head=head,            live=self._live, nodes=self._nodes,
-            slurm_version=lambda: "24.11.5", ends_itself=lambda name: self.providers[name].capabilities.ends_itself,
-        )  # fmt: skip
+        desk = node_parts(
+            self.machine_store,
+            live=self._live,
+            tokens=self._tokens,
+            agents=self._queues,
+            whois=self.clouds,
+            tailnet=fresh(self.clouds.tailnet),
+            munge_key=cast("Any", MungeKey()),
+            node_steps=self._nodes,
+            providers=self.providers,
+            head=head,
+        ).service
         self._api = NodeApi(desk, poll_hold_s=0.0, clock=self.clouds.clock)
         port = await self._api.start("127.0.0.1", 0)
         self._base = f"http://127.0.0.1:{port}/v1"
@@ -376,5 +381,8 @@ class Engine:
         self.journal.close()
 
 
-async def _no_key() -> None:
-    return None
+class NoKeys:
+    """No API of the tailnet."""
+
+    async def key_record(self) -> None:
+        """Nothing is known of the auth key."""

@@ -23,11 +23,6 @@ from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.wiring import build
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.nodes.devices import MachineDevices
-from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
-from meshd.daemon.nodes.service import HeadFacts, NodeService
-from meshd.daemon.nodes.token_renewal import NodeTokenController
-from meshd.daemon.nodes.token_service import NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.hardware import GpuFact
@@ -40,7 +35,8 @@ from meshd.slurm.client import SlurmClient
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.munge_rotations import MungeRotations
 from tests.live import live_settings
-from tests.sources import fresh
+from tests.node_room import node_parts
+from tests.sources import Given, fresh
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import FACTS, NOW, machine, tailnet
 
@@ -126,7 +122,6 @@ class Head(Small):
         self.live = live_settings()
         self.queues = AgentQueues()
         self.tokens = MachineTokens.at(directory / "machines.key")
-        self.devices = MachineDevices(self.machine_store, lambda: Fresh(self._tailnet(), self.clock.now()), None)
         munge, slurm_client = MungeClient(self._run), SlurmClient(self._run, 10.0)
         rotations = MungeRotations(self.journal)
         self.munge_key = build(
@@ -135,15 +130,13 @@ class Head(Small):
             fresh(lambda: self.slurm.seen), self.clock, poll_hold_s=25.0,
             credential=lambda: SecretBytes(self.munged_key),
         ).controller  # fmt: skip
-        self.watch = JoinTokenWatch(self.journal)
-        self.renewer = NodeTokenController(self.machine_store, self.tokens, self.queues, self.clock, live_settings())
-        self.token_desk = NodeTokenService(self.renewer, self.clock)
-        self.desk = NodeService(
-            machine_store=self.machine_store, tokens=self.tokens, agents=self.queues, devices=self.devices, whois=self,
-            munge=munge, munge_key=self.munge_key, head=HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0),
-            live=self.live, slurm_version=lambda: "24.11.5", nodes=self.node_steps,
-            ends_itself=lambda _: True, watch=self.watch, renewer=self.renewer,
+        parts = node_parts(
+            self.machine_store, live=self.live, tokens=self.tokens, agents=self.queues, whois=self, munge=munge,
+            munge_key=self.munge_key, node_steps=self.node_steps,
+            tailnet=Given(lambda: Fresh(self._tailnet(), self.clock.now())),
         )  # fmt: skip
+        self.devices, self.refusals, self.node_tokens = parts.devices, parts.refusals, parts.node_tokens
+        self.token_service, self.desk = parts.token_service, parts.service
         self.api = NodeApi(self.desk, poll_hold_s=25.0, clock=self.clock)
         self.base = ""
         self._sessions: list[aiohttp.ClientSession] = []

@@ -13,16 +13,16 @@ from meshd.api.node_schema import PollIn, ResultIn
 from meshd.daemon.machines.event_budget import BURST, SUMMED_EVERY_S
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import COPIES_MAX, MachineDevices
-from meshd.daemon.nodes.service import HeadFacts, NodeService
-from meshd.daemon.nodes.tokens import MachineTokens
+from meshd.daemon.nodes.service import HeadFacts
 from meshd.errors import JoinRefused
 from meshd.model.desired import Target
 from meshd.model.machine import Phase
-from meshd.model.observed import Fresh, TailnetPeer
+from meshd.model.observed import TailnetPeer
 from meshd.store import database
 from meshd.store.events import Origin
 from meshd.store.journal import Journal
-from tests.live import live_settings
+from tests.node_room import node_parts
+from tests.sources import fresh
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import FACTS, NOW, machine, tailnet
 
@@ -47,13 +47,8 @@ class House:
         self.small = Small(root, self.one)
         self.queues, self.munge_key = AgentQueues(), MungeKey()
         self.small.journal.event(NOW, "drain", "drained by alice")
-        unused: Any = None
         munge_key: Any = self.munge_key
-        self.desk = NodeService(
-            machine_store=self.small.machine_store, tokens=MachineTokens.at(root / "machines.key"), agents=self.queues,
-            devices=unused, whois=unused, munge=unused, munge_key=munge_key, head=HEAD, live=live_settings(),
-            slurm_version=lambda: "24.11.5", nodes=unused, ends_itself=lambda _: True,
-        )  # fmt: skip
+        self.desk = node_parts(self.small.machine_store, agents=self.queues, munge_key=munge_key).service
 
     def kinds(self) -> Counter[str]:
         return Counter(event.kind for event in self.small.journal.events(limit=100_000))
@@ -141,7 +136,7 @@ def test_long_and_unprintable_words_are_bounded_in_the_journal(tmp_path: Path) -
 
 def test_copies_with_ever_new_names_are_bounded(house: House) -> None:
     peer = TailnetPeer("n-9", "x", "100.64.0.9", True)
-    devices = MachineDevices(house.small.machine_store, lambda: Fresh(tailnet(peer), NOW), None)
+    devices = MachineDevices(house.small.machine_store, fresh(lambda: tailnet(peer)), None)
     for number in range(COPIES_MAX * 2):
         devices._note(
             house.one.name,

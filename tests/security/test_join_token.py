@@ -84,11 +84,11 @@ async def test_tries_are_shown_to_people_and_are_one_event(head: Head) -> None:
     codes = [(await user.join()).code for _ in range(20)]
     assert codes == ["ticket_closed"] * 10 + ["throttled"] * 10
     assert (await agent.poll()).status == 200
-    (told,) = head.watch.problems(head.clock.now())
+    (told,) = head.refusals.problems(head.clock.now())
     assert (told.severity, told.machine) == ("warning", one.name)
     assert [event.kind for event in head.journal.events(events)] == ["ticket"]
     head.later(3600)
-    assert head.watch.problems(head.clock.now()) == []
+    assert head.refusals.problems(head.clock.now()) == []
 
 
 async def test_a_closed_ticket_stays_closed_when_meshd_is_killed(head: Head, tmp_path: Path) -> None:

@@ -43,13 +43,13 @@ ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
 
 
 async def states(head: Head) -> list[str]:
-    return [node.state for node in (await head.token_desk.renewal()).nodes]
+    return [node.state for node in (await head.token_service.renewal()).nodes]
 
 
 async def handed(head: Head, agent: Agent) -> None:
     """The loop's look hands the token over while the agent polls; the agent has kept it, and not used it yet."""
     before = agent.stored
-    tick = asyncio.create_task(head.renewer.tick())
+    tick = asyncio.create_task(head.node_tokens.tick())
     try:
         async with asyncio.timeout(30):
             while agent.stored == before:
@@ -62,7 +62,7 @@ async def handed(head: Head, agent: Agent) -> None:
 async def renewed(head: Head, agent: Agent) -> str:
     """A whole renewal of all nodes; the old token."""
     old = agent.stored
-    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
+    await head.token_service.renew(TokenRenewalRequest(), ROOT)
     await handed(head, agent)
     assert (await agent.poll()).status == 200
     return old
@@ -106,7 +106,7 @@ async def test_a_caller_without_a_device_of_the_tailnet(head: Head) -> None:
 async def test_a_new_token_ends_the_old_one_with_its_first_use(head: Head) -> None:
     one, caller = await head.ready()
     agent = Agent(caller)
-    await head.token_desk.renew(TokenRenewalRequest(machines=(one.slot,)), ROOT)
+    await head.token_service.renew(TokenRenewalRequest(machines=(one.slot,)), ROOT)
     assert await states(head) == ["waiting"]
     old = agent.stored
     await handed(head, agent)
@@ -130,7 +130,7 @@ async def test_generations_go_up_one_by_one_and_no_old_one_comes_back(head: Head
 async def test_the_agent_is_killed_between_keeping_and_using_it(head: Head) -> None:
     _, caller = await head.ready()
     agent = Agent(caller)
-    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
+    await head.token_service.renew(TokenRenewalRequest(), ROOT)
     await handed(head, agent)
     again = Agent(caller)
     again.stored = agent.stored  # what is on its disk
@@ -142,7 +142,7 @@ async def test_the_agent_is_killed_between_keeping_and_using_it(head: Head) -> N
 async def test_meshd_is_killed_at_any_moment(head: Head, tmp_path: Path, moment: str) -> None:
     _, caller = await head.ready()
     agent, old = Agent(caller), caller.token
-    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
+    await head.token_service.renew(TokenRenewalRequest(), ROOT)
     if moment != "begun":
         await handed(head, agent)
     if moment == "used":
@@ -184,9 +184,9 @@ async def test_a_compromised_token_opens_nothing_at_once_and_its_machine_is_give
     one, caller = await head.ready(1)
     _, other = await head.ready(2)
     agent = Agent(caller)
-    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
+    await head.token_service.renew(TokenRenewalRequest(), ROOT)
     await handed(head, agent)  # the next one may have been read there as well
-    await head.token_desk.renew(TokenRenewalRequest(machines=(one.slot,), compromised=True), ROOT)
+    await head.token_service.renew(TokenRenewalRequest(machines=(one.slot,), compromised=True), ROOT)
     for token in (caller.token, agent.stored):
         for answer in (await caller.poll(token), await caller.join(token), await caller.prove(token)):
             assert (answer.status, answer.code) == (401, "unknown_token")
@@ -200,10 +200,10 @@ async def test_a_node_that_is_off_gets_its_token_when_it_returns(head: Head) -> 
     _, caller = await head.ready()
     agent = Agent(caller)
     head.later(600)
-    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
+    await head.token_service.renew(TokenRenewalRequest(), ROOT)
     assert await states(head) == ["offline"]
-    assert not (await head.token_desk.renewal()).active
-    await head.renewer.tick()
+    assert not (await head.token_service.renewal()).active
+    await head.node_tokens.tick()
     assert (await agent.poll()).body["commands"] == [] or agent.stored == caller.token
     await handed(head, agent)
     assert (await agent.poll()).status == 200
@@ -212,26 +212,26 @@ async def test_a_node_that_is_off_gets_its_token_when_it_returns(head: Head) -> 
 
 async def test_an_agent_that_does_not_know_the_verb_is_told_to_people(head: Head) -> None:
     _, caller = await head.ready()
-    await head.token_desk.renew(TokenRenewalRequest(), ROOT)
-    tick = asyncio.create_task(head.renewer.tick())
+    await head.token_service.renew(TokenRenewalRequest(), ROOT)
+    tick = asyncio.create_task(head.node_tokens.tick())
     (command,) = [one for one in (await caller.poll(hold_s=5)).body["commands"] if one["verb"] == "node_token"]
     detail = "this agent does not know the verb 'node_token'"
     await caller.poll(results=[{"id": command["id"], "ok": False, "detail": detail}])
     await tick
-    (row,) = (await head.token_desk.renewal()).nodes
+    (row,) = (await head.token_service.renewal()).nodes
     assert (row.state, row.reason) == ("failed", detail)
-    assert [problem.machine for problem in head.token_desk.problems()] == [row.machine]
+    assert [problem.machine for problem in head.token_service.problems()] == [row.machine]
     assert (await caller.poll()).status == 200, "its old token opens as before"
 
 
 async def test_what_is_asked_for_in_vain(head: Head) -> None:
     await head.ready()
     with pytest.raises(Unknown):
-        await head.token_desk.renew(TokenRenewalRequest(machines=("nobody",)), ROOT)
+        await head.token_service.renew(TokenRenewalRequest(machines=("nobody",)), ROOT)
     with pytest.raises(BadRequest):
-        await head.token_desk.renew(TokenRenewalRequest(compromised=True), ROOT)
-    preview = await head.token_desk.renew(TokenRenewalRequest(dry_run=True), ROOT)
-    assert (len(preview.steps), head.renewer.last) == (3, None)
+        await head.token_service.renew(TokenRenewalRequest(compromised=True), ROOT)
+    preview = await head.token_service.renew(TokenRenewalRequest(dry_run=True), ROOT)
+    assert (len(preview.steps), head.node_tokens.last) == (3, None)
 
 
 async def test_generations_that_cannot_be_read_keep_meshd_from_starting(head: Head, tmp_path: Path) -> None:

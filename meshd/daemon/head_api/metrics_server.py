@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import structlog
 
@@ -11,7 +11,8 @@ from meshd.api.listen import SocketError
 from meshd.api.metrics import MetricsServer
 from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode
-from meshd.daemon.reporting import problem
+from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.reporting import Reporter, problem
 from meshd.obs.metrics import Metrics
 from meshd.runtime.clock import Clock
 
@@ -19,18 +20,18 @@ RETRY_S = 15.0
 log = structlog.get_logger(__name__)
 
 
-class Telemetry:
+class MetricsService(Reporter):
     """Serves the metrics where the settings say. An address that is taken stops nothing else: it is tried again.
 
     Args:
         metrics: what is served.
-        address: host and port; None for nowhere.
+        live: the settings: the address, or none.
         clock: for the pause between two tries.
     """
 
-    def __init__(self, metrics: Metrics, address: Callable[[], tuple[str, int] | None], clock: Clock) -> None:
+    def __init__(self, metrics: Metrics, live: LiveSettings, clock: Clock) -> None:
         self._metrics = metrics
-        self._address = address
+        self._live = live
         self._clock = clock
         self._problem = ""
 
@@ -42,7 +43,7 @@ class Telemetry:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        address = self._address()
+        address = self._live.settings.metrics.address
         if address is None:
             await asyncio.Event().wait()
             return

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from meshd.api.schema import ProblemView
+from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.head_api.views import sources
+from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.providers.breaker import Breaker
+from meshd.daemon.providers.guards import Guards
+from meshd.daemon.slurm.publishing import Publishing
 from meshd.model.desired import Desired
 from meshd.model.machine import COSTS_MONEY, Machine, UnfitReason
 from meshd.model.observed import Snapshot
-from meshd.obs.metrics import Standing
+from meshd.obs.metrics import MetricsSnapshot
 from meshd.plan.fitness import count, is_ready
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import units
+from meshd.runtime.clock import Clock
+from meshd.store.journal import Journal
 
 SEVERITIES = ("error", "warning", "info")
 
 
-def standing(
+def metrics_snapshot(
     *,
     machines: Sequence[Machine],
     desired: Desired,
@@ -31,7 +37,7 @@ def standing(
     steps_in_flight: int,
     ticked_at: datetime | None,
     now: datetime,
-) -> Standing:
+) -> MetricsSnapshot:
     """Everything at this moment. Pools and severities that have nothing are there with 0: alerts can rely on them."""
     cluster_view = ClusterView.of(snapshot, desired.policy, now)
     unfit = {(pool, why.value): 0 for pool in desired.pools for why in UnfitReason}
@@ -44,7 +50,7 @@ def standing(
         if machine.phase in COSTS_MONEY:
             usd[machine.pool, machine.provider] += machine.usd_per_hour
     seen = sources(snapshot, now)
-    return Standing(
+    return MetricsSnapshot(
         machines=Counter((m.pool, m.provider, m.phase.value) for m in machines),
         gpus_ready=ready,
         nodes_unfit=unfit,
@@ -65,3 +71,48 @@ def standing(
         tick_age_s=max(0.0, (now - ticked_at).total_seconds()) if ticked_at else None,
         auth_key_dead=bool(snapshot.dead_key),
     )
+
+
+class MetricsReader:
+    """Calling it returns the snapshot of this moment.
+
+    Args:
+        journal: the machines.
+        desired: what is desired now.
+        snapshot: the newest word of every source.
+        head: knows all problems.
+        guards: the providers' breakers.
+        slurm_files: counts reconfigures.
+        machines: the last tick, and the steps in flight.
+        clock: time.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        desired: Callable[[], Desired],
+        snapshot: Callable[[], Snapshot],
+        head: HeadService,
+        guards: Guards,
+        slurm_files: Publishing,
+        machines: MachineParts,
+        clock: Clock,
+    ) -> None:
+        self._journal = journal
+        self._desired = desired
+        self._snapshot = snapshot
+        self._head = head
+        self._guards = guards
+        self._slurm_files = slurm_files
+        self._machines = machines
+        self._clock = clock
+
+    def __call__(self) -> MetricsSnapshot:
+        """Everything at this moment."""
+        tick = self._machines.controller.last
+        return metrics_snapshot(
+            machines=self._journal.machines(), desired=self._desired(), snapshot=self._snapshot(),
+            problems=self._head.problems(), breakers=self._guards.breakers(),
+            reconfigures=self._slurm_files.view().reconfigures, steps_in_flight=self._machines.executor.in_flight,
+            ticked_at=tick.at if tick else None, now=self._clock.now(),
+        )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from meshd.api import endpoints as e
@@ -17,19 +17,21 @@ from meshd.daemon.head_api.offers import OfferService
 from meshd.daemon.head_api.scale import ScaleService
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.head_api.status import PublishState, StatusService
-from meshd.daemon.machines.controller import MachineController
-from meshd.daemon.machines.executor import Executor
+from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes.logs import NodeLogs
 from meshd.daemon.nodes.token_service import NodeTokenService
+from meshd.daemon.observe.sources import Sources
 from meshd.daemon.prices.service import PriceService
+from meshd.daemon.reporting import Reporter
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
-from meshd.runtime.clock import Clock
 from meshd.runtime.oneflight import OneFlight
+from meshd.tailnet.watcher import TailnetWatcher
 
 DOCTOR_FRESH_S = 2.0
 """The checks call clouds and programs, and everybody may ask for them: one run serves all who ask within this time."""
@@ -48,48 +50,43 @@ class HeadService:
 
     def __init__(
         self,
+        live: LiveSettings,
+        store: MachineStore,
+        machines: MachineParts,
         *,
-        machine_store: MachineStore,
-        reconciler: MachineController,
-        executor: Executor,
         slurm: SlurmControl,
-        published: PublishState,
-        doctor: DoctorChecks,
-        rotation: AuthKeyService,
-        problems_of_others: Callable[[], Iterable[s.ProblemView]],
-        desired: Callable[[], Desired],
-        partitions: Callable[[], dict[str, str]],
+        slurm_files: PublishState,
+        slurm_ping: SlurmPing,
+        tailnet: TailnetWatcher,
+        sources: Sources,
         snapshot: Callable[[], Snapshot],
-        clock: Clock,
-        cluster: str,
+        desired: Callable[[], Desired],
+        report: Reporter,
         reload: Callable[[], s.ReloadView],
-        tailscale_version: Callable[[], str],
-        look_at_slurm: Callable[[], Awaitable[object]],
-        slurm_ping: SlurmPing | None = None,
-        look_at_key: Callable[[], Awaitable[object]],
+        doctor: DoctorChecks,
         read_offers: Callable[[], Awaitable[None]],
+        logs: NodeLogs,
         prices: PriceService,
-        munge: MungeKeyService,
-        tokens: NodeTokenService,
-        logs: NodeLogs | None = None,
+        auth_key: AuthKeyService,
+        munge_key: MungeKeyService,
+        node_tokens: NodeTokenService,
     ) -> None:
-        self._state = state = HeadState(machine_store, reconciler, desired, snapshot, clock)
+        self._state = state = HeadState(store, machines.controller, desired, snapshot, store.clock)
         self._status = StatusService(
-            state, executor=executor, published=published, slurm_ping=slurm_ping,
-            problems_of_others=problems_of_others, partitions=partitions, cluster=cluster,
-            tailscale_version=tailscale_version,
+            state, live, slurm_files=slurm_files, slurm_ping=slurm_ping, report=report,
+            tailnet=tailnet,
         )  # fmt: skip
         self._machines = MachineService(state, slurm)
-        self._scale = ScaleService(state, look_at_slurm=look_at_slurm, look_at_key=look_at_key)
+        self._scale = ScaleService(state, look_at_slurm=sources.slurm.read_once, look_at_key=sources.key.read_once)
         self._offers = OfferService(state, read_offers)
         self._explain = ExplainService(state, logs)
         self._events = EventService(state, self._machines)
-        self._doctor = OneFlight(doctor, DOCTOR_FRESH_S, clock)
+        self._doctor = OneFlight(doctor, DOCTOR_FRESH_S, store.clock)
         self._reload = reload
         self._prices = prices
-        self._auth_key = rotation
-        self._munge_key = munge
-        self._tokens = tokens
+        self._auth_key = auth_key
+        self._munge_key = munge_key
+        self._tokens = node_tokens
 
     def handlers(self) -> Handlers:
         """What answers which endpoint."""

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from meshd import __version__
 from meshd.api import schema as s
 from meshd.daemon.head_api import views
 from meshd.daemon.head_api.state import HeadState
-from meshd.daemon.machines import problems as machine_problems
-from meshd.daemon.machines.executor import Executor
-from meshd.daemon.nodes import health as node_health
-from meshd.daemon.nodes import problems as node_problems
-from meshd.daemon.observe import problems as source_problems
-from meshd.daemon.prices import problems as price_problems
-from meshd.daemon.providers import problems as provider_problems
+from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.reporting import Reporter
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, Machine
+from meshd.tailnet.watcher import TailnetWatcher
 
 _WORST_FIRST = {"error": 0, "warning": 1, "info": 2}
 
@@ -37,50 +32,45 @@ class StatusService:
 
     Args:
         state: the journal, the sources and the last tick.
-        executor: knows which steps fail.
-        published: Slurm's files.
-        slurm_ping: pings slurmctld when its last reading is old; None: it is not pinged.
-        problems_of_others: what shows neither in the journal nor in a tick.
-        partitions: the partition of each pool.
-        cluster: the cluster's name.
-        tailscale_version: of the head; "" when not known.
+        live: the settings, for the partitions and the cluster's name.
+        slurm_files: how Slurm's files are.
+        slurm_ping: pings slurmctld when its last reading is old.
+        report: the problems of all parts.
+        tailnet: knows tailscaled's version.
     """
 
     def __init__(
         self,
         state: HeadState,
+        live: LiveSettings,
         *,
-        executor: Executor,
-        published: PublishState,
-        slurm_ping: SlurmPing | None,
-        problems_of_others: Callable[[], Iterable[s.ProblemView]],
-        partitions: Callable[[], dict[str, str]],
-        cluster: str,
-        tailscale_version: Callable[[], str],
+        slurm_files: PublishState,
+        slurm_ping: SlurmPing,
+        report: Reporter,
+        tailnet: TailnetWatcher,
     ) -> None:
         self._state = state
-        self._executor = executor
-        self._published = published
+        self._live = live
+        self._slurm_files = slurm_files
         self._slurm_ping = slurm_ping
-        self._problems_of_others = problems_of_others
-        self._partitions = partitions
-        self._cluster = cluster
-        self._tailscale_version = tailscale_version
+        self._report = report
+        self._tailnet = tailnet
         self._started_at = state.clock.now()
 
     async def status(self) -> s.StatusView:
         """The whole. slurmctld is pinged, because its last reading may be half a minute old."""
         state, tick = self._state, self._state.controller.last
-        if self._slurm_ping is not None and tick is not None:
+        if tick is not None:
             await self._slurm_ping.ask_if_old(tick.snapshot.slurm)
         now, desired, machines = state.clock.now(), state.desired(), state.journal.machines()
         tick, slurm, cluster_view = state.controller.last, state.slurm(), state.cluster_view(now)
-        partitions = self._partitions()
+        settings = self._live.settings
+        partitions = {name: pool.partition or name for name, pool in settings.pools.items()}
         by_pool: dict[str, list[Machine]] = {}
         for machine in machines:
             by_pool.setdefault(machine.pool, []).append(machine)
         return s.StatusView(
-            cluster=self._cluster,
+            cluster=self._live.settings.cluster.name,
             version=__version__,
             at=now,
             uptime_s=round((now - self._started_at).total_seconds(), 1),
@@ -94,7 +84,7 @@ class StatusService:
                 for pool in desired.pools.values()
             ],
             problems=self.problems(),
-            slurm=self._published.view(),
+            slurm=self._slurm_files.view(),
             spend=s.SpendView(
                 usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
                 usd_so_far=views.usd_so_far([*machines, *state.journal.history()], now),
@@ -103,23 +93,7 @@ class StatusService:
 
     def problems(self) -> list[s.ProblemView]:
         """Everything that is not as it should be, worst first."""
-        state, tick = self._state, self._state.controller.last
-        now, desired, machines = state.clock.now(), state.desired(), state.journal.machines()
-        found = [
-            *machine_problems.tick(state.controller.problem),
-            *machine_problems.machines(machines, self._executor.problems),
-            *price_problems.stale(desired, machines),
-            *self._problems_of_others(),
-        ]
-        if tick is not None:
-            found += node_health.problems(machines, desired, state.cluster_view(now))
-            found += source_problems.sources(tick.snapshot)
-            if self._slurm_ping is not None:
-                found += self._slurm_ping.problems(tick.snapshot.slurm)
-            found += provider_problems.not_enabled(machines, tick.snapshot)
-            found += node_problems.logins(machines, tick.snapshot, now)
-            found += machine_problems.pools(desired, machines, tick.plan.warnings, tick.snapshot)
-        return sorted(found, key=lambda p: (_WORST_FIRST.get(p.severity, 9), p.pool, p.text))
+        return sorted(self._report.problems(), key=lambda p: (_WORST_FIRST.get(p.severity, 9), p.pool, p.text))
 
     async def nodes(self) -> s.NodesView:
         """All machines that are not GONE."""
@@ -132,6 +106,6 @@ class StatusService:
         """What runs on the head."""
         slurm = self._state.slurm()
         return s.VersionView(
-            meshd=__version__, cluster=self._cluster, python=platform.python_version(),
-            slurm=slurm.version if slurm else "", tailscale=self._tailscale_version(),
+            meshd=__version__, cluster=self._live.settings.cluster.name, python=platform.python_version(),
+            slurm=slurm.version if slurm else "", tailscale=self._tailnet.table.version if self._tailnet.table else "",
         )  # fmt: skip

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 
+from meshd.api.schema import ProblemView
 from meshd.codes import EventKind
-from meshd.daemon.controller import Controller
+from meshd.daemon.controller import Controller, Wakes
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machines import problems
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.policies import Policies
 from meshd.daemon.machines.store import MachineStore
@@ -56,6 +58,7 @@ class MachineController(Controller):
         clock: time.
         awake: set by whoever wants a tick soon; its own when none is given.
         followers: woken after each tick: what they do follows from the journal.
+        tick_took_s: called with the seconds that each tick took.
 
     Attributes:
         last: the last tick.
@@ -75,7 +78,8 @@ class MachineController(Controller):
         desired: Callable[[], Desired],
         snapshot: Callable[[], Snapshot],
         awake: asyncio.Event | None = None,
-        followers: Sequence[Controller] = (),
+        followers: Sequence[Wakes] = (),
+        tick_took_s: Callable[[float], object] = lambda _: None,
     ) -> None:
         super().__init__(clock, awake)
         self._machine_store = machine_store
@@ -85,9 +89,20 @@ class MachineController(Controller):
         self._desired = desired
         self._snapshot = snapshot
         self._followers = followers
+        self._tick_took_s = tick_took_s
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self.last: Tick | None = None
         self.problem = ""
+
+    def problems(self) -> Iterable[ProblemView]:
+        """Why the last tick failed, machines that fail or do not die, and what keeps pools from their targets."""
+        journal, now = self._machine_store.journal, self._clock.now()
+        machines, desired = journal.machines(), self._desired()
+        yield from problems.tick(self.problem)
+        yield from problems.machines(machines, self._executor.problems)
+        yield from problems.journal(journal.unreadable.lately(now), machines, journal.targets())
+        if self.last is not None:
+            yield from problems.pools(desired, machines, self.last.plan.warnings, self.last.snapshot)
 
     async def reconcile(self) -> float:
         """Tick once, and rest for a moment: a burst of changes is one tick."""
@@ -113,6 +128,7 @@ class MachineController(Controller):
                 log.error("tick_stopped", reason=str(error))
             self.problem = str(error)
         self.last = Tick(now, decided, snapshot, self._clock.monotonic_s() - started_s)
+        self._tick_took_s(self.last.took_s)
         for follower in self._followers:
             follower.wake()
         return self.last

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from meshd.bootstrap.assets import agent_sha256, stage1_template
 from meshd.bootstrap.stage1 import Stage1, render
 from meshd.daemon.auth_key.machine_keys import MachineKeys
+from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.nodes.tokens import MachineTokens
+from meshd.daemon.observe.source import Observed
 from meshd.errors import TailnetError
 from meshd.model.machine import Machine
-from meshd.model.observed import Fresh, Observation, TailnetView
+from meshd.model.observed import Fresh, TailnetView
 from meshd.provider_api import Provider
-from meshd.tailnet.keys import AuthKeySource
 from meshd.tailnet.keystore import sha256_of
-from meshd.tailnet.machine_keys import KeyModes
 
 
 class UserDataMaker:
@@ -24,9 +24,8 @@ class UserDataMaker:
 
     Args:
         live: the settings.
-        keys: the reusable key.
-        own_keys: keys for one machine each.
-        modes: which of them a provider's machines get.
+        keys: the reusable key, and which provider's machines get it.
+        machine_keys: keys for one machine each.
         tokens: join tokens.
         tailnet: the head's view.
         providers: what their machines can do.
@@ -35,32 +34,30 @@ class UserDataMaker:
     def __init__(
         self,
         live: LiveSettings,
-        keys: AuthKeySource,
-        own_keys: MachineKeys,
-        modes: KeyModes,
+        keys: KeyPorts,
+        machine_keys: MachineKeys,
         tokens: MachineTokens,
-        tailnet: Callable[[], Observation[TailnetView]],
+        tailnet: Observed[TailnetView],
         providers: Mapping[str, Provider],
     ) -> None:
         self._live = live
         self._keys = keys
-        self._own_keys = own_keys
-        self._modes = modes
+        self._machine_keys = machine_keys
         self._tokens = tokens
         self._tailnet = tailnet
         self._providers = providers
 
     async def user_data(self, machine: Machine) -> UserData:
         """Stage 1 for this machine."""
-        settings, seen = self._live.settings, self._tailnet()
+        settings, seen = self._live.settings, self._tailnet.current
         if not isinstance(seen, Fresh) or not seen.value.self_tailnet_ip:
             raise TailnetError("the head is not on the tailnet itself: run `tailscale up` on it")
         # A create call that is repeated says the same again, whatever the settings say by now.
         own = machine.own_key if machine.auth_key else self.own_key(machine.provider)
         if own:
-            auth_key = (await self._own_keys.for_launch(machine, settings.timing.join_token_ttl_s)).secret
+            auth_key = (await self._machine_keys.for_launch(machine, settings.timing.join_token_ttl_s)).secret
         else:
-            auth_key = await self._keys.current()
+            auth_key = await self._keys.keys.current()
         text = render(
             Stage1(
                 machine=machine.name,
@@ -81,4 +78,4 @@ class UserDataMaker:
 
     def own_key(self, provider: str) -> bool:
         """Whether new machines of a provider get keys of their own."""
-        return self._modes.own_key(provider)
+        return self._keys.modes.own_key(provider)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshd.daemon.controller import Controller
+from meshd.daemon.controller import Wakes
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.cloud_steps import CloudSteps, Stage1Source
 from meshd.daemon.machines.controller import MachineController
@@ -56,7 +56,8 @@ def build(
     logs: NodeLogs | None = None,
     wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
     awake: asyncio.Event | None = None,
-    followers: Sequence[Controller] = (),
+    followers: Sequence[Wakes] = (),
+    tick_took_s: Callable[[float], object] = lambda _: None,
 ) -> MachineParts:
     """Make the parts.
 
@@ -76,6 +77,7 @@ def build(
         wait_until_quiet: returns when no change of the munge key is at its moment.
         awake: see MachineController.
         followers: see MachineController.
+        tick_took_s: see MachineController.
     """
     awake = awake or asyncio.Event()
     node_steps = NodeSteps(store, slurm, agents, devices, live, wait_until_quiet)
@@ -86,6 +88,6 @@ def build(
     policies = Policies(store, live, desired, executor, reports, logs)
     controller = MachineController(
         store, executor, policies, live, store.clock, desired=desired, snapshot=snapshot, awake=awake,
-        followers=followers,
+        followers=followers, tick_took_s=tick_took_s,
     )  # fmt: skip
     return MachineParts(controller, executor, policies, cloud_steps, node_steps)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from meshd.api.schema import ProblemView
 from meshd.codes import EventKind, ProblemCode
 from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.observe.source import Observed
 from meshd.daemon.reporting import problem
 from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.machine import Machine, Phase
-from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
+from meshd.model.observed import Fresh, TailnetPeer, TailnetView
 from meshd.plan.devices import CLONE_CURE, check_new_device, check_owner
 from meshd.runtime.tokenbucket import TokenBuckets
 from meshd.store.join_tokens import JoinTokens
@@ -46,9 +46,7 @@ class MachineDevices:
         api: the tailnet's; None without a credential.
     """
 
-    def __init__(
-        self, machine_store: MachineStore, tailnet: Callable[[], Observation[TailnetView]], api: Addresses | None
-    ) -> None:
+    def __init__(self, machine_store: MachineStore, tailnet: Observed[TailnetView], api: Addresses | None) -> None:
         self._machine_store = machine_store
         self._tailnet = tailnet
         self._api = api
@@ -83,7 +81,7 @@ class MachineDevices:
             record = self._machine_store.get(machine)
             if record.tailnet_id == peer.id:
                 return  # taken while this call waited
-            seen = self._tailnet()
+            seen = self._tailnet.current
             if not isinstance(seen, Fresh) or not seen.value.healthy:
                 raise NotNow("the head's tailnet is not well: whether the old device is gone cannot be told")
             try:

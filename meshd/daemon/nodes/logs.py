@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
+from meshd.daemon.controller import Controller
 from meshd.daemon.nodes.agents import Asks
 from meshd.obs.log import redact
 from meshd.runtime.clock import Clock
@@ -27,24 +27,29 @@ class LogTail:
     lines: tuple[str, ...]
 
 
-class NodeLogs:
+class NodeLogs(Controller):
     """Asks for logs and keeps the newest one of each machine, bounded in lines and characters."""
 
+    name = "node_logs"
+
     def __init__(self, agents: Asks, clock: Clock) -> None:
+        super().__init__(clock)
         self._agents = agents
-        self._clock = clock
         self._tails: dict[str, LogTail] = {}
-        self._wanted: asyncio.Queue[str] = asyncio.Queue(maxsize=KEPT_MACHINES_MAX)
+        self._wanted: dict[str, None] = {}
 
     def want(self, machine: str) -> None:
-        """Have this machine's log fetched soon; one too many at a time is passed over."""
-        if not self._wanted.full():
-            self._wanted.put_nowait(machine)
+        """Have this machine's log fetched soon. When too many are wanted already, it is not."""
+        if len(self._wanted) < KEPT_MACHINES_MAX:
+            self._wanted[machine] = None
+            self.wake()
 
-    async def run(self) -> None:
-        """Fetch what is wanted, for ever."""
-        while True:
-            await self.fetch(await self._wanted.get(), ASK_TIMEOUT_S)
+    async def reconcile(self) -> None:
+        """Fetch the logs that are wanted, one after the other."""
+        while self._wanted:
+            machine = next(iter(self._wanted))
+            del self._wanted[machine]
+            await self.fetch(machine, ASK_TIMEOUT_S)
 
     async def fetch(self, machine: str, timeout_s: float = NOW_TIMEOUT_S) -> LogTail | None:
         """The log now; the kept one when its agent does not answer in time, None where there is none."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable
 
 from meshd.api.node_api import NodeApi
-from meshd.api.node_handlers import NodeHandlers
-from meshd.config import NodeApiSettings, Settings
-from meshd.daemon.nodes.service import HeadFacts
+from meshd.config import Settings
+from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.nodes.service import HeadFacts, NodeService
 from meshd.errors import MungeError
 from meshd.runtime.clock import Clock
+from meshd.tailnet.watcher import TailnetWatcher
 
 LOOK_INTERVAL_S = 1.0
 
@@ -20,37 +20,37 @@ class NodeApiServer:
     """Serves the node API, and moves with the head's address.
 
     Args:
-        settings: of the node API; an address that is set there holds against the tailnet's.
-        head_tailnet_ip: the head's tailnet address, "" when not known.
-        desk: what answers, made for the address under which nodes reach the head.
+        live: the settings; an address that is set there holds against the tailnet's.
+        tailnet: knows the head's address.
+        service: what answers.
         clock: time.
     """
 
     def __init__(
         self,
-        settings: NodeApiSettings,
-        head_tailnet_ip: Callable[[], str],
-        desk: Callable[[str], NodeHandlers],
+        live: LiveSettings,
+        tailnet: TailnetWatcher,
+        service: NodeService,
         clock: Clock,
     ) -> None:
-        self._settings = settings
-        self._head_tailnet_ip = head_tailnet_ip
-        self._desk = desk
+        self._live = live
+        self._tailnet = tailnet
+        self._service = service
         self._clock = clock
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        serving, api = "", None
+        settings, serving, api = self._live.settings.node_api, "", None
         try:
             while True:
-                own = self._head_tailnet_ip()
-                address = self._settings.address or own
+                own = self._tailnet.head_tailnet_ip
+                address = settings.address or own
                 if address and address != serving:
                     if api is not None:
                         await api.stop()
-                    hold_s = self._settings.poll_hold_s
-                    api = NodeApi(self._desk(own or address), poll_hold_s=hold_s, clock=self._clock)
-                    await api.start(address, self._settings.port)
+                    self._service.head = head_facts(self._live.settings, own or address)
+                    api = NodeApi(self._service, poll_hold_s=settings.poll_hold_s, clock=self._clock)
+                    await api.start(address, settings.port)
                     serving = address
                 await self._clock.sleep(LOOK_INTERVAL_S)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
@@ -25,14 +25,16 @@ from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.nodes.tokens import MachineTokens
+from meshd.daemon.observe.source import Readable
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, Machine, Phase
-from meshd.model.observed import TailnetPeer
+from meshd.model.observed import Fresh, SlurmView, TailnetPeer
 from meshd.munge.client import MungeClient
 from meshd.munge.key import fingerprint
 from meshd.obs.log import redact
 from meshd.plan.admission import check_facts
+from meshd.provider_api import Provider
 from meshd.store.join_tokens import JoinTokens
 
 log = structlog.get_logger(__name__)
@@ -72,45 +74,64 @@ class Whois(Protocol):
 
 
 class NodeService:
-    """See meshd.api.node_handlers.NodeHandlers for what each method promises."""
+    """Answers the node agents. See meshd.api.node_handlers.NodeHandlers for what each method promises.
+
+    Args:
+        live: the settings.
+        machine_store: the machines.
+        tokens: join and node tokens.
+        node_tokens: renews node tokens.
+        refusals: remembers join tokens that were refused.
+        agents: the agents' commands.
+        reports: what the agents said last.
+        devices: which tailnet device speaks for which machine.
+        whois: who has an address on the tailnet.
+        munge: the head's munge.
+        munge_key: the munge key and its rotation.
+        node_steps: gives back a machine that may not join.
+        providers: the enabled ones.
+        slurm: the newest word of Slurm.
+        agent_spoke: called with each machine whose agent polls.
+        head: what nodes are told about the head; set by who serves the node API, since it has the head's address.
+    """
 
     def __init__(
         self,
-        *,
+        live: LiveSettings,
         machine_store: MachineStore,
+        *,
         tokens: MachineTokens,
+        node_tokens: NodeTokenController,
+        refusals: JoinTokenWatch,
         agents: AgentQueues,
+        reports: NodeReports,
         devices: MachineDevices,
         whois: Whois,
         munge: MungeClient,
         munge_key: MungeKeyController,
-        head: HeadFacts,
-        live: LiveSettings,
-        slurm_version: Callable[[], str],
-        nodes: NodeSteps,
-        ends_itself: Callable[[str], bool],
-        agent_spoke: Callable[[str], None] = lambda _: None,
-        watch: JoinTokenWatch | None = None,
-        renewer: NodeTokenController | None = None,
-        reports: NodeReports | None = None,
+        node_steps: NodeSteps,
+        providers: Mapping[str, Provider],
+        slurm: Readable[SlurmView],
+        agent_spoke: Callable[[str], None],
+        head: HeadFacts | None = None,
     ) -> None:
+        self._live = live
         self._machine_store = machine_store
-        self._tickets = JoinTokens(machine_store.journal)
-        self._watch = watch or JoinTokenWatch(machine_store.journal)
+        self._join_token_store = JoinTokens(machine_store.journal)
         self._tokens = tokens
-        self._renewer = renewer or NodeTokenController(machine_store, tokens, agents, machine_store.clock, live)
+        self._node_tokens = node_tokens
+        self._refusals = refusals
         self._agents = agents
+        self._reports = reports
         self._devices = devices
         self._whois = whois
         self._munge = munge
         self._munge_key = munge_key
-        self._head = head
-        self._live = live
-        self._slurm_version = slurm_version
-        self._nodes = nodes
-        self._ends_itself = ends_itself
+        self._node_steps = node_steps
+        self._providers = providers
+        self._slurm = slurm
         self._agent_spoke = agent_spoke
-        self._reports = reports or NodeReports()
+        self.head = head
 
     async def whois(self, ip: str) -> TailnetPeer | None:
         """The device that has this address."""
@@ -118,7 +139,7 @@ class NodeService:
 
     async def machine_for_join(self, token_hash: str) -> JoinTicket | None:
         """The ticket of a machine that may still join."""
-        name = self._tokens.whose_join(token_hash, self._renewer.generations())
+        name = self._tokens.whose_join(token_hash, self._node_tokens.generations())
         machine = self._machine_store.journal.machine(name) if name else None
         if machine is None or machine.phase not in MAY_JOIN:
             return None
@@ -126,27 +147,27 @@ class NodeService:
             machine=machine.name,
             token_hash=token_hash,
             expires_at=machine.created_at + timedelta(seconds=self._live.settings.timing.join_token_ttl_s),
-            bound_to=self._tickets.device(machine.name),
+            bound_to=self._join_token_store.device(machine.name),
             closed=self._closed(machine),
         )
 
     def _closed(self, machine: Machine) -> bool:
         """A second look beside the journal's own word, so that a key can never go to a node with users on it."""
         served = machine.munge_ok or machine.slurmd_started or machine.slurmd_start_ordered_at is not None
-        return served or machine.phase in WAS_IN_SLURM or self._tickets.closed(machine.name)
+        return served or machine.phase in WAS_IN_SLURM or self._join_token_store.closed(machine.name)
 
     async def join_refused(self, machine: str, peer: TailnetPeer, error: JoinRefused) -> None:
         """Remember it for people. One that was found again, and never was in Slurm, can only be replaced."""
-        self._watch.note(machine, error, self._machine_store.now())
+        self._refusals.note(machine, error, self._machine_store.now())
         record = self._machine_store.get(machine)
         found_again = record.launch_attempts == 0 and not record.line_published
         if error.code == TICKET_CLOSED and found_again and record.phase in {Phase.BOOTING, Phase.JOINING}:
-            await self._nodes.refuse(record, error)
+            await self._node_steps.refuse(record, error)
 
     async def proved(self, caller: NodeCaller) -> None:
         """Close the machine's join token; a token that is new ends the one before."""
-        self._renewer.proved(caller)
-        self._tickets.close(caller.machine, "its node token was used", self._machine_store.now())
+        self._node_tokens.proved(caller)
+        self._join_token_store.close(caller.machine, "its node token was used", self._machine_store.now())
 
     async def check_device(self, machine: str, peer: TailnetPeer) -> None:
         """Refuse a device that is another machine's."""
@@ -176,7 +197,7 @@ class NodeService:
 
     async def needs(self, machine: str) -> Needs:
         """What an image without Slurm must be given."""
-        head = self._head
+        head = self._known_head()
         return Needs(
             packages=head.packages, slurm_uid=head.slurm_uid, slurm_gid=head.slurm_gid, munge_uid=head.munge_uid,
             munge_gid=head.munge_gid,
@@ -186,7 +207,7 @@ class NodeService:
         """Accept or refuse a machine."""
         record = self._machine_store.get(machine)
         await self._admit(record, peer, facts)
-        bound = self._tickets.bind(machine, peer.id, self._machine_store.now())
+        bound = self._join_token_store.bind(machine, peer.id, self._machine_store.now())
         if bound != peer.id:
             raise JoinRefused(f"another device has joined as {machine}", "look for a second device with its name")
         if self._closed(record):
@@ -199,7 +220,7 @@ class NodeService:
         record = self._machine_store.get(caller.machine)
         await self._admit(record, peer, facts)
         if not caller.device_id:
-            self._tickets.rebind(record.name, peer.id, self._machine_store.now())
+            self._join_token_store.rebind(record.name, peer.id, self._machine_store.now())
         key = self._munge_key.key_for_joining()
         accept_join(self._machine_store, record, peer, facts, self._live.settings.slurm.memory_fraction)
         has_it = fingerprint(key) == munge_key
@@ -216,9 +237,21 @@ class NodeService:
             await self._refused(record.name, error)
             raise
 
+    def _known_head(self) -> HeadFacts:
+        if self.head is None:
+            raise NotNow("the head does not know its tailnet address yet")
+        return self.head
+
+    def _slurm_version(self) -> str:
+        seen = self._slurm.current
+        return seen.value.version if isinstance(seen, Fresh) else ""
+
+    def _ends_itself(self, provider: str) -> bool:
+        return provider in self._providers and self._providers[provider].capabilities.ends_itself
+
     def _answer(self, record: Machine, peer: TailnetPeer, munge_key: SecretStr | None) -> JoinAnswer:
-        head = self._head
-        token = self._tokens.node_token(record.name, self._renewer.generation(record.name))
+        head = self._known_head()
+        token = self._tokens.node_token(record.name, self._node_tokens.generation(record.name))
         return JoinAnswer(
             node_token=token, slot=record.slot, cluster=head.cluster,
             conf_server=head.conf_server, munge_key_b64=munge_key,
@@ -232,17 +265,17 @@ class NodeService:
     async def _refused(self, machine: str, error: JoinRefused) -> None:
         record = self._machine_store.get(machine)
         if error.fatal and record.phase in {Phase.BOOTING, Phase.JOINING, Phase.CONFIGURING}:
-            await self._nodes.refuse(record, error)
+            await self._node_steps.refuse(record, error)
         elif record.problem != str(error):
             self._machine_store.node_change(machine, EventKind.REFUSED, f"refused for now: {error}", problem=str(error))
 
     async def machine_for_node(self, token_hash: str) -> NodeCaller | None:
         """The machine of a node token, and the device that it joined with."""
-        name, generation = self._tokens.whose_node(token_hash, self._renewer.generations()) or ("", 0)
+        name, generation = self._tokens.whose_node(token_hash, self._node_tokens.generations()) or ("", 0)
         machine = self._machine_store.journal.machine(name) if name else None
         if machine is None:
             return None
-        device_id = machine.tailnet_id or self._tickets.device(machine.name)
+        device_id = machine.tailnet_id or self._join_token_store.device(machine.name)
         return NodeCaller(machine.name, device_id, machine.facts is not None, generation)
 
     async def munge_exchange(self, machine: str, credential: str) -> str:

@@ -16,6 +16,7 @@ import structlog
 
 from meshd.bootstrap.tokens import NodeCaller
 from meshd.codes import EventKind
+from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import Asks
@@ -37,7 +38,7 @@ POLL_SLACK_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class NodeTokenState:
     """How a machine's renewal stands.
 
     Attributes:
@@ -52,7 +53,7 @@ class Standing:
     reason: str = ""
 
 
-class NodeTokenController:
+class NodeTokenController(Controller):
     """See the module.
 
     Args:
@@ -63,6 +64,8 @@ class NodeTokenController:
         live: the settings: how long a poll is held.
     """
 
+    name = "node_tokens"
+
     def __init__(
         self,
         machine_store: MachineStore,
@@ -71,16 +74,15 @@ class NodeTokenController:
         clock: Clock,
         live: LiveSettings,
     ) -> None:
+        super().__init__(clock)
         self._machine_store = machine_store
         self._tokens = tokens
         self._agents = agents
-        self._clock = clock
         self._live = live
         self._log = NodeTokens(machine_store.journal)
         self._seen_at = (-1, -1)
         self._generations: dict[str, int] = {}
         self._failures: dict[str, tuple[str, float]] = {}
-        self._awake = asyncio.Event()
         self._free = asyncio.Semaphore(AT_ONCE)
 
     # -- what others ask ------------------------------------------------------------------------------------------
@@ -132,25 +134,19 @@ class NodeTokenController:
         how = "stopped at once" if compromised else "renewed"
         self._log.begin(renewal, tokens, f"the node tokens of {len(tokens)} machines are {how}, said {by}")
         self._give_back_locked_out()
-        self._awake.set()
+        self.wake()
         return renewal
 
-    def standing(self, renewal: Renewal) -> list[Standing]:
+    def states(self, renewal: Renewal) -> list[NodeTokenState]:
         """How each machine of a renewal stands."""
-        return [self._standing(name, renewal) for name in renewal.machines]
+        return [self._state(name, renewal) for name in renewal.machines]
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Serve for ever."""
-        while True:
-            await self.tick()
-            self._awake.clear()
-            try:
-                async with asyncio.timeout(LOOK_S if self._log.renewing() else None):
-                    await self._awake.wait()
-            except TimeoutError:
-                continue
+    async def reconcile(self) -> float | None:
+        """Hand out the tokens that are due."""
+        await self.tick()
+        return LOOK_S if self._log.renewing() else None
 
     async def tick(self) -> None:
         """Hand its token to each machine that is due and can be reached, all at once."""
@@ -199,21 +195,21 @@ class NodeTokenController:
             JoinTokens(self._machine_store.journal).close(machine.name, reason, self._clock.now())
             self._machine_store.change(machine.name, EventKind.REMOVE, reason, removal=Removal.BY_USER, reason=reason)
 
-    def _standing(self, name: str, renewal: Renewal) -> Standing:
+    def _state(self, name: str, renewal: Renewal) -> NodeTokenState:
         token, machine = self._log.of(name), self._machine_store.journal.machine(name)
         slot = machine.slot if machine is not None else ""
         generation = self.generation(name)
         if machine is None or machine.phase is Phase.GONE:
-            return Standing(name, slot, generation, "gone")
+            return NodeTokenState(name, slot, generation, "gone")
         if token.locked_out:
-            return Standing(name, slot, generation, "locked_out", "it is given back after its jobs")
+            return NodeTokenState(name, slot, generation, "locked_out", "it is given back after its jobs")
         if token.wanted <= generation:
-            return Standing(name, slot, generation, "done")
+            return NodeTokenState(name, slot, generation, "done")
         if not self._reachable(machine):
-            return Standing(name, slot, generation, "offline", "it gets its token when it returns")
+            return NodeTokenState(name, slot, generation, "offline", "it gets its token when it returns")
         if name in self._failures:
-            return Standing(name, slot, generation, "failed", self._failures[name][0])
-        return Standing(name, slot, generation, "waiting", "its agent is handed its token")
+            return NodeTokenState(name, slot, generation, "failed", self._failures[name][0])
+        return NodeTokenState(name, slot, generation, "waiting", "its agent is handed its token")
 
     def _reachable(self, machine: Machine) -> bool:
         heard = machine.heartbeat_at

@@ -19,20 +19,20 @@ from meshd.runtime.clock import Clock
 class NodeTokenService:
     """See meshd.api.endpoints for what each method promises."""
 
-    def __init__(self, renewer: NodeTokenController, clock: Clock) -> None:
-        self._renewer = renewer
+    def __init__(self, node_tokens: NodeTokenController, clock: Clock) -> None:
+        self._node_tokens = node_tokens
         self._clock = clock
 
     async def renewal(self) -> s.TokenRenewalView:
         """The last renewal."""
-        renewal = self._renewer.last
+        renewal = self._node_tokens.last
         if renewal is None:
             return s.TokenRenewalView(at=self._clock.now())
         rows = [
             s.TokenNodeRow(
                 machine=one.machine, slot=one.slot, generation=one.generation, state=one.state, reason=one.reason
             )
-            for one in sorted(self._renewer.standing(renewal), key=lambda one: slot_order(one.slot))
+            for one in sorted(self._node_tokens.states(renewal), key=lambda one: slot_order(one.slot))
         ]
         return s.TokenRenewalView(
             at=self._clock.now(), id=renewal.id, active=any(row.state == "waiting" for row in rows),
@@ -50,13 +50,13 @@ class NodeTokenService:
             )
         if request.dry_run:
             return self._preview(machines, compromised=request.compromised)
-        self._renewer.begin(machines, str(actor.user), compromised=request.compromised)
+        self._node_tokens.begin(machines, str(actor.user), compromised=request.compromised)
         return await self.renewal()
 
     def problems(self) -> Iterable[s.ProblemView]:
         """Nodes that do not take their token."""
-        renewal = self._renewer.last
-        failed = [one for one in self._renewer.standing(renewal) if one.state == "failed"] if renewal else []
+        renewal = self._node_tokens.last
+        failed = [one for one in self._node_tokens.states(renewal) if one.state == "failed"] if renewal else []
         for one in failed:
             text = f"{one.slot} does not take its new node token: {one.reason}"
             cure = (
@@ -65,7 +65,7 @@ class NodeTokenService:
             yield problem(ProblemCode.NODE_TOKEN_NOT_TAKEN, "warning", text, cure, machine=one.machine)
 
     def _chosen(self, asked: tuple[str, ...]) -> list[Machine]:
-        found = self._renewer.may_renew()
+        found = self._node_tokens.may_renew()
         if not asked:
             if not found:
                 raise Refused("no machine has a node token", "see `meshctl nodes`", code=RefusalCode.NO_SUCH_MACHINE)
@@ -96,7 +96,7 @@ class NodeTokenService:
             ]
         rows = [
             s.TokenNodeRow(
-                machine=one.name, slot=one.slot, generation=self._renewer.generation(one.name), state="waiting"
+                machine=one.name, slot=one.slot, generation=self._node_tokens.generation(one.name), state="waiting"
             )
             for one in sorted(machines, key=lambda one: slot_order(one.slot))
         ]

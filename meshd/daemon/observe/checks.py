@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from meshd.api.schema import CheckRow
+from meshd.api.schema import CheckRow, ProblemView
 from meshd.codes import CheckName, ProblemCode
-from meshd.daemon.reporting import Check, fail, ok, warn
+from meshd.daemon.observe import problems
+from meshd.daemon.providers import problems as provider_problems
+from meshd.daemon.reporting import Check, Reporter, fail, ok, warn
+from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot, TailnetView
 from meshd.plaintext import counted
 from meshd.plan.devices import NO_IPV4_CURE, head_without_ipv4, machines_without_ipv4
+from meshd.store.journal import Journal
 
 SLURM_CURE = "check `scontrol ping` and `systemctl status slurmctld`"
 
@@ -79,3 +83,29 @@ def tailnet(seen: Observation[TailnetView] | None, machines: Iterable[Machine]) 
 
 def _some(names: Sequence[str]) -> str:
     return f"{counted(len(names), 'machine')}: {', '.join(names[:5])}"
+
+
+class SourceReporter(Reporter):
+    """Whether meshd can read the clouds, Slurm and the tailnet.
+
+    Args:
+        snapshot: the newest word of every source.
+        journal: the machines.
+        slurm_ping: asks slurmctld at this moment.
+    """
+
+    def __init__(self, snapshot: Callable[[], Snapshot], journal: Journal, slurm_ping: SlurmPing) -> None:
+        self._snapshot = snapshot
+        self._journal = journal
+        self._slurm_ping = slurm_ping
+
+    def problems(self) -> Iterable[ProblemView]:
+        """Sources that cannot be read, and machines of clouds that nobody reads."""
+        snapshot = self._snapshot()
+        yield from problems.sources(snapshot)
+        yield from self._slurm_ping.problems(snapshot.slurm)
+        yield from provider_problems.not_enabled(self._journal.machines(), snapshot)
+
+    def checks(self) -> Iterable[Check]:
+        """The checks of Slurm and of the tailnet."""
+        return checks(self._snapshot, self._journal.machines, self._slurm_ping)

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from meshd.daemon.controller import Controller
 from meshd.model.observed import Fresh, Observation
 from meshd.runtime.clock import Clock
 
@@ -20,24 +21,28 @@ LATE_S: Final = 3.0
 log = structlog.get_logger(__name__)
 
 
-class LoopLag:
-    """Beats once a second.
+class LoopLag(Controller):
+    """Measures once a second how late the event loop is.
 
     Args:
         clock: time.
     """
 
+    name = "loop_lag"
+
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        super().__init__(clock)
+        self._due_s: float | None = None
         self.steady_since: datetime | None = None
         """Since when the head has been in time without a break; None while it always was."""
 
-    async def run(self) -> None:
-        """Beat for ever."""
-        while True:
-            before_s = self._clock.monotonic_s()
-            await self._clock.sleep(BEAT_S)
-            self.beat(self._clock.monotonic_s() - before_s - BEAT_S)
+    async def reconcile(self) -> float:
+        """Measure."""
+        now_s = self._clock.monotonic_s()
+        if self._due_s is not None:
+            self.beat(now_s - self._due_s)
+        self._due_s = now_s + BEAT_S
+        return BEAT_S
 
     def beat(self, late_s: float) -> None:
         """A beat came so much later than it should have."""

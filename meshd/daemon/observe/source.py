@@ -25,13 +25,17 @@ REFRESH_SPACING_S = 10.0
 """A round of reading that was asked for less long ago will do."""
 
 
-class Readable(Protocol[T_co]):
-    """What a Source offers to those who use what it read."""
+class Observed(Protocol[T_co]):
+    """Something that is watched or read again and again."""
 
     @property
     def current(self) -> Observation[T_co]:
-        """The newest answer."""
+        """Its newest word."""
         ...
+
+
+class Readable(Observed[T_co], Protocol[T_co]):
+    """What a Source offers to those who use what it read."""
 
     async def read_once(self) -> object:
         """Read now. A failure shows in `current`."""

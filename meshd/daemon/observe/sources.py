@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from meshd.daemon.auth_key.ports import dead_key
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.poll_intervals import PollIntervals
-from meshd.daemon.observe.source import Source
-from meshd.model.observed import Fresh, SlurmView
+from meshd.daemon.observe.source import Source, sources_of
+from meshd.model.observed import Fresh, Observation, SlurmView
 from meshd.provider_api import Instance, Offer, Provider
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
@@ -22,13 +22,29 @@ FIRST_LOOK_S = 60.0
 KEY_CHECK_S = 30.0
 
 
+class SlurmReader(Protocol):
+    """Reads Slurm."""
+
+    async def view(self) -> SlurmView:
+        """Nodes and jobs now. Raises SlurmError."""
+        ...
+
+
+class KeyReader(Protocol):
+    """Reads what the tailnet's API tells of the auth key in use."""
+
+    async def key_record(self) -> AuthKey | None:
+        """Its record; None when the API does not know it or there is no API. Raises TailnetError."""
+        ...
+
+
 class Sources:
     """The sources that are asked. The tailnet is not among them: it tells by itself.
 
     Args:
         providers: guarded: each of their calls has its own deadline.
-        slurm: reads Slurm once.
-        key_record: what the API tells of the auth key in use; None when it does not know it or there is no API.
+        slurm: reads Slurm.
+        keys: read what the API tells of the auth key in use.
         live: the settings.
         journal: how often a source is read follows from it.
         changed: called after each read.
@@ -36,15 +52,15 @@ class Sources:
 
     def __init__(
         self,
-        *,
         providers: Mapping[str, Provider],
-        slurm: Callable[[], Awaitable[SlurmView]],
-        key_record: Callable[[], Awaitable[AuthKey | None]],
+        slurm: SlurmReader,
+        keys: KeyReader,
         journal: Journal,
         live: LiveSettings,
         clock: Clock,
         changed: Callable[[], None],
     ) -> None:
+        self._changed = changed
         intervals = PollIntervals(journal, live)
         self.listings = {
             name: Source(
@@ -65,11 +81,12 @@ class Sources:
             for name, provider in providers.items()
         }  # fmt: skip
         self.slurm = Source(
-            "slurm", slurm, clock, timeout_s=2 * live.settings.slurm.command_timeout_s, interval_s=intervals.slurm_s,
-            changed=changed,
+            "slurm", slurm.view, clock, timeout_s=2 * live.settings.slurm.command_timeout_s,
+            interval_s=intervals.slurm_s, changed=changed,
         )  # fmt: skip
+        journal.on_event(self.reconsider)
         self.key = Source(
-            "auth key", key_record, clock, timeout_s=live.settings.timing.provider_timeout_s,
+            "auth key", keys.key_record, clock, timeout_s=live.settings.timing.provider_timeout_s,
             interval_s=lambda: KEY_CHECK_S, changed=changed,
         )  # fmt: skip
 
@@ -85,6 +102,19 @@ class Sources:
     def list_again(self, provider: str) -> None:
         """Have a provider's machines listed soon."""
         self.listings[provider].hurry()
+
+    def seen_offers(self) -> dict[str, Observation[tuple[Offer, ...]]]:
+        """The newest word of each provider's offers."""
+        return sources_of(self.offers)
+
+    async def read_offers(self, provider: str) -> None:
+        """Read a provider's offers now."""
+        await self.offers[provider].read_once()
+
+    def wake(self) -> None:
+        """The settings have changed: plan with them, and read as often as they say."""
+        self._changed()
+        self.reconsider()
 
     def reconsider(self) -> None:
         """Look again how often each is read. Call it when the journal or the settings have changed."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
 
+from meshd.api.schema import ProblemView
+from meshd.codes import EventKind
+from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.prices import problems
 from meshd.daemon.prices.files import PriceFiles
 from meshd.errors import AuthFailed, InvalidRequest, MeshdError
+from meshd.model.machine import Machine
 from meshd.price_list import PriceList
 from meshd.provider_api import PriceBook
 from meshd.runtime.clock import Clock
+from meshd.store.journal import Journal
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +45,7 @@ class Fetched:
     error: MeshdError | None = None
 
 
-class Prices:
+class Prices(Controller):
     """See the module.
 
     Args:
@@ -47,8 +53,10 @@ class Prices:
         files: where the prices are kept.
         settings: those in force.
         read_offers: reads a provider's offers anew, so that the new prices are in them.
-        tell: journals an event.
+        journal: what was fetched, or not, is an event.
     """
+
+    name = "prices"
 
     def __init__(
         self,
@@ -58,16 +66,24 @@ class Prices:
         *,
         live: LiveSettings,
         read_offers: Callable[[str], Awaitable[object]],
-        tell: Callable[[str], None],
+        journal: Journal,
     ) -> None:
+        super().__init__(clock)
         self.books = books
         self.files = files
-        self._clock = clock
         self._live = live
         self._read_offers = read_offers
-        self._tell = tell
+        self._journal = journal
         self._last: dict[str, Fetched] = {}
         self._running: dict[str, asyncio.Task[Fetched]] = {}
+
+    def problems(self) -> Iterable[ProblemView]:
+        """Files of fetched prices that cannot be read, and limits in USD that old prices had to keep."""
+        yield from problems.files(self.files.damaged())
+
+    def machines(self) -> list[Machine]:
+        """Those that were rented by these prices, and others."""
+        return self._journal.machines()
 
     def last(self) -> Mapping[str, Fetched]:
         """What came of the last fetch of this life, by provider."""
@@ -85,13 +101,12 @@ class Prices:
             task.add_done_callback(lambda _: self._running.pop(provider, None))
         return await asyncio.shield(task)
 
-    async def run(self) -> None:
-        """Fetch what has become old, for ever."""
-        while True:
-            for provider in self.books:
-                if self.due(provider):
-                    await self.refresh(provider)
-            await self._clock.sleep(LOOK_EVERY_S)
+    async def reconcile(self) -> float:
+        """Fetch what has become old."""
+        for provider in self.books:
+            if self.due(provider):
+                await self.refresh(provider)
+        return LOOK_EVERY_S
 
     def due(self, provider: str) -> bool:
         """Whether the prices are old enough to be fetched by themselves, and the last failure is long enough ago."""
@@ -105,6 +120,9 @@ class Prices:
                 return False
         known = self.files.find(provider)
         return known is None or now - known.as_of >= after
+
+    def _event(self, text: str) -> None:
+        self._journal.event(self._clock.now(), EventKind.PRICES, text)
 
     async def aclose(self) -> None:
         """Give up what is under way; the prices from before hold."""
@@ -125,7 +143,8 @@ class Prices:
             self._failed(provider, error, now)
         else:
             self._last[provider] = Fetched(now, prices)
-            self._tell(f"prices of {provider} were fetched: {prices.names} types in {len(prices.usd_per_hour)} regions")
+            found = f"{prices.names} types in {len(prices.usd_per_hour)} regions"
+            self._event(f"prices of {provider} were fetched: {found}")
             await self._read_offers(provider)
         return self._last[provider]
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from meshd.api import schema as s
 from meshd.api.faults import Unknown
+from meshd.api.schema import ProblemView
 from meshd.codes import RefusalCode
+from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.observe.sources import Sources
+from meshd.daemon.prices import problems
+from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.views import cannot_row, prices_view, refresh_row
+from meshd.daemon.reporting import Reporter
 from meshd.model.desired import Desired
 from meshd.model.observed import Observation
-from meshd.provider_api import Offer
+from meshd.provider_api import Offer, PriceBook, Provider
 from meshd.runtime.clock import Clock
+from meshd.store.journal import Journal
 
 
-class PriceService:
+class PriceService(Reporter):
     """Answers from the offers as they were read last.
 
     Args:
@@ -36,6 +44,10 @@ class PriceService:
         self._offers = offers
         self._desired = desired
         self._clock = clock
+
+    def problems(self) -> Iterable[ProblemView]:
+        """Pools whose limit in USD was held against old prices."""
+        return problems.stale(self._desired(), self._prices.machines())
 
     async def prices(self) -> s.PricesView:
         """Which prices are in use."""
@@ -68,3 +80,26 @@ class PriceService:
         if provider not in self._prices.books:
             return cannot_row(provider, seen)
         return refresh_row(provider, await self._prices.refresh(provider))
+
+
+@dataclass(frozen=True, slots=True)
+class PriceParts:
+    """The parts that look after prices: one fetches them, the other answers."""
+
+    controller: Prices
+    service: PriceService
+
+
+def build(
+    providers: Mapping[str, Provider],
+    files: PriceFiles,
+    sources: Sources,
+    live: LiveSettings,
+    journal: Journal,
+    desired: Callable[[], Desired],
+    clock: Clock,
+) -> PriceParts:
+    """Build the parts. For the arguments see Prices and PriceService."""
+    books = {name: provider for name, provider in providers.items() if isinstance(provider, PriceBook)}
+    prices = Prices(books, files, clock, live=live, read_offers=sources.read_offers, journal=journal)
+    return PriceParts(prices, PriceService(prices, sources.seen_offers, desired, clock))

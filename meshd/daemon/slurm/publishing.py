@@ -17,13 +17,16 @@ import structlog
 from meshd.api.schema import CheckRow, ProblemView, PublishView
 from meshd.codes import CheckName, ProblemCode
 from meshd.config import Settings
+from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.reporting import fail, ok, problem, warn
+from meshd.daemon.observe.source import Readable
+from meshd.daemon.reporting import Check, fail, ok, problem, warn
 from meshd.daemon.slurm import problems
+from meshd.daemon.slurm.gpu_devices import GpuDevices
 from meshd.daemon.slurm.held_lines import HeldLines
 from meshd.errors import SlurmError
 from meshd.model.machine import IN_SLURM, Machine, Phase
-from meshd.model.observed import SlurmView
+from meshd.model.observed import Fresh, SlurmView
 from meshd.plan.limits import as_word, usable
 from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
@@ -43,6 +46,8 @@ log = structlog.get_logger(__name__)
 
 RESTART_TIMEOUT_S = 90.0
 LOOK_S = 0.05
+IDLE_S = 1.0
+"""While no change waits. Each tick wakes it besides."""
 ASK_AGAIN_S = 3.0
 LOG_TAIL_B = 65536
 LONGER_MAX = 4
@@ -51,30 +56,44 @@ NEWER_SLURM = "with Slurm 23.11 or newer machines of several sizes can be in one
 ON_THEIR_WAY_IN = frozenset({Phase.BOOTING, Phase.JOINING})
 
 
-class Publishing:
-    """See the module."""
+class Publishing(Controller):
+    """Makes the files' content, and asks for it when it need not wait any longer."""
+
+    name = "slurm_files"
 
     def __init__(
         self,
-        *,
         live: LiveSettings,
         journal: Journal,
         client: SlurmClient,
         clock: Clock,
-        slurm: Callable[[], SlurmView | None],
-        wake: Callable[[], None],
+        slurm: Readable[SlurmView],
+        applied: Callable[[], None],
         wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
+        *,
         directory: Path = DIRECTORY,
         write: Writer | None = None,
     ) -> None:
-        """`wait_until_quiet`: see Publisher. `directory` is root's, and root's unit writes there by `write`."""
+        """Make it.
+
+        Args:
+            live: the settings.
+            journal: the machines.
+            client: Slurm's commands.
+            clock: time.
+            slurm: the newest word of Slurm.
+            applied: called after each change of the files.
+            wait_until_quiet: see Publisher.
+            directory: root's.
+            write: has root's unit write there; see SlurmFiles.
+        """
+        super().__init__(clock)
         self._directory, self._write = directory, write
         self._live = live
         self._journal = journal
         self._client = client
-        self._clock = clock
         self._slurm = slurm
-        self._wake = wake
+        self._applied = applied
         self._wait_until_quiet = wait_until_quiet
         self.held = HeldLines(client, clock)
         """What the settings no longer have, and Slurm still does."""
@@ -119,7 +138,7 @@ class Publishing:
             self._drop_former(own)
             self._publisher = Publisher(
                 files=SlurmFiles(self._directory, own, self._write), client=self._client, clock=self._clock,
-                restart=self._restart, last_words=self._last_words, changed=self._wake,
+                restart=self._restart, last_words=self._last_words, changed=self._applied,
                 wait_until_quiet=self._wait_until_quiet,
             )  # fmt: skip
         except OSError as error:
@@ -131,21 +150,23 @@ class Publishing:
             for name in (NODES, GRES):
                 (own / name).unlink(missing_ok=True)
 
+    def _slurm_view(self) -> SlurmView | None:
+        seen = self._slurm.current
+        return seen.value if isinstance(seen, Fresh) else None
+
     async def run(self) -> None:
-        """Put in force what was asked for; wakes the loop after each change."""
+        """Make passes, and put in force what they ask for."""
         if self._publisher is None:
             raise SlurmError("the publisher was not started")
-        publisher = self._publisher
         async with asyncio.TaskGroup() as group:
-            group.create_task(publisher.run(), name="publisher")
-            group.create_task(self._watch(), name="publisher-watch")
+            group.create_task(self._publisher.run(), name="publisher")
+            group.create_task(super().run(), name="publisher-passes")
 
-    async def _watch(self) -> None:
-        """Ask when the time has come."""
-        while True:
-            await self._clock.sleep(LOOK_S)
-            await self.held.ask()
-            self.look()
+    async def reconcile(self) -> float:
+        """Make one pass. The next one follows soon while a change waits for others, or is not in force yet."""
+        await self.held.ask()
+        self.look()
+        return LOOK_S if self._first_change_s is not None else IDLE_S
 
     def look(self) -> None:
         """Make the wanted content anew if anything has changed, and ask for it when it need not wait any longer."""
@@ -175,7 +196,7 @@ class Publishing:
 
     def _more_to_come(self) -> bool:
         """Another machine is about to join or to leave."""
-        view = self._slurm()
+        view = self._slurm_view()
         return any(
             machine.phase in ON_THEIR_WAY_IN
             or (
@@ -186,7 +207,7 @@ class Publishing:
 
     def _make(self) -> Rendered | None:
         """The content; made anew only when what stands in it, or Slurm's version, has changed."""
-        view, settings = self._slurm(), self._live.settings
+        view, settings = self._slurm_view(), self._live.settings
         pools = self._pools(settings, view)
         if view is None or pools is None:
             return self._wanted  # which form Slurm takes, and what must stay, is not known before it was asked
@@ -300,6 +321,11 @@ class Publishing:
         yield from self.held.problems()
         yield from problems.left_out(self.left_out)
         yield from problems.kept_lines(self.unsafe)
+
+    def checks(self) -> Iterable[Check]:
+        """Slurm's files, and whether jobs can open GPUs that are not theirs."""
+        yield Check(CheckName.SLURM_FILES, self.check)
+        yield Check(CheckName.GPU_DEVICES, GpuDevices(self._client, self._live))
 
     async def check(self) -> CheckRow:
         """For `meshctl doctor`: does slurm.conf include what meshd writes?"""

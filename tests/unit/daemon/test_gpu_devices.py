@@ -10,6 +10,7 @@ from meshd.config import PoolSettings
 from meshd.daemon.slurm.gpu_devices import GpuDevices
 from meshd.runtime.run import Result
 from meshd.slurm.client import SlurmClient
+from tests.live import live_settings
 
 CLOSED = """\
 TaskPlugin              = task/affinity,task/cgroup
@@ -36,5 +37,5 @@ async def test_the_doctor(config: str, gpus: int, status: str) -> None:
         return Result(tuple(argv), 0, config, "")
 
     pool = PoolSettings(gpu="h100", gpus_per_node=gpus) if gpus else PoolSettings()
-    row = await GpuDevices(SlurmClient(run, 1.0), lambda: {"a": pool})()
+    row = await GpuDevices(SlurmClient(run, 1.0), live_settings(pools={"a": pool}))()
     assert (row.status, bool(row.cure)) == (status, status == "warn")

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,20 +17,20 @@ from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
 from meshd.codes import CheckName, ProblemCode
+from meshd.config import PoolSettings
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.service import HeadService
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.logs import NodeLogs
-from meshd.daemon.nodes.token_renewal import NodeTokenController
-from meshd.daemon.nodes.token_service import NodeTokenService
-from meshd.daemon.nodes.tokens import MachineTokens
+from meshd.daemon.nodes.wiring import NodeReporter
 from meshd.daemon.observe import checks as source_checks
+from meshd.daemon.observe.checks import SourceReporter
 from meshd.daemon.observe.source import Refresh, Source
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceService
 from meshd.daemon.providers import checks as provider_checks
-from meshd.daemon.reporting import Check
+from meshd.daemon.reporting import Check, Report
+from meshd.daemon.slurm.ping import SlurmPing
 from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, TailnetError, Transient, Uncertain
 from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Target
@@ -38,6 +39,7 @@ from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, Snapshot
 from meshd.provider_api import Offer, PriceSource
 from tests.live import live_settings
+from tests.node_room import node_parts
 from tests.property.rotation_sim import Life, begin_tailnet
 from tests.unit.daemon.munge_lab import MungeLab as MungeLab
 from tests.unit.daemon.small import Cloud, HandClock, Small
@@ -63,6 +65,9 @@ async def nothing(_provider: str) -> None:
     """No cloud to read here."""
 
 
+WITHOUT_API: Any = SimpleNamespace(api=None)
+
+
 class World(Small):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -70,24 +75,31 @@ class World(Small):
         self.agent = LogAgent()
         self.dead_key = ""
         files = PriceFiles(directory / "prices")
-        prices = Prices({}, files, self.clock, live=live_settings(), read_offers=nothing, tell=lambda _: None)
+        prices = Prices({}, files, self.clock, live=live_settings(), read_offers=nothing, journal=self.journal)
         rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").service
-        renewer = NodeTokenController(
-            self.machine_store, MachineTokens(b"s" * 32), AgentQueues(), self.clock, live_settings()
+        nodes = node_parts(self.machine_store)
+        live = live_settings(pools={"h100": PoolSettings(partition="gpu")})
+        ping = SlurmPing(self.slurm_answers, lambda: None, self.clock)
+        price_service = PriceService(prices, lambda: self.seen.offers, self.desired, self.clock)
+        sources: Any = SimpleNamespace(
+            slurm=SimpleNamespace(read_once=self.look_at_slurm), key=SimpleNamespace(read_once=self.look_at_key)
         )
-        tokens = NodeTokenService(renewer, self.clock)
+        report = Report(
+            SourceReporter(lambda: self.seen, self.journal, ping), self.reconciler, price_service,
+            NodeReporter(live, self.machine_store, nodes, self.desired, lambda: self.seen, WITHOUT_API),
+        )  # fmt: skip
         self.desk = HeadService(
-            machine_store=self.machine_store, reconciler=self.reconciler, executor=self.executor, slurm=self.slurm,
-            published=Files(), doctor=NoDoctor(), desired=self.desired, partitions=lambda: {"h100": "gpu"},
-            clock=self.clock, cluster="lab",
-            reload=lambda: s.ReloadView(reloaded=True), tailscale_version=lambda: "1.102",
-            look_at_slurm=self.look_at_slurm, look_at_key=self.look_at_key, read_offers=self.read_offers,
-            problems_of_others=lambda: [],
-            prices=PriceService(prices, lambda: self.seen.offers, self.desired, self.clock),
-            munge=MungeLab(directory / "munge").service, tokens=tokens,
-            rotation=rotation, logs=NodeLogs(self.agent, self.clock), snapshot=lambda: self.seen,
+            live, self.machine_store, self.machines, slurm=self.slurm, slurm_files=Files(), slurm_ping=ping,
+            tailnet=cast("Any", SimpleNamespace(table=SimpleNamespace(version="1.102"))), sources=sources,
+            snapshot=lambda: self.seen, desired=self.desired, report=report,
+            reload=lambda: s.ReloadView(reloaded=True), doctor=NoDoctor(), read_offers=self.read_offers,
+            logs=NodeLogs(self.agent, self.clock), prices=price_service, auth_key=rotation,
+            munge_key=MungeLab(directory / "munge").service, node_tokens=nodes.token_service,
         )  # fmt: skip
         self.head = self.desk.handlers()
+
+    async def slurm_answers(self) -> bool:
+        return True
 
     async def look_at_slurm(self) -> None:
         self.seen = self.next or self.seen

@@ -17,6 +17,7 @@ from meshd.slurm.retained import read_pools
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings
+from tests.sources import fresh
 from tests.unit.daemon.joins import START
 
 
@@ -51,7 +52,7 @@ class Head:
         self.slurm, self.clock, self.taker = Slurm(), HandClock(START), Taker()
         self.publishing = Publishing(
             live=self.live, journal=Journal(directory / "journal.db"), client=self.slurm,
-            clock=self.clock, slurm=lambda: self.view, wake=lambda: None,
+            clock=self.clock, slurm=fresh(lambda: self.view), applied=lambda: None,
         )  # fmt: skip
         self.publishing._publisher = self.taker  # type: ignore[assignment]
 

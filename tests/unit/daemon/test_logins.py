@@ -17,14 +17,12 @@ from meshd.config import TimingSettings
 from meshd.daemon.machines import problems as machine_problems
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.nodes import problems
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.service import NodeService
-from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model import plan as p
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot
-from tests.live import live_settings
+from tests.node_room import node_parts
 from tests.unit.daemon.small import Small
 from tests.unit.daemon.standins import MungeKey
 from tests.unit.worlds import GONE_DARK, NOW, ago, around, machine, node, peer, slurm, tailnet
@@ -42,12 +40,7 @@ async def small(tmp_path: Path) -> AsyncIterator[Small]:
 
 
 def desk_of(small: Small, directory: Path) -> NodeService:
-    others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
-    return NodeService(
-        machine_store=small.machine_store, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
-        munge_key=cast("Any", MungeKey()), live=live_settings(), slurm_version=lambda: "",
-        ends_itself=lambda _: True, **others,
-    )  # fmt: skip
+    return node_parts(small.machine_store, munge_key=cast("Any", MungeKey())).service
 
 
 async def test_an_agent_tells_what_it_mended(small: Small, tmp_path: Path) -> None:

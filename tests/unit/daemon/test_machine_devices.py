@@ -11,19 +11,18 @@ from typing import Any, cast
 
 import pytest
 
-from meshd.config import TimingSettings
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.nodes import problems
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import CHANGES, DAY_S, FORMER_MAX, SHOWN_FOR, MachineDevices
-from meshd.daemon.nodes.service import NodeService
-from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.ids import MachineName, SlotName
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
 from meshd.store.join_tokens import JoinTokens
 from tests.live import live_settings
+from tests.node_room import node_parts
+from tests.sources import Given
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import FACTS, GONE_DARK, NOW, ago, machine, peer, tailnet
 
@@ -54,7 +53,8 @@ class House:
     def __init__(self, root: Path, api: Api | None = None) -> None:
         self.small = Small(root, M, OTHER)
         self.seen: Observation[TailnetView] = Fresh(tailnet(NEW, peer(OTHER)), NOW)
-        self.devices = MachineDevices(self.small.machine_store, lambda: self.seen, api)
+        self.tailnet = Given(lambda: self.seen)
+        self.devices = MachineDevices(self.small.machine_store, self.tailnet, api)
 
     def get(self) -> Machine:
         return self.small.get(M.name)
@@ -180,19 +180,18 @@ async def test_a_second_machine_with_a_living_machines_device_may_not_join_and_i
     )  # fmt: skip
     machine_store = house.small.machine_store
     house.small.journal.put(second, "phase", "booting", NOW)
-    others: dict[str, Any] = dict.fromkeys(("whois", "munge", "head", "munge_key"))
-    desk = NodeService(
-        machine_store=machine_store, tokens=MachineTokens.at(tmp_path / "machines.key"), agents=AgentQueues(),
-        devices=house.devices, live=live_settings(), slurm_version=lambda: "", ends_itself=lambda _: True,
-        nodes=NodeSteps(machine_store, cast("Any", None), AgentQueues(), None, TimingSettings), **others,
+    parts = node_parts(
+        machine_store, tailnet=house.tailnet,
+        node_steps=NodeSteps(machine_store, cast("Any", None), AgentQueues(), None, live_settings()),
     )  # fmt: skip
+    desk = parts.service
     with pytest.raises(JoinRefused, match=M.name):
         await desk.check_device(second.name, replace(peer(M), id="n-1"))
     given_back = house.small.get(second.name)
     assert given_back.phase is Phase.TERMINATING
     assert M.name in given_back.failure
     assert "/var/lib/tailscale" in given_back.failure
-    (told,) = house.devices.problems(NOW)
+    (told,) = parts.devices.problems(NOW)
     assert second.name in told.text
     assert M.name in told.text
     await desk.check_device(M.name, replace(peer(M), id="n-1"))

@@ -12,17 +12,14 @@ import pytest
 from meshd.api.node_schema import GpuLoadIn, HeartbeatIn, PollIn
 from meshd.daemon.head_api import views
 from meshd.daemon.nodes import health as node_health
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.logs import LINES, NodeLogs
-from meshd.daemon.nodes.service import NodeService
-from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.model.desired import Target
 from meshd.model.hardware import GpuFact
 from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode
 from meshd.plan.plan_input import ClusterView
 from tests.clocks import HandClock
-from tests.live import live_settings
+from tests.node_room import node_parts
 from tests.unit.daemon.small import Small
 from tests.unit.daemon.standins import LogAgent, MungeKey
 from tests.unit.worlds import FACTS, NOW, ago, instance, machine, node, peer, snapshot, tailnet
@@ -45,12 +42,7 @@ class World(Small):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, FIRST, SECOND)
         self.journal.set_target(Target("h100", 2), "said", NOW)
-        others: dict[str, Any] = dict.fromkeys(("devices", "whois", "munge", "head", "nodes"))
-        self.node_desk = NodeService(
-            machine_store=self.machine_store, tokens=MachineTokens.at(directory / "machines.key"), agents=AgentQueues(),
-            munge_key=cast("Any", MungeKey()), live=live_settings(), slurm_version=lambda: "",
-            ends_itself=lambda _: True, reports=self.reports, **others,
-        )  # fmt: skip
+        self.node_desk = node_parts(self.machine_store, munge_key=cast("Any", MungeKey()), reports=self.reports).service
         self.slurm.set(node(FIRST), node(SECOND))
         self.offline: set[str] = set()
 
@@ -291,8 +283,7 @@ async def test_the_log_of_a_node_is_fetched_once_when_it_becomes_unfit(world: Wo
     world.machines.policies.fitness._logs = logs
     world.holds(FIRST, "IDLE", "DRAIN", reason="Kill task failed")
     await world.go_on(3)
-    while logs._wanted.qsize():
-        await logs.fetch(logs._wanted.get_nowait())
+    await logs.reconcile()
     assert [(name, verb) for name, verb, _ in agent.asked] == [(FIRST.name, "collect_logs")]
 
 

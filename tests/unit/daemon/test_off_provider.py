@@ -11,7 +11,8 @@ import pytest
 
 from meshd import config
 from meshd.api import endpoints as e
-from meshd.daemon.main import Daemon
+from meshd.daemon.app import Daemon
+from meshd.daemon.main import open_daemon
 from meshd.daemon.providers.off import OffProvider
 from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
@@ -44,7 +45,7 @@ class Head:
     def make(self, providers: str) -> Daemon:
         path = self.directory / "meshd.toml"
         path.write_text(SETTINGS.format(self.directory, providers))
-        self.daemon = Daemon(config.load(path), path)
+        self.daemon = open_daemon(config.load(path), path)
         return self.daemon
 
 
@@ -54,14 +55,18 @@ async def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
     yield made
     if made.daemon is not None:
-        for provider in made.daemon._providers.values():
+        for provider in made.daemon.ports.providers.values():
             await provider.aclose()
-        made.daemon._journal.close()
+        made.daemon.journal.close()
 
 
 def told(daemon: Daemon) -> dict[str, str]:
     """The problems about providers that are off, with their cures."""
-    return {p.text.partition(" ")[0]: f"{p.text} | {p.cure}" for p in daemon._problems() if " is off: " in p.text}
+    return {
+        p.text.partition(" ")[0]: f"{p.text} | {p.cure}"
+        for p in daemon.head.service.problems()
+        if " is off: " in p.text
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,23 +106,23 @@ async def test_the_others_work_and_its_machines_are_unknown(head: Head) -> None:
     head.credential("lambda_api_key", b"")
     head.credential("paperspace_api_key", b"good")
     daemon = head.make("[providers.lambda]\n[providers.paperspace]\n")
-    assert isinstance(daemon._providers["lambda"], OffProvider)
-    assert not isinstance(daemon._providers["paperspace"], OffProvider)
+    assert isinstance(daemon.ports.providers["lambda"], OffProvider)
+    assert not isinstance(daemon.ports.providers["paperspace"], OffProvider)
     offer = replace(machine(Phase.READY).offer, provider="lambda")  # type: ignore[arg-type]
     for number, phase in enumerate((Phase.READY, Phase.TERMINATING, Phase.LAUNCHING), 1):
-        now = daemon._clock.now()
+        now = daemon.ports.clock.now()
         one = replace(
             machine(phase, index=number), name=MachineName(f"lab-h100-{number}-aaaaaa"), provider=offer.provider,
             offer=offer, instance_id=f"i-{number}", phase_since=now, created_at=now, launched_at=now,
         )  # fmt: skip
-        daemon._journal.put(one, "phase", "given", now)
-    await daemon._sources.listings["lambda"].read_once()
-    await daemon._sources.offers["lambda"].read_once()
-    daemon._reconciler.tick()
-    tick = daemon._reconciler.last
+        daemon.journal.put(one, "phase", "given", now)
+    await daemon.sources.listings["lambda"].read_once()
+    await daemon.sources.offers["lambda"].read_once()
+    daemon.machines.controller.tick()
+    tick = daemon.machines.controller.last
     assert tick is not None
     assert isinstance(tick.snapshot.instances["lambda"], Unavailable)
-    api = daemon._desk.handlers()
+    api = daemon.head.service.handlers()
     view = await api.call(e.NODES)
     assert {row.phase for row in view.nodes} == {"ready", "terminating", "launching"}
     status = await api.call(e.STATUS)
@@ -132,16 +137,16 @@ async def test_the_others_work_and_its_machines_are_unknown(head: Head) -> None:
 async def test_a_provider_without_a_key_names_the_file_to_put_it_into(head: Head) -> None:
     daemon = head.make("[providers.lambda]\n[providers.paperspace]\n[providers.runpod]\n")
     for name in ("lambda", "paperspace", "runpod"):
-        seen = await daemon._sources.listings[name].read_once()
+        seen = await daemon.sources.listings[name].read_once()
         assert isinstance(seen, Unavailable)
         assert f"/etc/meshd/credentials/{name}/api_key" in seen.reason and seen.kind == "auth_failed"
 
 
 async def test_settings_that_can_hardly_be_meant_are_told_and_meshd_runs(head: Head) -> None:
     daemon = head.make('[pools.a]\ngpu = "h1000"\n')
-    (problem,) = [p for p in daemon._problems() if "h1000" in p.text]
+    (problem,) = [p for p in daemon.head.service.problems() if "h1000" in p.text]
     assert "h100" in problem.cure and "`systemctl reload meshd`" in problem.cure
-    rows = {row.name: row for row in (await daemon._desk.handlers().call(e.DOCTOR)).checks}
+    rows = {row.name: row for row in (await daemon.head.service.handlers().call(e.DOCTOR)).checks}
     assert rows["settings"].status == "warn" and "h1000" in rows["settings"].text
 
 

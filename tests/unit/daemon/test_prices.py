@@ -27,6 +27,7 @@ from meshd.model.desired import Desired
 from meshd.model.observed import Fresh, Observation, Unavailable
 from meshd.price_list import PriceList, collected, dump, parse
 from meshd.provider_api import Offer, PriceSource, ProviderName
+from meshd.store.journal import Journal
 from tests.live import live_settings
 from tests.unit.daemon.small import HandClock
 from tests.unit.worlds import NOW, OFFER
@@ -73,11 +74,11 @@ class World:
         self.files = PriceFiles(directory / "prices")
         self.live = live_settings()
         self.read: list[str] = []
-        self.told: list[str] = []
+        self.journal = Journal(directory / "journal.db")
         self.offers: dict[str, Observation[tuple[Offer, ...]]] = {"aws": Fresh((OFFER,), NOW)}
         self.prices = Prices(
             {"aws": self.book}, self.files, self.clock, live=self.live, read_offers=self.read_offers,
-            tell=self.told.append,
+            journal=self.journal,
         )  # fmt: skip
         self.desk = PriceService(self.prices, lambda: self.offers, lambda: Desired("lab", {}, {}), self.clock)
 
@@ -102,7 +103,7 @@ async def test_what_is_fetched_is_kept_and_holds_at_once(world: World, tmp_path:
     assert fetched.prices is not None and fetched.error is None
     assert world.usd() == 2.0
     assert world.read == ["aws"], "the offers were read with the new prices"
-    assert world.told == ["prices of aws were fetched: 1 types in 1 regions"]
+    assert [event.kind for event in world.journal.events()] == ["prices"]
     file = tmp_path / "prices" / "aws.json"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o644, 0o755]
     assert parse(file.read_text()) == fetched.prices
@@ -199,11 +200,9 @@ async def test_a_failure_is_not_repeated_soon(
     assert world.prices.due("aws")
 
 
-async def test_the_loop_fetches_once_and_again_when_it_is_time(world: World) -> None:
-    loop = asyncio.create_task(world.prices.run())
+async def test_its_passes_fetch_once_and_again_when_it_is_time(world: World) -> None:
     for _ in range(round(8 * DAY_S / LOOK_EVERY_S)):
-        await asyncio.sleep(0)
-    loop.cancel()
+        world.clock.t_s += await world.prices.reconcile()
     assert world.book.asked == 2
     assert 7 * DAY_S <= (datetime_of(world) - NOW).total_seconds() <= 7 * DAY_S + LOOK_EVERY_S
 

@@ -16,6 +16,7 @@ from meshd.slurm.nodes import Rendered
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings
+from tests.sources import fresh
 from tests.unit.daemon.joins import FACTS, OFFER, START
 
 
@@ -50,7 +51,7 @@ def joins(tmp_path: Path, count: int, spacing_s: float) -> tuple[list[int], floa
     clock, journal, asked = HandClock(START), Journal(tmp_path / "journal.db"), Asked()
     publishing = Publishing(
         live=live_settings(settings), journal=journal, client=SlurmClient(run, 1.0), clock=clock,
-        slurm=lambda: view, wake=lambda: None,
+        slurm=fresh(lambda: view), applied=lambda: None,
     )  # fmt: skip
     publishing._publisher = asked  # type: ignore[assignment]
     publishing.look()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,9 +23,10 @@ def test_nodes_and_head_are_told_of_those_that_slurm_has(tmp_path: Path, monkeyp
     monkeypatch.setattr("socket.gethostname", lambda: "gate.example")
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n")
-    journal, agents, own = Journal(tmp_path / "journal.db"), AgentQueues(), ""
+    journal, agents = Journal(tmp_path / "journal.db"), AgentQueues()
+    tailnet: Any = SimpleNamespace(head_tailnet_ip="")
     names = HeadNames(tmp_path, live_settings(), HandClock(), hosts)
-    roster = Roster(journal, agents, names, lambda: own)
+    roster = Roster(journal, agents, names, tailnet, HandClock())
     ready, booting = machine(Phase.READY, index=1), machine(Phase.BOOTING, index=2)
     for each in (ready, booting, machine(Phase.DRAINING, index=3, left_slurm=True)):
         journal.put(each, "phase", "as it is", NOW)
@@ -32,7 +35,7 @@ def test_nodes_and_head_are_told_of_those_that_slurm_has(tmp_path: Path, monkeyp
     version = agents.roster_version
     roster.look()
     assert agents.roster_version == version, "nothing changed"
-    own = "100.64.0.1"
+    tailnet.head_tailnet_ip = "100.64.0.1"
     roster.look()
     assert agents.roster == {"gate": "100.64.0.1", "h100-1": "100.64.0.2"}
     assert agents.roster_version == version + 1

@@ -16,9 +16,10 @@ from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
 from meshd.store.journal import Journal
 from tests.live import live_settings
+from tests.sources import Given, fresh
 from tests.unit.daemon.joins import FACTS, GPU
 from tests.unit.daemon.small import HandClock
-from tests.unit.worlds import NOW, OFFER, machine
+from tests.unit.worlds import GONE_DARK, NOW, OFFER, machine
 
 SETTINGS = Settings(
     pools={
@@ -38,7 +39,7 @@ def publishing(directory: Path, version: str) -> Publishing:
         journal.put(made, "phase", "ready", NOW)
     return Publishing(
         live=live_settings(SETTINGS), journal=journal, client=SlurmClient(run, 1.0), clock=HandClock(),
-        slurm=lambda: SlurmView(version, {}, ()) if version else None, wake=lambda: None,
+        slurm=fresh(lambda: SlurmView(version, {}, ())) if version else Given(lambda: GONE_DARK), applied=lambda: None,
     )  # fmt: skip
 
 

@@ -22,7 +22,6 @@ from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import Transient, Uncertain
 from meshd.model.machine import Machine, Phase
-from meshd.model.observed import Fresh
 from meshd.model.plan import AdoptOrphan, Launch
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
@@ -31,7 +30,7 @@ from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.off_api import OffApi
 from tests.auth_key_room import NOT_READ, NoTailnet
 from tests.live import live_settings
-from tests.sources import Given
+from tests.sources import Given, fresh
 from tests.unit.daemon.small import Cloud, HandClock
 from tests.unit.worlds import NOW, OFFER, instance, machine, tailnet
 
@@ -96,9 +95,8 @@ class Birth:
         )  # fmt: skip
         providers: Any = {"aws": self.cloud}
         self.stage1 = UserDataMaker(
-            live_settings(settings), self.ports.keys, self.auth.machine_keys, self.ports.modes,
-            MachineTokens(b"s" * 32),
-            lambda: Fresh(tailnet(), NOW), providers,
+            live_settings(settings), self.ports, self.auth.machine_keys, MachineTokens(b"s" * 32),
+            fresh(tailnet), providers,
         )  # fmt: skip
 
         async def at_work(_: Machine) -> str:

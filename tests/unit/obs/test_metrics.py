@@ -22,15 +22,16 @@ from meshd.api.metrics import MetricsServer
 from meshd.api.schema import ProblemView
 from meshd.api.server import HeadApiServer
 from meshd.config import MetricsSettings
-from meshd.daemon.head_api.metrics_server import RETRY_S, Telemetry
-from meshd.daemon.head_api.metrics_snapshot import standing
+from meshd.daemon.head_api.metrics_server import RETRY_S, MetricsService
+from meshd.daemon.head_api.metrics_snapshot import metrics_snapshot
 from meshd.daemon.providers.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
 from meshd.daemon.providers.problems import paused
 from meshd.errors import ConfigError
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
-from meshd.obs.metrics import Metrics, Standing, families
+from meshd.obs.metrics import Metrics, MetricsSnapshot, families
+from tests.live import live_settings
 from tests.unit.api.memory_desk import MemoryDesk
 from tests.unit.daemon.small import HandClock
 from tests.unit.worlds import GONE_DARK, NOW, ago, machine, node, slurm, snapshot
@@ -39,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROMETHEUS = ROOT / "deploy/prometheus"
 
 
-def stand(*machines: Machine, **changes: Any) -> Standing:
+def stand(*machines: Machine, **changes: Any) -> MetricsSnapshot:
     pools = {name: Pool(name, "h100", 1, 8, ("aws",)) for name in ("h100", "empty")}
     targets = {"h100": Target("h100", 4, "", None, NOW, "root")}
     plain: dict[str, Any] = {
@@ -53,7 +54,7 @@ def stand(*machines: Machine, **changes: Any) -> Standing:
         "ticked_at": ago(1.5),
         "now": NOW,
     }
-    return standing(**{**plain, **changes})
+    return metrics_snapshot(**{**plain, **changes})
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -112,7 +113,7 @@ def test_an_open_breaker_is_a_problem_and_a_metric() -> None:
 @pytest.fixture
 async def metrics() -> Metrics:
     made = Metrics()
-    made.follow(Standing)
+    made.follow(MetricsSnapshot)
     made.tick_seconds.observe(0.002)
     return made
 
@@ -167,7 +168,7 @@ async def test_an_address_that_is_taken_is_tried_again(metrics: Metrics) -> None
             assert problem.severity == "warning"
             taken.close()
 
-    telemetry = Telemetry(metrics, lambda: ("127.0.0.1", port), Clock())
+    telemetry = MetricsService(metrics, live_settings(metrics=MetricsSettings(listen=f"127.0.0.1:{port}")), Clock())
     task = asyncio.create_task(telemetry.run())
     async with asyncio.timeout(20), aiohttp.ClientSession() as session:
         while True:
@@ -221,7 +222,7 @@ def declared() -> dict[str, set[str]]:
     metrics.provider_calls.labels("aws", "list", "ok").inc()
     metrics.provider_call_seconds.labels("aws", "list").observe(1)
     metrics.provider_calls_in_flight.labels("aws", "list").inc()
-    full = Standing(
+    full = MetricsSnapshot(
         machines={("p", "a", "ready"): 1}, gpus_ready={"p": 1}, gpus_wanted={"p": 1}, usd_per_hour={("p", "a"): 1.0},
         nodes_unfit={("p", "invalid"): 1},
         problems={"error": 1}, source_up={"s": True}, source_age_s={"s": 1.0}, breaker_open={"a": True}, tick_age_s=1.0,
@@ -271,7 +272,7 @@ def test_the_example_of_a_scrape_fits_the_settings() -> None:
 def test_every_metric_is_described() -> None:
     text = (ROOT / "docs/operations.md").read_text()
     metrics = Metrics()
-    metrics.follow(lambda: Standing(tick_age_s=0.0))
+    metrics.follow(lambda: MetricsSnapshot(tick_age_s=0.0))
     for family in metrics.registry.collect():
         kind = {"counter": "_total", "info": "_info"}.get(family.type, "")
         if family.name.startswith("meshd_"):

@@ -1,0 +1,158 @@
+"""The composition root: builds the daemon's parts from the settings, the journal and the ports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.auth_key.wiring import AuthKeyParts
+from meshd.daemon.auth_key.wiring import build as build_auth_key
+from meshd.daemon.controller import Controller
+from meshd.daemon.head_api.wiring import HeadApiParts
+from meshd.daemon.head_api.wiring import build as build_head_api
+from meshd.daemon.live_settings import LiveSettings, Reload
+from meshd.daemon.machines.desired_state import DesiredState
+from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machines.user_data import UserDataMaker
+from meshd.daemon.machines.wiring import MachineParts
+from meshd.daemon.machines.wiring import build as build_machines
+from meshd.daemon.munge_key.quiesce import Quiesce
+from meshd.daemon.munge_key.wiring import MungeKeyParts
+from meshd.daemon.munge_key.wiring import build as build_munge_key
+from meshd.daemon.nodes.head_names import HeadNames
+from meshd.daemon.nodes.logs import NodeLogs
+from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.nodes.roster import Roster
+from meshd.daemon.nodes.server import NodeApiServer
+from meshd.daemon.nodes.wiring import NodeParts, NodeReporter
+from meshd.daemon.nodes.wiring import build as build_nodes
+from meshd.daemon.notify import Notifier
+from meshd.daemon.observe.checks import SourceReporter
+from meshd.daemon.observe.loop_lag import LoopLag
+from meshd.daemon.observe.snapshot import SnapshotReader
+from meshd.daemon.observe.sources import Sources
+from meshd.daemon.ports import Ports
+from meshd.daemon.prices.prices import Prices
+from meshd.daemon.prices.service import build as build_prices
+from meshd.daemon.providers.guards import Guards
+from meshd.daemon.reporting import Report
+from meshd.daemon.service_status import ServiceStatus
+from meshd.daemon.slurm.ping import SlurmPing
+from meshd.daemon.slurm.publishing import Publishing
+from meshd.obs.metrics import Metrics
+from meshd.store.auth_rotations import AuthRotations
+from meshd.store.journal import Journal
+from meshd.store.munge_rotations import MungeRotations
+from meshd.tailnet.link import HeadTailnet
+from meshd.tailnet.watcher import TailnetWatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """The parts of one life of meshd.
+
+    Attributes:
+        live: the settings.
+        store: the machines, and the journal that remembers them.
+        ports: the outside world.
+        sources: the clouds, Slurm and the auth key's state.
+        tailnet: watches tailscaled.
+        snapshot: the newest word of all sources.
+        desired: what is desired now.
+        machines, nodes, slurm_files, auth_key, munge_key, prices: the rooms.
+        controllers: all that make passes, each with its name.
+        head: the services behind `meshctl`, their server and the metrics.
+        node_api: serves the node agents.
+        notifier: speaks to systemd.
+    """
+
+    live: LiveSettings
+    store: MachineStore
+    ports: Ports
+    sources: Sources
+    tailnet: TailnetWatcher
+    snapshot: SnapshotReader
+    desired: DesiredState
+    machines: MachineParts
+    nodes: NodeParts
+    slurm_files: Publishing
+    auth_key: AuthKeyParts
+    munge_key: MungeKeyParts
+    prices: Prices
+    controllers: Sequence[Controller]
+    head: HeadApiParts
+    node_api: NodeApiServer
+    notifier: Notifier
+
+    @property
+    def journal(self) -> Journal:
+        """What is remembered."""
+        return self.store.journal
+
+
+def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
+    """Build all parts, inside a running event loop; nothing runs yet. Raises StoreError for an unreadable journal."""
+    settings, clock, agents, keys = live.settings, ports.clock, ports.agents, ports.keys
+    awake, notifier, metrics = asyncio.Event(), Notifier(), Metrics()
+    store = MachineStore(journal, clock, awake.set)
+    auth_rotations, munge_rotations = AuthRotations(journal), MungeRotations(journal)
+    active, quiesce = ActiveRotations(auth_rotations, munge_rotations), Quiesce(munge_rotations, clock)
+
+    guards = Guards(live, metrics, clock)
+    providers = guards.around_all(ports.providers)
+    tailnet = TailnetWatcher(ports.tailscaled, clock, poll_interval_s=settings.tailnet.poll_interval_s)
+    sources = Sources(providers, ports.slurm, keys, journal, live, clock, awake.set)
+    lag, reports, logs = LoopLag(clock), NodeReports(store.node_event), NodeLogs(agents, clock)
+
+    slurm_files = Publishing(
+        live, journal, ports.slurm, clock, sources.slurm, awake.set, quiesce.wait_until_quiet, write=ports.slurm_files
+    )
+    desired = DesiredState(live, journal, providers, slurm_files, clock, may_change_devices=keys.api is not None)
+    snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports)
+    auth_key = build_auth_key(
+        settings, keys, store, auth_rotations, active, agents, ports.prover, HeadTailnet(tailnet, ports.tailscaled),
+        sources.slurm, sources.key, clock,
+    )  # fmt: skip
+    munge_key = build_munge_key(
+        journal, munge_rotations, active, ports.munge_keys, ports.munge_head, agents, sources.slurm, clock,
+        poll_hold_s=settings.node_api.poll_hold_s,
+    )  # fmt: skip
+    roster = Roster(journal, agents, HeadNames(settings.cluster.socket.parent, live, clock), tailnet, clock)
+    machines = build_machines(
+        live, store, providers=providers, slurm=ports.slurm, agents=agents, devices=keys.api,
+        user_data=UserDataMaker(live, keys, auth_key.machine_keys, ports.tokens, tailnet, providers),
+        desired=desired, snapshot=snapshot, list_again=sources.list_again, reports=reports, logs=logs,
+        wait_until_quiet=quiesce.wait_until_quiet, awake=awake, followers=(live, roster, slurm_files),
+        tick_took_s=metrics.tick_seconds.observe,
+    )  # fmt: skip
+    nodes = build_nodes(
+        live, store, tokens=ports.tokens, agents=agents, reports=reports, tailnet=tailnet, slurm=sources.slurm,
+        addresses=keys.api, whois=ports.tailscaled, munge=ports.munge, munge_key=munge_key.controller,
+        node_steps=machines.node_steps, providers=providers, agent_spoke=auth_key.controller.agent_spoke,
+    )  # fmt: skip
+    prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
+
+    controllers: list[Controller] = [
+        machines.controller, slurm_files, roster, nodes.node_tokens, auth_key.controller, auth_key.machine_keys,
+        auth_key.spares, munge_key.controller, prices.controller, logs, lag,
+    ]  # fmt: skip
+    slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)
+    report = Report(
+        live, SourceReporter(snapshot, journal, slurm_ping), NodeReporter(live, store, nodes, desired, snapshot, keys),
+        guards, prices.service, *controllers,
+    )  # fmt: skip
+    head = build_head_api(
+        live, store, machines, report, metrics, Reload(live, notifier, (sources, auth_key.controller)),
+        slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet, sources=sources,
+        snapshot=snapshot, desired=desired, guards=guards, logs=logs, prices=prices.service,
+        auth_key=auth_key.service, munge_key=munge_key.service, node_tokens=nodes.token_service,
+    )  # fmt: skip
+    controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))
+
+    tailnet.on_change(awake.set, auth_key.controller.tailnet_changed)
+    return Daemon(
+        live, store, ports, sources, tailnet, snapshot, desired, machines, nodes, slurm_files, auth_key, munge_key,
+        prices.controller, controllers, head, NodeApiServer(live, tailnet, nodes.service, clock), notifier,
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""Builds the services behind `meshctl`, the server of their API, and the metrics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshd.api.auth import Authorizer
+from meshd.api.server import HeadApiServer
+from meshd.daemon.auth_key.service import AuthKeyService
+from meshd.daemon.head_api.doctor import Doctor
+from meshd.daemon.head_api.metrics_server import MetricsService
+from meshd.daemon.head_api.metrics_snapshot import MetricsReader
+from meshd.daemon.head_api.service import HeadService
+from meshd.daemon.live_settings import LiveSettings, Reload
+from meshd.daemon.machines.node_steps import SlurmControl
+from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machines.wiring import MachineParts
+from meshd.daemon.munge_key.service import MungeKeyService
+from meshd.daemon.nodes.logs import NodeLogs
+from meshd.daemon.nodes.token_service import NodeTokenService
+from meshd.daemon.observe.snapshot import SnapshotReader
+from meshd.daemon.observe.source import Refresh
+from meshd.daemon.observe.sources import Sources
+from meshd.daemon.prices.service import PriceService
+from meshd.daemon.providers.guards import Guards
+from meshd.daemon.reporting import Report
+from meshd.daemon.slurm.ping import SlurmPing
+from meshd.daemon.slurm.publishing import Publishing
+from meshd.model.desired import Desired
+from meshd.obs.metrics import Metrics
+from meshd.tailnet.watcher import TailnetWatcher
+
+
+@dataclass(frozen=True, slots=True)
+class HeadApiParts:
+    """The parts.
+
+    Attributes:
+        service: answers; also knows all problems.
+        server: serves it on a unix socket.
+        metrics: serves the metrics over TCP, where the settings say so.
+        reload: reads the settings again.
+    """
+
+    service: HeadService
+    server: HeadApiServer
+    metrics: MetricsService
+    reload: Reload
+
+
+def build(
+    live: LiveSettings,
+    store: MachineStore,
+    machines: MachineParts,
+    report: Report,
+    metrics: Metrics,
+    reload: Reload,
+    *,
+    slurm: SlurmControl,
+    slurm_files: Publishing,
+    slurm_ping: SlurmPing,
+    tailnet: TailnetWatcher,
+    sources: Sources,
+    snapshot: SnapshotReader,
+    desired: Callable[[], Desired],
+    guards: Guards,
+    logs: NodeLogs,
+    prices: PriceService,
+    auth_key: AuthKeyService,
+    munge_key: MungeKeyService,
+    node_tokens: NodeTokenService,
+) -> HeadApiParts:
+    """Build the parts. For the arguments see HeadService and MetricsReader."""
+    clock, cluster, metrics_service = store.clock, live.settings.cluster, MetricsService(metrics, live, store.clock)
+    everything = Report(report, metrics_service)
+    service = HeadService(
+        live, store, machines, slurm=slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet,
+        sources=sources, snapshot=snapshot, desired=desired, report=everything, reload=reload, logs=logs,
+        doctor=Doctor(report.checks, look=snapshot.refresh, now=clock.now),
+        read_offers=Refresh(sources.offers.values(), clock),
+        prices=prices, auth_key=auth_key, munge_key=munge_key, node_tokens=node_tokens,
+    )  # fmt: skip
+    metrics.follow(MetricsReader(store.journal, desired, snapshot, service, guards, slurm_files, machines, clock))
+    server = HeadApiServer(
+        service.handlers(), path=cluster.socket, authorizer=Authorizer(cluster.socket_group, own_uid=os.getuid()),
+        metrics=metrics.registry,
+    )  # fmt: skip
+    return HeadApiParts(service, server, metrics_service, reload)
