@@ -10,7 +10,7 @@ from meshd.contract.plugin import Report, table
 from meshd.contract.suite import ContractSuite
 from tests.contract.rigs import AwsRig, GceRig, GuardedRig, LambdaRig, PaperspaceRig, RunpodRig, RunpodSpotRig
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "contract.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "adapters.md"
 
 
 class TestAws(ContractSuite):
@@ -42,7 +42,7 @@ class TestLambdaGuarded(ContractSuite):
 
 
 def test_the_table_in_the_documents_tells_what_was_tried(request: pytest.FixtureRequest) -> None:
-    """`pytest tests/contract/test_provider_contract.py --contract-table docs/contract.md` writes it."""
+    """`pytest tests/contract/test_provider_contract.py --contract-table docs/adapters.md` writes it."""
     option = request.config.option
     if option.keyword or option.deselect or option.lf or any("::" in arg for arg in request.config.args):
         pytest.skip("not all cases were run")

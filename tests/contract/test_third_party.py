@@ -1,8 +1,10 @@
-"""Somebody else's adapter runs the contract suite, outside this repository; and the suite finds faults in adapters."""
+"""docs/adapters.md holds: an adapter outside this repository runs the contract suite, and meshd loads it."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +17,7 @@ TINY = Path(__file__).parent / "tinycloud"
 
 
 def run_suite(tmp_path: Path, name: str, *options: str) -> tuple[dict[str, str], str]:
-    """Run a suite of tinycloud's elsewhere; returns the outcome by case, and what was printed."""
+    """Run a suite of tinycloud outside the repository; returns the outcome by case, and the output."""
     shutil.copytree(TINY, tmp_path / "tinycloud")
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     shutil.copy(TINY / f"suite_{name}.py", tmp_path / f"test_{name}.py")
@@ -34,7 +36,7 @@ def before_bracket(case: str) -> str:
     return case.partition("[")[0]
 
 
-def test_somebody_elses_adapter_passes_and_what_its_rig_cannot_is_told(tmp_path: Path) -> None:
+def test_an_adapter_from_outside_passes_and_the_report_names_what_is_not_covered(tmp_path: Path) -> None:
     outcomes, printed = run_suite(tmp_path, "good")
     assert set(outcomes.values()) == {"passed", "skipped"}
     passed = sum(outcome == "passed" for outcome in outcomes.values())
@@ -42,8 +44,8 @@ def test_somebody_elses_adapter_passes_and_what_its_rig_cannot_is_told(tmp_path:
     assert f"tiny: {passed} passed, 3 not covered, {len(outcomes) - passed - 3} does not apply" in printed
 
 
-def test_the_suite_finds_each_fault_of_an_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each adapter in bugs.py has one fault of its author's, and names the cases that must fail for it."""
+def test_the_suite_finds_each_bug_of_an_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each adapter in bugs.py has one bug, and names the cases that must fail."""
     monkeypatch.syspath_prepend(str(TINY.parent))
     expected = {f"Test{bug.__name__}": bug.found_by for bug in importlib.import_module("tinycloud.bugs").BUGS}
     chosen = [f"({bug} and ({' or '.join(map(before_bracket, cases))}))" for bug, cases in expected.items()]
@@ -57,3 +59,24 @@ def test_the_suite_finds_each_fault_of_an_adapter(tmp_path: Path, monkeypatch: p
     ]
     assert missed == []
     assert len(expected) >= 14
+
+
+def test_meshd_loads_an_adapter_by_its_entry_point(tmp_path: Path) -> None:
+    shutil.copytree(TINY, tmp_path / "tinycloud")
+    package = tmp_path / "meshd_tinycloud-0.1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: meshd-tinycloud\nVersion: 0.1\n")
+    (package / "entry_points.txt").write_text("[meshd.providers]\ntiny = tinycloud.adapter:create\n")
+    settings = tmp_path / "meshd.toml"
+    settings.write_text(
+        '[cluster]\nname = "lab"\n[providers.tiny]\nurl = "http://127.0.0.1:9"\nkey = "k"\n'
+        '[pools.h100]\ngpu = "h100"\nproviders = ["tiny"]\n'
+    )
+    command = [sys.executable, "-c", "from meshd.cli.main import main; main()"]
+    done = subprocess.run(
+        [*command, "--config", str(settings), "config", "check", "-o", "json"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, check=False,
+        timeout=60,
+    )  # fmt: skip
+    results = {result["name"]: result["status"] for result in json.loads(done.stdout)["checks"]}
+    assert results["providers.tiny"] == "ok", done.stdout + done.stderr
