@@ -100,6 +100,13 @@ class ProblemCode(StrEnum):
     MUNGE_ROTATION_STUCK = "munge_rotation_stuck"
     MUNGE_ROTATION_FAILS = "munge_rotation_fails"
 
+    # The head without the daemon.
+    DAEMON_UNREACHABLE = "daemon_unreachable"
+    UNIT_NOT_ACTIVE = "unit_not_active"
+    PROGRAM_MISSING = "program_missing"
+    TAILSCALE_OFFLINE = "tailscale_offline"
+    ACCESS_READ_ONLY = "access_read_only"
+
     # meshd itself.
     METRICS_NOT_SERVED = "metrics_not_served"
     CHECK_FAILED = "check_failed"
@@ -236,3 +243,46 @@ class RefusalCode(StrEnum):
     KEY_NOT_REVOCABLE = "key_not_revocable"
     ROTATION_IMPOSSIBLE = "rotation_impossible"
     MUNGE_NOT_USED = "munge_not_used"
+
+
+class FaultCode(StrEnum):
+    """What is wrong with the settings: `code` of a row of `meshctl config check` and of a refused reload."""
+
+    # The file.
+    FILE_MISSING = "file_missing"
+    FILE_UNREADABLE = "file_unreadable"
+    FILE_WRITABLE = "file_writable"
+    NOT_TOML = "not_toml"
+
+    # Keys and values.
+    UNKNOWN_KEY = "unknown_key"
+    KEY_MISSING = "key_missing"
+    BAD_VALUE = "bad_value"
+    SECRET_IN_FILE = "secret_in_file"  # noqa: S105  # not a password
+    TIMING = "timing"
+    UNUSABLE = "unusable"
+
+    # Pools.
+    NO_POOLS = "no_pools"
+    POOL_NAME = "pool_name"
+    TWO_DEFAULTS = "two_defaults"
+    GPU_NEEDED = "gpu_needed"
+    GPU_RANGE = "gpu_range"
+    NO_ROOM = "no_room"
+    TOO_MANY_SLOTS = "too_many_slots"
+    UNKNOWN_GPU = "unknown_gpu"
+    NAMED_TWICE = "named_twice"
+    MACHINE_WITHOUT_PLACE = "machine_without_place"
+
+    # Providers and credentials.
+    NO_PROVIDERS = "no_providers"
+    NO_SUCH_PROVIDER = "no_such_provider"
+    PROVIDERS_OFF = "providers_off"
+    PROVIDER_WITHOUT_TUN = "provider_without_tun"
+    ADAPTER_BROKEN = "adapter_broken"
+    SDK_MISSING = "sdk_missing"
+    CREDENTIALS_HIDDEN = "credentials_hidden"
+    SECRET_UNREADABLE = "secret_unreadable"  # noqa: S105  # not a password
+    SECRET_UNUSABLE = "secret_unusable"  # noqa: S105  # not a password
+    SECRET_EXPOSED = "secret_exposed"  # noqa: S105  # not a password
+    NO_AUTH_KEY = "no_auth_key"

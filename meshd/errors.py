@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshd.codes import FaultCode
 from meshd.plaintext import TEXT_MAX_CHARS, plain, plain_text
 from meshd.redaction import redact
 
@@ -30,12 +31,14 @@ class Fault:
         cure: what to do; "" when the text says it.
         key: the key's path, e.g. ("pools", "h100", "max_nodes"); () when it is about no single key.
         line: of the settings file, counted from 1; 0 when not known.
+        code: which fault it is: stable, the text is not.
     """
 
     text: str
     cure: str = ""
     key: tuple[str, ...] = ()
     line: int = 0
+    code: FaultCode = FaultCode.UNUSABLE
 
     def __str__(self) -> str:
         place = f"line {self.line}: " if self.line else ""

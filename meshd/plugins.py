@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 import structlog
 
+from meshd.codes import FaultCode
 from meshd.errors import ConfigError, Fault, MeshdError
 from meshd.provider_api import Provider, ProviderCapabilities, ProviderContext
 from meshd.settings_words import near
@@ -32,21 +33,28 @@ def make(name: str, adapters: Mapping[str, EntryPoint], context: ProviderContext
     own = ("providers", name)
     if name not in adapters:
         cure = near(name, adapters) or f"there are: {', '.join(sorted(adapters)) or 'none'}"
-        return (Fault("no such adapter is installed", cure, own),)
+        return (Fault("no such adapter is installed", cure, own, code=FaultCode.NO_SUCH_PROVIDER),)
     try:
         provider: Provider = adapters[name].load()(context)
         if provider.name != name or not isinstance(provider.capabilities, ProviderCapabilities):
-            return (Fault(f"its adapter calls itself {provider.name!r}", _REPORT, own),)
+            return (Fault(f"its adapter calls itself {provider.name!r}", _REPORT, own, code=FaultCode.ADAPTER_BROKEN),)
     except ConfigError as error:
         return tuple(_whole(error.source, fault, own) for fault in error.faults)
     except MeshdError as error:
         return (Fault(str(error), "", own),)
     except ImportError as error:
         cure = f"run `deploy/head/install` again, or `/opt/meshd/venv/bin/pip install 'meshd[{name}]'`"
-        return (Fault(f"its SDK is not installed ({error.name or error})", cure, own),)
+        return (Fault(f"its SDK is not installed ({error.name or error})", cure, own, code=FaultCode.SDK_MISSING),)
     except (Exception, SystemExit) as error:
         log.exception("provider_broke", provider=name)
-        return (Fault(f"its adapter fails as it is loaded: {type(error).__name__}: {error}"[:300], _REPORT, own),)
+        return (
+            Fault(
+                f"its adapter fails as it is loaded: {type(error).__name__}: {error}"[:300],
+                _REPORT,
+                own,
+                code=FaultCode.ADAPTER_BROKEN,
+            ),
+        )
     return provider
 
 
@@ -55,4 +63,4 @@ def _whole(source: str, fault: Fault, own: tuple[str, ...]) -> Fault:
     if fault.key:
         return fault
     text = fault.text if source.startswith("[") else f"{source}: {fault.text}"
-    return Fault(text, fault.cure, own)
+    return Fault(text, fault.cure, own, code=fault.code)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 
+from meshd.codes import FaultCode
 from meshd.errors import Fault
 from meshd.secret_signs import names_secret, sign_of
 
@@ -58,9 +59,10 @@ def fault_of(error: Mapping[str, Any], model: type[BaseModel], prefix: Sequence[
     key = (*prefix, *(str(part) for part in loc))
     name, value = dotted(key), error.get("input")
     if error["type"] == "extra_forbidden":
-        return Fault(f"{name}: unknown key", _instead(model, loc), key)
+        return Fault(f"{name}: unknown key", _instead(model, loc), key, code=FaultCode.UNKNOWN_KEY)
     shown = f"{name} = {show(value, key)}" if loc and not isinstance(value, Mapping) else name
-    return Fault(f"{shown}: {demand(error)}".removeprefix(": "), _meaning(model, loc, error["type"]), key)
+    code = FaultCode.KEY_MISSING if error["type"] == "missing" else FaultCode.BAD_VALUE
+    return Fault(f"{shown}: {demand(error)}".removeprefix(": "), _meaning(model, loc, error["type"]), key, code=code)
 
 
 def dotted(key: Iterable[str]) -> str:
@@ -106,7 +108,9 @@ def misplaced_truth(table: object, model: type[BaseModel], path: tuple[str, ...]
         inner = _plain(field.annotation)
         here = (*path, str(key))
         if isinstance(value, bool) and inner & {int, float} and bool not in inner:
-            yield Fault(f"{dotted(here)} = {show(value)}: it must be a number, e.g. 2", "", here)
+            yield Fault(
+                f"{dotted(here)} = {show(value)}: it must be a number, e.g. 2", "", here, code=FaultCode.BAD_VALUE
+            )
         for kind in inner:
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 yield from misplaced_truth(value, kind, here)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
 
+from meshd.codes import FaultCode
 from meshd.errors import ConfigError, Fault
 from meshd.redaction import register_secret
 from meshd.runtime.secretfile import read_secret, source_of
@@ -67,7 +68,12 @@ def _wildcards(table: Mapping[str, Any], name: tuple[str, ...]) -> Iterator[Faul
         for index, place in enumerate(places if isinstance(places, list | tuple) else ()):
             if isinstance(place, str) and (not place.strip() or set(place) & set("*?[] ")):
                 key = (*name, setting, str(index))
-                yield Fault(f"{dotted(key)} = {show(place)}: it is not the name of a place", _NO_WILDCARDS, key)
+                yield Fault(
+                    f"{dotted(key)} = {show(place)}: it is not the name of a place",
+                    _NO_WILDCARDS,
+                    key,
+                    code=FaultCode.BAD_VALUE,
+                )
 
 
 COMPASS = "(north|south|east|west|central|northeast|northwest|southeast|southwest)"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from meshd.api.schema import CheckRow
 from meshd.cli.settings_check import error_rows
+from meshd.codes import CheckName, ProblemCode
 from meshd.config import Settings, load
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout, ConfigError
 from meshd.runtime.run import Result, Runner
@@ -45,13 +46,14 @@ async def _unit(unit: str, run: Runner) -> CheckRow:
     try:
         found = await run(["systemctl", "is-active", unit], timeout_s=_TIMEOUT_S, check=False)
     except (CommandNotFound, CommandTimeout) as error:
-        return CheckRow(name=unit, status="warn", text=str(error))
+        return CheckRow(name=unit, status="warn", code=ProblemCode.CHECK_FAILED, text=str(error))
     state = (found.stdout.strip() or found.stderr.strip() or "unknown").splitlines()[0]
     if state == "active":
         return CheckRow(name=unit, status="ok", text="active")
     return CheckRow(
         name=unit,
         status="fail",
+        code=ProblemCode.UNIT_NOT_ACTIVE,
         text=state,
         cure=f"`systemctl start {unit}`; if it stops again: `journalctl -u {unit}`",
     )
@@ -62,12 +64,13 @@ async def _slurm(run: Runner) -> CheckRow:
     try:
         found = await run(["scontrol", "ping"], timeout_s=_TIMEOUT_S)
     except CommandNotFound as error:
-        return CheckRow(name="slurm", status="fail", text=str(error), cure="install Slurm's commands on the head")
+        return _fail(CheckName.SLURM, ProblemCode.PROGRAM_MISSING, str(error), "install Slurm's commands on the head")
     except (CommandError, CommandTimeout) as error:
-        return CheckRow(name="slurm", status="fail", text=str(error), cure=cure)
+        return _fail(CheckName.SLURM, ProblemCode.SLURMCTLD_DOWN, str(error), cure)
     line = found.stdout.strip().splitlines()[0] if found.stdout.strip() else "no answer"
-    up = " UP" in line.upper()
-    return CheckRow(name="slurm", status="ok" if up else "fail", text=line, cure="" if up else cure)
+    if " UP" in line.upper():
+        return CheckRow(name=CheckName.SLURM, status="ok", text=line)
+    return _fail(CheckName.SLURM, ProblemCode.SLURMCTLD_DOWN, line, cure)
 
 
 async def _munge(run: Runner) -> CheckRow:
@@ -76,10 +79,10 @@ async def _munge(run: Runner) -> CheckRow:
         made = await run(["munge", "-n"], timeout_s=_TIMEOUT_S)
         await run(["unmunge", "-n"], timeout_s=_TIMEOUT_S, stdin=made.stdout.encode())
     except CommandNotFound as error:
-        return CheckRow(name="munge", status="fail", text=str(error), cure="install munge on the head")
+        return _fail(CheckName.MUNGE, ProblemCode.PROGRAM_MISSING, str(error), "install munge on the head")
     except (CommandError, CommandTimeout) as error:
-        return CheckRow(name="munge", status="fail", text=str(error), cure=cure)
-    return CheckRow(name="munge", status="ok", text="encodes and decodes")
+        return _fail(CheckName.MUNGE, ProblemCode.MUNGE_BROKEN, str(error), cure)
+    return CheckRow(name=CheckName.MUNGE, status="ok", text="encodes and decodes")
 
 
 async def _tailscale(socket: Path | None, run: Runner) -> CheckRow:
@@ -87,9 +90,9 @@ async def _tailscale(socket: Path | None, run: Runner) -> CheckRow:
     try:
         found = await run(["tailscale", *at, "status", "--json", "--peers=false"], timeout_s=_TIMEOUT_S)
     except CommandNotFound as error:
-        return CheckRow(name="tailscale", status="fail", text=str(error), cure="install tailscale on the head")
+        return _fail(CheckName.TAILSCALE, ProblemCode.PROGRAM_MISSING, str(error), "install tailscale on the head")
     except (CommandError, CommandTimeout) as error:
-        return CheckRow(name="tailscale", status="fail", text=str(error), cure="`systemctl status tailscaled`")
+        return _fail(CheckName.TAILSCALE, ProblemCode.TAILSCALE_OFFLINE, str(error), "`systemctl status tailscaled`")
     return _tailscale_row(found)
 
 
@@ -99,8 +102,12 @@ def _tailscale_row(found: Result) -> CheckRow:
         state, online = status.get("BackendState", ""), bool((status.get("Self") or {}).get("Online"))
         health = [str(line) for line in status.get("Health") or []]
     except (ValueError, AttributeError) as error:
-        return CheckRow(name="tailscale", status="fail", text=f"cannot read its status: {error}")
+        return _fail(CheckName.TAILSCALE, ProblemCode.CHECK_FAILED, f"cannot read its status: {error}", "")
     if state == "Running" and online:
-        return CheckRow(name="tailscale", status="ok", text="online")
+        return CheckRow(name=CheckName.TAILSCALE, status="ok", text="online")
     why = "; ".join(health) or f"state {state or 'unknown'}, {'online' if online else 'not online'}"
-    return CheckRow(name="tailscale", status="fail", text=why, cure="`tailscale up`, then `tailscale status`")
+    return _fail(CheckName.TAILSCALE, ProblemCode.TAILSCALE_OFFLINE, why, "`tailscale up`, then `tailscale status`")
+
+
+def _fail(name: CheckName, code: ProblemCode, text: str, cure: str) -> CheckRow:
+    return CheckRow(name=name, status="fail", code=code, text=text, cure=cure)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from meshd import config
 from meshd.api.schema import CheckRow
+from meshd.codes import FaultCode
 from meshd.config import File, Settings, tailnet_credentials
 from meshd.errors import ConfigError, Fault
 from meshd.plaintext import counted
@@ -36,15 +37,15 @@ def check_settings(path: Path) -> list[CheckRow]:
     found = [_summary(path, settings)]
     found += _fault_rows(file, config.doubts(settings, file.table, file.mode, str(path)))
     if not settings.pools:
-        found.append(CheckRow(name="pools", status="warn", text="there are none", cure="add a [pools.NAME] table"))
+        found.append(_warning("pools", FaultCode.NO_POOLS, "there are none", "add a [pools.NAME] table"))
     if not _enabled(settings):
         cure = "add a [providers.NAME] table"
-        found.append(CheckRow(name="providers", status="warn", text="none is enabled", cure=cure))
+        found.append(_warning("providers", FaultCode.NO_PROVIDERS, "none is enabled", cure))
     directory = path.parent / "credentials"
     with credentials(directory) as readable:
         if not readable:
             text = "this user may not read them, so checks below may miss credentials"
-            found.append(CheckRow(name="credentials", status="warn", text=text, cure="run it as root"))
+            found.append(_warning("credentials", FaultCode.CREDENTIALS_HIDDEN, text, "run it as root"))
         else:
             found += [*_credential_files(directory), *_auth_key(settings)]
         return found + asyncio.run(_check_providers(settings, file))
@@ -63,7 +64,7 @@ def _fault_rows(file: File, faults: Iterable[Fault], about: str = "") -> list[Ch
 def _fault_row(source: str, fault: Fault, about: str) -> CheckRow:
     name = f"{source}:{fault.line}" if fault.line else about or source
     text = f"{about}: {fault.text}" if about and fault.line and not fault.text.startswith(about) else fault.text
-    return CheckRow(name=name, status="fail", text=text, cure=fault.cure)
+    return CheckRow(name=name, status="fail", code=fault.code, text=text, cure=fault.cure)
 
 
 def _summary(path: Path, settings: Settings) -> CheckRow:
@@ -108,15 +109,22 @@ def _credential_files(directory: Path) -> Iterator[CheckRow]:
     """Credentials that others may read, and entries that are not files."""
     for path in sorted(directory.glob("*/*")) if directory.is_dir() else ():
         if not path.exists():
-            yield _file_row(path, "a link to a file that does not exist", "put the key into a file here")
+            text = "a link to a file that does not exist"
+            yield _file_row(path, FaultCode.SECRET_UNREADABLE, text, "put the key into a file here")
         elif not path.is_file():
-            yield _file_row(path, "a directory, not a file with a key", f"remove it: `rmdir {path}`")
+            text = "a directory, not a file with a key"
+            yield _file_row(path, FaultCode.SECRET_UNREADABLE, text, f"remove it: `rmdir {path}`")
         elif (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
-            yield _file_row(path, f"others may read it (mode {mode:04o})", f"`chmod 0600 {path}`")
+            text = f"others may read it (mode {mode:04o})"
+            yield _file_row(path, FaultCode.SECRET_EXPOSED, text, f"`chmod 0600 {path}`")
 
 
-def _file_row(path: Path, text: str, cure: str) -> CheckRow:
-    return CheckRow(name=str(path), status="fail", text=text, cure=cure)
+def _file_row(path: Path, code: FaultCode, text: str, cure: str) -> CheckRow:
+    return CheckRow(name=str(path), status="fail", code=code, text=text, cure=cure)
+
+
+def _warning(name: str, code: FaultCode, text: str, cure: str) -> CheckRow:
+    return CheckRow(name=name, status="warn", code=code, text=text, cure=cure)
 
 
 def _auth_key(settings: Settings) -> list[CheckRow]:
@@ -129,7 +137,7 @@ def _auth_key(settings: Settings) -> list[CheckRow]:
         return error_rows(error)
     if shared is None and not minting:
         cure = "put one into credentials/tailscale/auth_key, or let meshd mint it (docs/tailnet.md)"
-        return [CheckRow(name="auth key", status="warn", text="there is none: nothing can be rented", cure=cure)]
+        return [_warning("auth key", FaultCode.NO_AUTH_KEY, "there is none: nothing can be rented", cure)]
     return []
 
 
@@ -159,5 +167,5 @@ async def provider_rows(file: File, made: Provider | tuple[Fault, ...], about: s
     text = "the adapter accepts its settings"
     if not can.tun:
         text = f"{text}, but {provider_capabilities.NO_TUN}, and none is rented"
-        return [CheckRow(name=about, status="warn", text=text, cure=provider_capabilities.no_tun_cure(made.name))]
+        return [_warning(about, FaultCode.PROVIDER_WITHOUT_TUN, text, provider_capabilities.no_tun_cure(made.name))]
     return [CheckRow(name=about, status="ok", text=text)]

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import BaseModel
 
 from meshd import gpus
+from meshd.codes import FaultCode
 from meshd.config.models import SLURM_DEFAULT, PoolSettings, Settings
 from meshd.errors import Fault
 from meshd.model.ids import slot_index
@@ -58,7 +59,9 @@ def doubts(settings: Settings, table: Mapping[str, object], mode: int, source: s
     """
     yield from secrets_in(table, mode)
     if mode & 0o002:
-        yield Fault(f"everybody may write this file (mode {mode:04o})", f"`chmod 0644 {source}`")
+        yield Fault(
+            f"everybody may write this file (mode {mode:04o})", f"`chmod 0644 {source}`", code=FaultCode.FILE_WRITABLE
+        )
     for name, pool in settings.pools.items():
         yield from _unknown_gpu(name, pool)
         yield from _off(name, pool, settings)
@@ -81,13 +84,17 @@ def _names(settings: Settings) -> Iterator[Fault]:
         key = ("pools", name)
         if not _POOL.fullmatch(name):
             rule = "lower-case letters, digits and dashes, at most 20, a letter first, no dash last"
-            yield Fault(f"{dotted(key)}: pool name {name!r} is not possible", f"use {rule}", key)
+            yield Fault(
+                f"{dotted(key)}: pool name {name!r} is not possible", f"use {rule}", key, code=FaultCode.POOL_NAME
+            )
         elif name == SLURM_DEFAULT:
-            yield Fault(f"{dotted(key)}: {name!r} is a reserved word in Slurm", "rename the pool", key)
+            yield Fault(
+                f"{dotted(key)}: {name!r} is a reserved word in Slurm", "rename the pool", key, code=FaultCode.POOL_NAME
+            )
     if sum(pool.default for pool in settings.pools.values()) > 1:
         named = [name for name, pool in settings.pools.items() if pool.default]
         text = f"more than one pool has default = true: {', '.join(named)}"
-        yield Fault(text, "leave it at one of them", ("pools", named[1], "default"))
+        yield Fault(text, "leave it at one of them", ("pools", named[1], "default"), code=FaultCode.TWO_DEFAULTS)
 
 
 def _pool(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:
@@ -99,25 +106,39 @@ def _pool(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:
             key = (*own, "providers", str(index))
             known = ", ".join(settings.providers) or "no table at all"
             cure = near(provider, settings.providers) or f"add [providers.{provider}]; there is {known}"
-            yield Fault(f"{dotted(own)}.providers names {provider}, which has no [providers.*] table", cure, key)
+            yield Fault(
+                f"{dotted(own)}.providers names {provider}, which has no [providers.*] table",
+                cure,
+                key,
+                code=FaultCode.NO_SUCH_PROVIDER,
+            )
     for index, region in enumerate(pool.regions):
         if not region.strip() or re.search(r"[*?\[\]]", region):
             key = (*own, "regions", str(index))
             cure = "write the whole names; without regions it is every one of the providers'"
-            yield Fault(f"{dotted(key)} = {show(region)}: regions have no wildcards", cure, key)
+            yield Fault(
+                f"{dotted(key)} = {show(region)}: regions have no wildcards", cure, key, code=FaultCode.BAD_VALUE
+            )
     for index, feature in enumerate(pool.features):
         key = (*own, "features", str(index))
         if word_fault("feature", feature):
             cure = "use letters, digits, dots, dashes and underscores"
-            yield Fault(f"{dotted(key)} = {show(feature)}: Slurm takes no such feature", cure, key)
+            yield Fault(
+                f"{dotted(key)} = {show(feature)}: Slurm takes no such feature", cure, key, code=FaultCode.BAD_VALUE
+            )
     if pool.partition and word_fault("partition", pool.partition):
         key = (*own, "partition")
         cure = "use only letters, digits, dots, dashes and underscores"
-        yield Fault(f"{dotted(key)} = {show(pool.partition)}: Slurm takes no such partition", cure, key)
+        yield Fault(
+            f"{dotted(key)} = {show(pool.partition)}: Slurm takes no such partition",
+            cure,
+            key,
+            code=FaultCode.BAD_VALUE,
+        )
     elif pool.partition.lower() == SLURM_DEFAULT:
         key = (*own, "partition")
         text = f"{dotted(key)} = {show(pool.partition)}: it is a reserved word in Slurm"
-        yield Fault(text, "choose another name", key)
+        yield Fault(text, "choose another name", key, code=FaultCode.BAD_VALUE)
 
 
 def _pool_gpus(own: Key, pool: PoolSettings) -> Iterator[Fault]:
@@ -128,15 +149,28 @@ def _pool_gpus(own: Key, pool: PoolSettings) -> Iterator[Fault]:
         key = (*own, "gpus_per_node" if few else "gpus_per_node_max")
         cure = 'say which, e.g. gpu = "h100"'
         yield Fault(
-            f"{dotted(key)} = {max(few, many or 0)}: gpus_per_node is more than 0, but no gpu is named", cure, key
+            f"{dotted(key)} = {max(few, many or 0)}: gpus_per_node is more than 0, but no gpu is named",
+            cure,
+            key,
+            code=FaultCode.GPU_NEEDED,
         )
         return
     if not pool.gpu and pool.gpu_memory_min_gib:
         key = (*own, "gpu_memory_min_gib")
-        yield Fault(f"{dotted(key)} = {pool.gpu_memory_min_gib}: no gpu is named", 'add gpu = "h100", or such', key)
+        yield Fault(
+            f"{dotted(key)} = {pool.gpu_memory_min_gib}: no gpu is named",
+            'add gpu = "h100", or such',
+            key,
+            code=FaultCode.GPU_NEEDED,
+        )
     if many is not None and many < few:
         key = (*own, "gpus_per_node_max")
-        yield Fault(f"{dotted(key)} = {many} is less than gpus_per_node = {few}", "raise it, or leave it out", key)
+        yield Fault(
+            f"{dotted(key)} = {many} is less than gpus_per_node = {few}",
+            "raise it, or leave it out",
+            key,
+            code=FaultCode.GPU_RANGE,
+        )
         return
     room = pool.max_nodes * max(many or few, 1)
     if pool.min_gpus > room:
@@ -144,7 +178,7 @@ def _pool_gpus(own: Key, pool: PoolSettings) -> Iterator[Fault]:
         each = counted_gpus(many or few)
         text = f"{name}.min_gpus = {pool.min_gpus}: max_nodes = {pool.max_nodes} with {each} has room for {room}"
         nodes = -(-pool.min_gpus // max(many or few, 1))
-        yield Fault(text, f"at most {room}, or max_nodes = {nodes}", key)
+        yield Fault(text, f"at most {room}, or max_nodes = {nodes}", key, code=FaultCode.NO_ROOM)
 
 
 def counted_gpus(each: int) -> str:
@@ -160,11 +194,11 @@ def _slots(pools: Mapping[str, PoolSettings]) -> Iterator[Fault]:
             if index is not None and index <= pool.max_nodes:
                 key = ("pools", name)
                 text = f"{dotted(key)}: {name} is also slot {index} of pool {other}"
-                yield Fault(text, "give one of the two pools another name", key)
+                yield Fault(text, "give one of the two pools another name", key, code=FaultCode.POOL_NAME)
     total = sum(pool.max_nodes for pool in pools.values())
     if total > SLOTS_MAX:
         text = f"all pools together have {total} slots, and Slurm knows {SLOTS_MAX} nodes at most"
-        yield Fault(text, "lower max_nodes", ("pools",))
+        yield Fault(text, "lower max_nodes", ("pools",), code=FaultCode.TOO_MANY_SLOTS)
 
 
 def _words_of_others(settings: Settings) -> Iterator[Fault]:
@@ -174,30 +208,47 @@ def _words_of_others(settings: Settings) -> Iterator[Fault]:
     for index, tag in enumerate(tailnet.tags):
         if not _TAG.fullmatch(tag):
             key = ("tailnet", "tags", str(index))
-            yield Fault(f"{dotted(key)} = {show(tag)}: a tag begins with tag:", 'e.g. "tag:meshd"', key)
+            yield Fault(
+                f"{dotted(key)} = {show(tag)}: a tag begins with tag:",
+                'e.g. "tag:meshd"',
+                key,
+                code=FaultCode.BAD_VALUE,
+            )
     for name in ("login_server", "api_base_url"):
         url = getattr(tailnet, name)
         if url and not _URL.fullmatch(url):
             key = ("tailnet", name)
-            yield Fault(f"{dotted(key)} = {show(url)}: it is no URL", 'e.g. "https://headscale.example.com"', key)
+            yield Fault(
+                f"{dotted(key)} = {show(url)}: it is no URL",
+                'e.g. "https://headscale.example.com"',
+                key,
+                code=FaultCode.BAD_VALUE,
+            )
     for index, package in enumerate(settings.node_api.packages):
         if not _PACKAGE.fullmatch(package):
             key = ("node_api", "packages", str(index))
-            yield Fault(f"{dotted(key)} = {show(package)}: apt has no such name", 'e.g. "slurmd"', key)
+            yield Fault(
+                f"{dotted(key)} = {show(package)}: apt has no such name", 'e.g. "slurmd"', key, code=FaultCode.BAD_VALUE
+            )
     if settings.node_api.address:
         key = ("node_api", "address")
         try:
             ipaddress.ip_address(settings.node_api.address)
         except ValueError:
             text = f"{dotted(key)} = {show(settings.node_api.address)}: it is no IP address"
-            yield Fault(text, "leave it out: then it is the head's tailnet address", key)
+            yield Fault(text, "leave it out: then it is the head's tailnet address", key, code=FaultCode.BAD_VALUE)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", settings.cluster.socket_group):
         key = ("cluster", "socket_group")
-        yield Fault(f"{dotted(key)} = {show(settings.cluster.socket_group)}: it is no group", 'e.g. "meshd"', key)
+        yield Fault(
+            f"{dotted(key)} = {show(settings.cluster.socket_group)}: it is no group",
+            'e.g. "meshd"',
+            key,
+            code=FaultCode.BAD_VALUE,
+        )
     if not re.fullmatch(r"[A-Za-z0-9:_.\\@-]+\.service", settings.slurm.slurmctld_unit):
         key = ("slurm", "slurmctld_unit")
         text = f"{dotted(key)} = {show(settings.slurm.slurmctld_unit)}: it is no service of systemd"
-        yield Fault(text, 'e.g. "slurmctld.service"', key)
+        yield Fault(text, 'e.g. "slurmctld.service"', key, code=FaultCode.BAD_VALUE)
 
 
 def _paths(settings: Settings) -> Iterator[Fault]:
@@ -208,12 +259,14 @@ def _paths(settings: Settings) -> Iterator[Fault]:
         key = (table, name)
         if path is not None and not path.is_absolute():
             cure = f'begin it with /, e.g. "/etc/meshd/{path.name or name}"'
-            yield Fault(f"{dotted(key)} = {show(str(path))}: it is no absolute path", cure, key)
+            yield Fault(
+                f"{dotted(key)} = {show(str(path))}: it is no absolute path", cure, key, code=FaultCode.BAD_VALUE
+            )
         elif name == "socket" and len(str(path).encode()) > SOCKET_MAX_B:
             text = (
                 f"{dotted(key)}: the path of a socket has at most {SOCKET_MAX_B} bytes, and this one {len(str(path))}"
             )
-            yield Fault(text, "take a shorter one", key)
+            yield Fault(text, "take a shorter one", key, code=FaultCode.BAD_VALUE)
 
 
 def _durations(table: BaseModel, path: Key) -> Iterator[Fault]:
@@ -231,7 +284,9 @@ def _durations(table: BaseModel, path: Key) -> Iterator[Fault]:
             most = YEAR_S if name.endswith("_s") else 3660.0
             unit = "seconds" if name.endswith("_s") else "days"
             if value > most:
-                yield Fault(f"{dotted(key)} = {value:g}: it is in {unit}", f"at most {most:g}", key)
+                yield Fault(
+                    f"{dotted(key)} = {value:g}: it is in {unit}", f"at most {most:g}", key, code=FaultCode.BAD_VALUE
+                )
 
 
 def _secrets(value: object, path: Key) -> Iterator[Fault]:
@@ -246,14 +301,21 @@ def _secrets(value: object, path: Key) -> Iterator[Fault]:
         sign = sign_of(value) or ("a secret" if path and names_secret(path[-1]) else "")
         if sign:
             text = f"{dotted(path)}: {sign} stands in a file that everybody may read"
-            yield Fault(text, f"{_SECRETS_PLACE}, and make a new one: this one has been seen", path)
+            yield Fault(
+                text,
+                f"{_SECRETS_PLACE}, and make a new one: this one has been seen",
+                path,
+                code=FaultCode.SECRET_IN_FILE,
+            )
 
 
 def _unknown_gpu(name: str, pool: PoolSettings) -> Iterator[Fault]:
     if pool.gpu and not any(gpus.related(pool.gpu, model) for model in gpus.MODELS):
         key = ("pools", name, "gpu")
         cure = near(pool.gpu, gpus.MODELS) or "`meshctl offers` shows what there is"
-        yield Fault(f"{dotted(key)} = {show(pool.gpu)}: meshd knows no GPU of this name", cure, key)
+        yield Fault(
+            f"{dotted(key)} = {show(pool.gpu)}: meshd knows no GPU of this name", cure, key, code=FaultCode.UNKNOWN_GPU
+        )
 
 
 def _off(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:
@@ -261,12 +323,14 @@ def _off(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:
     if off and len(off) == len(pool.providers):
         key = ("pools", name, "providers")
         text = f"{dotted(key)}: none of {', '.join(off)} is enabled, so nothing can be rented"
-        yield Fault(text, f"set providers.{off[0]}.enabled = true, or name another", key)
+        yield Fault(text, f"set providers.{off[0]}.enabled = true, or name another", key, code=FaultCode.PROVIDERS_OFF)
     for setting in ("providers", "regions", "features"):
         twice = [word for word, count in Counter(getattr(pool, setting)).items() if count > 1]
         if twice:
             key = ("pools", name, setting)
-            yield Fault(f"{dotted(key)} names {', '.join(twice)} twice", "once is enough", key)
+            yield Fault(
+                f"{dotted(key)} names {', '.join(twice)} twice", "once is enough", key, code=FaultCode.NAMED_TWICE
+            )
 
 
 def _timing(settings: Settings) -> Iterable[Fault]:
@@ -298,4 +362,4 @@ def _timing(settings: Settings) -> Iterable[Fault]:
 
 def _timed(name: str, value: float, why: str, cure: str) -> Fault:
     key = ("timing", name)
-    return Fault(f"{dotted(key)} = {value:g}: {why}", cure, key)
+    return Fault(f"{dotted(key)} = {value:g}: {why}", cure, key, code=FaultCode.TIMING)

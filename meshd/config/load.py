@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
+from meshd.codes import FaultCode
 from meshd.config import checks
 from meshd.config.models import DEFAULT_PATH, Settings
 from meshd.errors import ConfigError, Fault
@@ -88,25 +89,33 @@ def read(path: Path) -> File:
         raw, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError as error:
         cure = "`deploy/head/install` writes an example; or name another file with --config"
-        raise ConfigError(source, [Fault("there is no such file", cure)]) from error
+        raise ConfigError(source, [Fault("there is no such file", cure, code=FaultCode.FILE_MISSING)]) from error
     except IsADirectoryError as error:
-        raise ConfigError(source, [Fault("is a directory", "name the file in it")]) from error
+        raise ConfigError(
+            source, [Fault("is a directory", "name the file in it", code=FaultCode.FILE_UNREADABLE)]
+        ) from error
     except PermissionError as error:
         cure = f"it holds no secrets, so everybody may read it: `chmod 0644 {path}`; or run this as root"
-        raise ConfigError(source, [Fault(f"cannot be read by this user{_owned(path)}", cure)]) from error
+        raise ConfigError(
+            source, [Fault(f"cannot be read by this user{_owned(path)}", cure, code=FaultCode.FILE_UNREADABLE)]
+        ) from error
     except OSError as error:
-        raise ConfigError(source, [Fault(f"cannot be read: {error.strerror}")]) from error
+        raise ConfigError(
+            source, [Fault(f"cannot be read: {error.strerror}", code=FaultCode.FILE_UNREADABLE)]
+        ) from error
     try:
         text = raw.decode("utf-8-sig")  # some editors begin a file with a mark of its encoding
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(source, [Fault("is not UTF-8 text", "save it as UTF-8", line=line)]) from None
+        raise ConfigError(
+            source, [Fault("is not UTF-8 text", "save it as UTF-8", line=line, code=FaultCode.NOT_TOML)]
+        ) from None
     try:
         return File(path, tomllib.loads(text), Places(text), mode)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(source, [_syntax(text, str(error))]) from None
     except RecursionError:
-        raise ConfigError(source, [Fault("is nested too deeply to be settings")]) from None
+        raise ConfigError(source, [Fault("is nested too deeply to be settings", code=FaultCode.NOT_TOML)]) from None
 
 
 def _syntax(text: str, message: str) -> Fault:
@@ -124,7 +133,7 @@ def _syntax(text: str, message: str) -> Fault:
     found = f"is not TOML (column {column}): {words}"
     if shown.strip():
         found += f": {shown.strip()[:_LINE_SHOWN_MAX]}"
-    return Fault(found, _cure_of(words, shown), line=line)
+    return Fault(found, _cure_of(words, shown), line=line, code=FaultCode.NOT_TOML)
 
 
 _SYNTAX = {

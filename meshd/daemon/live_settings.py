@@ -11,7 +11,7 @@ import structlog
 
 from meshd import config
 from meshd.api.schema import CheckRow, ProblemView, ReloadView
-from meshd.codes import CheckName, ProblemCode
+from meshd.codes import CheckName, FaultCode, ProblemCode
 from meshd.config import Settings
 from meshd.daemon.controller import Wakes
 from meshd.daemon.notify import Notifier
@@ -67,7 +67,8 @@ def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -
     if stranded:
         raise ConfigError(
             source,
-            [Fault(text.format(", ".join(sorted(names)[:5])), cure.format(",".join(sorted(names)[:5])), key)
+            [Fault(text.format(", ".join(sorted(names)[:5])), cure.format(",".join(sorted(names)[:5])), key,
+                   code=FaultCode.MACHINE_WITHOUT_PLACE)
              for (key, text, cure), names in stranded.items()],
         )  # fmt: skip
 
@@ -129,7 +130,7 @@ class LiveSettings(Reporter):
         """What came of the last reload."""
         rows = [
             CheckRow(name=f"{self._path}:{fault.line}" if fault.line else str(self._path), status="fail",
-                     text=fault.text, cure=fault.cure)
+                     text=fault.text, cure=fault.cure, code=fault.code)
             for fault in self.faults
         ]  # fmt: skip
         return ReloadView(reloaded=not rows, faults=rows, waiting=list(self.waiting))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from meshd.codes import FaultCode
 from meshd.errors import ConfigError, Fault
 from meshd.redaction import register_secret
 
@@ -54,18 +55,26 @@ def read_secret(path: Path | None, credential: str, *, one_line: bool = True) ->
             raw = file.read(SECRET_MAX_B + 1)
     except OSError as error:
         cure = _cure(error, source, credential=shown != path)
-        raise ConfigError(source, [Fault(f"cannot be read: {error.strerror}", cure)]) from error
+        raise ConfigError(
+            source, [Fault(f"cannot be read: {error.strerror}", cure, code=FaultCode.SECRET_UNREADABLE)]
+        ) from error
     try:
         text = raw.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
-        raise ConfigError(source, [Fault("is not UTF-8 text", "put the key itself into it, as text")]) from None
+        raise ConfigError(
+            source, [Fault("is not UTF-8 text", "put the key itself into it, as text", code=FaultCode.SECRET_UNUSABLE)]
+        ) from None
     if len(raw) > SECRET_MAX_B:
-        raise ConfigError(source, [Fault("is too long to be a key", "put the key itself into it")])
+        raise ConfigError(
+            source, [Fault("is too long to be a key", "put the key itself into it", code=FaultCode.SECRET_UNUSABLE)]
+        )
     if not text:
-        raise ConfigError(source, [Fault("is empty", "put the key into it")])
+        raise ConfigError(source, [Fault("is empty", "put the key into it", code=FaultCode.SECRET_UNUSABLE)])
     register_secret(text)
     if one_line and (not text.isascii() or not text.isprintable() or " " in text):
-        raise ConfigError(source, [Fault("is no single line with a key", "put the key alone into it")])
+        raise ConfigError(
+            source, [Fault("is no single line with a key", "put the key alone into it", code=FaultCode.SECRET_UNUSABLE)]
+        )
     return SecretStr(text)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from meshd.codes import FaultCode
 from meshd.errors import ConfigError, Fault
 from providers._settings import COMPASS, AdapterSettings, check_places
 
@@ -146,8 +147,12 @@ def key_info(key: SecretStr, source: str = "[providers.gce]") -> dict[str, Any]:
     except ValueError:
         info = None
     if not isinstance(info, dict) or info.get("type") != "service_account":
-        raise ConfigError(source, [Fault("is not the JSON key of a service account", _CURE)])
+        raise ConfigError(
+            source, [Fault("is not the JSON key of a service account", _CURE, code=FaultCode.SECRET_UNUSABLE)]
+        )
     missing = [name for name in _FIELDS if not info.get(name)]
     if missing:
-        raise ConfigError(source, [Fault(f"{', '.join(missing)} is missing from the key", _CURE)])
+        raise ConfigError(
+            source, [Fault(f"{', '.join(missing)} is missing from the key", _CURE, code=FaultCode.SECRET_UNUSABLE)]
+        )
     return info

@@ -16,11 +16,12 @@ from pydantic_core import PydanticUndefined
 
 from meshd.api.node_schema import Verb
 from meshd.cli.main import COMMANDS, cli
-from meshd.codes import CheckName, EventKind, ProblemCode, RefusalCode, WarningCode
+from meshd.codes import CheckName, EventKind, FaultCode, ProblemCode, RefusalCode, WarningCode
 from meshd.config import PoolSettings, ProviderSettings, Settings
 from meshd.contract.faults import FaultKind
 from meshd.daemon.live_settings import RELOADABLE
 from meshd.model.machine import MOVES
+from meshd.slurm import initcodes
 from providers._settings import AdapterSettings
 from providers.aws.settings import AwsSettings
 from providers.gce.settings import GceSettings
@@ -101,6 +102,9 @@ def test_every_setting_of_the_adapters_is_described(heading: str, model: type[Ad
         ("Checks", CheckName),
         ("Events", EventKind),
         ("Refusals of the API", RefusalCode),
+        ("Faults of the settings", FaultCode),
+        ("Warnings of init", initcodes.Warn),
+        ("Refusals of init", initcodes.Refusal),
     ],
 )
 def test_every_code_is_described_and_every_described_code_exists(heading: str, codes: type[StrEnum]) -> None:

@@ -15,6 +15,7 @@ from meshd.cli.params.options import as_json_option
 from meshd.cli.render.status import checks
 from meshd.cli.render.terminal import show, spinner
 from meshd.cli.session import Session, print_json
+from meshd.codes import CheckName, ProblemCode
 from meshd.plaintext import counted
 from meshd.runtime.run import run
 
@@ -33,7 +34,10 @@ def command(session: Session, *, as_json: bool) -> None:
             view = session.ask(_ask)
     except UnreachableError as error:
         unreachable = error
-        first = CheckRow(name="daemon", status="fail", text=error.message, cure=error.cure)
+        first = CheckRow(
+            name=CheckName.DAEMON, status="fail", code=ProblemCode.DAEMON_UNREACHABLE, text=error.message,
+            cure=error.cure,
+        )  # fmt: skip
         rest = asyncio.run(run_checks(session.config, run))
         view = DoctorView(checks=[first, *rest], source="local")
     if as_json:
@@ -54,10 +58,11 @@ async def _ask(head: Head) -> DoctorView:
 
 def _access(caller: CallerView) -> CheckRow:
     if caller.may_write:
-        return CheckRow(name="access", status="ok", text=f"{caller.user} may make changes")
+        return CheckRow(name=CheckName.ACCESS, status="ok", text=f"{caller.user} may make changes")
     return CheckRow(
-        name="access",
+        name=CheckName.ACCESS,
         status="warn",
+        code=ProblemCode.ACCESS_READ_ONLY,
         text=f"{caller.user} may look, but not make changes",
         cure=f"use root, or `usermod -aG {caller.group} {caller.user}` and log in again",
     )
