@@ -286,3 +286,32 @@ class FaultCode(StrEnum):
     SECRET_UNUSABLE = "secret_unusable"  # noqa: S105  # not a password
     SECRET_EXPOSED = "secret_exposed"  # noqa: S105  # not a password
     NO_AUTH_KEY = "no_auth_key"
+
+
+class JoinCode(StrEnum):
+    """Why the head refuses a machine: `code` of the node API's answer, and `fields.code` of an event `ticket`."""
+
+    REFUSED = "join_refused"
+
+    # Its token and device.
+    OTHER_MACHINE = "other_machine"
+    OTHER_DEVICE = "other_device"
+    TOKEN_CLOSED = "ticket_closed"  # noqa: S105  # not a password
+    TOKEN_EXPIRED = "ticket_expired"  # noqa: S105  # not a password
+    TOO_MANY_DEVICES = "too_many_devices"
+    DEVICE_COPIED = "device_copied"
+    OLD_DEVICE_THERE = "old_device_there"
+    ADDRESS_TAKEN = "address_taken"
+    NO_IPV4 = "no_ipv4"
+    NOT_CONFIRMED = "not_confirmed"
+    NOT_JOINABLE = "not_joinable"
+
+    # What it is.
+    CLOCK_SKEW = "clock_skew"
+    SLURMD_MISSING = "slurmd_missing"
+    SLURMD_VERSION = "slurmd_version"
+    NO_HARDWARE = "no_hardware"
+    HARDWARE_CHANGED = "hardware_changed"
+    GPUS_MISSING = "gpus_missing"
+    GPUS_FAULTY = "gpus_faulty"
+    GPU_MODEL = "gpu_model"

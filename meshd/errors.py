@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshd.codes import FaultCode
+from meshd.codes import FaultCode, JoinCode
 from meshd.plaintext import TEXT_MAX_CHARS, plain, plain_text
 from meshd.redaction import redact
 
@@ -119,7 +119,7 @@ class JoinRefused(MeshdError):
     `code` is stable: programs and tests compare it.
     """
 
-    def __init__(self, reason: str, cure: str, *, fatal: bool = True, code: str = "join_refused") -> None:
+    def __init__(self, reason: str, cure: str, *, fatal: bool = True, code: JoinCode = JoinCode.REFUSED) -> None:
         self.reason = reason
         self.cure = cure
         self.fatal = fatal

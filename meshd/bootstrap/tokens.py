@@ -9,14 +9,10 @@ from datetime import datetime
 
 from pydantic import SecretStr
 
+from meshd.codes import JoinCode
 from meshd.errors import JoinRefused
 
 TOKEN_MAX_CHARS = 128
-
-OTHER_MACHINE = "other_machine"
-TICKET_CLOSED = "ticket_closed"
-TICKET_EXPIRED = "ticket_expired"
-OTHER_DEVICE = "other_device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,7 @@ def check_hostname(machine: str, hostname: str) -> None:
         raise JoinRefused(
             f"this token was made for {machine}, and the caller is {hostname or 'without a name'}",
             "each machine has its own token and device: an image must not hold /var/lib/tailscale of another machine",
-            code=OTHER_MACHINE,
+            code=JoinCode.OTHER_MACHINE,
         )
 
 
@@ -101,17 +97,17 @@ def check_join(ticket: JoinTicket, hostname: str, device_id: str, now: datetime)
         raise JoinRefused(
             f"the join token of {ticket.machine} is used up: its agent has a node token",
             f"the agent rejoins with its node token; if that is lost: meshctl remove {ticket.machine}",
-            code=TICKET_CLOSED,
+            code=JoinCode.TOKEN_CLOSED,
         )
     if ticket.bound_to and ticket.bound_to != device_id:
         raise JoinRefused(
             f"the join token of {ticket.machine} was already used by another device of the tailnet",
             "rent the machine anew; look for a second device with its name if you did not expect this",
-            code=OTHER_DEVICE,
+            code=JoinCode.OTHER_DEVICE,
         )
     if now >= ticket.expires_at:
         raise JoinRefused(
             f"the join token of {ticket.machine} expired at {ticket.expires_at:%Y-%m-%d %H:%M:%S} UTC",
             "it booted too slowly (timing.join_token_ttl_s): rent the machine anew",
-            code=TICKET_EXPIRED,
+            code=JoinCode.TOKEN_EXPIRED,
         )

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from meshd import gpus
+from meshd.codes import JoinCode
 from meshd.errors import JoinRefused
 from meshd.model.hardware import NodeFacts, NodeShape
 from meshd.plan.limits import gpus_fault, memory_promised_mib, shape_fault, usable
@@ -57,9 +58,11 @@ def check_facts(
     _check_clock(facts.clock_skew_s, clock_skew_max_s)
     _check_slurmd(facts.slurmd_version, slurmctld_version)
     if facts.shape.cpus < 1 or facts.shape.memory_mib < 1:
-        raise JoinRefused("slurmd -C told no CPUs or no memory", "run slurmd -C on the machine and see why")
+        raise JoinRefused(
+            "slurmd -C told no CPUs or no memory", "run slurmd -C on the machine and see why", code=JoinCode.NO_HARDWARE
+        )
     if fault := shape_fault(facts.shape):
-        raise JoinRefused(f"slurmd -C: {fault}", "run slurmd -C on the machine and see why")
+        raise JoinRefused(f"slurmd -C: {fault}", "run slurmd -C on the machine and see why", code=JoinCode.NO_HARDWARE)
     _check_gpus(facts, gpus_rented, gpu_model)
 
 
@@ -72,15 +75,24 @@ def _check_clock(skew_s: float, max_s: float) -> None:
         "for munge refuses credentials that are 300 s off",
         "let NTP run on both (timedatectl set-ntp true; chronyc makestep)",
         fatal=False,
+        code=JoinCode.CLOCK_SKEW,
     )
 
 
 def _check_slurmd(slurmd: str, slurmctld: str) -> None:
     if not slurmd:
-        raise JoinRefused("slurmd is not installed on the machine", "use an image with slurmd, or let it be installed")
+        raise JoinRefused(
+            "slurmd is not installed on the machine",
+            "use an image with slurmd, or let it be installed",
+            code=JoinCode.SLURMD_MISSING,
+        )
     own, window = release(slurmd), slurmd_window(slurmctld)
     if own is None:
-        raise JoinRefused(f"slurmd's version {slurmd!r} is not understood", "use a released Slurm on the machine")
+        raise JoinRefused(
+            f"slurmd's version {slurmd!r} is not understood",
+            "use a released Slurm on the machine",
+            code=JoinCode.SLURMD_VERSION,
+        )
     if window is None or window[0] <= own <= window[1]:
         return
     oldest, newest = ("{:02d}.{:02d}".format(*one) for one in window)
@@ -88,6 +100,7 @@ def _check_slurmd(slurmd: str, slurmctld: str) -> None:
     raise JoinRefused(
         f"slurmd {slurmd} is {relation} slurmctld {slurmctld}, which serves {oldest} to {newest}",
         f"use an image with slurmd {newest}",
+        code=JoinCode.SLURMD_VERSION,
     )
 
 
@@ -99,15 +112,21 @@ def _check_gpus(facts: NodeFacts, rented: int, model: str) -> None:
         raise JoinRefused(
             f"{rented} GPUs were rented and nvidia-smi shows {len(working)}" + (f": {words}" if words else ""),
             "look for a missing driver or a broken GPU (dmesg); the machine is given back",
+            code=JoinCode.GPUS_MISSING,
         )
     used = usable(facts.gpus, rented)
     if fault := gpus_fault(used):
-        raise JoinRefused(fault, "load the driver (nvidia-modprobe -c 0 -u); see `nvidia-smi -L` on the machine")
+        raise JoinRefused(
+            fault,
+            "load the driver (nvidia-modprobe -c 0 -u); see `nvidia-smi -L` on the machine",
+            code=JoinCode.GPUS_FAULTY,
+        )
     for gpu in used:
         if model and not gpus.related(model, gpus.normalise(gpu.name)):
             raise JoinRefused(
                 f"GPU {gpu.index} is a {gpu.name}, and {model} was rented",
                 "the cloud gave another model: the machine is given back",
+                code=JoinCode.GPU_MODEL,
             )
 
 
@@ -129,16 +148,22 @@ def check_same(facts: NodeFacts, accepted: NodeFacts, *, gpus_rented: int, memor
     now, then = replace(facts.shape, memory_mib=0), replace(accepted.shape, memory_mib=0)
     if now != then:
         raise JoinRefused(
-            f"its hardware has changed since it joined: {_counts(then)}, now {_counts(now)}", cure, fatal=False
+            f"its hardware has changed since it joined: {_counts(then)}, now {_counts(now)}",
+            cure,
+            fatal=False,
+            code=JoinCode.HARDWARE_CHANGED,
         )
     promised_mib = memory_promised_mib(accepted.shape.memory_mib, memory_fraction)
     if facts.shape.memory_mib < promised_mib:
         text = f"it has {facts.shape.memory_mib} MiB of memory now, and its line in Slurm promises {promised_mib}"
-        raise JoinRefused(text, cure, fatal=False)
+        raise JoinRefused(text, cure, fatal=False, code=JoinCode.HARDWARE_CHANGED)
     old, new = ([(g.device, g.name) for g in usable(f.gpus, gpus_rented)] for f in (accepted, facts))
     if old != new:
         raise JoinRefused(
-            f"its GPUs have changed since it joined: {_devices(old)}, now {_devices(new)}", cure, fatal=False
+            f"its GPUs have changed since it joined: {_devices(old)}, now {_devices(new)}",
+            cure,
+            fatal=False,
+            code=JoinCode.HARDWARE_CHANGED,
         )
 
 

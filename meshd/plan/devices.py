@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from meshd.codes import JoinCode
 from meshd.errors import JoinRefused
 from meshd.model.ids import parse_machine_name
 from meshd.model.machine import IN_SLURM, Machine
@@ -98,12 +99,14 @@ def check_owner(machine: str, peer: TailnetPeer, machines: Iterable[Machine]) ->
                 f"{machine} shows the tailnet device of {other.name} ({peer.tailnet_ip}): both have one node key, so "
                 "its image holds the tailscale state of a machine that had joined",
                 CLONE_CURE,
+                code=JoinCode.DEVICE_COPIED,
             )
         if other.phase in IN_SLURM and not other.left_slurm and other.tailnet_ip == peer.tailnet_ip:
             raise JoinRefused(
                 f"{machine} has the address {peer.tailnet_ip} of {other.name}, whose own device was deleted",
                 f"it joins when {other.name} has left Slurm or has another address: `meshctl remove {other.name}`",
                 fatal=False,
+                code=JoinCode.ADDRESS_TAKEN,
             )
 
 
@@ -127,6 +130,7 @@ def check_new_device(machine: Machine, peer: TailnetPeer, view: TailnetView, mac
             f"{peer.hostname or 'a device without a name'} ({peer.tailnet_ip}) has the node token of {machine.name}: "
             f"its disk is a copy of {machine.name}'s",
             CLONE_CURE,
+            code=JoinCode.DEVICE_COPIED,
         )
     check_owner(machine.name, peer, machines)
     old = view.peers.get(machine.tailnet_id)
@@ -138,9 +142,14 @@ def check_new_device(machine: Machine, peer: TailnetPeer, view: TailnetView, mac
             "delete the old device in the admin console when its machine lost its tailscale state; an online one is a "
             "second machine with a copy of this one's disk",
             fatal=False,
+            code=JoinCode.OLD_DEVICE_THERE,
         )
     if machine.phase not in IN_SLURM:
-        raise JoinRefused(f"{machine.name} is {machine.phase.value}", "it has not joined, or is on its way out")
+        raise JoinRefused(
+            f"{machine.name} is {machine.phase.value}",
+            "it has not joined, or is on its way out",
+            code=JoinCode.NOT_JOINABLE,
+        )
 
 
 def same_machine_id(machines: Iterable[Machine]) -> list[tuple[str, ...]]:

@@ -13,6 +13,7 @@ import pytest
 from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Unknown
 from meshd.api.schema import TokenRenewalRequest
+from meshd.codes import JoinCode
 from meshd.errors import StoreError
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import TailnetPeer
@@ -73,7 +74,7 @@ async def test_another_machines_node_token(head: Head) -> None:
     await head.ready(2)
     thief = head.at(2, one.token)
     for answer in (await thief.poll(), await thief.prove(), await thief.join(), await thief.call("GET", "/v1/agent")):
-        assert (answer.status, answer.code) == (403, "join_refused")
+        assert (answer.status, answer.code) == (403, JoinCode.DEVICE_COPIED)
     assert (await one.poll()).status == 200
 
 

@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from meshd.api.node_schema import Verb
 from meshd.cli.main import COMMANDS, cli
-from meshd.codes import CheckName, EventKind, FaultCode, ProblemCode, RefusalCode, WarningCode
+from meshd.codes import CheckName, EventKind, FaultCode, JoinCode, ProblemCode, RefusalCode, WarningCode
 from meshd.config import PoolSettings, ProviderSettings, Settings
 from meshd.contract.faults import FaultKind
 from meshd.daemon.live_settings import RELOADABLE
@@ -102,6 +102,7 @@ def test_every_setting_of_the_adapters_is_described(heading: str, model: type[Ad
         ("Checks", CheckName),
         ("Events", EventKind),
         ("Refusals of the API", RefusalCode),
+        ("Refusals of a machine", JoinCode),
         ("Faults of the settings", FaultCode),
         ("Warnings of init", initcodes.Warn),
         ("Refusals of init", initcodes.Refusal),

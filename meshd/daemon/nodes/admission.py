@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from meshd.codes import EventKind
+from meshd.codes import EventKind, JoinCode
 from meshd.config import SlurmSettings
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import JoinRefused
@@ -26,7 +26,7 @@ def check_join(machine: Machine, peer: TailnetPeer, facts: NodeFacts, memory_fra
         JoinRefused: with the cure.
     """
     if not peer.tailnet_ip:
-        raise JoinRefused(NO_IPV4, NO_IPV4_CURE)
+        raise JoinRefused(NO_IPV4, NO_IPV4_CURE, code=JoinCode.NO_IPV4)
     if machine.phase in IN_SLURM and machine.facts is not None:
         check_same(facts, machine.facts, gpus_rented=machine.gpus, memory_fraction=memory_fraction)
 
@@ -65,5 +65,14 @@ def accept_join(
             return machine_store.journal.note(machine)
         return machine_store.change(machine.name, EventKind.REJOINED, f"joined again from {peer.tailnet_ip}", **news)
     if machine.phase in {Phase.REQUESTED, Phase.LAUNCHING}:
-        raise JoinRefused("the cloud has not confirmed this machine yet", "trying again is enough", fatal=False)
-    raise JoinRefused(f"this machine is {machine.phase.value}", "it is on its way out and may not join any more")
+        raise JoinRefused(
+            "the cloud has not confirmed this machine yet",
+            "trying again is enough",
+            fatal=False,
+            code=JoinCode.NOT_CONFIRMED,
+        )
+    raise JoinRefused(
+        f"this machine is {machine.phase.value}",
+        "it is on its way out and may not join any more",
+        code=JoinCode.NOT_JOINABLE,
+    )

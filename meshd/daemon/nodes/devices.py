@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from meshd.api.schema import ProblemView
-from meshd.codes import EventKind, ProblemCode
+from meshd.codes import EventKind, JoinCode, ProblemCode
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.observe.source import Observed
 from meshd.daemon.reporting import problem
@@ -94,7 +94,7 @@ class MachineDevices:
                 raise JoinRefused(
                     f"{machine} has come with {CHANGES} other devices within {DAY_S / 3600:g} h",
                     "look at its devices in the admin console; meshd takes another one later", fatal=False,
-                    code="too_many_devices",
+                    code=JoinCode.TOO_MANY_DEVICES,
                 )  # fmt: skip
             why = await self._give_back_address(record, peer)
             self._write_down(self._machine_store.get(machine), peer, why)

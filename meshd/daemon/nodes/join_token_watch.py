@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from meshd.api.schema import ProblemView
-from meshd.bootstrap.tokens import TICKET_CLOSED
-from meshd.codes import EventKind, ProblemCode
+from meshd.codes import EventKind, JoinCode, ProblemCode
 from meshd.daemon.reporting import problem
 from meshd.errors import JoinRefused
 from meshd.store.events import NewEvent, Origin
@@ -51,7 +50,7 @@ class JoinTokenWatch:
 
 
 def _cure(code: str, machine: str) -> str:
-    if code == TICKET_CLOSED:
+    if code == JoinCode.TOKEN_CLOSED:
         return (
             "a user on it may have tried the join token from its user data: look at who runs jobs there. If its agent "
             f"lost its node token, replace the machine: meshctl remove {machine}"

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 
 from meshd.api.node_commands import Command
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
-from meshd.bootstrap.tokens import TICKET_CLOSED, JoinTicket, NodeCaller
-from meshd.codes import EventKind
+from meshd.bootstrap.tokens import JoinTicket, NodeCaller
+from meshd.codes import EventKind, JoinCode
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
@@ -161,7 +161,7 @@ class NodeService:
         self._refusals.note(machine, error, self._machine_store.now())
         record = self._machine_store.get(machine)
         found_again = record.launch_attempts == 0 and not record.line_published
-        if error.code == TICKET_CLOSED and found_again and record.phase in {Phase.BOOTING, Phase.JOINING}:
+        if error.code == JoinCode.TOKEN_CLOSED and found_again and record.phase in {Phase.BOOTING, Phase.JOINING}:
             await self._node_steps.refuse(record, error)
 
     async def proved(self, caller: NodeCaller) -> None:
@@ -209,9 +209,15 @@ class NodeService:
         await self._admit(record, peer, facts)
         bound = self._join_token_store.bind(machine, peer.id, self._machine_store.now())
         if bound != peer.id:
-            raise JoinRefused(f"another device has joined as {machine}", "look for a second device with its name")
+            raise JoinRefused(
+                f"another device has joined as {machine}",
+                "look for a second device with its name",
+                code=JoinCode.OTHER_DEVICE,
+            )
         if self._closed(record):
-            raise JoinRefused(f"the join token of {machine} is used up", "the agent rejoins", code=TICKET_CLOSED)
+            raise JoinRefused(
+                f"the join token of {machine} is used up", "the agent rejoins", code=JoinCode.TOKEN_CLOSED
+            )
         accept_join(self._machine_store, record, peer, facts, self._live.settings.slurm.memory_fraction)
         return self._answer(record, peer, key_b64(self._munge_key.key_for_joining().get_secret_value()))
 

@@ -13,6 +13,7 @@ from deploy.node.meshd_node.deadman import DeadMan
 from deploy.node.meshd_node.errors import NotPossible
 from deploy.node.meshd_node.paths import Paths
 from meshd.api.node_throttle import Throttle
+from meshd.codes import JoinCode
 from meshd.errors import JoinRefused
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
 from meshd.plan.admission import check_facts, check_same, release, slurmd_window
@@ -37,31 +38,35 @@ def test_a_good_machine_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "words", "fatal"),
+    ("facts", "code", "fatal"),
     [
-        (replace(FACTS, clock_skew_s=310.0), "310 s ahead", False),
-        (replace(FACTS, clock_skew_s=-310.0), "310 s behind", False),
-        (replace(FACTS, slurmd_version=""), "not installed", True),
-        (replace(FACTS, slurmd_version="25.05.1"), "newer than slurmctld 24.11.5", True),
-        (replace(FACTS, slurmd_version="22.05.8"), "too old for slurmctld 24.11.5", True),
-        (replace(FACTS, gpus=FACTS.gpus[:7]), "8 GPUs were rented and nvidia-smi shows 7", True),
-        (replace(FACTS, gpus=(replace(FACTS.gpus[0], device=""), *FACTS.gpus[1:])), "no device file", True),
+        (replace(FACTS, clock_skew_s=310.0), JoinCode.CLOCK_SKEW, False),
+        (replace(FACTS, clock_skew_s=-310.0), JoinCode.CLOCK_SKEW, False),
+        (replace(FACTS, slurmd_version=""), JoinCode.SLURMD_MISSING, True),
+        (replace(FACTS, slurmd_version="25.05.1"), JoinCode.SLURMD_VERSION, True),
+        (replace(FACTS, slurmd_version="22.05.8"), JoinCode.SLURMD_VERSION, True),
+        (replace(FACTS, gpus=FACTS.gpus[:7]), JoinCode.GPUS_MISSING, True),
+        (replace(FACTS, gpus=(replace(FACTS.gpus[0], device=""), *FACTS.gpus[1:])), JoinCode.GPUS_FAULTY, True),
         (
             replace(FACTS, gpus=(replace(FACTS.gpus[0], name="NVIDIA H100 PCIe"), *FACTS.gpus[1:])),
-            "h100-sxm was rented",
+            JoinCode.GPU_MODEL,
             True,
         ),
-        (replace(FACTS, shape=NodeShape(0, 0, 0, 0, 0, 0)), "no CPUs", True),
-        (replace(FACTS, shape=replace(FACTS.shape, boards=0)), "Boards is 0", True),
-        (replace(FACTS, shape=NodeShape(10**9, 1, 1, 10**9, 1, 10**9)), "CPUs is 1000000000", True),
-        (replace(FACTS, gpus=(*FACTS.gpus[:7], replace(FACTS.gpus[7], device="/dev/nvidia0"))), "same device", True),
-        (replace(FACTS, gpus=(*FACTS.gpus[:7], replace(FACTS.gpus[7], device="/dev/mem"))), "no GPU's device", True),
+        (replace(FACTS, shape=NodeShape(0, 0, 0, 0, 0, 0)), JoinCode.NO_HARDWARE, True),
+        (replace(FACTS, shape=replace(FACTS.shape, boards=0)), JoinCode.NO_HARDWARE, True),
+        (replace(FACTS, shape=NodeShape(10**9, 1, 1, 10**9, 1, 10**9)), JoinCode.NO_HARDWARE, True),
+        (
+            replace(FACTS, gpus=(*FACTS.gpus[:7], replace(FACTS.gpus[7], device="/dev/nvidia0"))),
+            JoinCode.GPUS_FAULTY,
+            True,
+        ),
+        (replace(FACTS, gpus=(*FACTS.gpus[:7], replace(FACTS.gpus[7], device="/dev/mem"))), JoinCode.GPUS_FAULTY, True),
     ],
 )
-def test_refusals_say_why(facts: NodeFacts, words: str, *, fatal: bool) -> None:
-    with pytest.raises(JoinRefused, match=words) as caught:
+def test_refusals_say_why(facts: NodeFacts, code: JoinCode, *, fatal: bool) -> None:
+    with pytest.raises(JoinRefused) as caught:
         admit(facts)
-    assert caught.value.fatal is fatal
+    assert (caught.value.code, caught.value.fatal) == (code, fatal)
     assert caught.value.cure
 
 

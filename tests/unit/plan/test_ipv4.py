@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from meshd.codes import JoinCode
 from meshd.daemon.nodes.admission import check_join
 from meshd.errors import JoinRefused
 from meshd.model.cooldown import CooldownKey
@@ -60,7 +61,7 @@ def test_the_join_is_refused_for_good() -> None:
     m = machine(Phase.JOINING)
     with pytest.raises(JoinRefused) as caught:
         check_join(m, replace(peer(m), tailnet_ip=""), FACTS)
-    assert caught.value.fatal
+    assert (caught.value.code, caught.value.fatal) == (JoinCode.NO_IPV4, True)
     check_join(m, peer(m), FACTS)
 
 
