@@ -1,13 +1,13 @@
-"""What root does about the head's munge key when meshd, which is not root, asks: `python -m meshd.munge.headkey`.
+"""Root's part in a rotation of the head's munge key, at meshd's request: `python -m meshd.munge.headkey`.
 
-meshd-munge.path starts it when the request is there. It stages a key beside the present one, or has munged work with a
-key that lies there from a given moment on, and tells what lies there now. Nothing but the standard library is used: it
-must start quickly, and it runs as root.
+meshd is not root. meshd-munge.path starts this program when there is a request. It stores a key beside the present one,
+or makes munged use a stored key from a given moment on, and answers with the keys that are there now. It uses only the
+standard library, because it must start quickly and runs as root.
 
 The request is a file of mode 0600 in meshd's runtime directory, of the user that the directory belongs to:
 {"id", "action": "stage", "fingerprint", "key_b64"}, {"id", "action": "switch", "fingerprint", "at_unix", "away_s"}, or
-{"id", "action": "look"}. The answer is for everybody to read: {"id", "ok", "detail", "key", "staged", "previous",
-"made_unix", "stopped_unix", "started_unix"}; the keys are told by their fingerprints.
+{"id", "action": "look"}. Everybody may read the answer: {"id", "ok", "detail", "key", "staged", "previous",
+"made_unix", "stopped_unix", "started_unix"}; the keys are named by their fingerprints.
 """
 
 from __future__ import annotations
@@ -66,31 +66,31 @@ class Munge:
 
 
 def serve(request: Path, answer: Path, munge: Munge) -> bool:
-    """Take the request, carry it out, write the answer; returns whether it was carried out.
+    """Take the request, carry it out, write the answer. Returns whether it was carried out.
 
     Raises:
-        OSError: the request cannot be taken or the answer not be written.
+        OSError: the request cannot be taken, or the answer cannot be written.
     """
     asked: dict[str, Any] = {}
-    told: dict[str, Any] = {"ok": False, "detail": ""}
+    answered: dict[str, Any] = {"ok": False, "detail": ""}
     try:
         asked = take(request, REQUEST_MAX_B)
         if asked.get("action") == "stage":
             _stage(munge, _key_of(asked))
         elif asked.get("action") == "switch":
-            told.update(_switch(munge, asked))
+            answered.update(_switch(munge, asked))
         elif asked.get("action") != "look":
             raise Refused("the request has an action that is not known")
-        told["ok"] = True
+        answered["ok"] = True
     except Refused as error:
-        told["detail"] = str(error)
+        answered["detail"] = str(error)
     except OSError as error:
-        told["detail"] = f"{error.filename or munge.key}: {error.strerror}"
-    told["id"] = str(asked.get("id", ""))[:64]
-    told["made_unix"] = munge.key.stat().st_mtime if munge.key.exists() else 0.0
-    told |= {name: _fingerprint_of(getattr(munge, name)) for name in ("key", "staged", "previous")}
-    write_whole(answer, json.dumps(told).encode(), 0o644)
-    return bool(told["ok"])
+        answered["detail"] = f"{error.filename or munge.key}: {error.strerror}"
+    answered["id"] = str(asked.get("id", ""))[:64]
+    answered["made_unix"] = munge.key.stat().st_mtime if munge.key.exists() else 0.0
+    answered |= {name: _fingerprint_of(getattr(munge, name)) for name in ("key", "staged", "previous")}
+    write_whole(answer, json.dumps(answered).encode(), 0o644)
+    return bool(answered["ok"])
 
 
 def fingerprint(key: bytes) -> str:
@@ -115,7 +115,7 @@ def _stage(munge: Munge, key: bytes) -> None:
 
 
 def _switch(munge: Munge, asked: dict[str, Any]) -> dict[str, float]:
-    """Have munged work with the key from the moment on; tells when it was away. In the end it runs, with either key."""
+    """Make munged use the key from the moment on. Returns when it was away. In the end it runs, with either key."""
     wanted, at, away_s = str(asked.get("fingerprint")), asked.get("at_unix"), asked.get("away_s")
     if not isinstance(at, int | float) or not isinstance(away_s, int | float):
         raise Refused("the request to switch has no moment")
@@ -144,7 +144,7 @@ def _switch(munge: Munge, asked: dict[str, Any]) -> dict[str, float]:
 
 
 def _put_back(munge: Munge, before: bytes) -> None:
-    """The key as it was, and munged running whatever happened."""
+    """Put the old key back, and start munged."""
     if before and munge.key.read_bytes() != before:
         _stage(munge, munge.key.read_bytes())
         write_whole(munge.key, before, 0o400, _owner(munge))
@@ -165,7 +165,7 @@ def _sleep_until(unix: float) -> None:
 
 
 def _owner(munge: Munge) -> tuple[int, int]:
-    """Who has the present key, or else the directory: munge."""
+    """The owner of the present key, or of its directory when there is no key: munge."""
     found = (munge.key if munge.key.exists() else munge.key.parent).stat()
     return found.st_uid, found.st_gid
 
@@ -197,7 +197,7 @@ def _connects(path: Path) -> bool:
 
 
 def main() -> None:
-    """The command line; ends with 0 also when the request was refused, for the answer says so."""
+    """The command line. It exits with 0 also when the request was refused: the answer says so."""
     parser = argparse.ArgumentParser(description="Carries out meshd's request about the head's munge key.")
     parser.add_argument("directory", type=Path, help="meshd's runtime directory")
     arguments = parser.parse_args()

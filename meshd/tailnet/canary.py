@@ -149,7 +149,7 @@ class Canary:
 def _start_failure(error: BaseException | None) -> TailnetError:
     if isinstance(error, CommandNotFound):
         return TailnetError("tailscaled is not on the head's PATH: it is needed to prove a new auth key")
-    return TailnetError(f"a second tailscaled on the head ended at once: {error or 'without a word'}")
+    return TailnetError(f"a second tailscaled on the head ended at once: {error or 'no message'}")
 
 
 def _raise_refusal(table: TailnetTable, said: str) -> None:

@@ -1,10 +1,10 @@
-"""What root does about the nodes' names in the head's /etc/hosts: `python -m meshd.tailnet.headhosts`.
+"""Root's part in writing the nodes' names into the head's /etc/hosts: `python -m meshd.tailnet.headhosts`.
 
-meshd-hosts.path starts it when meshd, which is not root, has laid a request: {"names": {"h100-1": "100.64.0.2"}}, of
-mode 0600 in its runtime directory. The names go into a marked block; all else in the file stays as it is. Only names of
+meshd-hosts.path starts it when meshd, which is not root, has written a request: {"names": {"h100-1": "100.64.0.2"}}, of
+mode 0600 in its runtime directory. The names go into a marked block; the rest of the file stays as it is. Only names of
 slots are taken, as root's own settings and nodes.conf have them, with addresses of the tailnet, and none that the file
-has already, so that whoever can ask cannot make another machine of a name that means something here. Nothing but the
-standard library is used: it runs as root.
+has already, so that a request cannot redirect a name that is in use here. It uses only the standard library, because it
+runs as root.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _names(asked: dict[str, Any]) -> dict[str, str]:
 def main() -> int:
     """The command line; the exit code: 0 done, 1 refused or not possible."""
     parser = argparse.ArgumentParser(description="Keeps the nodes' names in /etc/hosts, as meshd asks.")
-    parser.add_argument("directory", type=Path, nargs="?", help="meshd's runtime directory, where the request lies")
+    parser.add_argument("directory", type=Path, nargs="?", help="meshd's runtime directory, where the request is")
     parser.add_argument("--remove", action="store_true", help="take meshd's block out of /etc/hosts")
     arguments = parser.parse_args()
     if arguments.remove == (arguments.directory is not None):

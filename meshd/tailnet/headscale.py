@@ -108,7 +108,7 @@ class HeadscaleAdmin:
         await self._http.write("DELETE", f"{NODES}/{quote(device_id, safe='')}", scope=SCOPE, gone_ok=True)
 
     async def disable_key_expiry(self, device_id: str) -> None:
-        """Not done: older headscales do not know the word, and take the same call as one to end the key at once.
+        """Refuse: an older headscale does not know the parameter, and would let the key expire at once.
 
         Raises:
             TailnetRefused: always.

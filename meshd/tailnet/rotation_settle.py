@@ -76,7 +76,7 @@ def _dead_key(node: RotationNode, seen: SeenNode | None) -> str:
 
 
 def _turn_back(rotation: AuthKeyRotation, fleet: AuthKeyFleet, now: datetime) -> AuthKeyRotation:
-    why = rotation.taken_back or f"asked for by {rotation.aborted_by}"
+    why = rotation.taken_back or f"aborted by {rotation.aborted_by}"
     if why_not_abort(rotation):
         return replace(rotation, aborted_by="", taken_back="")
     if not rotation.switched:

@@ -140,7 +140,7 @@ class TailnetWatcher:
             await self._poll()
 
     async def _poll(self) -> None:
-        """Read the whole status. One asked for before a delta came may be older than it: ask again."""
+        """Read the whole status. Read it again when a delta came in between, which may be newer."""
         for _ in range(POLL_TRIES):
             generation = self._generation
             try:

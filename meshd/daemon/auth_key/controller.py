@@ -131,7 +131,7 @@ class AuthKeyController(Controller):
 
         Args:
             source: where the new key comes from.
-            by: who asked for it.
+            by: the user, or "meshd".
             reason: why, for people.
             new: the key, when it comes from the file.
             reauth: nodes log in again with the new key.

@@ -1,10 +1,10 @@
 """Begins the WireGuard sessions with a node that has logged in again, from the side of the peers that learn its key.
 
-Facts (wireguard-go device/send.go, tailscale 1.102, measured): a handshake initiation that meets a side which does not
-know the sender's new node key, or does not use its own yet, is dropped without a word, and its sender sends no other
-for 5 s (RekeyTimeout), whatever it has to send. The other side is not held back by that: the first initiation of the
-one that is last to know the new key is never lost. So after a login both sides prime the session: each sends a packet
-when it knows the new key. The node does it by itself; its peers are made to do it here.
+Facts (wireguard-go device/send.go, tailscale 1.102, measured): a side that does not know the sender's new node key, or
+does not use its own new one yet, drops a handshake initiation silently. The sender then sends no other for 5 s
+(RekeyTimeout), whatever it has to send. The other side does not wait: the first initiation of the side that learns the
+key last is never lost. So after a login both sides prime the session: each sends a packet when it knows the new key.
+The node does so by itself. This module makes its peers do so.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyPorts:
-    """What lies outside of the daemon where auth keys are concerned.
+    """The outside world of auth keys: the API, the key files, the user's file.
 
     Attributes:
         api: the control server's API; None without a credential.

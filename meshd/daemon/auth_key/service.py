@@ -79,7 +79,7 @@ class AuthKeyService:
         if why := why_not_abort(active):
             raise Refused(
                 f"the rotation cannot be taken back: {why}",
-                "let it end, then rotate once more if the new key is bad",
+                "let it end, then rotate again if the new key is bad",
                 code=RefusalCode.TOO_LATE_TO_ABORT,
             )
         return self._view(self._controller.abort(str(actor.user)))
@@ -149,7 +149,9 @@ class AuthKeyService:
         lines = []
         if request.compromised:
             keys = " and ".join([f"the key in use, {old}"] * (in_use is not None) + ["all spare keys"] * bool(spare))
-            lines.append(f"revoke {keys}, and list the devices born since" if keys else "list the newest devices")
+            lines.append(
+                f"revoke {keys}, and list the devices that joined since" if keys else "list the newest devices"
+            )
         if source is not KeyOrigin.NONE:
             lines += self._steps_of_shared(source, old, [node for node in nodes if not node.own_key])
         if spare:

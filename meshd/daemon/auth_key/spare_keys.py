@@ -91,7 +91,7 @@ class SpareKeys(Controller):
     # -- for others -----------------------------------------------------------------------------------------------
 
     def held_since(self, machine: Machine) -> datetime | None:
-        """When the spare that a machine holds was asked for; None when it holds none."""
+        """When the spare that a machine holds was ordered; None when it holds none."""
         return s.held_since(machine, self._keys.spares_of(machine.name))
 
     def count(self) -> tuple[int, int]:

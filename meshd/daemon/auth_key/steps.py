@@ -247,8 +247,8 @@ async def _revoke_old(context: StepContext, rotation: AuthKeyRotation) -> StepOu
             StepVerdict.REFUSED, "there is no credential for the tailnet's API any more: nothing can be revoked"
         )
     if old is None:
-        born = rotation.leaked_at or spares_since or rotation.started_at
-        return StepOutcome(StepVerdict.DONE, newcomers=await _newcomers(context, born) if first else ())
+        joined_since = rotation.leaked_at or spares_since or rotation.started_at
+        return StepOutcome(StepVerdict.DONE, newcomers=await _newcomers(context, joined_since) if first else ())
     by_hand = f"meshd cannot revoke the old key {old.id or 'of the file'}: do it in the control server's admin console"
     if context.ports.api is None or not old.id:
         return StepOutcome(StepVerdict.REFUSED if first else StepVerdict.DONE, by_hand, warnings=(by_hand,))

@@ -159,7 +159,7 @@ class MungeKeyController(Controller):
 
     def abort(self, by: str) -> MungeRotation:
         """Take the active rotation back. Raises IllegalMove when it has ended, StoreError."""
-        self._write(abort(self.current, self._clock.now(), self.timings, by), f"everybody keeps the old key, said {by}")
+        self._write(abort(self.current, self._clock.now(), self.timings, by), f"all keep the old munge key, said {by}")
         self._steps.cancel()
         self.wake()
         return self.current
@@ -320,11 +320,11 @@ def _event_text(before: MungeRotation, now: MungeRotation) -> str:
     if before.stage is now.stage:
         return "" if not now.failure or before.failure == now.failure else now.failure
     texts = {
-        MungeStage.STAGE: f"the munge key {now.new} was made and is being laid beside {now.old}",
+        MungeStage.STAGE: f"the munge key {now.new} was made and is being stored beside {now.old}",
         MungeStage.SWITCH: "the munge key is staged everywhere: head and nodes switch at one moment",
-        MungeStage.VERIFY: "the head has the new munge key: each node proves that it has it too",
-        MungeStage.RETURN: f"everybody goes back to the old munge key: {now.taken_back}",
-        MungeStage.CHECK: "the head has the old munge key again: each node proves it",
+        MungeStage.VERIFY: "the head has the new munge key: each node has to prove that it has it too",
+        MungeStage.RETURN: f"all go back to the old munge key: {now.taken_back}",
+        MungeStage.CHECK: "the head has the old munge key again: each node has to prove that it has it too",
         MungeStage.DONE: f"the munge key is {now.new} everywhere",
         MungeStage.ABORTED: f"the munge key stays {now.old}: {now.taken_back}",
     }

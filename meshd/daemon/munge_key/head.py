@@ -94,10 +94,10 @@ class HeadMunge:
         """
         if self.view.busy:
             raise MungeError("the munge key is being changed just now")
-        told = await self._exchange({"action": "look"}, ANSWER_TIMEOUT_S)
-        if not told.get("made_unix"):
-            raise MungeError(f"the head has no munge key: {told.get('detail') or 'run `meshctl init`'}")
-        return datetime.fromtimestamp(float(told["made_unix"]), UTC)
+        answered = await self._exchange({"action": "look"}, ANSWER_TIMEOUT_S)
+        if not answered.get("made_unix"):
+            raise MungeError(f"the head has no munge key: {answered.get('detail') or 'run `meshctl init`'}")
+        return datetime.fromtimestamp(float(answered["made_unix"]), UTC)
 
     def forget(self) -> None:
         """Forget the results of an earlier rotation."""
@@ -108,17 +108,17 @@ class HeadMunge:
             return
         self.view = replace(self.view, busy=True, failure="", moment=moment)
         try:
-            told = await self._exchange(body, timeout_s)
+            answered = await self._exchange(body, timeout_s)
         except MungeError as error:
             log.error("head_munge_not_served", reason=str(error))
             self.view = replace(self.view, failure=str(error), moment=moment, key="", staged="")
         else:
-            failure = "" if told["ok"] else str(told["detail"]) or "it did not say why"
+            failure = "" if answered["ok"] else str(answered["detail"]) or "it did not say why"
             self.view = replace(
-                self.view, key=str(told["key"]), staged=str(told["staged"]), failure=failure, moment=moment
+                self.view, key=str(answered["key"]), staged=str(answered["staged"]), failure=failure, moment=moment
             )
-            if "stopped_unix" in told:
-                self.away = float(told["stopped_unix"]), float(told["started_unix"])
+            if "stopped_unix" in answered:
+                self.away = float(answered["stopped_unix"]), float(answered["started_unix"])
         finally:
             self.view = replace(self.view, busy=False)
 

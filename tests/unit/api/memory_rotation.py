@@ -84,7 +84,7 @@ class MemoryRotation:
     async def abort(self, request: AbortRotationRequest, actor: Actor) -> RotationView:
         if not self.current.active:
             raise Refused("no rotation of the auth key is active", "`meshctl rotate-key` begins one")
-        self._to("rollback", taken_back=f"asked for by {actor.user}")
+        self._to("rollback", taken_back=f"aborted by {actor.user}")
         return self.current
 
     async def waive(self, request: WaiveRequest, actor: Actor) -> RotationView:

@@ -377,7 +377,7 @@ async def test_compromised_spares_are_revoked_before_anything_else(tmp_path: Pat
     before, lab.net.compromised = spares(lab), True
     request = RotateKeyRequest(compromised=True, dry_run=True)
     plan = await lab.life.service.rotate(request, ROOT)
-    assert plan.steps[0] == "revoke all spare keys, and list the devices born since"
+    assert plan.steps[0] == "revoke all spare keys, and list the devices that joined since"
     for node in lab.net.nodes.values():
         node.here = False  # nobody can be reached now
     await lab.life.service.rotate(request.model_copy(update={"dry_run": False}), ROOT)

@@ -300,7 +300,7 @@ def test_taken_back(stage: AuthKeyStage) -> None:
     drive.until(AuthKeyStage.ABORTED)
     assert drive.fleet.in_use == OLD.sha256
     assert {seen.sha256 for seen in drive.fleet.nodes.values()} == {OLD.sha256}
-    assert drive.rotation.taken_back == "asked for by root"
+    assert drive.rotation.taken_back == "aborted by root"
 
 
 def test_the_way_back_waits_for_what_is_under_way_and_for_machines_born_with_the_new_key() -> None:
