@@ -1,6 +1,6 @@
 """The munge key rotates over a few hundred nodes: how long it takes, how far apart they change, what it costs the head.
 
-The head's parts run in this process: journal, rotation, node desk, node API, and what root does about the head's key
+The head's parts run in this process: journal, rotation, node service, node API, and what root does about the head's key
 (`meshd.munge.headkey`) in a thread. The agents are hollow. munged, munge, unmunge and scontrol are stand-ins: a munged
 takes 20 ms to stop and 20 ms to start, and for each call of a program one is started that does nothing.
 """

@@ -1,6 +1,6 @@
 """The auth key rotates over a few hundred nodes: how long it takes, and what it costs the head.
 
-The head's parts run in this process: journal, rotation, node desk and node API; the agents are hollow. The control
+The head's parts run in this process: journal, rotation, node service and node API; the agents are hollow. The control
 server's API, the canary and the head's view of the tailnet are stand-ins that answer at once; a new login takes 0.15 s,
 as with real tailscaled.
 """

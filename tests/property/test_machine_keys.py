@@ -261,7 +261,7 @@ class History:
         self.net.crashed = False
         self.life = Life(self.net, self.directory, self.agents)
 
-    async def calm(self) -> None:
+    async def at_rest(self) -> None:
         """Every machine that is well has one good spare, and there are no others."""
         ready = [one for one in self.life.journal.machines() if s.may_hold(one) and one.name not in self.agents.lost]
         for _ in range(4):
@@ -288,7 +288,7 @@ async def test_no_history_leaks_a_key_or_ends_one_that_is_needed(tmp_path: Path)
                 await history.step(index)
             except Crash:
                 history.die()
-        await history.calm()
+        await history.at_rest()
         came_back += history.agents.came_back
         for one in history.life.journal.machines():
             history.life.put(replace(one, phase=Phase.GONE))

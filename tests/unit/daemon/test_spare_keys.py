@@ -305,11 +305,11 @@ async def test_after_the_journal_was_lost_what_it_had_minted_is_found(house: Hou
 async def test_the_nodes_word_decides_what_it_holds(house: House) -> None:
     """One that holds a spare and no other key was born with a key of its own, also when the journal has forgotten."""
     one = house.add(own_key=False)
-    desk: Any = SimpleNamespace(_machine_store=house.machine_store)
+    service: Any = SimpleNamespace(_machine_store=house.machine_store)
     report: Any = SimpleNamespace(spare_key_sha256="a" * 64, auth_key_sha256="")
-    after = NodeService._keeps_spare(desk, one, report)
+    after = NodeService._keeps_spare(service, one, report)
     assert (after.spare_key, after.own_key) == ("a" * 64, True)
     report.spare_key_sha256 = ""
-    after = NodeService._keeps_spare(desk, after, report)
+    after = NodeService._keeps_spare(service, after, report)
     assert (after.spare_key, after.own_key) == ("", True)
     assert "no spare auth key any more" in [event.text for event in house.journal.events(0, 100)][-1]
