@@ -62,9 +62,9 @@ def plan(
     steps += stale_warnings(desired, tuple(steps), now)
     decided = {step.subject for step in steps}
     for machine in machines:
-        doubt = contradiction_warning(machine, given)
-        if doubt is not None:
-            steps.append(doubt)
+        warning = contradiction_warning(machine, given)
+        if warning is not None:
+            steps.append(warning)
         if machine.name not in busy and machine.name not in decided:
             step = next_step(machine, given)
             if step is not None:

@@ -413,7 +413,7 @@ def _check_end(seed: int, net: SimTailnet, life: Life, directory: Path, rotation
 
 
 async def live_through(seed: int, directory: Path, rounds: int = 40) -> SimTailnet:
-    """One history: a rotation, chaos, then calm; every promise is checked on the way and at the end."""
+    """One history: a rotation, chaos, then none; every promise is checked on the way and at the end."""
     asyncio.get_running_loop().set_exception_handler(_only_crashes)
     net = begin_tailnet(seed, directory, nodes=random.Random(seed).randrange(0, 9), own_keys=0.3)
     rng = net.rng

@@ -44,7 +44,7 @@ OFFERS = tuple(
     Offer(CLOUD, "r1", zone, "gpu.1", "h100-sxm", 1, 80, 8, 65536, price)
     for zone, price in (("r1a", 2.0), ("r1b", 2.5))
 )
-LADDER = tuple(
+MIXED_OFFERS = tuple(
     Offer(CLOUD, zone[:2], zone, f"gpu.{gpus}", "h100-sxm", gpus, 80, 8, 65536, price)
     for zone, gpus, price in (("r1a", 1, 2.0), ("r1b", 1, 2.5), ("r1a", 2, 3.5), ("r2a", 1, 1.9), ("r2a", 2, 4.5))
 )
@@ -563,7 +563,7 @@ class Setting:
 
 
 async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Setting | None = None) -> World:
-    """One history: chaos, then calm; every promise is checked on the way and at the end."""
+    """One history: chaos, then none; every promise is checked on the way and at the end."""
     Violation.seen.clear()
     rng, places = random.Random(seed), random.Random(-seed)
     about = setting or Setting()
@@ -584,7 +584,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
         if round_ == rounds:
             world.faults = False
             target = rng.randrange(0, 7)
-            daemon.journal.set_target(Target("h100", target, spread=about.spread), "calm", world.clock.now())
+            daemon.journal.set_target(Target("h100", target, spread=about.spread), "no more chaos", world.clock.now())
         elif round_ < rounds and rng.random() < about.restless:
             wanted = Target("h100", rng.randrange(0, 7), spread=about.spread)
             daemon.journal.set_target(wanted, "chaos", world.clock.now())
@@ -597,7 +597,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
         daemon.reconciler.tick()
         await daemon.settle()
         assert not Violation.seen, (seed, round_, Violation.seen)
-        if round_ > rounds + 30 and _calm(daemon, world, target) and not _ailing(daemon):
+        if round_ > rounds + 30 and _converged(daemon, world, target) and not _ailing(daemon):
             break
         if world.crashed or world.chance(0.05):
             await daemon.kill()
@@ -609,11 +609,11 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
     alive = [m for m in world.machines.values() if m.ended_s is None]
     known = {m.instance_id: m for m in daemon.journal.machines()}
     ailing = _ailing(daemon)
-    calm, warnings = _calm(daemon, world, target), daemon.reconciler.last.plan.warnings  # type: ignore[union-attr]
+    converged, warnings = _converged(daemon, world, target), daemon.reconciler.last.plan.warnings  # type: ignore[union-attr]
     await daemon.kill()
     assert {m.id for m in alive} <= set(known), "a machine runs that the journal does not know"
     assert not about.sickens or not ailing, (seed, target, ailing, world.ill)
-    assert calm, (seed, target, [(m.name, m.phase, m.reason) for m in known.values()], alive, warnings)
+    assert converged, (seed, target, [(m.name, m.phase, m.reason) for m in known.values()], alive, warnings)
     return world
 
 
@@ -624,7 +624,7 @@ def _ailing(daemon: Daemon) -> list[tuple[str, UnfitReason]]:
     return [(m.slot, verdict.why) for m, verdict in found if verdict is not None and not verdict.deliberate]
 
 
-def _calm(daemon: Daemon, world: World, target: int) -> bool:
+def _converged(daemon: Daemon, world: World, target: int) -> bool:
     """All that is there is READY and wanted, and it is enough: with one machine less it would not be."""
     machines = daemon.journal.machines()
     alive = {m.id for m in world.machines.values() if m.ended_s is None}

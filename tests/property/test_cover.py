@@ -15,7 +15,7 @@ from tests.property.catalogues import PLACES, catalogues, every, gpus_of, needs,
 from tests.tiers import bounded
 
 
-def merit(chosen: Sequence[Offer], need: Need) -> tuple[float, ...]:
+def objective(chosen: Sequence[Offer], need: Need) -> tuple[float, ...]:
     on_demand = sum(one.gpus or 1 for one in chosen if not one.spot) if need.prefer_spot else 0
     return on_demand, sum(o.usd_per_hour for o in chosen), len(chosen), sum(PLACES[o.provider] for o in chosen)
 
@@ -30,7 +30,7 @@ def test_nothing_is_better(offers: list[Offer], need: Need) -> None:
         assert found.offers in {
             tuple(sorted(c, key=found.offers.index)) for c in possible if set(c) == set(found.offers)
         }
-        assert merit(found.offers, need) == min(merit(chosen, need) for chosen in possible)
+        assert objective(found.offers, need) == min(objective(chosen, need) for chosen in possible)
         assert found.usd_per_hour == sum(o.usd_per_hour for o in found.offers)
 
 
@@ -41,7 +41,7 @@ def test_when_it_cannot_be_whole_nothing_has_more_or_is_better(offers: list[Offe
     most = max(gpus_of(chosen) for chosen in less)
     found = fullest(offers, need)
     assert found.units == most
-    assert merit(found.offers, need) == min(merit(chosen, need) for chosen in less if gpus_of(chosen) == most)
+    assert objective(found.offers, need) == min(objective(chosen, need) for chosen in less if gpus_of(chosen) == most)
 
 
 @settings(max_examples=bounded(100, 4000))
@@ -69,7 +69,7 @@ def test_in_one_place_nothing_is_better(offers: list[Offer], need: Need) -> None
     assert (found is not None) == bool(possible)
     if found is not None:
         assert len({place_of(one) for one in found.offers}) == 1
-        assert merit(found.offers, need) == min(merit(chosen, need) for chosen in possible)
+        assert objective(found.offers, need) == min(objective(chosen, need) for chosen in possible)
     less = [chosen for chosen in together if gpus_of(chosen) < need.units]
     part = fullest_in_one(offers, need)
     assert part.units == max(gpus_of(chosen) for chosen in less)

@@ -250,9 +250,9 @@ faults = st.one_of(
 
 @settings(max_examples=bounded(200, 10000))
 @given(st.integers(0, 5), st.lists(faults, max_size=14))
-def test_whatever_happens_all_share_a_key_in_the_end(count: int, story: list[tuple[str, int]]) -> None:
+def test_whatever_happens_all_share_a_key_in_the_end(count: int, history: list[tuple[str, int]]) -> None:
     sim = Sim(begin("r1", OLD, START, "root"), nodes={f"m{i}": Node() for i in range(count)})
-    for what, number in story:
+    for what, number in history:
         sim.suffer(what, number)
         sim.think(number if what == "crash" else None)
         sim.judge()

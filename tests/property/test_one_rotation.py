@@ -141,8 +141,8 @@ class Both:
 acts = st.sampled_from(["auth", "munge", "abort auth", "abort munge", "waive", "file", "restart", "wait", "wait"])
 
 
-async def live_through(both: Both, story: list[str]) -> None:
-    for act in story:
+async def live_through(both: Both, history: list[str]) -> None:
+    for act in history:
         match act:
             case "auth":
                 await both.ask_auth()
@@ -166,7 +166,7 @@ async def live_through(both: Both, story: list[str]) -> None:
     aborted = last is not None and last.stage is AuthKeyStage.ABORTED
     in_use = both.life.store.in_use()
     assert in_use is not None
-    if "file" in story and not aborted:
+    if "file" in history and not aborted:
         seen = {in_use.sha256, in_use.file_sha256, last.new.sha256 if last is not None and last.new else ""}
         assert sha(both.in_file) in seen, "the key that was put into the file was forgotten"
 
@@ -174,11 +174,11 @@ async def live_through(both: Both, story: list[str]) -> None:
 @settings(max_examples=bounded(20, 1500))
 @example(["munge", "waive", "restart", "munge"])
 @given(st.lists(acts, max_size=12))
-def test_never_two_at_once(story: list[str]) -> None:
+def test_never_two_at_once(history: list[str]) -> None:
     async def body(directory: Path) -> None:
         both = Both(directory)
         try:
-            await live_through(both, story)
+            await live_through(both, history)
         finally:
             await both.munge.aclose()
             await both.life.kill()

@@ -27,7 +27,7 @@ from tests.unit.worlds import FACTS, NOW, OFFER, ago, instance, machine, node, p
 SLOTS = 5
 POOL = Pool("h100", "h100", 1, SLOTS, ("aws",))
 MIXED = Pool("h100", "h100", 1, SLOTS, ("aws",), gpus_per_node_max=3)
-LADDER = tuple(
+MIXED_OFFERS = tuple(
     replace(OFFER, region=zone[:2], zone=zone, instance_type=f"g.{gpus}", gpus=gpus, usd_per_hour=usd)
     for zone, gpus, usd in (
         ("r1a", 1, 2.0), ("r1b", 1, 2.5), ("r1a", 2, 3.0), ("r2a", 1, 1.5), ("r2a", 3, 6.0), ("r3a", 2, 3.0)
@@ -258,9 +258,9 @@ def test_no_machine_with_a_job_is_told_to_leave(start: tuple[dict[str, Machine],
 def mixed(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int, dict[str, Any]]:
     """Machines of several shapes in several places, some offers that turn out to be sold out."""
     machines, jobs, gpus = draw(states())
-    machines = {name: replace(m, offer=draw(st.sampled_from(LADDER))) for name, m in machines.items()}
+    machines = {name: replace(m, offer=draw(st.sampled_from(MIXED_OFFERS))) for name, m in machines.items()}
     how: dict[str, Any] = {
-        "sold_out": tuple(draw(st.lists(st.sampled_from(LADDER), max_size=4, unique=True))),
+        "sold_out": tuple(draw(st.lists(st.sampled_from(MIXED_OFFERS), max_size=4, unique=True))),
         "spread": draw(st.booleans()),
         "overshoot_max_gpus": draw(st.sampled_from([None, None, 0, 1])),
         "max_usd_per_hour": draw(st.sampled_from([None, None, 8.0])),
@@ -275,7 +275,7 @@ def test_with_shapes_places_and_refusals_too(
     start: tuple[dict[str, Machine], dict[str, str], int, dict[str, Any]], cut: int, rounds_cut: int
 ) -> None:
     machines, jobs, gpus, how = start
-    whole, cut_off = (Ideal(machines, jobs, gpus, pool=MIXED, offers=LADDER, **how) for _ in range(2))
+    whole, cut_off = (Ideal(machines, jobs, gpus, pool=MIXED, offers=MIXED_OFFERS, **how) for _ in range(2))
     for _ in range(rounds_cut):
         cut_off.carry_out(cut_off.plan().steps[:cut])
     for world in (whole, cut_off):

@@ -10,7 +10,7 @@ from tests.property.rotation_sim import live_through
 from tests.tiers import bounded
 
 
-@pytest.mark.parametrize("block", range(bounded(3, 200)))
-async def test_every_history_ends_well(block: int, tmp_path: Path) -> None:
-    for seed in range(block * 10, block * 10 + 10):
+@pytest.mark.parametrize("batch", range(bounded(3, 200)))
+async def test_every_history_ends_well(batch: int, tmp_path: Path) -> None:
+    for seed in range(batch * 10, batch * 10 + 10):
         await live_through(seed, tmp_path / str(seed))

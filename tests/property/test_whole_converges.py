@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from meshd.model.desired import Pool
-from tests.property.sim import LADDER, Setting, live_through
+from tests.property.sim import MIXED_OFFERS, Setting, live_through
 from tests.tiers import bounded
 
 MIXED = Pool("h100", "h100", 1, 6, ("cloud",), gpus_per_node_max=2)
 
 
-@pytest.mark.parametrize("block", range(bounded(5, 1000)))
-async def test_every_history_ends_well(block: int, tmp_path: Path) -> None:
-    for seed in range(block * 10, block * 10 + 10):
+@pytest.mark.parametrize("batch", range(bounded(5, 1000)))
+async def test_every_history_ends_well(batch: int, tmp_path: Path) -> None:
+    for seed in range(batch * 10, batch * 10 + 10):
         await live_through(seed, tmp_path, setting=Setting(idempotent=seed % 2 == 1))
 
 
@@ -26,27 +26,27 @@ async def test_a_history_that_once_went_wrong(seed: int, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("spread", [False, True])
-@pytest.mark.parametrize("block", range(bounded(2, 100)))
+@pytest.mark.parametrize("batch", range(bounded(2, 100)))
 async def test_so_does_every_one_with_shapes_places_and_places_that_are_sold_out(
-    block: int, spread: bool, tmp_path: Path
+    batch: int, spread: bool, tmp_path: Path
 ) -> None:
     """Offers that refuse, gangs that move, breakers with their probes."""
-    about = Setting(MIXED, LADDER, spread, sells_out=True)
-    for seed in range(block * 5, block * 5 + 5):
+    about = Setting(MIXED, MIXED_OFFERS, spread, sells_out=True)
+    for seed in range(batch * 5, batch * 5 + 5):
         await live_through(5000 + seed, tmp_path, setting=about)
 
 
-@pytest.mark.parametrize("block", range(bounded(2, 100)))
-async def test_so_does_every_one_whose_nodes_become_unfit(block: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", range(bounded(2, 100)))
+async def test_so_does_every_one_whose_nodes_become_unfit(batch: int, tmp_path: Path) -> None:
     """Slurm drains nodes, refuses them and holds them DOWN: they are mended or replaced, and no job is lost by it."""
-    for seed in range(block * 10, block * 10 + 10):
+    for seed in range(batch * 10, batch * 10 + 10):
         about = Setting(sickens=0.05, restless=0.03, idempotent=seed % 2 == 1)
         await live_through(7000 + seed, tmp_path, rounds=80, setting=about)
 
 
-@pytest.mark.parametrize("block", range(bounded(1, 50)))
-async def test_so_does_every_one_whose_machines_often_do_not_boot(block: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", range(bounded(1, 50)))
+async def test_so_does_every_one_whose_machines_often_do_not_boot(batch: int, tmp_path: Path) -> None:
     """Breakers of pools and offers, each with its probes."""
-    about = Setting(MIXED, LADDER, sells_out=True, fails=0.6, restless=0.03, boot_timeout_s=100)
-    for seed in range(block * 5, block * 5 + 5):
+    about = Setting(MIXED, MIXED_OFFERS, sells_out=True, fails=0.6, restless=0.03, boot_timeout_s=100)
+    for seed in range(batch * 5, batch * 5 + 5):
         await live_through(9000 + seed, tmp_path, rounds=100, setting=about)

@@ -59,10 +59,10 @@ def test_a_base_over_the_bound_is_kept() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 30_000), st.floats(1, 900), st.floats(0, 9000)), max_size=30))
 def test_it_never_is_longer_than_the_bound_nor_shorter_than_the_first(
-    story: list[tuple[float, float, float]],
+    history: list[tuple[float, float, float]],
 ) -> None:
     cooldown, at = None, NOW
-    for pause_s, base_s, most_s in story:
+    for pause_s, base_s, most_s in history:
         at += timedelta(seconds=pause_s)
         old = cooldown
         cooldown = refused(old, KEY, at, base_s=base_s, most_s=most_s, reason="no")

@@ -83,7 +83,7 @@ def test_what_explains_itself_is_not_counted_in_the_row() -> None:
     assert failures_in_row([said, silent], ago(100)) == [silent]
 
 
-def test_a_place_is_blocked_for_one_pool_alone() -> None:
+def test_a_place_cools_down_for_one_pool_alone() -> None:
     _, region, provider, pool = scopes("h100", OFFER)
     assert (region, provider, pool) == (
         CooldownKey("pool:h100@aws/r1"),

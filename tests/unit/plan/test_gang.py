@@ -26,7 +26,7 @@ THERE = replace(OFFER, provider=ProviderName("gce"), region="r2", zone="r2a", in
 
 def decided(
     gpus: int, *machines: Machine, offers: Sequence[Offer] = (HERE, THERE), pool: Pool = POOL,
-    blocked: Sequence[Offer] = (), jobs: dict[str, str] | None = None, **target: Any,
+    cooling: Sequence[Offer] = (), jobs: dict[str, str] | None = None, **target: Any,
 ) -> p.Plan:  # fmt: skip
     rented = [m for m in machines if m.instance_id]
     seen = snapshot(
@@ -35,7 +35,7 @@ def decided(
     )  # fmt: skip
     until = NOW + timedelta(seconds=60)
     cooldowns = {
-        CooldownKey.of_offer(o): Cooldown(CooldownKey.of_offer(o), until, "sold out, said the cloud") for o in blocked
+        CooldownKey.of_offer(o): Cooldown(CooldownKey.of_offer(o), until, "sold out, said the cloud") for o in cooling
     }
     wanted = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)}, cooldowns=cooldowns)
     return plan(wanted, machines, seen, NOW)
@@ -87,22 +87,22 @@ def test_the_place_chosen_for_this_target_stays_chosen() -> None:
 
 def test_a_gang_that_cannot_be_whole_moves_as_a_whole() -> None:
     gang = (machine(Phase.BOOTING), machine(Phase.REQUESTED, index=2), machine(Phase.TESTING, index=3))
-    found = decided(4, *gang, blocked=(HERE,))
+    found = decided(4, *gang, cooling=(HERE,))
     assert removed(found) == {m.name for m in gang}
     assert rents(found) == [], "first the old ones go: more is never rented than wanted"
     step = next(step for step in found.steps if isinstance(step, p.Remove))
     assert step.removal is Removal.GANG_MOVED
     assert "its gang moves: aws r1 cannot give 1 of 4 GPUs, and gce r2 can give all" in step.reason
     gone = [replace(m, removal=Removal.GANG_MOVED) for m in gang]
-    assert {key for _, key in rents(decided(4, *gone, blocked=(HERE,)))} == {THERE.key}
+    assert {key for _, key in rents(decided(4, *gone, cooling=(HERE,)))} == {THERE.key}
 
 
 def test_it_stays_when_nowhere_is_room_for_all() -> None:
     gang = (machine(Phase.BOOTING), machine(Phase.BOOTING, index=2))
-    found = decided(4, *gang, blocked=(HERE,), offers=(HERE,))
+    found = decided(4, *gang, cooling=(HERE,), offers=(HERE,))
     assert removed(found) == set()
     assert "sold out, said the cloud" in found.warnings[0].reason
-    small = decided(4, *gang, blocked=(HERE,), max_usd_per_hour=11.0)
+    small = decided(4, *gang, cooling=(HERE,), max_usd_per_hour=11.0)
     assert removed(small) == set(), "four there would cost 12"
     assert "2 of 4 GPUs are missing in aws r1, and no other place has all of it" in small.warnings[0].reason
     assert "sold out, said the cloud" in small.warnings[0].reason
@@ -111,16 +111,16 @@ def test_it_stays_when_nowhere_is_room_for_all() -> None:
 @pytest.mark.parametrize("at_work", [Phase.READY, Phase.TESTING])
 def test_one_at_work_holds_it(at_work: Phase) -> None:
     gang = (machine(at_work), machine(Phase.BOOTING, index=2))
-    found = decided(4, *gang, blocked=(HERE,), jobs={"h100-1": "7"})
+    found = decided(4, *gang, cooling=(HERE,), jobs={"h100-1": "7"})
     assert (removed(found), rents(found)) == (set(), [])
     assert "sold out, said the cloud" in found.warnings[0].reason
     assert "--spread" in found.warnings[0].cure
 
 
 def test_the_next_rung_in_the_same_place_comes_first() -> None:
-    rung = replace(HERE, zone="r1b", usd_per_hour=2.9)
-    found = decided(3, machine(Phase.BOOTING), blocked=(HERE,), offers=(HERE, rung, THERE))
-    assert rents(found) == [("h100-2", rung.key), ("h100-3", rung.key)]
+    next_offer = replace(HERE, zone="r1b", usd_per_hour=2.9)
+    found = decided(3, machine(Phase.BOOTING), cooling=(HERE,), offers=(HERE, next_offer, THERE))
+    assert rents(found) == [("h100-2", next_offer.key), ("h100-3", next_offer.key)]
 
 
 def test_what_moved_away_does_not_come_back() -> None:
@@ -146,9 +146,9 @@ def test_machines_without_gpus_are_no_gang() -> None:
 def test_it_stays_until_no_create_call_of_it_is_in_doubt() -> None:
     """Else one that comes into being late is one more than was ever wanted."""
     calling = machine(Phase.LAUNCHING, launch_called_at=ago(5))
-    found = decided(2, calling, blocked=[HERE])
+    found = decided(2, calling, cooling=[HERE])
     assert not removed(found)
     assert not rents(found)
     assert "stays until the create calls of h100-1 are settled" in found.warnings[0].reason
     booting = replace(calling, phase=Phase.BOOTING, instance_id="i-1")
-    assert removed(decided(2, booting, blocked=[HERE])) == {booting.name}
+    assert removed(decided(2, booting, cooling=[HERE])) == {booting.name}

@@ -216,9 +216,9 @@ def test_no_word_of_a_cloud_ends_a_machine_that_speaks(phase: Phase, state: Inst
         assert not isinstance(found, p.Terminate)
         assert not isinstance(found, p.Move) or not found.failure
         assert not isinstance(found, p.Leave) or not (found.dead or jobs)
-        doubt = contradiction_warning(now, PlanInput.of(saying(now, state), POLICY, NOW, {}))
-        assert doubt is not None
-        assert "why" in doubt.reason
+        warning = contradiction_warning(now, PlanInput.of(saying(now, state), POLICY, NOW, {}))
+        assert warning is not None
+        assert "why" in warning.reason
 
 
 @pytest.mark.parametrize("state", [InstanceState.GONE, InstanceState.PREEMPTED])

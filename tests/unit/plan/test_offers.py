@@ -35,17 +35,17 @@ OFFERS = [
     offer("pcie", 1.9, gpu="h100-pcie", spot=True, provider=ProviderName("gce"), region="r2", zone=""),
     offer("arm", 3.0, gpu="gh200", arch="arm64", gpu_memory_gib=96),
 ]
-BLOCKS = {CooldownKey("offer:aws/r1b/cool"): Cooldown(CooldownKey("offer:aws/r1b/cool"), LATER, "sold out")}
+COOLDOWNS = {CooldownKey("offer:aws/r1b/cool"): Cooldown(CooldownKey("offer:aws/r1b/cool"), LATER, "sold out")}
 
 
 def test_cheapest_gpu_first_and_what_cannot_be_rented_last_or_not_at_all() -> None:
-    found = find(OFFERS, OfferFilter(), BLOCKS, NOW, limit=9)
+    found = find(OFFERS, OfferFilter(), COOLDOWNS, NOW, limit=9)
     assert keys(found.shown) == ["pcie", "eight", "one", "arm", "cpu"]
     assert (found.matching, found.left_out) == (7, {COOLING: 1, NO_CAPACITY: 1})
-    everything = find(OFFERS, OfferFilter(), BLOCKS, NOW, limit=9, everything=True)
+    everything = find(OFFERS, OfferFilter(), COOLDOWNS, NOW, limit=9, everything=True)
     assert keys(everything.shown) == ["pcie", "eight", "one", "arm", "cpu", "full", "cool"]
     assert everything.left_out == {}
-    grouped = find(OFFERS, OfferFilter(), BLOCKS, NOW, limit=9, by_provider=True)
+    grouped = find(OFFERS, OfferFilter(), COOLDOWNS, NOW, limit=9, by_provider=True)
     assert keys(grouped.shown) == ["eight", "one", "arm", "cpu", "pcie"]
 
 
@@ -86,8 +86,8 @@ def test_when_nothing_matches_the_nearest_are_told() -> None:
 
 
 def test_a_cool_down_that_is_over_is_none() -> None:
-    assert cooldown_of(OFFERS[4], BLOCKS, NOW) is not None
-    assert cooldown_of(OFFERS[4], BLOCKS, LATER) is None
+    assert cooldown_of(OFFERS[4], COOLDOWNS, NOW) is not None
+    assert cooldown_of(OFFERS[4], COOLDOWNS, LATER) is None
     assert (
         cooldown_of(
             OFFERS[2], {CooldownKey("provider:aws"): Cooldown(CooldownKey("provider:aws"), LATER, "slow down")}, NOW
@@ -135,6 +135,6 @@ def test_nothing_is_lost_and_the_order_of_reading_does_not_matter(
 def test_five_thousand_offers_take_no_time() -> None:
     many = [offer(f"t{i}", 1 + i % 97, zone=f"z{i % 40}", gpus=1 + i % 8) for i in range(5000)]
     began = time.process_time()
-    found = find(many, OfferFilter(gpu="h100", max_usd_per_gpu_hour=20), BLOCKS, NOW, limit=40)
+    found = find(many, OfferFilter(gpu="h100", max_usd_per_gpu_hour=20), COOLDOWNS, NOW, limit=40)
     assert len(found.shown) == 40
     assert time.process_time() - began < 1.0  # some 40 ms of CPU

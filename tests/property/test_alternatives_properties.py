@@ -15,20 +15,20 @@ from meshd.provider_api import Offer
 from tests.property.catalogues import PLACES, catalogues, every, gpus_of, needs
 from tests.tiers import bounded
 
-Merit = tuple[int, int, int, int]
+Objective = tuple[int, int, int, int]
 BY_MERIT = (OfferRule.SPOT, OfferRule.PRICE, OfferRule.FEWEST, OfferRule.ORDER)
 
 
-def merit(chosen: Sequence[Offer], need: Need) -> Merit:
+def objective(chosen: Sequence[Offer], need: Need) -> Objective:
     on_demand = sum(one.gpus or 1 for one in chosen if not one.spot) if need.prefer_spot else 0
     usd = sum(micros(one.usd_per_hour) for one in chosen)
     return on_demand, usd, len(chosen), sum(PLACES[one.provider] for one in chosen)
 
 
-def best(offers: Sequence[Offer], need: Need, having: Offer | None = None) -> Merit | None:
+def best(offers: Sequence[Offer], need: Need, having: Offer | None = None) -> Objective | None:
     """The best cover of the whole need, of those that have a machine of one offer."""
     whole = (chosen for chosen in every(offers, need) if gpus_of(chosen) >= need.units)
-    return min((merit(chosen, need) for chosen in whole if having is None or having in chosen), default=None)
+    return min((objective(chosen, need) for chosen in whole if having is None or having in chosen), default=None)
 
 
 def rule_by_search(offer: Offer, offers: Sequence[Offer], need: Need, *, gang: bool) -> OfferRule:

@@ -1,4 +1,4 @@
-"""Hours of the ladder: the cheapest offer always fails, and the machines come from the next one all the same."""
+"""Hours in which the cheapest offer always fails, and the machines come from the next one all the same."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Rigged(World):
 
 
 @dataclass
-class Story:
+class History:
     """What came of it: when enough was READY, what was rented, and what the failed ones cost."""
 
     ready_after_s: float | None
@@ -91,7 +91,7 @@ class Story:
 
 async def live(
     tmp_path: Path, bad: Bad, *, gpus: int = 1, offers: tuple[Offer, ...] = OFFERS, hours: float = 24.0
-) -> Story:
+) -> History:
     """Until all that is wanted is READY, or the time is over."""
     world = Rigged(random.Random(1), SimClock(START), faults=False)
     world.bad = bad
@@ -112,28 +112,28 @@ async def live(
     cooldowns = set(day.journal.cooldowns(world.clock.now()))
     await day.kill()
     order = [m.offer.zone for m in made]
-    return Story(ready_s, Counter(order), order, cost, cooldowns)
+    return History(ready_s, Counter(order), order, cost, cooldowns)
 
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("gpus", [1, 4])
 async def test_the_cheapest_takes_orders_and_ends_them(tmp_path: Path, gpus: int, listed: bool) -> None:
-    story = await live(tmp_path, Bad(lambda o: o == CHEAP, 25.0, CAPACITY, listed), gpus=gpus)
-    assert story.ready_after_s is not None
-    assert story.ready_after_s < 300
-    assert story.rented == {"r1a": gpus, "r1b": gpus}
-    assert story.wasted_usd < 0.1 * gpus
-    assert f"offer:{CHEAP.key}" in story.cooldowns
-    assert "pool:h100" not in story.cooldowns
+    history = await live(tmp_path, Bad(lambda o: o == CHEAP, 25.0, CAPACITY, listed), gpus=gpus)
+    assert history.ready_after_s is not None
+    assert history.ready_after_s < 300
+    assert history.rented == {"r1a": gpus, "r1b": gpus}
+    assert history.wasted_usd < 0.1 * gpus
+    assert f"offer:{CHEAP.key}" in history.cooldowns
+    assert "pool:h100" not in history.cooldowns
 
 
 async def test_the_cheapest_never_joins(tmp_path: Path) -> None:
-    story = await live(tmp_path, Bad(lambda o: o == CHEAP))
-    assert story.ready_after_s is not None
-    assert story.ready_after_s < 3 * Policy().boot_timeout_s + 300, "three deadlines, then the next offer at once"
-    assert story.cooldowns == {f"offer:{CHEAP.key}"}
-    assert story.rented == {"r1a": 3, "r1b": 1}
-    assert story.wasted_usd < 2.0
+    history = await live(tmp_path, Bad(lambda o: o == CHEAP))
+    assert history.ready_after_s is not None
+    assert history.ready_after_s < 3 * Policy().boot_timeout_s + 300, "three deadlines, then the next offer at once"
+    assert history.cooldowns == {f"offer:{CHEAP.key}"}
+    assert history.rented == {"r1a": 3, "r1b": 1}
+    assert history.wasted_usd < 2.0
 
 
 async def test_the_cheapest_may_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,25 +145,25 @@ async def test_the_cheapest_may_not_join(tmp_path: Path, monkeypatch: pytest.Mon
         return join(machine_store, machine, peer, facts)
 
     monkeypatch.setattr(sim, "accept_join", refuse)
-    story = await live(tmp_path, Bad(lambda o: o == CHEAP, joins=True))
-    assert story.rented == {"r1a": 3, "r1b": 1}
+    history = await live(tmp_path, Bad(lambda o: o == CHEAP, joins=True))
+    assert history.rented == {"r1a": 3, "r1b": 1}
 
 
 async def test_a_region_that_is_broken_is_left_after_its_second_offer(tmp_path: Path) -> None:
     broken = tuple(place("r1", f"r1{letter}", 1 + index / 10) for index, letter in enumerate("abcdef"))
-    story = await live(tmp_path, Bad(lambda o: o.region == "r1"), offers=(*broken, place("r2", "r2a", 5.0)))
-    assert story.order == ["r1a", "r1a", "r1a", "r1b", "r2a"]
-    assert story.ready_after_s is not None
-    assert "pool:h100@cloud/r1" in story.cooldowns
+    history = await live(tmp_path, Bad(lambda o: o.region == "r1"), offers=(*broken, place("r2", "r2a", 5.0)))
+    assert history.order == ["r1a", "r1a", "r1a", "r1b", "r2a"]
+    assert history.ready_after_s is not None
+    assert "pool:h100@cloud/r1" in history.cooldowns
 
 
 async def test_when_all_fail_the_pool_stops_and_tries_one_that_failed_least(tmp_path: Path) -> None:
-    story = await live(tmp_path, Bad(lambda o: True), hours=11.0)
-    assert story.ready_after_s is None
-    assert len(story.order) <= 10
-    assert story.order[:4] == ["r1a", "r1a", "r1a", "r1b"]
-    assert {"r1a", "r1b"} <= set(story.order[4:]), "not the same one again and again"
-    assert story.wasted_usd < 6.0
+    history = await live(tmp_path, Bad(lambda o: True), hours=11.0)
+    assert history.ready_after_s is None
+    assert len(history.order) <= 10
+    assert history.order[:4] == ["r1a", "r1a", "r1a", "r1b"]
+    assert {"r1a", "r1b"} <= set(history.order[4:]), "not the same one again and again"
+    assert history.wasted_usd < 6.0
 
 
 @pytest.mark.parametrize("seed", range(bounded(6, 200)))
@@ -176,7 +176,7 @@ async def test_whatever_fails_the_one_that_works_is_found(tmp_path: Path, seed: 
     good = rng.choice(offers)
     dies = rng.choice([(25.0, CAPACITY), (40.0, "QUOTA_EXCEEDED"), (25.0, "Client.InvalidSnapshot.NotFound")])
     bad = Bad(lambda o: o != good if dies[1] != "Client.InvalidSnapshot.NotFound" else o.region != good.region, *dies)
-    story = await live(tmp_path, bad, gpus=rng.choice([1, 3]), offers=offers)
-    assert story.ready_after_s is not None
-    assert story.ready_after_s < 1800
-    assert story.wasted_usd < 3.0
+    history = await live(tmp_path, bad, gpus=rng.choice([1, 3]), offers=offers)
+    assert history.ready_after_s is not None
+    assert history.ready_after_s < 1800
+    assert history.wasted_usd < 3.0
