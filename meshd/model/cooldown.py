@@ -1,4 +1,4 @@
-"""What is left alone for a while, until when, and why."""
+"""Cooldowns: what nothing is rented from for a while, until when, and why."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from meshd.provider_api import Offer
 
 
 class CooldownKey(str):
-    """What cools down. Its text is in the journal and in events.
+    """What cools down, in the form that the journal and its events have.
 
-    `offer:KEY`, `provider:NAME`, `pool:POOL`, a place as one pool uses it (`pool:POOL@aws`, `pool:POOL@aws/us-east-1`),
-    and `replace:POOL` for the replacements of a pool's unfit nodes.
-
-    Regions and providers are of one pool: what breaks one pool's machines there (its image, its script) need not break
-    another's.
+    The forms are `offer:KEY`, `provider:NAME`, `pool:POOL`, `pool:POOL@PROVIDER`, `pool:POOL@PROVIDER/REGION`, and
+    `replace:POOL` for the replacements of a pool's unfit nodes. A provider or region that failed for one pool may be
+    well for another one: the pools have images and scripts of their own.
     """
 
     __slots__ = ()
@@ -33,7 +31,7 @@ class CooldownKey(str):
 
     @classmethod
     def of_pool(cls, pool: str) -> CooldownKey:
-        """A pool: nothing is rented for it."""
+        """Everything that is rented for a pool."""
         return cls(f"pool:{pool}")
 
     @classmethod
@@ -48,12 +46,12 @@ class CooldownKey(str):
 
     @property
     def is_offer(self) -> bool:
-        """It is an offer's."""
+        """Whether it is the key of one offer."""
         return self.startswith("offer:")
 
     @property
     def pool(self) -> str:
-        """The pool that it is about alone; "" when it is about others too."""
+        """The only pool that it affects; "" when it affects all pools."""
         kind, _, name = self.partition(":")
         return name.partition("@")[0] if kind in {"pool", "replace"} else ""
 
@@ -66,7 +64,7 @@ class CooldownKey(str):
 
 
 def scopes(pool: str, offer: Offer) -> tuple[CooldownKey, ...]:
-    """Keys of all that a machine of this offer and pool belongs to, the narrowest first."""
+    """The keys that count a failure of a machine of this offer and pool, from the narrowest to the widest."""
     return (
         CooldownKey.of_offer(offer),
         CooldownKey.of_place(pool, offer.provider, offer.region),
@@ -76,30 +74,30 @@ def scopes(pool: str, offer: Offer) -> tuple[CooldownKey, ...]:
 
 
 class CooldownCause(StrEnum):
-    """Why something is left alone."""
+    """Why something cools down."""
 
     PAUSE = "pause"
-    """It said when to come again, or stumbled: orders keep their place until then."""
+    """A rate limit or a passing fault: orders keep their place until it ends."""
     REFUSED = "refused"
-    """No: no capacity, no quota, not with these credentials. Orders go on to the next offer."""
+    """No capacity, no quota, or refused credentials: orders go on to the next offer."""
     UNFIT = "unfit"
-    """A node of it was replaced because it was unfit."""
+    """A node of the pool was replaced because it was unfit."""
     BOOTS = "boots"
-    """Its machines were rented and failed before they were READY."""
+    """Machines were rented and failed before they were READY."""
     ENDED = "ended"
-    """Its machines were rented and ended by their cloud, which said why: no capacity, no quota, a broken image."""
+    """The cloud ended machines and said why: no capacity, no quota, a broken image."""
 
 
 TRIED_ALONE = frozenset({CooldownCause.BOOTS, CooldownCause.ENDED})
-"""After such a cool-down one machine is tried alone, and its being READY proves it."""
+"""After a cooldown for these causes one machine is tried first; once it is READY, the others follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cooldown:
-    """Something that is left alone until a time: an offer without capacity, a pool whose machines do not boot.
+    """A cooldown: of an offer without capacity, or of a pool whose machines do not boot.
 
     Attributes:
-        strikes: how often in a row; each makes the next one longer.
+        strikes: consecutive cooldowns of this key; each makes the next one longer.
     """
 
     key: CooldownKey

@@ -1,12 +1,16 @@
-"""What the user wants, and the policy by which meshd gets there."""
+"""The desired state: pools, targets, and the policy by which meshd reaches them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Literal, TypeAlias
 
 from meshd.model.cooldown import Cooldown, CooldownKey
+
+SpotPolicy: TypeAlias = Literal["never", "prefer", "only"]
+"""Whether spot machines are rented: not at all, where there are any, or nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,21 +18,20 @@ class Pool:
     """A class of interchangeable nodes: one Slurm partition.
 
     Attributes:
-        gpu: the model asked for, e.g. "h100": it also matches "h100-sxm" and "h100-pcie"; "" for CPU-only.
-        providers: in order of preference: it decides between equal prices.
-        spot: "never", "prefer" or "only".
-        cpus_min, memory_min_mib: the smallest machine that will do; what a free slot promises.
-        gpus_per_node, gpus_per_node_max: machines with so many GPUs will do; the smallest is what a free slot promises.
+        gpu: the GPU model, e.g. "h100", which also matches "h100-sxm" and "h100-pcie"; "" for CPU-only machines.
+        providers: in order of preference, which decides between equal prices.
+        cpus_min, memory_min_mib: the smallest machine that is rented; a free slot promises this.
+        gpus_per_node, gpus_per_node_max: the range of GPUs in one machine; a free slot promises the smallest number.
         gpu_memory_min_gib: of one GPU; 0 for any.
         regions: regions or zones; empty for all.
         max_usd_per_hour: of all the pool's machines together.
-        overshoot_max_gpus: how many GPUs more than wanted a cover may bring; None for as many as is cheapest.
-        min_gpus: its target never falls below this by itself.
-        idle_timeout_s: a node without a job for so long is given back; None for never.
-        without_tun: of its providers, those whose machines have no TUN device: none is rented there.
-        with_spot: of its providers, those that have spot offers; None when that is not known.
-        prices_since: where a limit in USD holds, offers whose price is older will not do; None for any age.
-        replace_unfit: a node that is unfit and has no job is given up, and another is rented in its place.
+        overshoot_max_gpus: the most GPUs to rent beyond the target; None: as many as is cheapest.
+        min_gpus: the target while nobody has set one; idle nodes are given back only down to it.
+        idle_timeout_s: a node without a job for this long is given back; None: never.
+        without_tun: those of its providers whose machines have no TUN device; nothing is rented there.
+        with_spot: those of its providers that have spot offers; None when that is not known.
+        prices_since: under a limit in USD, offers with an older price are not rented; None: any age will do.
+        replace_unfit: give up an unfit node that has no job, and rent another one.
     """
 
     name: str
@@ -37,7 +40,7 @@ class Pool:
     max_nodes: int
     providers: tuple[str, ...]
     max_usd_per_gpu_hour: float | None = None
-    spot: str = "never"
+    spot: SpotPolicy = "never"
     cpus_min: int = 1
     memory_min_mib: int = 1024
     gpus_per_node_max: int | None = None
@@ -60,23 +63,24 @@ class Pool:
 
     @property
     def cpu_only(self) -> bool:
-        """Its machines have no GPU, and count as one unit each."""
+        """Whether its machines have no GPU. Each counts as one unit then."""
         return not self.gpu
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How many GPUs a pool shall have, said by somebody at some time.
+    """How many GPUs a pool is to have, and the options of that order. Machines count where there are no GPUs.
 
     Attributes:
-        provider: only from this one; "" for any.
-        max_usd_per_gpu_hour, max_usd_per_hour: over the pool's own limit the lower of both holds.
+        at, by: when it was set, and by whom.
+        provider: rent only from this one; "" for any of the pool's.
+        max_usd_per_gpu_hour, max_usd_per_hour: the lower of this and the pool's limit holds.
         gpu: a narrower model than the pool's, e.g. "h100-sxm" in a pool of "h100"; "" for the pool's.
-        gpus_per_node: exactly so many GPUs in each new machine; None for the pool's range.
-        regions: regions or zones, of the pool's; empty for the pool's.
-        spot: "never", "prefer" or "only"; "" for the pool's.
-        spread: new machines may be of several providers and regions; else all are of one.
-        overshoot_max_gpus: in place of the pool's; None for the pool's.
+        gpus_per_node: the exact number of GPUs in each new machine; None for the pool's range.
+        regions: some of the pool's regions or zones; empty for the pool's.
+        spot: "" for the pool's.
+        spread: new machines may be of several providers and regions. False: all are in one place.
+        overshoot_max_gpus: None for the pool's.
         id: grows with every target that is set.
     """
 
@@ -91,7 +95,7 @@ class Target:
     gpu: str = ""
     gpus_per_node: int | None = None
     regions: tuple[str, ...] = ()
-    spot: str = ""
+    spot: SpotPolicy | Literal[""] = ""
     spread: bool = False
     overshoot_max_gpus: int | None = None
 
@@ -114,35 +118,35 @@ class Policy:
     lost_after_s: float = 600.0
     publish_wait_max_s: float = 60.0
     stale_after_s: float = 180.0
-    """A word of a cloud or of Slurm that is older than this, or from the future, is no word at all."""
+    """An observation that is older than this, or from the future, is not believed."""
     may_change_devices: bool = False
-    """The tailnet's API can be asked to delete devices and to change them."""
+    """Whether meshd has an API credential with which it can delete and change devices of the tailnet."""
     heartbeat_late_s: float = 35.0
-    """A heartbeat that is older than this is late: somewhat more than a poll is held."""
+    """A heartbeat that is older than this is late. It is somewhat longer than a poll is held."""
     unfit_grace_s: float = 30.0
-    """What makes a node unfit is told, and repaired where that can be, when it has lasted for so long."""
+    """How long a node is unfit before people see it and a repair begins."""
     replace_unfit_after_s: float = 300.0
-    """A node that is unfit for so long, and has no job, is replaced where its pool allows it."""
+    """How long a node without a job is unfit before it is replaced, where its pool allows that."""
     replace_cooldown_s: float = 600.0
-    """After a replacement a pool waits so long for the next one; twice as long each time in a row."""
+    """How long a pool waits after a replacement. It doubles with each replacement in a row."""
     key_expiry_again_s: float = 3600.0
-    """After asking the API to disable a node key's expiry: it takes a while to show, or was refused."""
+    """How long to wait before the API is asked once more to disable a node key's expiry."""
     idempotent_launch: frozenset[str] = frozenset()
-    """The providers of which a create call may be repeated: the same name never makes two machines there."""
+    """The providers whose create call may be repeated: the same name never makes two machines there."""
     without_tun: frozenset[str] = frozenset()
-    """The providers whose machines have no TUN device: none is rented there."""
+    """The providers whose machines have no TUN device: nothing is rented there."""
     price_stale_after_s: float = 30 * 86400.0
-    """A price that is older than this is stale: under a budget it is told, or not used at all."""
+    """An older price is stale: under a budget it causes a warning, or is not used at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """Everything wanted. A pool without a target is held as it is: nothing is added or taken away.
+    """The desired state. A pool without a target keeps the machines that it has.
 
     Attributes:
         targets: by pool, those that somebody has set.
-        cooldowns: what is left alone now.
-        expired_cooldowns: what was left alone not long ago, remembered for its strikes.
+        cooldowns: those in force.
+        expired_cooldowns: those that ended recently; their strikes still count.
     """
 
     cluster: str
@@ -153,9 +157,9 @@ class Desired:
     expired_cooldowns: Mapping[CooldownKey, Cooldown] = field(default_factory=dict)
 
     def target(self, pool: Pool) -> Target | None:
-        """What a pool shall have: what was said, or else its own least; None: it is held as it is."""
-        said = self.targets.get(pool.name)
-        return said or (Target(pool.name, pool.min_gpus) if pool.min_gpus else None)
+        """The pool's target: the one that somebody set, or its `min_gpus`; None when there is neither."""
+        found = self.targets.get(pool.name)
+        return found or (Target(pool.name, pool.min_gpus) if pool.min_gpus else None)
 
 
 OPTIONS = (
@@ -171,12 +175,12 @@ _WRITTEN = {
 
 
 def written(field: str) -> str:
-    """The option behind a field: `--max-price`."""
+    """The command-line option of a field: `--max-price`."""
     return f"--{_WRITTEN.get(field, field)}"
 
 
 def options_of(target: Target) -> tuple[str, ...]:
-    """The options that a target has, as they are written on a command line."""
+    """The options that a target has, as on a command line."""
     return tuple(word for field in OPTIONS if (word := _word(field, getattr(target, field))))
 
 
@@ -186,7 +190,7 @@ def is_set(target: Target, field: str) -> bool:
 
 
 def with_option(target: Target, field: str, other: Target) -> Target:
-    """The target with an option of another one."""
+    """The target with this option taken from another target."""
     return replace(target, **{field: getattr(other, field)})
 
 

@@ -1,4 +1,4 @@
-"""What a machine is made of, as `slurmd -C` and nvidia-smi tell it."""
+"""A machine's hardware, as `slurmd -C` and nvidia-smi show it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class GpuFact:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What the node agent reports when it asks to join.
+    """The facts that a node agent reports when it asks to join.
 
     Attributes:
-        slurmd_version: e.g. "24.11.5".
-        clock_skew_s: the machine's clock minus the head's, in seconds.
         gpus: those that work.
-        gpu_fault: what nvidia-smi says of GPUs that do not work, and of itself; "" while all is well.
-        machine_id: a digest of /etc/machine-id where systemd runs; "" elsewhere, and from an agent that does not tell.
+        slurmd_version: e.g. "24.11.5".
+        clock_skew_s: the machine's clock minus the head's.
+        machine_id: a digest of /etc/machine-id where systemd runs; "" elsewhere, and from an older agent.
+        gpu_fault: what nvidia-smi says of GPUs that do not work, or why it fails; "" when there is no fault.
     """
 
     shape: NodeShape

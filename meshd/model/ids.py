@@ -1,4 +1,4 @@
-"""Names: of pools, slots and machines."""
+"""Names of pools, slots and machines, and how they are made of each other."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def slot_name(pool: str, index: int) -> SlotName:
 
 
 def slot_index(pool: str, slot: str) -> int | None:
-    """The index of a slot of this pool; None when the slot is another pool's."""
+    """The index of a slot of this pool; None when it is no slot of this pool."""
     prefix, _, number = slot.rpartition("-")
     return int(number) if prefix == pool and re.fullmatch(r"[1-9][0-9]*", number) else None
 
 
 def slot_order(slot: str) -> tuple[str, int]:
-    """Sorts slots by pool, and by index within it."""
+    """A sort key: by pool, then by index."""
     pool, _, number = slot.rpartition("-")
     return pool, int(number) if number.isdigit() else 0
 
 
 def machine_name(cluster: str, slot: str, unique: str) -> MachineName:
-    """A machine's name: unique for ever, its idempotency token, provider name tag and tailnet hostname."""
+    """A machine's name, used once: also its idempotency token, its name tag at the cloud and its tailnet hostname."""
     return MachineName(f"{cluster}-{slot}-{unique}")
 
 
 def parse_machine_name(cluster: str, name: str) -> SlotName | None:
-    """The slot that a machine of this cluster was made for; None when the name is not one of ours."""
+    """The slot that a machine of this cluster was made for; None when the name has another form or cluster."""
     if not name.startswith(f"{cluster}-"):
         return None
     match = re.fullmatch(

@@ -1,4 +1,4 @@
-"""A machine's record and the moves it may make."""
+"""A machine's record, its phases, and why it fails, is unfit or is removed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from meshd.provider_api import Offer
 
 
 class FailureCause(StrEnum):
-    """The kind of failure. What follows from each is in `meshd.plan.failure_rules`."""
+    """Why a machine was given up. `meshd.plan.failure_rules` says what follows from each."""
 
     NONE = ""
     """It did not fail."""
     NO_CAPACITY = "no_capacity"
-    """The cloud took the order and ended the machine: it has no room for it."""
+    """The cloud accepted the order and ended the machine for lack of capacity."""
     QUOTA = "quota_exceeded"
-    """The same, since the account may not have more."""
+    """The cloud accepted the order and ended the machine because the account's quota is used up."""
     PREEMPTED = "preempted"
     """The cloud took the spot machine back."""
     IMAGE = "image"
@@ -33,30 +33,30 @@ class FailureCause(StrEnum):
     NO_IPV4 = "no_ipv4"
     """The tailnet gives it no IPv4 address. One such failure stops the pool."""
     AUTH_KEY = "auth_key"
-    """The auth key that all machines share is dead."""
+    """The auth key that all machines share does not work any more."""
     AGENT = "agent"
     """It is on the tailnet, and its node agent never asked to join."""
     ADMISSION = "admission"
-    """It asked to join and may not: other GPUs than rented, a Slurm that does not fit."""
+    """The head refused its join: other GPUs than rented, or a Slurm version that does not fit."""
     CONFIGURE = "configure"
     """munge was not proved, or Slurm did not take its line."""
     TEST = "test"
     """slurmd was started, and Slurm does not show the node up."""
     UNFIT = "unfit"
-    """It was READY, and became unfit: another was rented in its place."""
+    """It was READY and became unfit; another machine replaces it."""
     ENDED = "ended"
-    """Its cloud ended it, or does not list it any more, and gives no reason that meshd knows."""
+    """Its cloud ended it, or stopped listing it, for no reason that meshd knows."""
     UNKNOWN = "unknown"
-    """None of these, or it failed before causes were kept."""
+    """None of these, or an older meshd did not record the cause."""
 
 
 class UnfitReason(StrEnum):
-    """Why a node is not fit, worst first: of several causes the first one is named."""
+    """Why a node is unfit. Of several reasons the one listed first here is shown."""
 
     BY_PERSON = "drained_by_person"
-    """Somebody drained it or set it DOWN. It is theirs: meshd neither lifts that nor replaces the node."""
+    """Somebody drained it or set it DOWN. meshd neither resumes nor replaces the node."""
     MAINTENANCE = "maintenance"
-    """A reservation for maintenance, or a reboot that somebody asked Slurm or the machine for."""
+    """A reservation for maintenance, or a reboot that somebody ordered."""
     SILENT = "silent"
     """Its agent's heartbeat is late."""
     SLURMD_DEAD = "slurmd_dead"
@@ -76,11 +76,11 @@ class UnfitReason(StrEnum):
     ABSENT = "absent"
     """Slurm does not have the slot, or has it at another address."""
     POWERED_DOWN = "powered_down"
-    """Slurm's power saving has it off, or is at it."""
+    """Slurm's power saving has switched it off, or is doing so."""
     DRAINED = "drained"
-    """Slurm itself drained it: a job's processes could not be killed, a prolog failed."""
+    """Slurm itself drained it: a job's processes could not be killed, or a prolog failed."""
     BY_MESHD = "drained_by_meshd"
-    """meshd drained it, for a fault that is over: the drain is about to be lifted."""
+    """meshd drained it for a fault that is over, and resumes it soon."""
 
 
 class Removal(StrEnum):
@@ -97,27 +97,27 @@ class Removal(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where a machine stands."""
+    """Where a machine is in its life."""
 
     REQUESTED = "requested"
-    """Journaled; no create call was made."""
+    """In the journal; no create call was made."""
     LAUNCHING = "launching"
     """A create call was made and its outcome is not known."""
     BOOTING = "booting"
-    """The cloud has it."""
+    """The cloud made it."""
     JOINING = "joining"
-    """Seen on the tailnet; it has not asked to join yet."""
+    """On the tailnet; its agent has not asked to join yet."""
     CONFIGURING = "configuring"
-    """Accepted: munge is being proved, its line goes into nodes.conf."""
+    """The head accepted it: munge is being proved, and its line goes into nodes.conf."""
     TESTING = "testing"
-    """slurmd was started; Slurm must show the node and the tests must pass."""
+    """slurmd was started, and Slurm must show the node up."""
     READY = "ready"
     DRAINING = "draining"
     """No new jobs; it waits for the running ones, then leaves Slurm."""
     TERMINATING = "terminating"
-    """Out of Slurm; the cloud is asked to end it until it is gone."""
+    """Out of Slurm; meshd asks the cloud to end it until it is gone."""
     LOST = "lost"
-    """The cloud does not end it. It is asked for ever; it costs money."""
+    """The cloud does not end it, so it costs money. meshd keeps asking."""
     GONE = "gone"
 
 
@@ -134,7 +134,7 @@ MOVES: dict[Phase, frozenset[Phase]] = {
     Phase.LOST: frozenset({Phase.GONE}),
     Phase.GONE: frozenset(),
 }
-"""Which phase may follow which. DRAINING may return to READY only by the user's word (scaled up again)."""
+"""Which phase may follow which. DRAINING returns to READY only when the pool is scaled up again."""
 
 HOLDS_SLOT = frozenset(Phase) - {Phase.TERMINATING, Phase.LOST, Phase.GONE}
 """In these phases the machine's slot is taken."""
@@ -155,48 +155,50 @@ class Machine:
     """One rented machine, as the journal keeps it. Times are UTC.
 
     Attributes:
-        slot: the Slurm NodeName it was made for.
-        phase_since: when it entered its phase: the phase's deadline counts from here.
+        slot: the Slurm NodeName that it was made for.
+        phase_since: when it entered its phase; the phase's deadline counts from here.
         reason: why it is in this phase, for people.
-        failure: why it was given up, "" while all is well; kept to the end.
-        failure_cause: of what kind that is: it decides what is left alone.
-        refusal: what kind of error its cloud refused the create call with, e.g. "no_capacity"; "" when it did not.
-            While it is LAUNCHING an earlier call is in doubt all the same.
-        vendor_words: the cloud's own words in that refusal, or on why the call's outcome was unclear.
-        instance_id: the cloud's id, "" until known.
-        launch_attempts: create calls made so far; the settle time counts from `launch_called_at`.
-        munge_ok: both ways proved with the head's key.
+        failure: why it was given up; "" when it was not.
+        failure_cause: the kind of that failure; it decides what cools down.
+        refusal: the kind of error with which its cloud refused the create call, e.g. "no_capacity"; "" when it did not.
+            While the machine is LAUNCHING, an earlier create call is unclear as well.
+        vendor_words: the cloud's own words in that refusal, or on why the call's outcome is unclear.
+        instance_id: the cloud's id; "" until it is known.
+        launch_attempts: create calls made so far. 0 for a machine that was adopted.
+        tailnet_ip: its address on the tailnet, from its device there.
+        munge_ok: head and machine have each decoded a credential of the other.
         line_published: nodes.conf with this machine's joined line is in force in Slurm.
-        slurmd_started: the agent was told to start slurmd and said it did.
+        slurmd_started: the agent confirmed that it started slurmd.
         removal: why it is to be given back; None while it is to stay.
         left_slurm: slurmd is stopped, or the machine is dead, and Slurm holds the node DOWN.
-        heartbeat_at: the last word from the node agent.
-        problem: what keeps it from getting on just now, in its agent's or the head's words; "" when nothing does.
-        former_ips: its tailnet addresses before the present one: a device that was deleted and made anew has another.
+        heartbeat_at: when its agent last called the head.
+        problem: what keeps it from the next phase, in its agent's or the head's words; "" when nothing does.
+        former_ips: its earlier tailnet addresses: a device that is deleted and made again has a new one.
         path: how the head reaches it on the tailnet: "direct 1.2.3.4:41641", "relay fra", "".
-        auth_key: sha256 of the tailnet auth key that it was born with or that it last told to hold; "" when not known.
-        own_key: it was born with a key of its own for one use, and keeps none but a spare.
-        spare_key: sha256 of the spare auth key that it last told to hold; "" for none.
+        auth_key: sha256 of the tailnet auth key that it was rented with or last reported; "" when not known.
+        own_key: it was rented with an auth key of its own for one use, and keeps only a spare key.
+        spare_key: sha256 of the spare auth key that it last reported; "" for none.
         metadata_open: why its users can reach the cloud's metadata service, in its agent's words; "" when they cannot.
         unfit_reason: why it cannot do its work; None while it can, or nothing is known.
-        unfit_since: since when, without a break.
+        unfit_since: when it became so; kept while one reason of being out of reach follows another.
 
-    Times of what meshd did last for the machine; None: never.
-        create_repeated_at: the create call went out again, with the same name.
-        create_unclear_at: a create call ended without a clear answer.
-        slurmd_start_ordered_at: its agent was told to start slurmd.
-        slurmd_restarted_at: its agent was told to restart slurmd.
-        drained_at: its node was drained.
-        agent_asked_at: its agent was asked for a sign of life.
-        cloud_asked_at: its cloud was asked about it by name.
-        terminate_called_at: its cloud was asked to end it.
-        key_expiry_asked_at: the tailnet's API was asked to disable the expiry of its node key.
+    When meshd last did this for the machine; None: never.
+        launch_called_at: made the create call.
+        create_repeated_at: repeated the create call with the same name.
+        create_unclear_at: had no clear answer to a create call.
+        slurmd_start_ordered_at: told its agent to start slurmd.
+        slurmd_restarted_at: told its agent to restart slurmd.
+        drained_at: drained its node.
+        agent_asked_at: asked its agent for a heartbeat.
+        cloud_asked_at: asked its cloud for it by name.
+        terminate_called_at: asked its cloud to end it.
+        key_expiry_asked_at: asked the tailnet's API to disable the expiry of its node key.
 
-    Times of what was seen of it; None: never, or it is over.
-        head_reached_at: it came to the head's node API with its join token, so the way there is open.
+    When this was observed; None: never, or it is over.
+        head_reached_at: it called the head's node API with its join token, so the network between them works.
         cloud_confirmed_at: its cloud, asked by name, said that it exists.
         device_gone_since: its tailnet device was deleted while the machine runs.
-        rebooting_since: its agent was stopped, and said that the machine reboots.
+        rebooting_since: its agent was stopped, and reported that the machine reboots.
         unreadable_since: a part of its record in the journal could not be read.
     """
 
@@ -258,23 +260,23 @@ class Machine:
 
     @property
     def may_run_jobs(self) -> bool:
-        """Its slurmd was, or may have been, started: an adopted machine (no create call is known) has a past."""
+        """Whether slurmd was or may have been started. What an adopted machine did before is not known."""
         return self.slurmd_started or self.slurmd_start_ordered_at is not None or self.launch_attempts == 0
 
     @property
     def removed_by_user(self) -> bool:
-        """Somebody removed it: that cannot be taken back."""
+        """Whether somebody removed it, which is not taken back when the pool needs more machines."""
         return self.removal in {Removal.BY_USER, Removal.FORCED}
 
     @property
     def held(self) -> bool:
-        """Left alone, since what is known of it may be wrong, until somebody removes it or its end has begun."""
+        """Whether meshd takes no step for it, since its record may be wrong. Removing it lifts that."""
         over = self.removed_by_user or self.phase in {Phase.TERMINATING, Phase.LOST, Phase.GONE}
         return self.unreadable_since is not None and not over
 
     @property
     def rebooting(self) -> bool:
-        """Its agent said that it reboots, and has not spoken since."""
+        """Whether its agent reported a reboot and has not called since."""
         return self.rebooting_since is not None
 
     @property
@@ -288,10 +290,10 @@ class Machine:
         return self.offer.gpus
 
     def moved(self, to: Phase, now: datetime, reason: str) -> Machine:
-        """The record in its next phase.
+        """The record in another phase.
 
         Raises:
-            IllegalMove: `to` does not follow the present phase.
+            IllegalMove: MOVES does not have it.
         """
         if to not in MOVES[self.phase]:
             raise IllegalMove(f"{self.name}: {self.phase} cannot become {to} ({reason})")
@@ -307,7 +309,7 @@ _NOT_IN_FUTURE = (
 
 
 def without_future(machine: Machine, now: datetime) -> Machine:
-    """The record with no time later than now: such times were written before the clock was set back."""
+    """The record with each time at most `now`. Later ones were written before the clock was set back."""
     changes: dict[str, Any] = {
         name: now for name in _NOT_IN_FUTURE if (at := getattr(machine, name)) is not None and at > now
     }

@@ -1,4 +1,4 @@
-"""What was observed in one tick. Unknown is not absent: a source that failed says so."""
+"""What was observed in one tick. Unknown is not absent: a source that cannot be read is Unavailable, never empty."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshd.provider_api import Instance, Offer
 
 @dataclass(frozen=True, slots=True)
 class GpuLoad:
-    """One GPU's load when nvidia-smi was asked last."""
+    """One GPU's load, as nvidia-smi last showed it."""
 
     index: int
     utilization_percent: int = 0
@@ -21,17 +21,17 @@ class GpuLoad:
 
 @dataclass(frozen=True, slots=True)
 class AgentReport:
-    """One heartbeat, and since when what is wrong in it has been wrong without a break.
+    """The last heartbeat of an agent. Each `*_since` is when the fault began that has lasted without a break.
 
     Attributes:
         at: when the head received it.
         load1: the one-minute load average.
-        slurmd_dead_since: no slurmd process since then; None while there is one.
-        munge_dead_since: munged has not answered the agent since then; None while it answers.
-        jobs: jobs with a slurmstepd running, whatever Slurm says.
-        gpus: empty where there is no nvidia-smi, or it was not asked yet.
-        gpu_fault: why nvidia-smi could not be read, or which GPUs it lacks; "" when all is well.
-        gpu_fault_since: since when there is a fault; None while there is none.
+        slurmd_dead_since: no slurmd process runs; None while one does.
+        munge_dead_since: munged does not answer the agent; None while it answers.
+        jobs: jobs with a running slurmstepd, whatever Slurm says.
+        gpus: empty where there is no nvidia-smi, or it has not been read yet.
+        gpu_fault: why nvidia-smi cannot be read, or which GPUs it lacks; "" when there is no fault.
+        gpu_fault_since: None while there is no fault.
     """
 
     at: datetime
@@ -65,7 +65,7 @@ class Fresh(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The source could not be read since `since`; nothing may be destroyed on the ground of that.
+    """The source cannot be read since `since`. That never justifies destroying anything.
 
     Attributes:
         kind: of a cloud's refusal, e.g. `rate_limited` (`ProviderError.kind`); "" when it is none.
@@ -81,14 +81,15 @@ Observation: TypeAlias = Fresh[T_co] | Unavailable
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """A node as `scontrol show nodes` tells it.
+    """A node as `scontrol show nodes` shows it.
 
     Attributes:
         states: base state and flags as a set, upper case: {"IDLE", "DRAIN", "NOT_RESPONDING"}; the short marks
             (`*`, `~`, `#`...) are spelled out.
+        node_addr: NodeAddr of its line.
         reason: why it is DOWN, drained or failing; "" when it is not.
-        reason_by: the user who said so, SlurmUser or root where Slurm itself did; "" when not told.
-        reason_at: when; None when not told.
+        reason_by: the user who gave the reason: SlurmUser or root where Slurm itself did; "" when Slurm does not say.
+        reason_at: when it was given; None when Slurm does not say.
     """
 
     name: str
@@ -104,12 +105,12 @@ class SlurmNode:
 
     @property
     def busy(self) -> bool:
-        """A job runs on it or is just ending."""
+        """Whether a job runs on it or is just ending."""
         return bool(self.states & {"ALLOCATED", "MIXED", "COMPLETING"})
 
     @property
     def up(self) -> bool:
-        """Slurmd registered validly and the node could take jobs, were it not drained."""
+        """Whether slurmd registered validly, so that the node takes jobs unless it is drained."""
         return bool(self.states & {"IDLE", "ALLOCATED", "MIXED"}) and not self.states & {
             "NOT_RESPONDING",
             "INVALID_REG",
@@ -121,19 +122,19 @@ class SlurmNode:
 
     @property
     def drained(self) -> bool:
-        """Takes no new jobs."""
+        """Whether it takes no new jobs."""
         return "DRAIN" in self.states
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job as squeue tells it.
+    """A job as squeue shows it.
 
     Attributes:
         nodes: the slots that it runs on; empty while it waits.
         state_reason: why it waits.
-        gpus: GPUs asked for in all, 0 when none or not known.
-        required_nodes: the nodes that it names (`--nodelist`).
+        gpus: the GPUs that it asks for in all; 0 when none or not known.
+        required_nodes: the nodes that it asks for by name (`--nodelist`).
     """
 
     id: str
@@ -149,7 +150,7 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class SlurmReservation:
-    """A reservation as `scontrol show reservation` tells it; `partition` is "" when it names none."""
+    """A reservation as `scontrol show reservation` shows it; `partition` is "" when it names none."""
 
     name: str
     nodes: tuple[str, ...]
@@ -158,7 +159,7 @@ class SlurmReservation:
 
 @dataclass(frozen=True, slots=True)
 class SlurmView:
-    """Nodes and jobs, read together. `slurm_user` is SlurmUser: slurmctld acts in its name."""
+    """Nodes and jobs, read together. `slurm_user` is SlurmUser, in whose name slurmctld acts."""
 
     version: str
     nodes: Mapping[str, SlurmNode]
@@ -176,8 +177,9 @@ class TailnetPeer:
 
     Attributes:
         id: the device's stable id: it survives re-authentication, its public key does not.
-        hostname: what the device calls itself; not unique.
-        online: the control server's opinion, not reachability.
+        hostname: the device's own name for itself; not unique.
+        tailnet_ip: its tailnet IPv4 address; "" when the tailnet gives it none.
+        online: as the control server sees it; it does not prove that the head can reach the device.
         path: "direct ADDR", "relay CODE", "" when idle.
         node_key: its public key, "nodekey:HEX"; it changes with each login.
     """
@@ -199,8 +201,9 @@ class TailnetView:
     """The tailnet from the head.
 
     Attributes:
-        healthy: Self.Online is true, the backend runs and no login error is told: only then are absences believed.
-        problems: why it is not.
+        self_tailnet_ip: the head's own tailnet IPv4 address; "" when it has none.
+        healthy: Self.Online is true, the backend runs and there is no login error. Only then are absences believed.
+        problems: why it is not healthy.
     """
 
     self_tailnet_ip: str
@@ -208,27 +211,27 @@ class TailnetView:
     healthy: bool
     problems: tuple[str, ...]
     peers: Mapping[str, TailnetPeer]
-    """By stable id."""
+    """By stable device id."""
     self_key_expiry: datetime | None = None
     """When the head's own node key ends; None: never."""
 
     def by_hostname(self, hostname: str) -> TailnetPeer | None:
-        """The device that calls itself so; the online one where several do."""
+        """The device with this hostname; of several one that is online; None when there is none."""
         found = [peer for peer in self.peers.values() if peer.hostname == hostname]
         return max(found, key=lambda peer: peer.online, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that was observed for one tick.
+    """Everything that was observed for one tick.
 
     Attributes:
-        instances: by provider: all machines with our tag.
-        offers: by provider: what can be rented.
+        instances: by provider, all machines with our tag.
+        offers: by provider, what can be rented.
         node_addrs: by slot, the NodeAddr of each joined line that is in force in Slurm.
-        dead_key: why the auth key for new machines is no good, as the tailnet's API tells; "" when it is or that is
-            not known.
-        reports: what each node agent said last, by machine.
+        dead_key: why the auth key for new machines does not work, as the tailnet's API says; "" when it works or that
+            is not known.
+        reports: by machine, the last report of its agent.
     """
 
     instances: Mapping[str, Observation[tuple[Instance, ...]]]

@@ -1,4 +1,4 @@
-"""The steps that lead from what is to what is wanted. Each says what, to whom and why."""
+"""The steps from the observed state to the desired one. Each names its subject and its reason."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ class Launch(Step):
 
 @dataclass(frozen=True, slots=True)
 class Adopt(Step):
-    """A create call whose outcome was unclear did make this instance: it is the machine's."""
+    """Record that an unclear create call did make this instance."""
 
     instance: Instance
 
 
 @dataclass(frozen=True, slots=True)
 class Move(Step):
-    """Only the journal changes: what was observed puts the machine into another phase.
+    """Change the machine's phase in the journal; nothing else is done.
 
     Attributes:
-        failure: why it is given up; "" when it is not.
-        cause: of what kind that is.
-        vendor_words: the cloud's own on why it ended the machine.
+        failure: why the machine is given up; "" when it is not.
+        cause: the kind of that failure.
+        vendor_words: the cloud's own words on why it ended the machine.
     """
 
     to: Phase
@@ -78,12 +78,12 @@ class Move(Step):
 
 @dataclass(frozen=True, slots=True)
 class AskCloud(Step):
-    """Ask the cloud about the machine itself: its listing does not have it."""
+    """Ask the cloud for the machine by name, since the cloud's listing does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPeer(Step):
-    """Journal what the tailnet says of the machine."""
+    """Record the machine's tailnet device and path."""
 
     tailnet_ip: str
     tailnet_id: str
@@ -92,23 +92,23 @@ class RecordPeer(Step):
 
 @dataclass(frozen=True, slots=True)
 class RecordDevice(Step):
-    """Journal that the machine's tailnet device was deleted while the machine runs, or that it is there again."""
+    """Record that the machine's tailnet device was deleted while the machine runs, or that it is there again."""
 
     gone: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AskAgent(Step):
-    """Have the machine's agent give a sign of life at once: its cloud says that the machine has ended."""
+    """Ask the agent for a heartbeat now, since the cloud says that the machine has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFitness(Step):
-    """Journal why the node is not fit, or that it is again.
+    """Record why the node is unfit, or that it is fit again.
 
     Attributes:
         unfit_reason: None when it is fit.
-        since: since when.
+        since: when it became so.
     """
 
     unfit_reason: UnfitReason | None
@@ -117,19 +117,19 @@ class RecordFitness(Step):
 
 @dataclass(frozen=True, slots=True)
 class RestartSlurmd(Step):
-    """Have the node agent restart slurmd: it registers anew. Running steps live on."""
+    """Tell the agent to restart slurmd, which then registers again. Running job steps go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undrain(Step):
-    """Lift a drain that meshd made; no other one."""
+    """Resume a node that meshd drained. No other drain is lifted."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class Replace(Step):
-    """Give an unfit node up that has no job; the pool then lacks one and rents another."""
+    """Give up an unfit node without a job, so that the pool rents another one."""
 
     slot: str
     pool: str
@@ -137,50 +137,46 @@ class Replace(Step):
 
 @dataclass(frozen=True, slots=True)
 class RecordPublished(Step):
-    """The machine's line is in force in Slurm."""
+    """Record that Slurm uses the machine's line."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartSlurmd(Step):
-    """Tell the node agent to start slurmd, last of all."""
+    """Tell the agent to start slurmd: the last step before the node is tested."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkReady(Step):
-    """The node is up and passed its tests: resume it if meshd had drained it, and call it READY."""
+    """Move a node that passed its tests to READY, and resume it if meshd had drained it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remove(Step):
-    """The machine is not wanted any more: it will be drained, waited for and given back.
-
-    Attributes:
-        removal: as in the machine's record.
-    """
+    """Record that the machine is to be given back. Draining it and waiting for its jobs follow."""
 
     removal: Removal = Removal.SCALE_DOWN
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRemoval(Step):
-    """A machine that was being drained is wanted again."""
+    """Keep a machine that was to be given back: the pool needs it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain(Step):
-    """No new jobs on the slot."""
+    """Drain the slot in Slurm: no new jobs start on it."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class Leave(Step):
-    """Out of Slurm: slurmd is stopped when it can be, and Slurm holds the node DOWN.
+    """Take the node out of Slurm: stop slurmd if the agent answers, and set the node DOWN.
 
     Attributes:
-        forced: jobs on it may end.
-        dead: its cloud ended it: nothing is left that could be killed.
-        silent: its agent does not answer and is not waited for; a job on it still is.
+        forced: jobs on the node may be killed.
+        dead: the cloud ended the machine, so no job can be killed any more.
+        silent: do not wait for the agent, which does not answer. A job on the node is still waited for.
     """
 
     slot: str
@@ -196,9 +192,10 @@ class Terminate(Step):
 
 @dataclass(frozen=True, slots=True)
 class AdoptOrphan(Step):
-    """The cloud has a machine of ours that the journal does not know, and it is wanted.
+    """Record a machine of ours that the cloud has, the journal does not know, and the pool can use.
 
-    `tailnet_ip` is the address of the slot's line when that is this machine's line; jobs may run on it then.
+    Attributes:
+        tailnet_ip: the NodeAddr of its slot's line where that line is this machine's (jobs may run on it); else "".
     """
 
     instance: Instance
@@ -210,7 +207,7 @@ class AdoptOrphan(Step):
 
 @dataclass(frozen=True, slots=True)
 class TerminateOrphan(Step):
-    """The cloud has a machine with our tag that nobody wants."""
+    """End a machine with our tag that the journal does not know and no pool needs."""
 
     instance: Instance
 
@@ -224,17 +221,18 @@ class RemoveDevice(Step):
 
 @dataclass(frozen=True, slots=True)
 class DisableKeyExpiry(Step):
-    """The machine's own node key expires: have it last as long as the machine."""
+    """Ask the tailnet's API that the machine's node key never expires."""
 
     device_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Warn(Step):
-    """People should know this before the plan is carried out. `cure` says what would help.
+    """Something that people should know before the plan is carried out.
 
     Attributes:
-        holds_back: it keeps the pool from its target. False: the plan is carried out all the same.
+        cure: what would help; "" when nothing is known.
+        holds_back: True when it keeps the pool from its target. False: the plan reaches the target regardless.
     """
 
     code: WarningCode
@@ -244,7 +242,7 @@ class Warn(Step):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps in the order in which they should be begun."""
+    """Steps in the order in which they are begun."""
 
     steps: tuple[Step, ...] = ()
     warnings: tuple[Warn, ...] = field(default=())
