@@ -1,6 +1,6 @@
-"""A machine's way in: the next step of one that is not READY yet. PURE.
+"""The next step of a machine that is not READY yet. PURE.
 
-Each phase has a deadline. It counts only the time in which progress could have been seen.
+Each phase has a deadline, which counts only the time in which meshd could have seen progress.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from meshd.plan.fitness import unfit
 from meshd.plan.leaving import ended_step, fail, way_out
 from meshd.plan.liveness import age_s, both_since, may_have_jobs, rebooting
 from meshd.plan.plan_input import PlanInput
-from meshd.plan.repair import note
+from meshd.plan.repair import record
 
 DEAD_KEY_CURE = "`meshctl rotate-key`; where meshd cannot mint, put a new reusable key in place first"
 
 
 def requested(machine: Machine, given: PlanInput) -> Step | None:
-    """Nothing was ordered yet."""
+    """Make the create call, unless the machine is not needed, waited too long, or its provider asked for a pause."""
     if machine.removal:
-        return Move(machine.name, "not wanted any more; nothing was rented", Phase.GONE)
+        return Move(machine.name, "not needed any more; nothing was rented", Phase.GONE)
     if (given.now - machine.created_at).total_seconds() > given.policy.boot_timeout_s:
         failure = f"{machine.provider} took no order within {given.policy.boot_timeout_s:g} s: {machine.reason}"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)
     cooldown = given.cooldowns.get(CooldownKey.of_provider(machine.provider))
     if cooldown is not None and cooldown.until > given.now and cooldown.cause is CooldownCause.PAUSE:
-        return None  # it said when to come again
+        return None  # the provider said when to ask again
     return Launch(machine.name, machine.reason)
 
 
 def booting(machine: Machine, given: PlanInput) -> Step | None:
-    """It was ordered, and is waited for on the tailnet."""
+    """Wait for the machine's device on the tailnet."""
     if machine.removal and not may_have_jobs(machine, given):
-        return Move(machine.name, "not wanted any more", way_out(machine))
+        return Move(machine.name, "not needed any more", way_out(machine))
     guess = f"{_key_guess(machine, given)} (docs/troubleshooting.md, auth key)"
     if step := ended_step(machine, given, "before it joined the tailnet", guess):
         return step
@@ -44,7 +44,7 @@ def booting(machine: Machine, given: PlanInput) -> Step | None:
     if peer is not None:
         return RecordPeer(machine.name, "seen on the tailnet", peer.tailnet_ip, peer.id, peer.path)
     if given.peers is None:
-        return None  # who cannot look has not seen that it is missing
+        return None  # without the tailnet meshd cannot see whether it is missing
     if age_s(machine, given, given.peers_since) > given.policy.boot_timeout_s and not may_have_jobs(machine, given):
         within = f"not seen on the tailnet within {given.policy.boot_timeout_s:g} s"
         if given.dead_key and not machine.own_key:
@@ -59,7 +59,7 @@ def booting(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def _key_guess(machine: Machine, given: PlanInput) -> str:
-    """What the auth key may have to do with a machine that did not join, and what to do then."""
+    """How the auth key may be the cause for a machine that did not join, and what to do."""
     refused = "If its console says that the auth key was refused"
     if machine.own_key:
         return f"{refused}, the key was used by another device, or it booted for too long: look at the devices"
@@ -67,9 +67,9 @@ def _key_guess(machine: Machine, given: PlanInput) -> str:
 
 
 def joining(machine: Machine, given: PlanInput) -> Step | None:
-    """It is on the tailnet, and its agent is waited for."""
+    """Wait for the agent of a machine that is on the tailnet."""
     if machine.removal and not may_have_jobs(machine, given):
-        return Move(machine.name, "not wanted any more", way_out(machine))
+        return Move(machine.name, "not needed any more", way_out(machine))
     if step := ended_step(machine, given, "before it asked to join"):
         return step
     if given.peers is None:
@@ -91,9 +91,9 @@ def joining(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def configuring(machine: Machine, given: PlanInput) -> Step | None:
-    """It was accepted: munge and its line in Slurm come first, slurmd last."""
+    """Wait for munge and for the line in Slurm, then start slurmd."""
     if machine.removal:
-        return Move(machine.name, "not wanted any more", way_out(machine))
+        return Move(machine.name, "not needed any more", way_out(machine))
     if step := ended_step(machine, given):
         return step
     if not machine.line_published and given.node_addrs.get(machine.slot) == machine.tailnet_ip:
@@ -114,9 +114,9 @@ def configuring(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def testing(machine: Machine, given: PlanInput) -> Step | None:
-    """Slurmd was started, and has to answer; a node that is drained or refused is not accepted."""
+    """Wait until Slurm shows the node up. A node that is drained or refused does not become READY."""
     if machine.removal:
-        return Move(machine.name, "not wanted any more", Phase.DRAINING)
+        return Move(machine.name, "not needed any more", Phase.DRAINING)
     if step := ended_step(machine, given):
         return step
     node = given.node(machine)
@@ -125,9 +125,9 @@ def testing(machine: Machine, given: PlanInput) -> Step | None:
         return fail(machine, text, FailureCause.TEST)
     closed = unfit(machine, given.view)
     if closed is not None and closed.deliberate:
-        return note(machine, given, closed)  # the slot is a person's: it waits until it is opened, however long
+        return record(machine, given, closed)  # a person drained the slot: wait until it is resumed, however long
     if closed is not None:
-        return fail(machine, f"closed before it was READY: {closed.words}", FailureCause.TEST)
+        return fail(machine, f"drained before it was READY: {closed.words}", FailureCause.TEST)
     if node is not None and node.up:
         return MarkReady(machine.name, "slurmd answers")
     since = both_since(given)

@@ -19,38 +19,38 @@ from meshd.provider_api import Instance, InstanceState
 
 
 def fail(machine: Machine, failure: str, cause: FailureCause, vendor_words: str = "") -> Step:
-    """Give a machine up for a reason: through DRAINING when Slurm may know it, else straight to its end."""
+    """Give a machine up: through DRAINING when jobs may be on it, else directly to TERMINATING."""
     return Move(machine.name, failure, way_out(machine), failure, cause, vendor_words)
 
 
 def way_out(machine: Machine) -> Phase:
     """The next phase of a machine that is given up.
 
-    Where slurmd was never asked to start there can be no job: nothing has to be waited for, not even Slurm's answer.
-    One that was adopted may have its line, and jobs, from before.
+    Where slurmd was never told to start there is no job, so nothing is waited for, not even Slurm's answer. An adopted
+    machine may have a line in Slurm, and jobs, from before.
     """
     known = machine.phase in IN_SLURM or machine.line_published
     return Phase.DRAINING if known and machine.may_run_jobs else Phase.TERMINATING
 
 
 def draining(machine: Machine, given: PlanInput) -> Step | None:
-    """Out of Slurm, once no job is on it or nothing can be killed any more."""
+    """The next step of a machine that leaves Slurm: drain it, wait for its jobs, then take it out."""
     if machine.left_slurm:
         return Move(machine.name, machine.reason, Phase.TERMINATING)
     if given.slurm is None or given.slurm_at is None:
         if machine.removal is Removal.FORCED and age_s(machine, given) > given.policy.publish_wait_max_s:
-            return Move(machine.name, "removed by force while Slurm cannot be asked", Phase.TERMINATING)
+            return Move(machine.name, "removed by force while Slurm cannot be read", Phase.TERMINATING)
         return None  # unknown is not idle
     asked = machine.drained_at
     if asked is not None and given.slurm_at <= asked:
-        return None  # what was seen is older than what was done
+        return None  # Slurm was read before the node was drained
     if surely_ended(machine, given):
-        return Leave(machine.name, "the machine is dead", machine.slot, dead=True)
+        return Leave(machine.name, "its cloud has ended it", machine.slot, dead=True)
     node = given.node(machine)
     if machine.removal is Removal.FORCED:
         return Leave(machine.name, "removed by force", machine.slot, forced=True)
     if node is not None and not node.drained:
-        # A node that is DOWN as well: it comes back by itself when its slurmd registers again.
+        # Also a node that is DOWN: it takes jobs again as soon as its slurmd registers.
         return Drain(machine.name, machine.failure or machine.reason, machine.slot)
     if given.idle(machine):
         return Leave(machine.name, "no job is on it", machine.slot, silent=dead(machine, given))
@@ -58,7 +58,7 @@ def draining(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def terminating(machine: Machine, given: PlanInput) -> Step | None:
-    """Ended at the cloud, asked for again until the cloud says that it is gone."""
+    """The next step of a machine that is out of Slurm: ask the cloud to end it until the cloud says that it is gone."""
     at = given.listed_at.get(machine.provider)
     instance = given.instance(machine)
     asked = machine.terminate_called_at
@@ -71,7 +71,7 @@ def terminating(machine: Machine, given: PlanInput) -> Step | None:
         and age_s(machine, given) < given.policy.publish_wait_max_s
     )
     if waiting_for_slurm:
-        return _closed_again(machine, given)  # its line leaves nodes.conf first
+        return _drained_again(machine, given)  # its line leaves nodes.conf first
     if _at_work_again(machine, given):
         return None
     if asked is not None and (given.now - asked).total_seconds() < given.policy.terminate_again_s:
@@ -81,10 +81,10 @@ def terminating(machine: Machine, given: PlanInput) -> Step | None:
     return Terminate(machine.name, machine.failure or machine.reason)
 
 
-def _closed_again(machine: Machine, given: PlanInput) -> Step | None:
-    """A node that is on its way out and open to jobs is drained once more, so that its line can become a free slot.
+def _drained_again(machine: Machine, given: PlanInput) -> Step | None:
+    """Drain a node that left Slurm and takes jobs again, so that its line can become a free slot.
 
-    slurmctld opens a node that it held DOWN when its slurmd, which a forced leave did not wait for, answers once more.
+    After a forced leave slurmd may still run. When it answers, slurmctld resumes the node that it held DOWN.
     """
     node, asked = given.node(machine), machine.drained_at
     seen_since = asked is None or (given.slurm_at is not None and given.slurm_at > asked)
@@ -94,13 +94,13 @@ def _closed_again(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def _at_work_again(machine: Machine, given: PlanInput) -> bool:
-    """Its slurmd did not stop, somebody opened its node anew after it had left, and now a job runs on it."""
+    """Whether a job runs on it although it left Slurm: slurmd did not stop, and somebody resumed the node."""
     node = given.node(machine)
     return machine.removal is not Removal.FORCED and node is not None and node.up and bool(given.jobs.get(machine.slot))
 
 
 def _gone_from(instance: Instance | None, machine: Machine, given: PlanInput, at: datetime) -> bool:
-    """Whether the listing of `at` shows its end: a fresh machine may be missing, one that still speaks is alive."""
+    """Whether the listing read at `at` shows its end. A new machine may be missing; one whose agent calls is alive."""
     spoke_since = machine.heartbeat_at is not None and machine.heartbeat_at > at
     if instance is not None:
         return instance.state is InstanceState.GONE and not spoke_since
@@ -113,12 +113,12 @@ def _overdue(machine: Machine, given: PlanInput) -> bool:
 
 
 def _lost(machine: Machine, given: PlanInput) -> Step:
-    reason = f"{machine.provider} has not ended it within {given.policy.lost_after_s:g} s; asked again for ever"
+    reason = f"{machine.provider} has not ended it within {given.policy.lost_after_s:g} s; meshd keeps asking"
     return Move(machine.name, reason, Phase.LOST)
 
 
 def _terminating_without_id(machine: Machine, given: PlanInput) -> Step | None:
-    """A machine whose create call stayed unclear: whatever bears its name is it."""
+    """The next step for a machine whose create call stayed unclear: an instance with its name is this machine."""
     found = made(machine, given)
     if found is not None:
         return Adopt(machine.name, "found by its name", found)
@@ -128,7 +128,7 @@ def _terminating_without_id(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def gone(machine: Machine, given: PlanInput) -> Step | None:
-    """Nothing is left but its device, where there is one."""
+    """Remove the tailnet device of a machine that is gone, where there is one."""
     if machine.device_removed or not given.policy.may_change_devices:
         return None
     peer = given.peer(machine)
@@ -138,20 +138,20 @@ def gone(machine: Machine, given: PlanInput) -> Step | None:
 
 
 MISSING_AFTER_S = 15.0
-"""A listing that was begun so long after the order was accepted, and lacks the machine, is worth a question."""
+"""The cloud is asked for a machine that a listing lacks this long after the order was accepted."""
 
 AGAIN_AFTER_S = 30.0
-"""An answer that settled nothing holds for so long."""
+"""The pause before the cloud is asked again."""
 
 
 def ended_step(machine: Machine, given: PlanInput, when: str = "", guess: str = "") -> Step | None:
-    """The step that follows from the cloud's word that the machine has ended; None while it says nothing like it.
+    """The step for a machine that its cloud has ended, or does not list; None for any other.
 
     Args:
         machine: not on its way out yet.
-        given: what was observed.
-        when: words on how far it came, e.g. "before it asked to join".
-        guess: what may be behind it, for a machine whose cloud does not say why it ended it.
+        given: the observed state.
+        when: how far the machine came, e.g. "before it asked to join".
+        guess: what the cause may be where the cloud does not say it.
     """
     ended = ended_by_cloud(machine, given)
     instance = given.instance(machine)
@@ -167,13 +167,13 @@ def ended_step(machine: Machine, given: PlanInput, when: str = "", guess: str = 
 
 
 def end_words(ended: str, when: str, guess: str, cause: FailureCause) -> str:
-    """Why it is given up, for people. Who knows the cause needs no guess."""
+    """Why the machine is given up, for people. The guess is left out where the cause is known."""
     text = f"{ended} {when}".rstrip()
     return f"{text}. {guess}" if guess and counts_in_a_row(cause) else text
 
 
 def _missing_early(machine: Machine, given: PlanInput) -> bool:
-    """Accepted, and not in a listing of a while later: an order may have come to nothing."""
+    """Whether a listing should have the machine by now: an accepted order may have failed."""
     at = given.listed_at.get(machine.provider)
     return (
         machine.phase is Phase.BOOTING

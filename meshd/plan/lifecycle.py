@@ -1,8 +1,8 @@
-"""What the next step of one machine is. PURE.
+"""The next step of one machine. PURE.
 
-One function for each phase: those before READY are in `arriving`, a create call in doubt in `doubt`, those after READY
-in `leaving`. Each phase has a deadline and says which way out there is. At most one step a machine and tick: whatever
-was done, the next tick looks again.
+There is one function for each phase: before READY in `arriving`, an unclear create call in `unclear_launch`, after
+READY in `leaving`. Each phase has a deadline, and one way out when it has passed. A machine has at most one step in a
+tick; the next tick observes what came of it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from meshd.provider_api import InstanceState
 
 
 def next_step(machine: Machine, given: PlanInput) -> Step | None:
-    """The one step that this machine needs now; None when it is well or has to wait."""
+    """The step that this machine needs now; None when it needs none or has to wait."""
     return _BY_PHASE[machine.phase](machine, given) or _ask(machine, given) or _device(machine, given)
 
 
 def contradiction_warning(machine: Machine, given: PlanInput) -> Warn | None:
-    """People are told of a machine that works, and of which its cloud says that it has ended."""
+    """A warning about a machine that works although its cloud says that it has ended; None when they agree."""
     words = contradiction(machine, given) if machine.phase in IN_SLURM else ""
     if not words:
         return None
@@ -46,7 +46,7 @@ def _ask(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def _device(machine: Machine, given: PlanInput) -> Step | None:
-    """A device that is gone while the machine runs is written down. It ends nothing: the machine logs in anew."""
+    """Record that a running machine's device is gone. That ends nothing: the machine logs in again."""
     if machine.phase not in IN_SLURM or not machine.tailnet_id or given.devices is None:
         return None
     there, noted = machine.tailnet_id in given.devices, machine.device_gone_since is not None
@@ -61,7 +61,7 @@ def _device(machine: Machine, given: PlanInput) -> Step | None:
 
 def _ready(machine: Machine, given: PlanInput) -> Step | None:
     if machine.removal:
-        return Move(machine.name, machine.reason or "not wanted any more", Phase.DRAINING)
+        return Move(machine.name, machine.reason or "not needed any more", Phase.DRAINING)
     if step := ended_step(machine, given):
         return step
     peer = given.peer(machine)
@@ -78,7 +78,7 @@ def _ready(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def _lasting_key(machine: Machine, given: PlanInput) -> Step | None:
-    """An untagged device's node key expires: the machine is off the tailnet then. Only its own is changed."""
+    """Disable the expiry of an untagged device's node key: with an expired one the machine drops off the tailnet."""
     peer = given.peer(machine)
     if peer is None or peer.key_expiry is None or peer.id != machine.tailnet_id or not given.policy.may_change_devices:
         return None

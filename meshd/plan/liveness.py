@@ -1,6 +1,6 @@
-"""What the world says of one machine: how old its phase is, whether it still speaks, whether it has ended. PURE.
+"""Liveness of one machine: how old its phase is, whether its agent calls, whether its cloud has ended it. PURE.
 
-Unknown is not absent: a source that cannot be believed gives no sign that anything has ended.
+Unknown is not absent: a source that cannot be believed never shows that anything has ended.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import InstanceState
 
 ENDED = frozenset({InstanceState.GONE, InstanceState.FAILED, InstanceState.PREEMPTED, InstanceState.STOPPED})
-"""States in which nothing runs on a machine any more, if the word is true."""
+"""States in which nothing runs on a machine any more, if the cloud is right."""
 
 SURE = frozenset({InstanceState.GONE, InstanceState.PREEMPTED})
-"""Of these, those that are believed as soon as the agent does not answer. The others are words for a machine that is
-ill, off for a moment, or being repaired (Lambda's `unhealthy`, RunPod's `ERROR`, GCE's `REPAIRING`): it may work on."""
+"""Of these, the states that are believed as soon as the agent does not answer. In the others a machine may still work:
+it is unhealthy, off for a moment, or being repaired (Lambda's `unhealthy`, RunPod's `ERROR`, GCE's `REPAIRING`)."""
 
 REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT", "POWERING_UP", "POWERING_DOWN", "POWER_UP"})
-"""Slurm's words for a node that is away and comes back (`scontrol reboot`)."""
+"""Slurm's states of a node that reboots (`scontrol reboot`)."""
 
 ANSWER_S = 5.0
-"""An agent that is there answers a question within a round trip; so long is waited."""
+"""How long to wait for an agent's answer. One that works answers within a round trip."""
 
 ASK_AGAIN_S = 15.0
 
 
 def age_s(machine: Machine, given: PlanInput, since: datetime | None = None) -> float:
-    """How long the machine has been in its phase; counted from `since` when that was later.
+    """How long the machine has been in its phase; from `since` on when that is later.
 
-    `since` is when the source that would have shown progress came (back) into view: while it is away, and right after
-    meshd itself was, no deadline passes.
+    `since` is when the source that shows progress became readable. So no deadline passes while that source cannot be
+    read, or right after meshd started.
     """
     return (given.now - max(machine.phase_since, since or machine.phase_since)).total_seconds()
 
 
 def both_since(given: PlanInput) -> datetime | None:
-    """Since when tailnet and Slurm are both in view; None while a machine that gets on could not be seen to."""
+    """Since when tailnet and Slurm can both be read; None while one cannot, so that progress would not show."""
     if given.peers_since is None or given.slurm_since is None:
         return None
     return max(given.peers_since, given.slurm_since)
 
 
 def rebooting(machine: Machine, given: PlanInput) -> bool:
-    """Slurm says so, or its agent did before it went down."""
+    """Whether Slurm or its agent said that the machine reboots."""
     node = given.node(machine)
     return machine.rebooting or (node is not None and bool(node.states & REBOOTING))
 
 
 def patience_s(machine: Machine, given: PlanInput) -> float:
-    """How long a machine may be silent before it counts as lost: one that reboots, as long as a boot may take."""
+    """How long the agent may be silent before the machine counts as lost; longer while the machine reboots."""
     policy = given.policy
     return max(policy.boot_timeout_s, policy.heartbeat_lost_s) if rebooting(machine, given) else policy.heartbeat_lost_s
 
 
 def last_word(machine: Machine) -> datetime | None:
-    """When its agent spoke; None when it never did. One that was found again may have, before: it counts from then."""
+    """When its agent last called; None when it never did. An adopted machine counts from when it was adopted."""
     return machine.heartbeat_at or (machine.created_at if machine.launch_attempts == 0 else None)
 
 
 def silent(machine: Machine, given: PlanInput) -> bool:
-    """Its agent has not spoken for long, while the head could hear it."""
+    """Whether its agent has been silent for longer than `patience_s` while the head could hear it."""
     spoke = last_word(machine)
     if spoke is None or given.peers_since is None:
         return spoke is None
@@ -70,17 +70,17 @@ def silent(machine: Machine, given: PlanInput) -> bool:
 
 
 def ended_by_cloud(machine: Machine, given: PlanInput) -> str:
-    """Why the machine does not exist any more as the cloud tells it; "" while it does or that is not sure.
+    """Why the machine does not exist any more, in the cloud's words; "" while it exists or that is not certain.
 
-    A cloud's word is believed when the machine does not contradict it. One that is on its way down may still speak.
-    Missing from a listing is a weak word: a machine that still speaks is not gone.
+    The cloud is believed when the machine's agent does not contradict it. A machine that is shutting down may still
+    call. Missing from a listing proves little: a machine whose agent calls is not gone.
     """
     words = _said_ended(machine, given)
     return words if words and (_on_its_way_down(machine, given) or _agrees(machine, given)) else ""
 
 
 def contradiction(machine: Machine, given: PlanInput) -> str:
-    """What the cloud says of a machine that still speaks, in the cloud's words; "" while they agree."""
+    """The cloud's words on the end of a machine whose agent still calls; "" while they agree."""
     instance = given.instance(machine)
     if instance is None or instance.state not in ENDED or _agrees(machine, given):
         return ""
@@ -88,7 +88,7 @@ def contradiction(machine: Machine, given: PlanInput) -> str:
 
 
 def to_be_asked(machine: Machine, given: PlanInput) -> bool:
-    """Its agent shall give a sign of life now: its cloud says that it has ended, and that it is silent is not known."""
+    """Whether to ask its agent for a heartbeat: its cloud says that the machine has ended, and it may be wrong."""
     instance = given.instance(machine)
     if instance is None or instance.state not in SURE or not contradiction(machine, given):
         return False
@@ -109,10 +109,10 @@ def _said_ended(machine: Machine, given: PlanInput) -> str:
         words = instance.reason or instance.vendor_state or instance.state.value
         return f"{machine.provider} ended it: {words}"
     born = machine.launch_called_at or machine.created_at
-    # The cloud's word on the machine itself, when it was asked, is as good as a listing that has it.
+    # The cloud's answer about this machine counts like a listing that has it.
     born = max(born, machine.cloud_confirmed_at or born)
     if (at - born).total_seconds() <= given.policy.listing_lag_s:
-        return ""  # a fresh machine may be missing from a listing that lags
+        return ""  # a listing lags, so a new machine may be missing from it
     return f"{machine.provider} does not list it any more"
 
 
@@ -122,7 +122,7 @@ def _on_its_way_down(machine: Machine, given: PlanInput) -> bool:
 
 
 def _agrees(machine: Machine, given: PlanInput) -> bool:
-    """The machine is as silent as one that has ended."""
+    """Whether the agent is as silent as that of a machine that has ended."""
     instance = given.instance(machine)
     if last_word(machine) is None:
         return True
@@ -135,7 +135,7 @@ def _agrees(machine: Machine, given: PlanInput) -> bool:
 
 
 def _unanswered(machine: Machine, given: PlanInput) -> bool:
-    """Its agent was asked, and has not spoken since."""
+    """Whether its agent was asked for a heartbeat and has not called since."""
     asked, spoke = machine.agent_asked_at, last_word(machine)
     if asked is None or spoke is None or spoke > asked or given.peers_since is None:
         return False
@@ -143,23 +143,23 @@ def _unanswered(machine: Machine, given: PlanInput) -> bool:
 
 
 def surely_ended(machine: Machine, given: PlanInput) -> bool:
-    """Nothing runs on it any more, so nothing can be killed: not merely on its way down."""
+    """Whether nothing runs on it any more, so that no job can be killed. A machine that shuts down may have one."""
     ended = bool(ended_by_cloud(machine, given))
     return ended and (not _on_its_way_down(machine, given) or silent(machine, given))
 
 
 def may_have_jobs(machine: Machine, given: PlanInput) -> bool:
-    """A machine that was found again after the journal was lost may be at work, whatever its phase says.
+    """Whether an adopted machine may have jobs, whatever its phase is: the journal that knew them was lost.
 
-    One whose line is in force need not be spared here: it is drained, and waited for.
+    A machine with a line in Slurm does not count here: it is drained, and its jobs are waited for.
     """
     return machine.launch_attempts == 0 and not machine.line_published and not given.idle(machine)
 
 
 def dead(machine: Machine, given: PlanInput) -> bool:
-    """No heartbeat, Slurm cannot reach it and no job is on it. Any doubt says False."""
+    """Whether its agent is silent, Slurm cannot reach it, and no job is on it. False while any of that is not known."""
     if machine.heartbeat_at is None or given.peers is None:
-        return False  # a head that is off the tailnet hears nobody, and its Slurm reaches nobody
+        return False  # a head that is off the tailnet hears no agent, and its Slurm reaches no node
     node = given.node(machine)
     return (
         silent(machine, given)

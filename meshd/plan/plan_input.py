@@ -1,4 +1,4 @@
-"""What the planner and the verdicts on nodes see of a snapshot: what is fresh enough to be believed. PURE."""
+"""The input of planner and verdicts: what of a snapshot is fresh enough to be believed, and indexed. PURE."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def believed(seen: Observation[T], policy: Policy, now: datetime) -> TypeGuard[Fresh[T]]:
-    """Whether this is a word, and one of now: a stuck reader or a clock that was set makes it none."""
+    """Whether the source could be read, and recently: not by a stuck reader, nor before the clock was set."""
     return isinstance(seen, Fresh) and abs((now - seen.at).total_seconds()) <= policy.stale_after_s
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Slurm, tailnet and agents as they can be believed at one moment.
+    """Slurm, the tailnet and the agents' reports, as far as they can be believed. It needs no index, so it is cheap.
 
     Attributes:
-        slurm: None when Slurm did not answer, or long ago; else it was read at slurm_at.
-        tailnet: None when the head itself is not well on the tailnet: it hears nobody then.
-        tailnet_since: since when the head hears the tailnet without a break; silence counts from there.
-        reports: what each agent said last, by machine; a machine is missing until it has spoken to this meshd.
+        slurm: as read at `slurm_at`; None when Slurm did not answer recently.
+        tailnet: None while the head itself is off the tailnet, where it hears no machine.
+        tailnet_since: since when the head has heard the tailnet without a break; silence counts from then.
+        reports: by machine, the last report of its agent. A machine is missing until it has called this meshd.
     """
 
     now: datetime
@@ -54,7 +54,7 @@ class ClusterView:
 
     @staticmethod
     def of(snapshot: Snapshot, policy: Policy, now: datetime) -> ClusterView:
-        """What this snapshot shows."""
+        """What this snapshot shows at `now`."""
         slurm, tailnet = snapshot.slurm, snapshot.tailnet
         known = believed(slurm, policy, now)
         heard = isinstance(tailnet, Fresh) and tailnet.value.healthy
@@ -69,7 +69,7 @@ class ClusterView:
         )
 
     def node(self, machine: Machine) -> SlurmNode | None:
-        """The machine's slot in Slurm, if it is this machine that stands behind it."""
+        """The machine's node in Slurm; None when the slot's line has another machine's address."""
         node = self.slurm.nodes.get(machine.slot) if self.slurm else None
         return node if node and node.node_addr == machine.tailnet_ip else None
 
@@ -78,25 +78,26 @@ class ClusterView:
         return self.tailnet.peers.get(machine.tailnet_id) if self.tailnet and machine.tailnet_id else None
 
     def report(self, machine: Machine) -> AgentReport | None:
-        """What its agent said last."""
+        """Its agent's last report."""
         return self.reports.get(machine.name)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """A snapshot, indexed once per tick so that each machine is looked up in constant time.
+    """A snapshot, indexed once in each tick so that a machine is looked up in constant time.
 
     Attributes:
-        by_id, by_token: of the providers whose listing is fresh.
-        listed_at: when each provider's listing was read; absent when it is not available.
-        peers: by hostname; None when the tailnet's word cannot be believed now.
-        devices: the stable ids of all devices; None as with `peers`.
-        peers_since: since when it can be believed without a break; deadlines that wait for its word count from there.
-        slurm: None when Slurm did not answer, or long ago; else it was read at slurm_at.
-        slurm_since: since when it answers without a break.
+        by_id, by_token: instances of the providers whose listing is fresh.
+        listed_at: when each fresh listing was read, by provider.
+        peers: by hostname; None while the tailnet cannot be believed.
+        devices: the stable ids of all devices; None while the tailnet cannot be believed.
+        peers_since: since when it has been believed without a break. Deadlines that wait for a device count from then.
+        slurm: as read at `slurm_at`; None when Slurm did not answer recently.
+        slurm_since: since when it has answered without a break.
         jobs: by slot, the ids of its jobs.
-        no_ipv4: why the tailnet's addresses cannot be used for Slurm; "" when they can.
-        view: the same for the verdict on single nodes, with what their agents report.
+        node_addrs, dead_key: see Snapshot.
+        no_ipv4: why the tailnet cannot carry the cluster; "" when it can.
+        view: what the verdicts on single nodes need.
     """
 
     now: datetime
@@ -162,7 +163,7 @@ class PlanInput:
         return self.by_id.get((machine.provider, machine.instance_id))
 
     def node(self, machine: Machine) -> SlurmNode | None:
-        """The machine's slot in Slurm, if it is this machine that stands behind it."""
+        """The machine's node in Slurm; None when the slot's line has another machine's address."""
         node = self.slurm.nodes.get(machine.slot) if self.slurm else None
         return node if node and node.node_addr == machine.tailnet_ip else None
 
@@ -171,11 +172,11 @@ class PlanInput:
         return self.peers.get(machine.name) if self.peers is not None else None
 
     def silence_s(self, machine: Machine) -> float:
-        """How long ago its agent spoke; since it was made, when it never did."""
+        """How long its agent has been silent; since the machine was requested when it never called."""
         return (self.now - (machine.heartbeat_at or machine.created_at)).total_seconds()
 
     def idle(self, machine: Machine) -> bool:
-        """Surely no job runs on the machine's slot. False also means: not known."""
+        """Whether it is known that no job runs on the machine's slot."""
         if self.slurm is None:
             return False
         node = self.slurm.nodes.get(machine.slot)

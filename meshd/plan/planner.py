@@ -1,8 +1,8 @@
-"""The plan: one pure function of what is wanted, what is, and the time.
+"""The plan: one pure function of the desired state, the observed state and the time.
 
-Invariant: from any state, carrying out any prefix of the plan and planning again leads to the same end. It follows
-from three habits: every step is justified by the journal and the snapshot alone, a machine has at most one step at a
-time, and no step assumes that another of the same plan was done.
+Invariant: from any state, carrying out any prefix of the plan and planning again leads to the same end. Three rules
+make it so: each step follows from the journal and the snapshot alone, a machine has at most one step at a time, and no
+step assumes that another step of the same plan was carried out.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ def plan(
     late_ids: Collection[tuple[str, str]] = (),
     first_seen: Mapping[tuple[str, str], datetime] | None = None,
 ) -> Plan:
-    """What to do now.
+    """The steps to begin now, and the warnings.
 
     Args:
-        desired: pools, targets, policy, and what is left alone for a while.
-        machines: every record of the journal that is not GONE, and the GONE ones whose device may still be listed.
+        desired: pools, targets, policy and cooldowns.
+        machines: each record of the journal that is not GONE, and the GONE ones whose device may still be listed.
         snapshot: what was observed.
         now: UTC.
-        busy: machines with a step in flight: they are left alone, as are those that are held.
-        ended_ids: (provider, instance id) of listed instances that the journal holds to be GONE.
-        late_ids: the same of those whose name the journal knows and which it does not have as an instance.
-        first_seen: when each unknown instance was first seen.
+        busy: machines with a step in flight. They get no step, and neither do those that are `held`.
+        ended_ids: (provider, instance id) of listed instances that are GONE in the journal.
+        late_ids: (provider, instance id) of listed instances with the name of a machine that has another instance or
+            is GONE.
+        first_seen: when meshd first saw each unknown instance.
     """
     busy = {*busy, *(machine.name for machine in machines if machine.held)}
     given = PlanInput.of(snapshot, desired.policy, now, desired.cooldowns)
@@ -92,6 +93,6 @@ def plan(
 def _replacements(
     desired: Desired, by_pool: Mapping[str, Sequence[Machine]], given: PlanInput, busy: Collection[str]
 ) -> list[Step]:
-    """The unfit nodes that are given up now: one of a pool at most, and none while a step about it is in flight."""
+    """The unfit nodes to give up now: at most one of each pool, and none that has a step in flight."""
     found = (replacement(desired, pool, by_pool.get(pool.name, ()), given) for pool in desired.pools.values())
     return [step for step in found if step is not None and step.subject not in busy]

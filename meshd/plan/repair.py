@@ -1,7 +1,7 @@
-"""What is done for a READY node that is not fit, short of replacing it. PURE.
+"""Repairs of a READY node that is unfit, short of replacing it. PURE.
 
-Its verdict is journaled, jobs are kept off a GPU that is broken, slurmd is started again once, and a drain of meshd's
-own is lifted when its cause is over. A person's drain is never touched, and neither is one of Slurm's.
+meshd records the verdict, drains a node with a broken GPU, restarts slurmd once, and lifts its own drain when the cause
+is over. It never lifts a drain by a person or by Slurm.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from meshd.plan.plan_input import PlanInput
 
 
 def repair(machine: Machine, given: PlanInput) -> Step | None:
-    """The step that a READY node needs for its fitness; None when it is well, or has to wait."""
+    """The step that makes a READY node fit again; None when it is fit or has to wait."""
     found = unfit(machine, given.view)
-    noted = note(machine, given, found)
-    if noted is not None or found is None or found.deliberate:
-        return noted
+    verdict = record(machine, given, found)
+    if verdict is not None or found is None or found.deliberate:
+        return verdict
     node = given.node(machine)
     if found.why is UnfitReason.GPU_FAULT and node is not None and not node.drained and node.up:
         return Drain(machine.name, found.words, machine.slot)
@@ -25,18 +25,18 @@ def repair(machine: Machine, given: PlanInput) -> Step | None:
     if not lasts or machine.heartbeat_at is None:
         return None
     if found.why is UnfitReason.BY_MESHD and _well(machine, given):
-        return Undrain(machine.name, "what it was drained for is over", machine.slot)
+        return Undrain(machine.name, "the fault that it was drained for is over", machine.slot)
     restarted = machine.slurmd_restarted_at
     tried = restarted is not None and restarted >= found.since
-    # Where slurmd is alive a job might be hurt by its restart; a dead one hurts nobody.
+    # Restarting a slurmd that runs could harm a job; starting a dead one cannot.
     harmless = found.why is UnfitReason.SLURMD_DEAD or given.idle(machine)
     if found.why in RESTART_HELPS and harmless and not tried:
         return RestartSlurmd(machine.name, found.words)
     return None
 
 
-def note(machine: Machine, given: PlanInput, found: Unfit | None) -> RecordFitness | None:
-    """The verdict for the journal, when it is another one than the journal has."""
+def record(machine: Machine, given: PlanInput, found: Unfit | None) -> RecordFitness | None:
+    """The step that journals the verdict; None when the journal has it already."""
     reason = found.why if found else None
     if reason is machine.unfit_reason or (found is None and not _known(machine, given)):
         return None
@@ -45,7 +45,7 @@ def note(machine: Machine, given: PlanInput, found: Unfit | None) -> RecordFitne
 
 
 def _known(machine: Machine, given: PlanInput) -> bool:
-    """Slurm, tailnet and agent all have spoken since: that nothing is wrong is known, and not only not seen."""
+    """Whether Slurm, tailnet and agent were all read in this phase, so that the absence of a fault is known."""
     view = given.view
     seen = view.slurm_at is not None and view.slurm_at > machine.phase_since
     return seen and view.tailnet is not None and view.report(machine) is not None

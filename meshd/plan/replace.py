@@ -1,8 +1,8 @@
-"""Which unfit node of a pool is given up, so that another is rented in its place. PURE.
+"""Which unfit node of a pool is replaced. PURE.
 
-One at a time, and only while replacing does good: each replacement leaves the pool alone for a while, longer each time
-in a row. A node that was rented after it and stays fit lifts that. So a pool whose nodes all become unfit from one
-cause, a wrong slurm.conf or a bad image, is not rented again and again.
+A pool replaces one node at a time. After each replacement it waits, longer each time in a row, until a node that was
+rented after it has stayed fit. So a pool whose nodes all become unfit for one cause, such as a wrong slurm.conf or a
+bad image, is not rented again and again.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from meshd.plan.scale import supply_gpus
 from meshd.runtime.backoff import backoff_s
 
 DOUBLINGS_MOST = 5
-"""So often the wait between two replacements doubles."""
+"""How many times the wait between two replacements doubles."""
 
 STRIKES_TOLD = 3
-"""So many replacements in a row without a node that stays fit are told: the cause is not the machines."""
+"""After this many replacements in a row a problem says that the cause is not the machines."""
 
 PROOF_S = 3600.0
-"""A node that has been fit for so long proves that replacing does good."""
+"""How long a node must have been READY to show that replacing helps."""
 
 
 def replacement(desired: Desired, pool: Pool, machines: Sequence[Machine], given: PlanInput) -> Replace | None:
-    """The node of a pool to give up now. `machines` are the pool's, all that are not GONE."""
+    """The node of a pool to replace now; None for none. `machines` are those of the pool that are not GONE."""
     if not pool.replace_unfit or why_not(desired, pool, machines, given.now):
         return None
     due = [
         (found.since, machine.name, machine, found)
         for machine in machines
-        if machine.unfit_reason is not None  # what is due was written down long ago
+        if machine.unfit_reason is not None  # a node that is due was recorded as unfit long ago
         and (found := unfit(machine, given.view)) is not None
         and _is_due(machine, found, given)
     ]
@@ -50,7 +50,7 @@ def why_not(desired: Desired, pool: Pool, machines: Sequence[Machine], now: date
     """Why no node of the pool is replaced at this time; "" when one may be."""
     target = desired.target(pool)
     if target is None:
-        return "the pool has no target, so it is held as it is"
+        return "the pool has no target, so nothing is rented for it"
     for key in (CooldownKey.of_pool(pool.name), CooldownKey.of_replacements(pool.name)):
         cooldown = desired.cooldowns.get(key)
         if cooldown is not None and cooldown.until > now:
@@ -63,20 +63,20 @@ def why_not(desired: Desired, pool: Pool, machines: Sequence[Machine], now: date
 
 
 def due_at(machine: Machine, found: Unfit, view: ClusterView) -> datetime | None:
-    """When an unfit node may be replaced at the earliest; None when this reason is none for that."""
+    """When an unfit node may be replaced at the earliest; None when its reason never causes a replacement."""
     if found.why not in REPLACEABLE:
         return None
-    # What could not be reached while the head was off the tailnet has as long as any other from then on.
+    # For a node that the head could not reach while it was off the tailnet, the time counts from its return.
     return max(found.since, view.tailnet_since) + timedelta(seconds=view.policy.replace_unfit_after_s)
 
 
 def cooldown_most_s(first_s: float) -> float:
-    """The longest that a pool's replacements wait, when they wait for `first_s` the first time."""
+    """The longest wait between a pool's replacements, when the first one is `first_s`."""
     return first_s * 2.0**DOUBLINGS_MOST
 
 
 def proved(cooldown: Cooldown, machines: Sequence[Machine], view: ClusterView) -> bool:
-    """A node of the pool that was rented after the last replacement has been READY and fit for PROOF_S."""
+    """Whether a node that was rented after the last replacement has been READY for PROOF_S and is fit."""
     if view.slurm is None:
         return False
     first_s = view.policy.replace_cooldown_s
@@ -97,5 +97,5 @@ def _is_due(machine: Machine, found: Unfit, given: PlanInput) -> bool:
     at_work = not given.idle(machine) or (report is not None and report.jobs > 0)
     restarted = machine.slurmd_restarted_at
     if restarted is not None and (given.now - restarted).total_seconds() < given.policy.unfit_grace_s:
-        return False  # what came of it is not seen yet
+        return False  # the result of the restart does not show yet
     return machine.phase is Phase.READY and not machine.removal and due is not None and due <= given.now and not at_work

@@ -1,7 +1,7 @@
-"""A create call without a clear answer: until when it may still make a machine, and what is done meanwhile. PURE.
+"""A create call without a clear answer: how long it may still make a machine, and the steps until then. PURE.
 
-While that is not settled the machine stays LAUNCHING, counts as one that is on its way, and nothing is rented in its
-place. It is settled by a listing that shows it, or by one that is so late that it would.
+Until that is settled, the machine stays LAUNCHING and counts as supply, and nothing is rented in its place. A listing
+settles it that shows the machine, or that is late enough to show one if there were one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from meshd.runtime.backoff import backoff_s
 
 REPEAT_AFTER_S = 5.0
 REPEAT_AFTER_MAX_S = 60.0
-"""Before a create call is repeated: longer after each time."""
+"""The pause before a create call is repeated: it grows from the first value to the second."""
 
 
 def was_unclear(machine: Machine) -> bool:
@@ -28,11 +28,10 @@ def was_unclear(machine: Machine) -> bool:
 
 
 def settled_at(machine: Machine, policy: Policy) -> datetime:
-    """A listing that was begun after this time, and does not show the machine, proves that no create call made it.
+    """The time after which a listing that does not show the machine proves that no create call made it.
 
-    The call itself is over when it had its unclear answer. One that meshd died under counts until its deadline. From
-    then on it may have its effect for `launch_settle_s`, and a machine may be missing from a listing for
-    `listing_lag_s`.
+    A call ends with its unclear answer, or at its own deadline when meshd died during it. It may take effect for
+    another `launch_settle_s`, and a new machine may be missing from listings for `listing_lag_s`.
     """
     called = machine.launch_called_at or machine.created_at
     over = _unclear_at(machine) or called + timedelta(seconds=policy.launch_timeout_s)
@@ -46,27 +45,27 @@ def _unclear_at(machine: Machine) -> datetime | None:
 
 
 def made(machine: Machine, given: PlanInput) -> Instance | None:
-    """What bears the machine's name in its cloud's listing: the oldest, should there be several."""
+    """The listed instance with the machine's name, the oldest if there are several; None when there is none."""
     found = given.by_token.get((machine.provider, machine.name), ())
     return min(found, key=lambda i: (i.launched_at is None, i.launched_at, i.id), default=None)
 
 
 def surely_not_made(machine: Machine, given: PlanInput) -> bool:
-    """Whether no create call made it, and none will."""
+    """Whether it is proved that no create call made the machine, or will make it."""
     at = given.listed_at.get(machine.provider)
     return at is not None and at > settled_at(machine, given.policy) and made(machine, given) is None
 
 
 def launching(machine: Machine, given: PlanInput) -> Step | None:
-    """What is next for a machine with a create call in doubt, and none under way in this life of meshd."""
+    """The next step for a machine whose create call is unclear. No call of this meshd is in flight for it."""
     found = made(machine, given)
     if found is not None:
-        return Adopt(machine.name, "an unclear create call did make it", found)
+        return Adopt(machine.name, "the unclear create call did make it", found)
     if surely_not_made(machine, given):
         return _settled(machine, given.policy)
     age_s = (given.now - machine.phase_since).total_seconds()
     if age_s > given.policy.boot_timeout_s and given.now > settled_at(machine, given.policy):
-        failure = f"{machine.provider} has not told within {given.policy.boot_timeout_s:g} s what became of it"
+        failure = f"{machine.provider} did not show within {given.policy.boot_timeout_s:g} s what became of it"
         return Move(machine.name, failure, Phase.TERMINATING, failure, FailureCause.UNKNOWN)
     if _may_be_repeated(machine, given):
         reason = f"{machine.provider} makes no second machine of the same name, and its answer tells what became of it"
@@ -76,12 +75,12 @@ def launching(machine: Machine, given: PlanInput) -> Step | None:
 
 def _settled(machine: Machine, policy: Policy) -> Step:
     if machine.removal:
-        return Move(machine.name, "not wanted any more; nothing was rented", Phase.GONE)
+        return Move(machine.name, "not needed any more; nothing was rented", Phase.GONE)
     if machine.refusal:
         failure = f"nothing was rented: {machine.vendor_words}"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)
     if machine.head_reached_at is not None:
-        # Its name and its join token are used up: another machine of that name could never join.
+        # Its name and its join token are used: another machine with this name could never join.
         failure = f"the create call made it, and it ended before {machine.provider} listed it"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.ENDED)
     if machine.launch_attempts >= policy.launch_attempts_max:
@@ -91,7 +90,7 @@ def _settled(machine: Machine, policy: Policy) -> Step:
 
 
 def _may_be_repeated(machine: Machine, given: PlanInput) -> bool:
-    """Whether the same call may be made once more now: only where that makes no second machine."""
+    """Whether the same create call may go out again now: only where that cannot make a second machine."""
     if machine.provider not in given.policy.idempotent_launch or machine.removal or machine.refusal:
         return False
     if machine.launch_attempts >= given.policy.launch_attempts_max:
