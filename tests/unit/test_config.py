@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from meshd import config
+from meshd.codes import FaultCode
 from meshd.config import TailnetSettings, tailnet_credentials
 from meshd.errors import ConfigError
 from meshd.runtime.secretfile import read_secret
+from tests.codes import faulty
 
 GOOD = """
 [cluster]
@@ -121,13 +123,19 @@ def test_secrets_come_from_a_file_or_a_credential(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(b"", "empty"), (b"\n", "empty"), (b"\xff\xfehidden", "UTF-8"), (None, "read")]
+    ("content", "code"),
+    [
+        (b"", FaultCode.SECRET_UNUSABLE),
+        (b"\n", FaultCode.SECRET_UNUSABLE),
+        (b"\xff\xfehidden", FaultCode.SECRET_UNUSABLE),
+        (None, FaultCode.SECRET_UNREADABLE),
+    ],
 )
-def test_a_secret_that_cannot_be_used(tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_a_secret_that_cannot_be_used(tmp_path: Path, content: bytes | None, code: FaultCode) -> None:
     path = tmp_path / "key"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match=words) as caught:
+    with faulty(code) as caught:
         read_secret(path, "key")
     assert "hidden" not in str(caught.value)
 

@@ -15,8 +15,8 @@ import pytest
 from meshd.api import endpoints as e
 from meshd.api import schema as s
 from meshd.api.auth import Actor
-from meshd.api.faults import BadRequest, NotReady, Refused, Unknown
-from meshd.codes import CheckName, ProblemCode
+from meshd.api.faults import NotReady, Unknown
+from meshd.codes import CheckName, ProblemCode, RefusalCode
 from meshd.config import PoolSettings
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.service import HeadService
@@ -38,6 +38,7 @@ from meshd.model.ids import MachineName
 from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, Snapshot
 from meshd.provider_api import Offer, PriceSource
+from tests.codes import refused
 from tests.live import live_settings
 from tests.node_room import node_parts
 from tests.property.rotation_sim import Life, begin_tailnet
@@ -176,11 +177,11 @@ async def test_a_look_starts_no_step(world: World) -> None:
 
 
 async def test_what_cannot_be_is_refused(world: World) -> None:
-    with pytest.raises(Refused, match="room for 8"):
+    with refused(RefusalCode.NO_ROOM):
         await world.head.call(e.SCALE, s.ScaleRequest(gpus=9), ROOT)
-    with pytest.raises(Unknown, match="no pool"):
+    with refused(RefusalCode.NO_SUCH_POOL):
         await world.head.call(e.SCALE, s.ScaleRequest(gpus=1, pool="a100"), ROOT)
-    with pytest.raises(BadRequest, match="does not rent from gce"):
+    with refused(RefusalCode.OUTSIDE_OF_POOL):
         await world.head.call(e.SCALE, s.ScaleRequest(gpus=1, provider="gce"), ROOT)
     assert not world.journal.targets()
 
@@ -256,21 +257,21 @@ async def test_scale_sees_a_job_that_began_since_slurm_was_read_last(world: Worl
 async def test_what_is_gone_or_going_is_told(world: World) -> None:
     gone = world.journal.put(machine(Phase.GONE, gone_at=NOW), "phase", "given", NOW)
     going = world.journal.put(machine(Phase.TERMINATING, index=2), "phase", "given", NOW)
-    with pytest.raises(Refused, match="is gone since"):
+    with refused(RefusalCode.MACHINE_GONE):
         await world.head.call(e.REMOVE, s.RemoveRequest(machine=gone.name), ROOT)
     assert "already" in (await world.head.call(e.REMOVE, s.RemoveRequest(machine=going.name), ROOT)).text
-    with pytest.raises(Unknown):
+    with refused(RefusalCode.NO_SUCH_MACHINE):
         await world.head.call(e.REMOVE, s.RemoveRequest(machine="lab-none-1-abcdef"), ROOT)
-    with pytest.raises(Refused, match="not in Slurm"):
+    with refused(RefusalCode.NOT_IN_SLURM):
         await world.head.call(e.DRAIN, s.DrainRequest(machine=going.name), ROOT)
 
 
 async def test_a_slot_without_a_machine_is_no_unknown_name(world: World) -> None:
-    with pytest.raises(Refused, match="slot h100-8 has no machine now") as empty:
+    with refused(RefusalCode.SLOT_EMPTY) as empty:
         await world.head.call(e.DRAIN, s.DrainRequest(machine="h100-8"), ROOT)
     assert "meshctl explain h100-8" in empty.value.cure
     live = world.journal.put(machine(Phase.READY), "phase", "given", NOW)
-    with pytest.raises(Unknown, match="no machine or slot h10-1") as near:
+    with refused(RefusalCode.NO_SUCH_MACHINE) as near:
         await world.head.call(e.REMOVE, s.RemoveRequest(machine="h10-1"), ROOT)
     assert live.slot in near.value.cure
     gone = world.journal.put(machine(Phase.GONE, index=3, gone_at=NOW), "phase", "given", NOW)
@@ -295,7 +296,7 @@ async def test_a_problem_names_its_pool_once(world: World) -> None:
 
 async def test_undrain_does_not_call_back_what_leaves(world: World) -> None:
     m = world.journal.put(machine(Phase.DRAINING, removal=Removal.SCALE_DOWN), "phase", "given", NOW)
-    with pytest.raises(Refused, match="on its way out"):
+    with refused(RefusalCode.MACHINE_LEAVES):
         await world.head.call(e.UNDRAIN, s.DrainRequest(machine=m.name), ROOT)
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from meshd import config
+from meshd.codes import FaultCode
 from meshd.daemon.live_settings import LiveSettings
-from meshd.errors import ConfigError
 from meshd.model.machine import Machine, Phase
+from tests.codes import faulty
 from tests.unit.worlds import machine
 
 FILE = """
@@ -91,7 +92,7 @@ def test_a_file_that_was_changed_since_is_not_put_in_force_before_somebody_says_
 def test_meshd_does_not_start_with_settings_that_leave_a_machine_no_place(tmp_path: Path) -> None:
     path = tmp_path / "meshd.toml"
     path.write_text(FILE)
-    with pytest.raises(ConfigError, match=r"leaves no slot for lab-h100-5"):
+    with faulty(FaultCode.MACHINE_WITHOUT_PLACE):
         LiveSettings(config.load(path), path, lambda: [machine(Phase.READY, index=5)])
 
 

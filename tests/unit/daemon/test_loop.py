@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from meshd.codes import FaultCode
 from meshd.config import PoolSettings, Settings
 from meshd.daemon.live_settings import check_rented
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import Source
-from meshd.errors import ConfigError, SlurmError, StoreError
+from meshd.errors import SlurmError, StoreError
 from meshd.model import plan as p
 from meshd.model.desired import Target
 from meshd.model.machine import Machine, Phase, without_future
 from meshd.model.observed import Fresh, Unavailable
+from tests.codes import faulty
 from tests.unit.daemon.small import HandClock, Small
 from tests.unit.worlds import NOW, ago, around, instance, machine, snapshot
 
@@ -199,7 +201,7 @@ async def test_who_hurries_during_a_read_gets_another() -> None:
 
 
 def test_a_pool_with_machines_cannot_be_removed() -> None:
-    with pytest.raises(ConfigError, match=r"pools.h100 is no more.*--gpus 0"):
+    with faulty(FaultCode.MACHINE_WITHOUT_PLACE):
         check_rented(Settings(), [machine(Phase.READY)], "meshd.toml")
     check_rented(Settings(), [machine(Phase.TERMINATING), machine(Phase.LOST)], "meshd.toml")
     check_rented(Settings(), [], "meshd.toml")
@@ -208,8 +210,9 @@ def test_a_pool_with_machines_cannot_be_removed() -> None:
 def test_nor_can_a_slot_that_is_taken() -> None:
     settings = Settings(pools={"h100": PoolSettings(max_nodes=2)})
     check_rented(settings, [machine(Phase.READY, index=2)], "meshd.toml")
-    with pytest.raises(ConfigError, match=r"max_nodes = 2 leaves no slot for lab-h100-3"):
+    with faulty(FaultCode.MACHINE_WITHOUT_PLACE) as caught:
         check_rented(settings, [machine(Phase.READY, index=3)], "meshd.toml")
+    assert "lab-h100-3" in str(caught.value)
 
 
 # -- tokens -----------------------------------------------------------------------------------------------------------

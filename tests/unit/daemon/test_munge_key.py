@@ -11,11 +11,12 @@ import pytest
 from pydantic import SecretBytes
 
 from meshd.api import schema as s
-from meshd.api.faults import BadRequest, Refused, Unknown
-from meshd.codes import CheckName
+from meshd.api.faults import BadRequest, Unknown
+from meshd.codes import CheckName, RefusalCode
 from meshd.munge.key import MungeKeyStore, fingerprint
 from meshd.munge.rotation import MungeStage
 from tests.clocks import in_loop_time
+from tests.codes import refused
 from tests.unit.daemon.munge_lab import OLD, OLD_NAME, ROOT, TIMINGS, Agent, MungeLab
 from tests.unit.worlds import slurm
 
@@ -50,7 +51,7 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: MungeLab, tmp_
     assert lab.controller.last is None
     begun = await lab.ask()
     assert (begun.active, begun.old, begun.stage) == (True, OLD_NAME, "generate")
-    with pytest.raises(Refused, match="one rotation at a time: the munge key"):
+    with refused(RefusalCode.ROTATION_ACTIVE):
         await lab.ask()
     done = await lab.until(MungeStage.DONE)
     assert {agent.name_of("key") for agent in agents} == {lab.head.key, done.new} == {done.new}
@@ -225,7 +226,7 @@ async def test_who_asks_in_the_middle_of_the_change_waits_for_its_end(lab: Munge
 @in_loop_time
 async def test_abort(lab: MungeLab) -> None:
     agents = await with_nodes(lab, 2)
-    with pytest.raises(Refused, match="no rotation"):
+    with refused(RefusalCode.NO_ROTATION):
         await lab.ask("abort")
     agents[0].deaf = ("stage",)
     await lab.ask()
@@ -254,9 +255,8 @@ async def test_the_head_s_key_was_changed_by_hand(lab: MungeLab) -> None:
 async def test_without_munge_nothing_is_rotated(lab: MungeLab) -> None:
     lab.head.auth = "auth/slurm"
     for dry_run in (True, False):
-        with pytest.raises(Refused, match="auth/slurm, not munge") as refused:
+        with refused(RefusalCode.MUNGE_NOT_USED):
             await lab.ask(dry_run=dry_run)
-        assert "slurm.jwks" in refused.value.cure
     assert (await lab.service.rotation()).id == ""
 
 

@@ -16,7 +16,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from meshd.api import schema as s
-from meshd.api.faults import Unknown
+from meshd.codes import RefusalCode
 from meshd.config import PriceSettings, Settings
 from meshd.daemon.prices import problems
 from meshd.daemon.prices.files import PriceFiles
@@ -28,6 +28,7 @@ from meshd.model.observed import Fresh, Observation, Unavailable
 from meshd.price_list import PriceList, collected, dump, parse
 from meshd.provider_api import Offer, PriceSource, ProviderName
 from meshd.store.journal import Journal
+from tests.codes import refused
 from tests.live import live_settings
 from tests.unit.daemon.small import HandClock
 from tests.unit.worlds import NOW, OFFER
@@ -288,7 +289,7 @@ async def test_only_those_with_a_list_are_asked(world: World) -> None:
         ("paperspace", False, "no_price_list"),
     ]
     assert "providers.paperspace.prices" in named.results[1].cure
-    with pytest.raises(Unknown, match="mycloud is not enabled"):
+    with refused(RefusalCode.NO_SUCH_PROVIDER):
         await world.desk.refresh(s.PricesRefresh(providers=("aws", "mycloud")))
     assert world.book.asked == 1, "nothing was fetched for a request that is wrong"
 
