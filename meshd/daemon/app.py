@@ -21,16 +21,14 @@ from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.munge_key.quiesce import Quiesce
 from meshd.daemon.munge_key.wiring import MungeKeyParts
 from meshd.daemon.munge_key.wiring import build as build_munge_key
-from meshd.daemon.nodes.head_names import HeadNames
-from meshd.daemon.nodes.logs import NodeLogs
-from meshd.daemon.nodes.reports import NodeReports
-from meshd.daemon.nodes.roster import Roster
+from meshd.daemon.nodes.reports import NodeLogs, NodeReports
+from meshd.daemon.nodes.roster import HeadNames, Roster
 from meshd.daemon.nodes.server import NodeApiServer
 from meshd.daemon.nodes.wiring import NodeParts, NodeReporter
 from meshd.daemon.nodes.wiring import build as build_nodes
 from meshd.daemon.notify import Notifier
-from meshd.daemon.observe.checks import SourceReporter
 from meshd.daemon.observe.loop_lag import LoopLag
+from meshd.daemon.observe.report import SourceReporter
 from meshd.daemon.observe.snapshot import SnapshotReader
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.ports import Ports

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshd.daemon.nodes import metadata_service as metadata_watch
+from meshd.daemon.nodes import problems
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Terminate
 from tests.security.attacker import NODE_FACTS, Head
@@ -52,12 +52,12 @@ async def test_a_node_with_an_open_metadata_service_is_named_until_it_is_closed(
     one, agent = await head.ready()
     why = "nft: nft is not installed or not on PATH"
     assert (await agent.poll(metadata_open=why)).status == 200
-    (told,) = metadata_watch.problems(head.journal.machines())
+    (told,) = problems.metadata_open(head.journal.machines())
     assert (told.severity, told.machine) == ("warning", one.name)
     assert why in told.text
     assert "apt-get install nftables" in told.cure
-    assert metadata_watch.check(head.journal.machines()).status == "warn"
-    assert list(metadata_watch.problems([replace(head.get(one.name), phase=Phase.TERMINATING)])) == []
+    assert problems.check_metadata_service(head.journal.machines()).status == "warn"
+    assert list(problems.metadata_open([replace(head.get(one.name), phase=Phase.TERMINATING)])) == []
     assert (await agent.poll(metadata_open="")).status == 200
-    assert metadata_watch.problems(head.journal.machines()) == []
-    assert metadata_watch.check(head.journal.machines()).status == "ok"
+    assert problems.metadata_open(head.journal.machines()) == []
+    assert problems.check_metadata_service(head.journal.machines()).status == "ok"

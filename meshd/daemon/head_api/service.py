@@ -22,8 +22,8 @@ from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.munge_key.service import MungeKeyService
-from meshd.daemon.nodes.logs import NodeLogs
-from meshd.daemon.nodes.token_service import NodeTokenService
+from meshd.daemon.nodes.reports import NodeLogs
+from meshd.daemon.nodes.token_renewal import NodeTokenService
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.prices.service import PriceService
 from meshd.daemon.reporting import Reporter

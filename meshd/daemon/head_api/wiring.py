@@ -10,16 +10,15 @@ from meshd.api.auth import Authorizer
 from meshd.api.server import HeadApiServer
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.head_api.doctor import Doctor
-from meshd.daemon.head_api.metrics_server import MetricsService
-from meshd.daemon.head_api.metrics_snapshot import MetricsReader
+from meshd.daemon.head_api.metrics import MetricsReader, MetricsService
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.live_settings import LiveSettings, Reload
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.munge_key.service import MungeKeyService
-from meshd.daemon.nodes.logs import NodeLogs
-from meshd.daemon.nodes.token_service import NodeTokenService
+from meshd.daemon.nodes.reports import NodeLogs
+from meshd.daemon.nodes.token_renewal import NodeTokenService
 from meshd.daemon.observe.snapshot import SnapshotReader
 from meshd.daemon.observe.source import Refresh
 from meshd.daemon.observe.sources import Sources

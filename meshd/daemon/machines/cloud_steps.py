@@ -11,9 +11,8 @@ import structlog
 
 from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.machines.call_rate import CallRate
 from meshd.daemon.machines.cooldowns import RETRY_TRANSIENT_S, Cooldowns
-from meshd.daemon.machines.launch_queue import CallRates
+from meshd.daemon.machines.launch_queue import CallRate, CallRates
 from meshd.daemon.machines.lookup import MachineLookup, handle
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import (

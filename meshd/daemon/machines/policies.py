@@ -12,8 +12,7 @@ from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.logs import NodeLogs
-from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.nodes.reports import NodeLogs, NodeReports
 from meshd.model.cooldown import TRIED_ALONE, Cooldown, CooldownCause, CooldownKey, scopes
 from meshd.model.desired import Desired, Target
 from meshd.model.machine import Machine, Removal

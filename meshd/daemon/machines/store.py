@@ -1,21 +1,27 @@
-"""Changes of machines' records: always made to the newest record, journaled with their reason."""
+"""The machines' records. A change is always made to the newest record, and journaled with its reason.
+
+What node agents say may change a record too; each machine has a budget of events for that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import structlog
 
-from meshd.codes import EventKind
-from meshd.daemon.machines.event_budget import EventBudget
+from meshd.api.schema import ProblemView
+from meshd.codes import EventKind, ProblemCode
+from meshd.daemon.reporting import problem
 from meshd.errors import StoreError
 from meshd.model.cooldown import TRIED_ALONE, Cooldown, CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.plan import backoff
 from meshd.runtime.clock import Clock
+from meshd.runtime.tokenbucket import TokenBuckets
 from meshd.store.events import NewEvent, Origin
 from meshd.store.journal import Journal
 
@@ -163,3 +169,56 @@ class MachineStore:
         over = {cooldown.key for cooldown in held if cooldown.until <= now or cooldown.cause in TRIED_ALONE}
         if over:
             self.journal.lift_cooldowns(over)
+
+
+BURST: Final = 40
+"""The whole life of a machine that is well has fewer."""
+EVERY_S: Final = 300.0
+SUMMED_EVERY_S: Final = 3600.0
+SHOWN_FOR: Final = timedelta(hours=1)
+
+
+class EventBudget:
+    """Counts them.
+
+    Args:
+        clock: time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets = TokenBuckets(BURST, EVERY_S)
+        self._sums = TokenBuckets(1, SUMMED_EVERY_S)
+        self._left_out: Counter[str] = Counter()
+        self._flooded: dict[str, datetime] = {}
+
+    def may(self, machine: str) -> bool:
+        """Whether an event of this machine may be written now; one that may not is counted."""
+        may = self._buckets.try_take(machine, self._clock.monotonic_s())
+        if not may:
+            self._left_out[machine] += 1
+            self._flooded[machine] = self._clock.now()
+        return may
+
+    def summary(self, machine: str) -> str:
+        """The text of the one event that stands for those that were left out; "" while there is none to be written."""
+        count = self._left_out.get(machine, 0)
+        if not count or not self._sums.try_take(machine, self._clock.monotonic_s()):
+            return ""
+        del self._left_out[machine]
+        return f"its agent reports too much: {count} reports since the last such event are not written down"
+
+    def problems(self, alive: Collection[str]) -> Iterable[ProblemView]:
+        """Machines that said too much lately.
+
+        Args:
+            alive: the names of all that are not GONE; the others are forgotten.
+        """
+        now = self._clock.now()
+        self._flooded = {n: at for n, at in self._flooded.items() if n in alive and now - at < SHOWN_FOR}
+        for name in self._left_out.keys() - set(alive):
+            del self._left_out[name]
+        for name in sorted(self._flooded):
+            text = f"{name} reports so much that meshd writes only a part of it down"
+            cure = f"see `meshctl events --machine {name}`; `meshctl remove {name}` gives the machine back"
+            yield problem(ProblemCode.EVENT_FLOOD, "warning", text, cure, machine=name)

@@ -14,8 +14,7 @@ from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import Agents, Devices, NodeSteps, SlurmControl
 from meshd.daemon.machines.policies import Policies
 from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.logs import NodeLogs
-from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.nodes.reports import NodeLogs, NodeReports
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.provider_api import Provider

@@ -8,7 +8,7 @@ from datetime import timedelta
 from meshd.api import schema as s
 from meshd.codes import ProblemCode
 from meshd.daemon.head_api import views
-from meshd.daemon.nodes.logs import LogTail
+from meshd.daemon.nodes.reports import LogTail
 from meshd.daemon.reporting import problem
 from meshd.model.cooldown import CooldownKey
 from meshd.model.desired import Desired

@@ -1,4 +1,4 @@
-"""Nodes and their tailnet devices: silent logins, deleted devices, node keys that end. No I/O."""
+"""What is wrong with nodes: silent logins, deleted devices, node keys that end, an open metadata service. No I/O."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from meshd.api.schema import ProblemView
-from meshd.codes import ProblemCode
-from meshd.daemon.reporting import problem
+from meshd.api.schema import CheckRow, ProblemView
+from meshd.codes import CheckName, ProblemCode
+from meshd.daemon.reporting import ok, problem, warn
 from meshd.model.ids import MachineName
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot
-from meshd.plaintext import ending
+from meshd.plaintext import counted, ending
 from meshd.plan.devices import expiring_keys, same_machine_id
 
 OFFLINE_LONG: Final = timedelta(minutes=10)
@@ -133,3 +133,36 @@ def node_keys(
             machine=key.machine,
             pool=machine.pool if machine else "",
         )
+
+
+CURE = (
+    "have nftables or iptables in the image, or run `apt-get install nftables` on the node: its agent closes it within "
+    "a minute"
+)
+NAME = CheckName.METADATA_SERVICE
+
+
+def metadata_open(machines: Iterable[Machine]) -> list[ProblemView]:
+    """One for each node in Slurm: its users can read its user data, and with it an auth key of the tailnet."""
+    return [
+        problem(
+            ProblemCode.METADATA_OPEN, "warning",
+            f"users of {one.slot} can read its user data at the metadata service: {one.metadata_open}",
+            CURE, machine=one.name, pool=one.pool,
+        )
+        for one in _open(machines)
+    ]  # fmt: skip
+
+
+def check_metadata_service(machines: Iterable[Machine]) -> CheckRow:
+    """The row of `meshctl doctor`."""
+    found = _open(machines)
+    if not found:
+        return ok(NAME, "closed to users on all nodes")
+    slots = ", ".join(sorted(one.slot for one in found)[:5])
+    text = f"open to users on {counted(len(found), 'node')}: {slots}: {found[0].metadata_open}"
+    return warn(NAME, ProblemCode.METADATA_OPEN, text, CURE)
+
+
+def _open(machines: Iterable[Machine]) -> list[Machine]:
+    return [one for one in machines if one.metadata_open and one.phase in IN_SLURM]

@@ -13,14 +13,13 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.munge_key.controller import MungeKeyController
-from meshd.daemon.nodes import health, metadata_service, problems
+from meshd.daemon.nodes import health, problems
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import Addresses, MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
 from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.service import HeadFacts, NodeService, Whois
-from meshd.daemon.nodes.token_renewal import NodeTokenController
-from meshd.daemon.nodes.token_service import NodeTokenService
+from meshd.daemon.nodes.token_renewal import NodeTokenController, NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import Observed, Readable
 from meshd.daemon.reporting import Check, Reporter
@@ -121,11 +120,11 @@ class NodeReporter(Reporter):
         yield from self._parts.refusals.problems(now)
         yield from self._parts.token_service.problems()
         yield from self._store.node_events.problems({machine.name for machine in machines})
-        yield from metadata_service.problems(machines)
+        yield from problems.metadata_open(machines)
 
     def checks(self) -> Iterable[Check]:
         """Whether users of a node can reach the cloud's metadata service."""
         yield Check(CheckName.METADATA_SERVICE, self._metadata_service)
 
     async def _metadata_service(self) -> CheckRow:
-        return metadata_service.check(self._store.journal.machines())
+        return problems.check_metadata_service(self._store.journal.machines())

@@ -1,4 +1,4 @@
-"""Fetches prices: when somebody asks, and by itself when they have become old."""
+"""Fetches prices: when somebody asks, and by itself when they have become old. Reports old and unreadable ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from datetime import datetime, timedelta
 import structlog
 
 from meshd.api.schema import ProblemView
-from meshd.codes import EventKind
+from meshd.codes import EventKind, ProblemCode
 from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.prices import problems
 from meshd.daemon.prices.files import PriceFiles
+from meshd.daemon.reporting import problem
 from meshd.errors import AuthFailed, InvalidRequest, MeshdError
+from meshd.model.desired import Desired
 from meshd.model.machine import Machine
+from meshd.plan.prices import refresh_words, rented_by_stale
 from meshd.price_list import PriceList
 from meshd.provider_api import PriceBook
 from meshd.runtime.clock import Clock
@@ -79,7 +81,7 @@ class Prices(Controller):
 
     def problems(self) -> Iterable[ProblemView]:
         """Files of fetched prices that cannot be read, and limits in USD that old prices had to keep."""
-        yield from problems.files(self.files.damaged())
+        yield from unreadable_files(self.files.damaged())
 
     def machines(self) -> list[Machine]:
         """Those that were rented by these prices, and others."""
@@ -153,3 +155,20 @@ class Prices(Controller):
         level = log.info if isinstance(error, AuthFailed) else log.warning
         level("prices_not_fetched", provider=provider, reason=str(error))
         self._last[provider] = Fetched(now, error=error)
+
+
+def stale(desired: Desired, machines: Iterable[Machine]) -> Iterable[ProblemView]:
+    """Pools whose limit in USD was held against old prices."""
+    for pool, found in rented_by_stale(machines, desired).items():
+        for (provider, date), names in sorted(found.items()):
+            some = "1 machine was" if len(names) == 1 else f"{len(names)} machines were"
+            text = f"{some} rented within the limit by prices of {provider} of {date}: the bill may be higher"
+            yield problem(ProblemCode.PRICES_STALE, "warning", text, refresh_words(provider), pool=pool)
+
+
+def unreadable_files(damaged: Mapping[str, str]) -> Iterable[ProblemView]:
+    """Files of fetched prices that cannot be read, each with why: meshd uses older prices."""
+    for provider, why in sorted(damaged.items()):
+        text = f"{why}; meshd uses older prices of {provider}"
+        cure = f"`meshctl prices refresh {provider}` writes the file again"
+        yield problem(ProblemCode.PRICE_FILE_UNREADABLE, "warning", text, cure)

@@ -12,9 +12,8 @@ from meshd.api.schema import ProblemView
 from meshd.codes import RefusalCode
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.sources import Sources
-from meshd.daemon.prices import problems
 from meshd.daemon.prices.files import PriceFiles
-from meshd.daemon.prices.prices import Prices
+from meshd.daemon.prices.prices import Prices, stale
 from meshd.daemon.prices.views import cannot_row, prices_view, refresh_row
 from meshd.daemon.reporting import Reporter
 from meshd.model.desired import Desired
@@ -47,7 +46,7 @@ class PriceService(Reporter):
 
     def problems(self) -> Iterable[ProblemView]:
         """Pools whose limit in USD was held against old prices."""
-        return problems.stale(self._desired(), self._prices.machines())
+        return stale(self._desired(), self._prices.machines())
 
     async def prices(self) -> s.PricesView:
         """Which prices are in use."""

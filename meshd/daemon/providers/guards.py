@@ -1,20 +1,21 @@
-"""Puts the guards around the providers: the one place that knows which there are, and in which order."""
+"""The guards around each provider, and their order: a circuit breaker, bounds, metrics, a deadline."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
 
 from meshd.api.schema import ProblemView
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.providers import checks, problems
+from meshd.daemon.providers import report
 from meshd.daemon.providers.bounds import Bounds
 from meshd.daemon.providers.breaker import Breaker
 from meshd.daemon.providers.circuit import Circuit
-from meshd.daemon.providers.deadline import Deadline
 from meshd.daemon.providers.guarded import Operation, guarded
-from meshd.daemon.providers.meter import Meter
-from meshd.daemon.providers.off import OffProvider
+from meshd.daemon.providers.registry import OffProvider
 from meshd.daemon.reporting import Check, Reporter
+from meshd.errors import ProviderError, Transient, Uncertain
 from meshd.obs.metrics import Metrics
 from meshd.provider_api import Provider
 from meshd.runtime.clock import Clock
@@ -53,12 +54,12 @@ class Guards(Reporter):
 
     def problems(self) -> Iterable[ProblemView]:
         """Providers that are off, or left alone for a while."""
-        yield from problems.off(self._providers.values())
-        yield from problems.paused(self.breakers(), self._clock.monotonic_s(), self._clock.now())
+        yield from report.off(self._providers.values())
+        yield from report.paused(self.breakers(), self._clock.monotonic_s(), self._clock.now())
 
     def checks(self) -> Iterable[Check]:
         """Whether each provider takes the credential, and what it can do."""
-        return checks.checks(self._providers)
+        return report.checks(self._providers)
 
     def breakers(self) -> Mapping[str, Breaker]:
         """By provider: how its breaker stands."""
@@ -68,3 +69,59 @@ class Guards(Reporter):
         settings = self._live.settings
         longer_s = {"launch": settings.timing.launch_timeout_s, "fetch_prices": settings.prices.refresh_timeout_s}
         return longer_s.get(operation, settings.timing.provider_timeout_s)
+
+
+T = TypeVar("T")
+
+
+class Deadline:
+    """Gives a call up when its time is over.
+
+    A launch may have had its effect by then: it is Uncertain. Every other call can be made again: it is Transient.
+
+    Args:
+        provider: its name in errors.
+        timeout_s: seconds for a call of this operation, asked anew for each.
+    """
+
+    def __init__(self, provider: str, timeout_s: Callable[[Operation], float]) -> None:
+        self._provider = provider
+        self._timeout_s = timeout_s
+
+    async def call(self, operation: Operation, ask: Callable[[], Awaitable[T]]) -> T:
+        """See Guard."""
+        timeout_s = self._timeout_s(operation)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await ask()
+        except TimeoutError as error:
+            kind = Uncertain if operation == "launch" else Transient
+            raise kind(f"no answer within {timeout_s:g} s", provider=self._provider, operation=operation) from error
+
+
+class Meter:
+    """Keeps the books of one provider's calls. Its outcomes: ok, the error's kind, cancelled, fault (one of ours)."""
+
+    def __init__(self, provider: str, metrics: Metrics, clock: Clock) -> None:
+        self._provider = provider
+        self._metrics = metrics
+        self._clock = clock
+
+    async def call(self, operation: Operation, ask: Callable[[], Awaitable[T]]) -> T:
+        """See Guard."""
+        outcome, began_s = "fault", self._clock.monotonic_s()
+        with self._metrics.provider_calls_in_flight.labels(self._provider, operation).track_inprogress():
+            try:
+                answer = await ask()
+                outcome = "ok"
+                return answer
+            except ProviderError as error:
+                outcome = error.kind
+                raise
+            except asyncio.CancelledError:
+                outcome = "cancelled"
+                raise
+            finally:
+                took_s = self._clock.monotonic_s() - began_s
+                self._metrics.provider_call_seconds.labels(self._provider, operation).observe(took_s)
+                self._metrics.provider_calls.labels(self._provider, operation, outcome).inc()

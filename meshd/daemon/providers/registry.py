@@ -1,18 +1,26 @@
-"""The enabled providers. One that cannot be made is off; the others work."""
+"""The enabled providers. One that cannot be made is off: it refuses every call, and the others work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
 import structlog
 
 from meshd.config import Settings
-from meshd.daemon.providers.off import OffProvider
+from meshd.errors import Fault, ProviderOff
 from meshd.plugins import installed, make
 from meshd.price_list import PriceList
-from meshd.provider_api import Provider, ProviderContext
+from meshd.provider_api import (
+    Instance,
+    LaunchRequest,
+    Offer,
+    Provider,
+    ProviderCapabilities,
+    ProviderContext,
+    ProviderName,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -37,3 +45,64 @@ def load_providers(
                 made = OffProvider(name, made)
             providers[name] = made
     return providers
+
+
+RESTART = "`systemctl restart meshd`"
+
+
+class OffProvider:
+    """Stands in for a provider that could not be made.
+
+    Args:
+        name: the provider's, in the settings.
+        faults: why it is off; at least one.
+    """
+
+    def __init__(self, name: str, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        self._name = name
+
+    @property
+    def name(self) -> ProviderName:
+        """As in the settings."""
+        return ProviderName(self._name)
+
+    @property
+    def capabilities(self) -> ProviderCapabilities:
+        """Nothing is promised."""
+        return ProviderCapabilities()
+
+    @property
+    def error(self) -> ProviderOff:
+        """What each call ends with."""
+        texts = "; ".join(f"{fault.text}" for fault in self.faults)
+        cures = "; ".join(dict.fromkeys(fault.cure for fault in self.faults if fault.cure))
+        cure = f"{cures}; then {RESTART}" if cures else f"mend it, then {RESTART}"
+        return ProviderOff(f"{self._name} is off: {texts}", cure, provider="")
+
+    async def offers(self) -> Sequence[Offer]:
+        """Raises ProviderOff."""
+        raise self.error
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        """Raises ProviderOff."""
+        raise self.error
+
+    async def get(self, instance: Instance) -> Instance:
+        """Raises ProviderOff."""
+        raise self.error
+
+    async def list(self) -> Sequence[Instance]:
+        """Raises ProviderOff."""
+        raise self.error
+
+    async def terminate(self, instance: Instance) -> None:
+        """Raises ProviderOff."""
+        raise self.error
+
+    async def check(self) -> str:
+        """Raises ProviderOff."""
+        raise self.error
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""

@@ -21,9 +21,9 @@ from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.source import Readable
 from meshd.daemon.reporting import Check, fail, ok, problem, warn
-from meshd.daemon.slurm import problems
-from meshd.daemon.slurm.gpu_devices import GpuDevices
+from meshd.daemon.slurm import report
 from meshd.daemon.slurm.held_lines import HeldLines
+from meshd.daemon.slurm.report import GpuDevices
 from meshd.errors import SlurmError
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, SlurmView
@@ -319,8 +319,8 @@ class Publishing(Controller):
         if unused := self.unused_ranges():
             yield problem(ProblemCode.GPU_RANGE_UNUSED, "warning", unused, NEWER_SLURM)
         yield from self.held.problems()
-        yield from problems.left_out(self.left_out)
-        yield from problems.kept_lines(self.unsafe)
+        yield from report.left_out(self.left_out)
+        yield from report.kept_lines(self.unsafe)
 
     def checks(self) -> Iterable[Check]:
         """Slurm's files, and whether jobs can open GPUs that are not theirs."""

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from meshd.daemon.machines.call_rate import FIRST_AT_ONCE, FORGET_AFTER_S, CallRate
+from meshd.daemon.machines.launch_queue import FIRST_AT_ONCE, FORGET_AFTER_S, CallRate
 from tests.unit.daemon.standins import Bucket
 
 AT_ONCE = 64

@@ -17,7 +17,7 @@ from meshd.config import File, Settings
 from meshd.daemon.head_api.offers import offers_view
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.cloud_steps import UserData
-from meshd.daemon.providers.checks import check
+from meshd.daemon.providers.report import check
 from meshd.model import plan as p
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase

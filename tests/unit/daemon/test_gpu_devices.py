@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from meshd.config import PoolSettings
-from meshd.daemon.slurm.gpu_devices import GpuDevices
+from meshd.daemon.slurm.report import GpuDevices
 from meshd.runtime.run import Result
 from meshd.slurm.client import SlurmClient
 from tests.live import live_settings

@@ -20,15 +20,15 @@ from meshd.codes import CheckName, ProblemCode, RefusalCode
 from meshd.config import PoolSettings
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.service import HeadService
-from meshd.daemon.nodes.logs import NodeLogs
+from meshd.daemon.nodes.reports import NodeLogs
 from meshd.daemon.nodes.wiring import NodeReporter
-from meshd.daemon.observe import checks as source_checks
-from meshd.daemon.observe.checks import SourceReporter
+from meshd.daemon.observe import report as source_report
+from meshd.daemon.observe.report import SourceReporter
 from meshd.daemon.observe.source import Refresh, Source
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceService
-from meshd.daemon.providers import checks as provider_checks
+from meshd.daemon.providers import report as provider_report
 from meshd.daemon.reporting import Check, Report
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, TailnetError, Transient, Uncertain
@@ -487,13 +487,13 @@ class SickCloud(Cloud):
 
 async def test_a_cloud_that_is_ill_is_no_wrong_credential() -> None:
     cloud: Any = SickCloud()
-    row = await provider_checks.check(cloud)
+    row = await provider_report.check(cloud)
     assert (row.status, row.code) == ("fail", ProblemCode.PROVIDER_UNREADABLE)
 
 
 async def test_a_missing_permission_has_a_cure_of_its_own() -> None:
     cloud: Any = PoorCloud()
-    row = await provider_checks.check(cloud)
+    row = await provider_report.check(cloud)
     assert (row.name, row.status, row.code) == ("provider aws", "fail", ProblemCode.PROVIDER_REFUSES)
     assert "ec2:RunInstances" in row.text
     assert "docs/providers.md" in row.cure and "/etc/meshd/credentials/aws" in row.cure
@@ -507,9 +507,9 @@ async def test_every_check_has_its_row_whatever_breaks() -> None:
     def rows(seen: Snapshot | None) -> Doctor:
         cloud: Any = BrokenCloud()
         checks = (
-            *source_checks.checks(lambda: seen, tuple),
+            *source_report.checks(lambda: seen, tuple),
             Check(CheckName.AUTH_KEY, no_key, reads=True),
-            *provider_checks.checks({"aws": cloud}),
+            *provider_report.checks({"aws": cloud}),
         )
         return Doctor(lambda: checks)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshd.config import Settings, SlurmSettings
-from meshd.daemon.nodes.head_names import AGAIN_S, SERVED_WITHIN_S, HeadNames
+from meshd.daemon.nodes.roster import AGAIN_S, SERVED_WITHIN_S, HeadNames
 from meshd.tailnet.headhosts import REQUEST, serve
 from tests.clocks import HandClock
 from tests.live import live_settings
@@ -112,10 +112,10 @@ async def test_slow_name_servers_are_told(head: Head, monkeypatch: pytest.Monkey
     head.names.keep(NODES)
     head.serve()
     head.names.keep(NODES)
-    monkeypatch.setattr("meshd.daemon.nodes.head_names.SLOW_S", 60.0)
+    monkeypatch.setattr("meshd.daemon.nodes.roster.SLOW_S", 60.0)
     assert (await head.names.check("100.64.0.1")).status == "ok"
     assert head.lookups == ["100.64.0.1", "100.64.0.2"]
-    monkeypatch.setattr("meshd.daemon.nodes.head_names.SLOW_S", 0.05)
+    monkeypatch.setattr("meshd.daemon.nodes.roster.SLOW_S", 0.05)
     head.lookup_s = 0.06
     row = await head.names.check("100.64.0.1")
     assert row.status == "warn"

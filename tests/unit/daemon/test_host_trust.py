@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from meshd.daemon.providers import host_trust
+from meshd.daemon.providers.report import host_trust
 from meshd.provider_api import Provider, ProviderContext
 from providers.lambda_cloud.provider import create as create_lambda
 from providers.runpod.provider import create as create_runpod
@@ -26,7 +26,7 @@ async def test_runpods_community_cloud(clouds: tuple[str, ...], status: str) -> 
         "runpod": create_runpod(context(clouds=clouds)),
         "lambda": create_lambda(context()),
     }
-    row = host_trust.check(providers)
+    row = host_trust(providers)
     assert (row.name, row.status) == ("trust in hosts", status)
     assert ("runpod" in row.text, "lambda" in row.text) == (status == "warn", False)
     for provider in providers.values():

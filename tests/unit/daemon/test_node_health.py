@@ -12,7 +12,7 @@ import pytest
 from meshd.api.node_schema import GpuLoadIn, HeartbeatIn, PollIn
 from meshd.daemon.head_api import views
 from meshd.daemon.nodes import health as node_health
-from meshd.daemon.nodes.logs import LINES, NodeLogs
+from meshd.daemon.nodes.reports import LINES, NodeLogs
 from meshd.model.desired import Target
 from meshd.model.hardware import GpuFact
 from meshd.model.machine import Machine, Phase, Removal, UnfitReason

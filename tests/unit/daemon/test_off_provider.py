@@ -13,7 +13,7 @@ from meshd import config
 from meshd.api import endpoints as e
 from meshd.daemon.app import Daemon
 from meshd.daemon.main import open_daemon
-from meshd.daemon.providers.off import OffProvider
+from meshd.daemon.providers.registry import OffProvider
 from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
 from meshd.model.observed import Unavailable

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from meshd.daemon.observe.poll_intervals import PollIntervals
 from meshd.daemon.observe.source import Source
+from meshd.daemon.observe.sources import PollIntervals
 from meshd.store.journal import Journal
 from tests.bench import fleet
 from tests.clocks import LoopClock, in_loop_time

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from meshd.api import schema as s
 from meshd.codes import RefusalCode
 from meshd.config import PriceSettings, Settings
-from meshd.daemon.prices import problems
+from meshd.daemon.prices import prices as price_rules
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import AGAIN_DENIED_S, AGAIN_S, LOOK_EVERY_S, Prices
 from meshd.daemon.prices.service import PriceService
@@ -144,14 +144,14 @@ async def test_a_damaged_file_is_told_and_not_used(world: World, logs: Logs, tmp
     assert world.files.find("aws") is None
     assert world.files.find("aws") is None
     assert [line["event"] for line in logs] == ["prices_unreadable"], "once"
-    (problem,) = problems.files(world.files.damaged())
+    (problem,) = price_rules.unreadable_files(world.files.damaged())
     assert problem.severity == "warning" and "aws.json cannot be read" in problem.text
     assert "meshctl prices refresh aws" in problem.cure
     assert "aws.json cannot be read" in (await world.desk.prices()).prices[0].note
     assert world.prices.due("aws")
     await world.prices.refresh("aws")
     assert world.usd() == 2.0
-    assert not list(problems.files(world.files.damaged()))
+    assert not list(price_rules.unreadable_files(world.files.damaged()))
 
 
 @pytest.mark.parametrize("mended", [True, False])

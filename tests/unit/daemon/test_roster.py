@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.nodes.head_names import HeadNames
-from meshd.daemon.nodes.roster import Roster
+from meshd.daemon.nodes.roster import HeadNames, Roster
 from meshd.model.machine import Phase
 from meshd.store.journal import Journal
 from meshd.tailnet.headhosts import REQUEST, serve

@@ -14,7 +14,7 @@ from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.head_api import doctor as doctors
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.views import sources
-from meshd.daemon.observe import checks as source_checks
+from meshd.daemon.observe import report as source_report
 from meshd.daemon.reporting import Check, ok
 from meshd.daemon.slurm.ping import SPACING_S, SlurmPing
 from meshd.errors import SlurmError
@@ -97,7 +97,7 @@ def doctor(
     slurm_answers: Callable[[], Awaitable[bool | None]] | None = None,
 ) -> Doctor:
     checks = (
-        *source_checks.checks(lambda: seen[-1], tuple, slurm_answers),
+        *source_report.checks(lambda: seen[-1], tuple, slurm_answers),
         Check(CheckName.MUNGE, fine),
     )
     return Doctor(lambda: checks, look=look, now=clock.now)

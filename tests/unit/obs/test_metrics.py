@@ -22,10 +22,9 @@ from meshd.api.metrics import MetricsServer
 from meshd.api.schema import ProblemView
 from meshd.api.server import HeadApiServer
 from meshd.config import MetricsSettings
-from meshd.daemon.head_api.metrics_server import RETRY_S, MetricsService
-from meshd.daemon.head_api.metrics_snapshot import metrics_snapshot
+from meshd.daemon.head_api.metrics import RETRY_S, MetricsService, metrics_snapshot
 from meshd.daemon.providers.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
-from meshd.daemon.providers.problems import paused
+from meshd.daemon.providers.report import paused
 from meshd.errors import ConfigError
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal

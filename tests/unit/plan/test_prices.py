@@ -13,7 +13,7 @@ from meshd.config import PriceSettings, Settings
 from meshd.daemon.head_api.plan_views import alternatives
 from meshd.daemon.machines import problems
 from meshd.daemon.machines.desired_state import pools
-from meshd.daemon.prices.problems import stale
+from meshd.daemon.prices.prices import stale
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh

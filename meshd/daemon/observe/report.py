@@ -1,4 +1,4 @@
-"""Whether meshd can read Slurm and the tailnet, and what it sees there."""
+"""What the daemon reports of its sources: what cannot be read, and what it sees of Slurm and the tailnet."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from meshd.api.schema import CheckRow, ProblemView
 from meshd.codes import CheckName, ProblemCode
-from meshd.daemon.observe import problems
-from meshd.daemon.providers import problems as provider_problems
-from meshd.daemon.reporting import Check, Reporter, fail, ok, warn
+from meshd.daemon.providers.report import not_enabled
+from meshd.daemon.reporting import Check, Reporter, fail, ok, problem, warn
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.machine import Machine
-from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot, TailnetView
+from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot, TailnetView, Unavailable
 from meshd.plaintext import counted
 from meshd.plan.devices import NO_IPV4_CURE, head_without_ipv4, machines_without_ipv4
 from meshd.store.journal import Journal
@@ -102,10 +101,49 @@ class SourceReporter(Reporter):
     def problems(self) -> Iterable[ProblemView]:
         """Sources that cannot be read, and machines of clouds that nobody reads."""
         snapshot = self._snapshot()
-        yield from problems.sources(snapshot)
+        yield from unreadable(snapshot)
         yield from self._slurm_ping.problems(snapshot.slurm)
-        yield from provider_problems.not_enabled(self._journal.machines(), snapshot)
+        yield from not_enabled(self._journal.machines(), snapshot)
 
     def checks(self) -> Iterable[Check]:
         """The checks of Slurm and of the tailnet."""
         return checks(self._snapshot, self._journal.machines, self._slurm_ping)
+
+
+_TAILNET_CURE = "check `tailscale status` on the head; meshd ends no machine while it cannot read the tailnet"
+_SLURM_CURE = "check `scontrol ping` and `systemctl status slurmctld`; no node leaves while meshd cannot read Slurm"
+_CURES = {
+    ProblemCode.PROVIDER_UNREADABLE: "check the credential and the cloud's status page; `meshctl doctor` tells more",
+    ProblemCode.OFFERS_UNREADABLE: "meshd rents nothing from it until it can read its offers",
+}
+_CURES_BY_KIND = {
+    "rate_limited": "nothing: meshd asks again by itself, more slowly; other programs may use the same account",
+    "transient": "nothing: meshd asks again by itself; the cloud's status page may tell more",
+    "uncertain": "nothing: meshd asks again by itself; the cloud's status page may tell more",
+    "quota_exceeded": "ask the provider for a higher quota",
+    "auth_failed": "mend the credential (docs/providers.md), then `systemctl restart meshd`",
+    "invalid_request": "mend the provider's table in meshd.toml, then `systemctl restart meshd`",
+}
+"""What to do about a cloud that cannot be read, by the kind of its refusal."""
+
+
+def unreadable(snapshot: Snapshot) -> Iterable[ProblemView]:
+    """One for each source that cannot be read; a provider that is off says so itself."""
+    if isinstance(seen := snapshot.tailnet, Unavailable):
+        text = f"tailnet cannot be read: {seen.reason}"
+        yield problem(ProblemCode.TAILNET_UNREADABLE, "error", text, _TAILNET_CURE, since=seen.since)
+    if isinstance(slurm := snapshot.slurm, Unavailable):
+        text = f"slurm cannot be read: {slurm.reason}"
+        yield problem(ProblemCode.SLURM_UNREADABLE, "error", text, _SLURM_CURE, since=slurm.since)
+    for code, kind, table in (
+        (ProblemCode.PROVIDER_UNREADABLE, "provider", snapshot.instances),
+        (ProblemCode.OFFERS_UNREADABLE, "offers", snapshot.offers),
+    ):
+        for name, listing in table.items():
+            if isinstance(listing, Unavailable) and not listing.reason.startswith(f"{name} is off: "):
+                text = f"{name}: {kind} cannot be read: {listing.reason}"
+                yield problem(code, "error", text, _CURES_BY_KIND.get(listing.kind, _CURES[code]), since=listing.since)
+    if isinstance(snapshot.tailnet, Fresh) and not snapshot.tailnet.value.healthy:
+        words = "; ".join(snapshot.tailnet.value.problems) or "the head is not online"
+        text = f"the head's tailnet is not well: {words}"
+        yield problem(ProblemCode.TAILNET_UNWELL, "error", text, "run `tailscale status` on the head")

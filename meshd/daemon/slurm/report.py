@@ -1,0 +1,52 @@
+"""What the daemon reports of Slurm's files, and whether a job can open GPUs that are not its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from meshd.api.schema import CheckRow, ProblemView
+from meshd.codes import CheckName, ProblemCode
+from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.reporting import ok, problem, warn
+from meshd.slurm.client import SlurmClient
+from meshd.slurm.gpu_devices import CURE, OPEN
+
+NAME = CheckName.GPU_DEVICES
+
+
+class GpuDevices:
+    """The check.
+
+    Args:
+        slurm: what slurmctld has in force is asked for.
+        live: the settings, for the pools.
+    """
+
+    def __init__(self, slurm: SlurmClient, live: LiveSettings) -> None:
+        self._slurm = slurm
+        self._live = live
+
+    async def __call__(self) -> CheckRow:
+        """One row. Raises SlurmError."""
+        if not any(pool.gpus_per_node for pool in self._live.settings.pools.values()):
+            return ok(NAME, "no pool has GPUs")
+        if await self._slurm.gpus_closed():
+            return ok(NAME, "a job can open its own GPUs alone")
+        return warn(NAME, ProblemCode.GPUS_OPEN, OPEN, CURE)
+
+
+def left_out(machines: Mapping[str, str]) -> Iterable[ProblemView]:
+    """Machines whose line cannot stand in Slurm's files, each with why."""
+    for machine, why in sorted(machines.items()):
+        yield problem(
+            ProblemCode.MACHINE_LEFT_OUT, "error", f"it is left out of Slurm's files: {why}",
+            f"`meshctl remove {machine}` replaces it; if its pool's settings are at fault, mend meshd.toml",
+            machine=machine,
+        )  # fmt: skip
+
+
+def kept_lines(slots: Mapping[str, str]) -> Iterable[ProblemView]:
+    """Slots that keep their present line for now, each with why."""
+    for slot, why in sorted(slots.items()):
+        cure = f"see `squeue -w {slot}`; meshd makes all other changes meanwhile"
+        yield problem(ProblemCode.SLOT_LINE_KEPT, "warning", why, cure)
