@@ -27,13 +27,13 @@ _OUTCOMES = {
     "waiting": ("waits", "cyan"),
 }
 _ATTEMPT_HEADERS = ("AT", "MACHINE", "OFFER", "USD/H", "OUTCOME", "MESSAGE")
-_WORKS = frozenset({"ready", "draining", "terminating", "lost", "gone"})
+_SEARCH_ENDED = frozenset({"ready", "draining", "terminating", "lost", "gone"})
 
 
 def explain(view: ExplainView, *, verbose: bool = False) -> list[RenderableType]:
     """What it does and why, the offers tried, the next offers, the events; with `verbose` all messages in full."""
     parts: list[RenderableType] = [
-        _head(view),
+        _headline(view),
         clean_text(view.why if verbose else shorten(merge_messages(view.why), 2 * TEXT_MAX)),
     ]
     if view.health is not None:
@@ -51,7 +51,7 @@ def explain(view: ExplainView, *, verbose: bool = False) -> list[RenderableType]
                 optional=("MACHINE", "USD/H", "AT"),
             )
         )
-    if view.next_rungs and view.phase not in _WORKS:
+    if view.next_rungs and view.phase not in _SEARCH_ENDED:
         parts += ["", clean_text("next offers", "bold"), alternatives(view.next_rungs, verbose=verbose)]
     if view.events:
         parts += [
@@ -78,19 +78,7 @@ def _health(health: HealthView, now: datetime) -> list[RenderableType]:
         ("tailnet", health.tailnet),
         ("agent", _agent(health)),
         ("gpus", _gpus(health)),
-        (
-            "system",
-            ", ".join(
-                part
-                for part in (
-                    health.os,
-                    health.arch,
-                    health.slurmd_version and f"slurmd {health.slurmd_version}",
-                    health.tailscale_version and f"tailscale {health.tailscale_version}",
-                )
-                if part
-            ),
-        ),
+        ("system", _system(health)),
         ("ssh host key", health.ssh_host_key),
     ]
     parts += [clean_text(f"  {name}: {value}") for name, value in rows if value]
@@ -109,9 +97,15 @@ def _agent(health: HealthView) -> str:
     daemons = [f"{name} {'runs' if ok else 'DOES NOT RUN'}" for name, ok in
                (("slurmd", health.slurmd_alive), ("munged", health.munged_alive))]  # fmt: skip
     return (
-        f"{heard}; {', '.join(daemons)}; {counted(health.jobs_seen, 'job')} at work; load {health.load1:.1f}, up "
+        f"{heard}; {', '.join(daemons)}; {counted(health.jobs_seen, 'job')} running; load {health.load1:.1f}, up "
         f"{age(health.uptime_s)}, agent {health.agent_version or 'of an unknown version'}"
     )
+
+
+def _system(health: HealthView) -> str:
+    versions = {"slurmd": health.slurmd_version, "tailscale": health.tailscale_version}
+    parts = [health.os, health.arch, *(f"{name} {version}" for name, version in versions.items() if version)]
+    return ", ".join(part for part in parts if part)
 
 
 def _gpus(health: HealthView) -> str:
@@ -120,7 +114,7 @@ def _gpus(health: HealthView) -> str:
     return ", ".join(f"{g.index}: {g.utilization_percent}% {g.memory_used_mib} MiB" for g in health.gpus)
 
 
-def _head(view: ExplainView) -> Text:
+def _headline(view: ExplainView) -> Text:
     if not view.slot:
         return clean_text(f"pool {view.subject}", "bold")
     if not view.phase:

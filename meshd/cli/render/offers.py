@@ -36,7 +36,7 @@ def offers(view: OffersView, query: OffersQuery, *, verbose: bool = False) -> li
         if any(row.price_stale for row in view.offers):
             parts.append(clean_text(STALE_HELP, "yellow"))
     else:
-        parts += [clean_text(line) for line in _nothing(view, query)]
+        parts += [clean_text(line) for line in _no_match(view, query)]
     parts += [clean_text(_unread(source, view.at), "yellow") for source in view.sources if not source.ok]
     if query.refresh:
         late = [source for source in view.sources if source.at and (view.at - source.at).total_seconds() > _LATE_S]
@@ -61,7 +61,7 @@ def _row(row: OfferRow, now: datetime, *, verbose: bool) -> tuple[Text | str, ..
         _where(row),
         f"{row.instance_type} (arm64)" if row.arch == "arm64" else row.instance_type,
         "spot" if row.spot else "on demand",
-        free(row),
+        _free(row),
         _priced(row),
         clean_text(note, "yellow"),
     )
@@ -79,7 +79,7 @@ def _priced(row: OfferRow) -> Text | str:
     return clean_text(f"{age(row.price_age_s)} stale", "yellow") if row.price_stale else age(row.price_age_s)
 
 
-def free(row: OfferRow) -> str:
+def _free(row: OfferRow) -> str:
     """Whether the cloud has free capacity: yes, no or `?`, with the cloud's own word."""
     word = {True: "yes", False: "no", None: "?"}[row.available]
     return f"{word} ({row.capacity_hint})" if row.capacity_hint else word
@@ -101,13 +101,13 @@ def _reasons(view: OffersView) -> str:
     return ", ".join(f"{count} {why}" for why, count in view.left_out.items())
 
 
-def _nothing(view: OffersView, query: OffersQuery) -> list[str]:
+def _no_match(view: OffersView, query: OffersQuery) -> list[str]:
     """Why no offer matches, and which option to leave out."""
     if not view.total:
         return ["no offers: no enabled provider has answered yet, or none has offers"]
     if view.matching:
-        words = f"{counted(view.matching, 'offer')} match, but none can be rented now: {_reasons(view)}"
-        return [f"{words} (--all shows them)"]
+        reasons = _reasons(view)
+        return [f"matching offers: {view.matching}, but none can be rented now: {reasons} (--all shows them)"]
     lines = [f"none of the {view.total} offers matches"]
     if query.gpu and not any(gpus.matches(query.gpu, model) for model in view.gpus):
         more = ", ..." if len(view.gpus) > _MODELS_MAX else ""
@@ -146,7 +146,7 @@ def alternatives(rows: Sequence[AlternativeRow], *, verbose: bool = False) -> Ta
                 f"{row.gpus} {row.gpu}".strip() if row.gpus else "-",
                 f"{row.usd_per_hour:.2f}",
                 f"{row.usd_per_gpu_hour:.2f}" if row.gpus else "-",
-                (row.note if verbose else shorten(row.note, MESSAGE_MAX)) or _would_do(row, chosen),
+                (row.note if verbose else shorten(row.note, MESSAGE_MAX)) or _match_note(row, chosen),
             )
             for row in rows
             if not row.chosen
@@ -155,7 +155,7 @@ def alternatives(rows: Sequence[AlternativeRow], *, verbose: bool = False) -> Ta
     )
 
 
-def _would_do(row: AlternativeRow, chosen: Sequence[float]) -> str:
+def _match_note(row: AlternativeRow, chosen: Sequence[float]) -> str:
     """What to say of an offer that no rule excludes."""
     stale = ", by a stale price" if row.price_stale else ""
     if not chosen:
