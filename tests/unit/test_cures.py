@@ -12,13 +12,15 @@ from pathlib import Path
 import click
 import pytest
 
+from meshd.api.endpoints import DOCTOR, PRICES
+from meshd.api.schema import DoctorView, PricesView
 from meshd.cli.main import cli
-from tests.unit.api.memory_desk import MemoryDesk
-from tests.unit.api.served import Served
+from tests.property.sim import START
+from tests.unit.api.sim_head import SimHead
 from tests.unit.cli import conftest as _cli
 from tests.unit.cli.conftest import Meshctl
 
-socket_path, desk, served, meshctl, quiet = _cli.socket_path, _cli.desk, _cli.served, _cli.meshctl, _cli.quiet
+socket_path, head, served, meshctl, quiet = _cli.socket_path, _cli.head, _cli.served, _cli.meshctl, _cli.quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 FILLER = "7"
@@ -196,10 +198,12 @@ def test_what_asks_before_it_changes_things_can_show_them_first() -> None:
 LOOKS = ("status", "nodes", "events", "doctor", "offers", "plan", "prices show", "version", "help", "config check")
 
 
-def test_the_commands_that_look_do_run(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_the_commands_that_look_do_run(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
     """With names that exist in the place of those that a message fills in."""
-    desk.frozen = True
-    desk.add_ready("a100", 1)
+    head.grow(1)
+    head.frozen = True
+    head.give(DOCTOR, DoctorView())
+    head.give(PRICES, PricesView(at=START, stale_after_s=86400))
     ran = 0
     for code in CURES:
         words = meant(shlex.split(code)[1:]) if code.startswith("meshctl ") else []

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, MutableMapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,35 @@ import structlog
 from structlog.testing import capture_logs
 
 from meshd import errors
-from meshd.api import openapi
+from meshd.api import endpoints, openapi
 from meshd.api.listen import SocketError, clear_stale
-from meshd.api.schema import ErrorView, EventsView, OffersQuery, ScaleAnswer, StatusView
-from tests.unit.api.memory_desk import MemoryDesk
-from tests.unit.api.served import serve
+from meshd.api.schema import (
+    ErrorView,
+    EventsView,
+    MungeRotationView,
+    NodesView,
+    OffersQuery,
+    RotationView,
+    ScaleAnswer,
+    StatusView,
+)
+from tests.unit.api.sim_head import SimHead, serve
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Logs = list[MutableMapping[str, Any]]
 
 
 @pytest.fixture
-def desk() -> MemoryDesk:
-    return MemoryDesk()
+def head() -> Iterator[SimHead]:
+    made = SimHead()
+    yield made
+    made.close()
 
 
 @pytest.fixture
 def path() -> Iterator[Path]:
     """A directory that every user may enter; a short path, for sun_path."""
-    directory = Path(tempfile.mkdtemp(prefix="desk"))
+    directory = Path(tempfile.mkdtemp(prefix="head"))
     directory.chmod(0o755)
     yield directory / "meshd.sock"
     shutil.rmtree(directory)
@@ -59,8 +71,8 @@ async def http(path: Path) -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def test_status_is_a_versioned_document(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
-    with serve(desk, path):
+async def test_status_is_a_versioned_document(head: SimHead, path: Path, http: aiohttp.ClientSession) -> None:
+    with serve(head, path):
         async with http.get("/v1/status") as answer:
             assert answer.status == 200
             assert answer.content_type == "application/json"
@@ -69,8 +81,8 @@ async def test_status_is_a_versioned_document(desk: MemoryDesk, path: Path, http
     assert StatusView.model_validate_json(body).cluster == "lab"
 
 
-async def test_the_api_describes_itself(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
-    with serve(desk, path):
+async def test_the_api_describes_itself(head: SimHead, path: Path, http: aiohttp.ClientSession) -> None:
+    with serve(head, path):
         async with http.get("/v1/openapi.json") as answer:
             assert await answer.json() == json.loads(json.dumps(openapi.document()))
 
@@ -86,7 +98,7 @@ async def test_the_api_describes_itself(desk: MemoryDesk, path: Path, http: aioh
         ("POST", "/v1/scale", {"Content-Type": "application/json"}, b"{", 400, "bad_request"),
         ("POST", "/v1/scale", {"Content-Type": "application/json"}, b'{"gpus": -1}', 400, "bad_request"),
         ("POST", "/v1/scale", {"Content-Type": "application/json"}, b'{"gpus": 1, "gpu": 2}', 400, "bad_request"),
-        ("POST", "/v1/scale", {"Content-Type": "application/json"}, b'{"gpus": 1, "pool": "x"}', 400, "bad_request"),
+        ("POST", "/v1/scale", {"Content-Type": "application/json"}, b'{"gpus": 1, "pool": "x"}', 404, "unknown"),
         ("POST", "/v1/scale", {"Content-Type": "application/json"}, b'{"gpus": 999}', 409, "refused"),
         ("POST", "/v1/scale", {"Content-Type": "application/json"}, b" " * 70_000, 413, "too_large"),
         ("POST", "/v1/remove", {"Content-Type": "application/json"}, b'{"machine": "x"}', 404, "unknown"),
@@ -102,7 +114,7 @@ async def test_the_api_describes_itself(desk: MemoryDesk, path: Path, http: aioh
     ],
 )
 async def test_refusals(
-    desk: MemoryDesk,
+    head: SimHead,
     path: Path,
     http: aiohttp.ClientSession,
     method: str,
@@ -112,12 +124,12 @@ async def test_refusals(
     status: int,
     kind: str,
 ) -> None:
-    with serve(desk, path):
+    with serve(head, path):
         async with http.request(method, page, headers=headers, data=body) as answer:
             view = ErrorView.model_validate_json(await answer.text())
             assert (answer.status, view.kind) == (status, kind)
             assert view.error
-    assert desk.actors == []
+    assert head.writers == []
 
 
 @pytest.mark.parametrize(
@@ -134,32 +146,31 @@ async def test_refusals(
     ],
 )
 async def test_errors_become_documents(
-    desk: MemoryDesk, path: Path, http: aiohttp.ClientSession, error: Exception, status: int, kind: str
+    head: SimHead, path: Path, http: aiohttp.ClientSession, error: Exception, status: int, kind: str
 ) -> None:
-    desk.error = error
-    with serve(desk, path):
+    head.give(endpoints.NODES, error)
+    with serve(head, path):
         async with http.get("/v1/nodes") as answer:
             view = ErrorView.model_validate_json(await answer.text())
     assert (answer.status, view.kind) == (status, kind)
     assert view.cure
 
 
-async def test_a_fault_shows_no_inside(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession, logs: Logs) -> None:
-    desk.error = KeyError("secret-detail")
-    with serve(desk, path):
+async def test_a_fault_shows_no_inside(head: SimHead, path: Path, http: aiohttp.ClientSession, logs: Logs) -> None:
+    head.give(endpoints.NODES, KeyError("secret-detail"), NodesView(at=NOW))
+    with serve(head, path):
         async with http.get("/v1/nodes") as answer:
             text = await answer.text()
         assert answer.status == 500
         assert "secret-detail" not in text
         assert ErrorView.model_validate_json(text).kind == "internal"
-        desk.error = None
         async with http.get("/v1/nodes") as answer:
             assert answer.status == 200
     assert [line["event"] for line in logs if line["log_level"] == "error"] == ["api_fault"]
 
 
-async def test_a_write_is_audited(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession, logs: Logs) -> None:
-    with serve(desk, path, own_uid=os.getuid()):
+async def test_a_write_is_audited(head: SimHead, path: Path, http: aiohttp.ClientSession, logs: Logs) -> None:
+    with serve(head, path, own_uid=os.getuid()):
         async with http.post("/v1/scale", json={"gpus": 4}) as answer:
             assert ScaleAnswer.model_validate_json(await answer.text()).target_id == 1
         async with http.post("/v1/scale", json={"gpus": 8, "dry_run": True}) as answer:
@@ -172,43 +183,43 @@ async def test_a_write_is_audited(desk: MemoryDesk, path: Path, http: aiohttp.Cl
     assert writes[0]["request"] == {"gpus": 4}
 
 
-async def held(desk: MemoryDesk, count: int) -> None:
+async def held(head: SimHead, count: int) -> None:
     """Wait until so many requests wait for events."""
-    while desk.waiting < count:  # noqa: ASYNC110 - they are in another thread
+    while head.waiting[endpoints.EVENTS] < count:  # noqa: ASYNC110 - they are in another thread
         await asyncio.sleep(0.01)
 
 
-async def test_events_wait(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
-    with serve(desk, path) as served:
+async def test_events_wait(head: SimHead, path: Path, http: aiohttp.ClientSession) -> None:
+    with serve(head, path):
 
         async def later() -> None:
-            await held(desk, 1)
-            desk.event("note", "hello", machine="m-1")
+            await held(head, 1)
+            await asyncio.to_thread(head.event, "note", "hello")
 
-        waiting = asyncio.run_coroutine_threadsafe(later(), served.loop)
+        waiting = asyncio.create_task(later())
         async with http.get("/v1/events?after_id=0&wait_s=30") as answer:
             view = EventsView.model_validate_json(await answer.text())
-        await asyncio.wrap_future(waiting)
+        await waiting
         assert [e.text for e in view.events] == ["hello"]
         async with http.get(f"/v1/events?after_id={view.last_id}") as answer:
             assert EventsView.model_validate_json(await answer.text()).events == []
 
 
-async def test_what_is_repeated_in_a_query_is_a_list(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
-    with serve(desk, path):
+async def test_what_is_repeated_in_a_query_is_a_list(head: SimHead, path: Path, http: aiohttp.ClientSession) -> None:
+    with serve(head, path):
         for query in ("provider=aws", "provider=aws&provider=gce&spot=false&gpu=NVIDIA%20H100%20PCIe"):
             async with http.get(f"/v1/offers?{query}") as answer:
                 assert answer.status == 200, await answer.text()
-    assert desk.queries == [
+    assert head.asked(endpoints.OFFERS) == [
         OffersQuery(provider=("aws",)), OffersQuery(provider=("aws", "gce"), spot=False, gpu="h100-pcie"),
     ]  # fmt: skip
 
 
-async def test_a_stop_sends_waiters_away(desk: MemoryDesk, path: Path, http: aiohttp.ClientSession) -> None:
-    desk.frozen = True
-    with serve(desk, path):
+async def test_a_stop_sends_waiters_away(head: SimHead, path: Path, http: aiohttp.ClientSession) -> None:
+    head.frozen = True
+    with serve(head, path):
         waiting = asyncio.create_task(http.get("/v1/events?after_id=0&wait_s=30").__aenter__())
-        await held(desk, 1)
+        await held(head, 1)
         began = time.monotonic()
     answer = await waiting
     assert time.monotonic() - began < 20
@@ -218,43 +229,43 @@ async def test_a_stop_sends_waiters_away(desk: MemoryDesk, path: Path, http: aio
     assert not path.exists()
 
 
-async def test_one_user_cannot_take_all_waits(desk: MemoryDesk, path: Path) -> None:
-    desk.frozen = True
+async def test_one_user_cannot_take_all_waits(head: SimHead, path: Path) -> None:
+    head.frozen = True
     connector = aiohttp.UnixConnector(path=str(path), limit=0)
     async with aiohttp.ClientSession("http://meshd", connector=connector) as http:
-        with serve(desk, path) as served:
+        with serve(head, path):
 
             async def poll() -> int:
                 async with http.get("/v1/events?after_id=0&wait_s=30") as answer:
                     return answer.status
 
             polls = [asyncio.create_task(poll()) for _ in range(40)]
-            await held(desk, 32)
+            await held(head, 32)
             while sum(one.done() for one in polls) < 8:
                 await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED, timeout=0.05)
-            served.loop.call_soon_threadsafe(desk.event, "note", "hello")
+            await asyncio.to_thread(head.event, "note", "hello")
             statuses = await asyncio.gather(*polls)
             assert statuses.count(429) == 8
             assert await poll() == 200
 
 
-def test_everybody_may_connect(desk: MemoryDesk, path: Path) -> None:
-    with serve(desk, path):
+def test_everybody_may_connect(head: SimHead, path: Path) -> None:
+    with serve(head, path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
     assert not path.exists()
 
 
-def test_a_stale_socket_is_taken_over(desk: MemoryDesk, path: Path) -> None:
+def test_a_stale_socket_is_taken_over(head: SimHead, path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     assert path.is_socket()
-    with serve(desk, path):
+    with serve(head, path):
         assert path.is_socket()
 
 
-def test_a_live_socket_is_not(desk: MemoryDesk, path: Path) -> None:
-    with serve(desk, path):
-        with pytest.raises(SocketError, match="another meshd"), serve(MemoryDesk(), path):
+def test_a_live_socket_is_not(head: SimHead, path: Path) -> None:
+    with serve(head, path):
+        with pytest.raises(SocketError, match="another meshd"), serve(head, path):
             pass
         with socket.socket(socket.AF_UNIX) as alive:
             alive.connect(str(path))
@@ -291,7 +302,7 @@ print(json.dumps(out))
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize("case", ["stranger", "primary group", "supplementary group", "own uid", "no such account"])
-def test_roles_of_other_users(desk: MemoryDesk, path: Path, case: str) -> None:
+def test_roles_of_other_users(head: SimHead, path: Path, case: str) -> None:
     nobody = pwd.getpwnam("nobody")
     uid, gid, extra, group, own = nobody.pw_uid, nobody.pw_gid, [], "no-such-group", 0
     if case == "primary group":
@@ -303,7 +314,9 @@ def test_roles_of_other_users(desk: MemoryDesk, path: Path, case: str) -> None:
     elif case == "no such account":
         uid, gid = 54321, 54321
     argv = [sys.executable, "-I", "-c", AS_SOMEBODY, str(path), str(uid), str(gid), *map(str, extra)]
-    with serve(desk, path, group=group, own_uid=own):
+    head.give(endpoints.ROTATE_AUTH_KEY, RotationView(at=NOW))
+    head.give(endpoints.ROTATE_MUNGE_KEY, MungeRotationView(at=NOW))
+    with serve(head, path, group=group, own_uid=own):
         done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     status, caller, scale, dry_run, key_dry, key_abort, munge_dry, munge_abort = json.loads(done.stdout)
@@ -317,7 +330,7 @@ def test_roles_of_other_users(desk: MemoryDesk, path: Path, case: str) -> None:
     if not may_write:
         assert [answer[0] for answer in (key_abort, munge_abort)] == [403] * 2, "an abort is no dry run"
     assert scale[0] == (200 if may_write else 403)
-    assert [actor.uid for actor in desk.actors] == ([uid] if may_write else [])
+    assert head.writers == ([uid] if may_write else [])
     if not may_write:
         assert scale[1]["kind"] == "denied"
         assert group in scale[1]["cure"]

@@ -7,18 +7,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from meshd.api.schema import CheckRow
+from meshd.api.endpoints import DOCTOR
+from meshd.api.schema import CheckRow, DoctorView
 from meshd.cli.doctor_checks import run_checks
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout
 from meshd.runtime.run import Result
-from tests.unit.api.served import Served
+from tests.unit.api.sim_head import SimHead
 from tests.unit.cli.conftest import Meshctl
 
 
-def test_doctor(served: Served, meshctl: Meshctl) -> None:
+def test_doctor(served: SimHead, meshctl: Meshctl) -> None:
+    fine = CheckRow(name="slurm", status="ok", text="24.11.5 answers")
+    served.give(DOCTOR, DoctorView(checks=[fine]))
     ran = meshctl("doctor")
     assert (ran.code, ran.out.splitlines()[0]) == (0, "ok    slurm: 24.11.5 answers")
-    served.desk.checks = [CheckRow(name="munge", status="fail", text="no key", cure="run `meshctl init`")]
+    broken = CheckRow(name="munge", status="fail", text="no key", cure="run `meshctl init`")
+    served.give(DOCTOR, DoctorView(checks=[broken]))
     ran = meshctl("doctor")
     assert ran.code == 1
     assert "fail  munge: no key\n      do: run `meshctl init`\n" in ran.out

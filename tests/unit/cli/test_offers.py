@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from meshd.api.endpoints import EXPLAIN, OFFERS
 from meshd.api.schema import (
     AlternativeRow,
     AttemptRow,
@@ -24,8 +25,7 @@ from meshd.api.schema import (
 )
 from meshd.cli.render.offers import offers
 from meshd.cli.render.terminal import plain
-from tests.unit.api.memory_desk import MemoryDesk
-from tests.unit.api.served import Served
+from tests.unit.api.sim_head import SimHead
 from tests.unit.cli.conftest import Meshctl
 from tests.unit.cli.helpers import NOW, complete, golden
 
@@ -53,23 +53,40 @@ CATALOGUE = [
 ]  # fmt: skip
 
 
+UNREAD = SourceView(name="offers:paperspace", ok=False, reason="HTTP 503", since=NOW - timedelta(minutes=3))
+
+
+def catalogue(*unread: SourceView) -> Callable[[OffersQuery], OffersView]:
+    """Answers from CATALOGUE; `unread` are sources that could not be read."""
+
+    def answer(query: OffersQuery) -> OffersView:
+        fits = [o for o in CATALOGUE if query.gpu in (None, o.gpu) and query.provider in ((), (o.provider,))]
+        shown = [o for o in fits if query.all or (o.available is not False and not o.blocked_until)]
+        providers = sorted({o.provider for o in CATALOGUE})
+        return OffersView(
+            at=NOW, offers=shown[: query.limit], total=len(CATALOGUE), matching=len(fits),
+            sources=[*(SourceView(name=f"offers:{name}", ok=True, at=NOW) for name in providers), *unread],
+            left_out={"no free capacity": len(fits) - len(shown)} if len(fits) > len(shown) else {},
+            near=[] if fits else [NearRow(field="gpu", count=len(CATALOGUE), offer=CATALOGUE[0])],
+            gpus=sorted({o.gpu for o in CATALOGUE if o.gpu}), regions=sorted({o.region for o in CATALOGUE}),
+        )  # fmt: skip
+
+    return answer
+
+
 @pytest.fixture
-def market(desk: MemoryDesk) -> MemoryDesk:
-    desk.now = lambda: NOW
-    desk.frozen = True
-    desk.catalogue = list(CATALOGUE)
-    desk.unread = [
-        SourceView(name="offers:paperspace", ok=False, reason="HTTP 503", since=NOW - timedelta(minutes=3))
-    ]  # fmt: skip
-    return desk
+def market(head: SimHead) -> SimHead:
+    head.frozen = True
+    head.give(OFFERS, catalogue(UNREAD))
+    return head
 
 
-def test_golden_offers(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_golden_offers(market: SimHead, served: SimHead, meshctl: Meshctl) -> None:
     golden("offers.txt", meshctl("offers").out)
     golden("offers-all.txt", meshctl("offers", "--all").out)
 
 
-def test_every_option_reaches_the_daemon(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_every_option_reaches_the_daemon(market: SimHead, served: SimHead, meshctl: Meshctl) -> None:
     assert meshctl("offers").code == 0
     argv = ["--gpu", "NVIDIA H100 80GB HBM3", "--gpus-per-node", "8", "--provider", "aws", "--provider", "gce"]
     argv += ["--region", "us-east-1", "--on-demand", "--max-price", "2.5", "--min-vram", "80", "--arch", "arm64"]
@@ -77,7 +94,7 @@ def test_every_option_reaches_the_daemon(market: MemoryDesk, served: Served, mes
     assert meshctl("offers", *argv).code == 0
     assert meshctl("offers", "--spot", "--provider", "aws").code == 0
     assert meshctl("offers", "--zones").code == meshctl("offers", "-o", "json").code == 0
-    assert market.queries == [
+    assert market.asked(OFFERS) == [
         OffersQuery(fold=True),
         OffersQuery(
             gpu="h100-sxm", gpus_per_node=8, provider=("aws", "gce"), region=("us-east-1",), spot=False,
@@ -92,7 +109,7 @@ def test_every_option_reaches_the_daemon(market: MemoryDesk, served: Served, mes
         assert meshctl("offers", *wrong).code == 2, wrong
 
 
-def test_offers_as_json(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_offers_as_json(market: SimHead, served: SimHead, meshctl: Meshctl) -> None:
     view = OffersView.model_validate_json(meshctl("offers", "-o", "json", "--limit", "2").out)
     assert view.offers == CATALOGUE[:2]
     assert (view.total, view.matching, view.sources[-1].ok) == (6, 6, False)
@@ -147,19 +164,19 @@ def test_a_row_for_several_zones_counts_as_several_offers() -> None:
     ],
 )
 def test_an_unknown_name_is_wrong_usage(
-    market: MemoryDesk, served: Served, meshctl: Meshctl, argv: tuple[str, ...], near: str
+    market: SimHead, served: SimHead, meshctl: Meshctl, argv: tuple[str, ...], near: str
 ) -> None:
-    market.unread = []
+    market.give(OFFERS, catalogue())
     for output in ("table", "json"):
         ran = meshctl("offers", *argv, "-o", output)
         assert ran.code == 2 and near in ran.err, ran
     assert ran.json()["kind"] == "unknown"
 
 
-def test_a_sold_out_gpu_is_not_an_error(market: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_a_sold_out_gpu_is_not_an_error(market: SimHead, served: SimHead, meshctl: Meshctl) -> None:
     ran = meshctl("offers", "--gpu", "gh200")
     assert ran.code == 0 and "gh200" in ran.out
-    market.unread = [SourceView(name="offers:gce", ok=False, reason="busy", since=NOW)]
+    market.give(OFFERS, catalogue(SourceView(name="offers:gce", ok=False, reason="busy", since=NOW)))
     assert meshctl("offers", "--region", "mars").code == 0, "gce may be there: it was not read"
 
 
@@ -209,33 +226,35 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_golden_explain(desk: MemoryDesk, served: Served, meshctl: Meshctl, utc: None) -> None:
-    desk.stories["h100-3"] = STORY
+def test_golden_explain(head: SimHead, served: SimHead, meshctl: Meshctl, utc: None) -> None:
+    head.give(EXPLAIN, STORY)
     golden("explain.txt", meshctl("explain", "h100-3").out)
     assert ExplainView.model_validate_json(meshctl("explain", "h100-3", "-o", "json").out) == STORY
 
 
-def test_explain_without_a_machine_or_a_search(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
-    desk.stories["h100-3"] = STORY.model_copy(update={"phase": "ready"})
+def test_explain_without_a_machine_or_a_search(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
+    head.give(EXPLAIN, STORY.model_copy(update={"phase": "ready"}))
     assert STORY.next_rungs[0].offer not in meshctl("explain", "h100-3").out, "meshd looks for no other offer"
-    desk.stories["h100-4"] = ExplainView(subject="h100-4", at=NOW, pool="h100", slot="h100-4", why="none is wanted")
+    empty = ExplainView(subject="h100-4", at=NOW, pool="h100", slot="h100-4", why="none is wanted")
+    head.give(EXPLAIN, empty)
     assert meshctl("explain", "h100-4").out.endswith("\nnone is wanted\n")
-    desk.stories["h100"] = ExplainView(subject="h100", at=NOW, pool="h100", why="it has no target")
+    head.give(EXPLAIN, ExplainView(subject="h100", at=NOW, pool="h100", why="it has no target"))
     assert meshctl("explain", "h100").out.startswith("pool h100\n")
 
 
-def test_an_unknown_name(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
-    desk.stories["h100-3"] = STORY
-    ran = meshctl("explain", "h10-3", "-o", "json")
+def test_an_unknown_name(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
+    head.grow(1)
+    ran = meshctl("explain", "a10-1", "-o", "json")
     assert (ran.code, ran.json()["kind"]) == (2, "unknown")
-    assert "h100-3" in ran.json()["cure"]
+    assert "a100-1" in ran.json()["cure"]
     assert meshctl("explain").code == 2
 
 
-def test_names_are_completed(market: MemoryDesk, served: Served, socket_path: Path) -> None:
-    market.add_ready("a100", 1)
+def test_names_are_completed(market: SimHead, served: SimHead, socket_path: Path) -> None:
+    market.frozen = False
+    (machine,) = market.grow(1)
     assert complete(socket_path, ["offers", "--gpu"], "h") == ["h100-sxm"]
     assert complete(socket_path, ["offers", "--region"], "us-e") == ["us-east-1a", "us-east-1b"]
     assert complete(socket_path, ["explain"], "a100") == ["a100", "a100-1"]
-    assert complete(socket_path, ["explain"], "lab-") == ["lab-a100-1-k7q2m1"]
+    assert complete(socket_path, ["explain"], "lab-") == [machine.name]
     assert complete(socket_path, [], "off") == ["offers"]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from meshd.api.endpoints import OFFERS
 from meshd.api.schema import AttemptRow, OfferRow, OffersQuery, OffersView, ProblemView
 from meshd.cli.render.offers import offers
 from meshd.cli.render.shorten import merge_attempts, merge_messages, merge_problems, normalise, shorten
-from tests.unit.api.memory_desk import MemoryDesk
-from tests.unit.api.served import Served
+from tests.unit.api.sim_head import SimHead
 from tests.unit.cli.conftest import Meshctl
 from tests.unit.cli.helpers import NOW, drawn, on_terminal
 
@@ -51,8 +51,8 @@ def test_a_narrow_terminal_keeps_a_column_with_content() -> None:
 
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"CLICOLOR": "0"}, {"TERM": "dumb"}])
-def test_plain_text_is_neither_coloured_nor_bold(socket_path: Path, served: Served, env: dict[str, str]) -> None:
-    served.desk.add_ready("a100", 1)
+def test_plain_text_is_neither_coloured_nor_bold(socket_path: Path, served: SimHead, env: dict[str, str]) -> None:
+    served.grow(1)
     for argv in (["nodes"], ["status"], ["explain", "a100"]):
         _, shown = on_terminal(socket_path, argv, "", **env)
         assert not re.search(r"\x1b\[[0-9;]*m", shown), shown
@@ -60,11 +60,10 @@ def test_plain_text_is_neither_coloured_nor_bold(socket_path: Path, served: Serv
     assert "\x1b[" in shown
 
 
-def test_wide_and_name(desk: MemoryDesk, served: Served, meshctl: Meshctl, socket_path: Path) -> None:
-    desk.frozen = True
-    for index in (1, 2):
-        desk.add_ready("a100", index)
-    desk.catalogue = [offer()]
+def test_wide_and_name(head: SimHead, served: SimHead, meshctl: Meshctl, socket_path: Path) -> None:
+    head.grow(2)
+    head.frozen = True
+    head.give(OFFERS, OffersView(at=NOW, offers=[offer()], total=1, matching=1))
     assert meshctl("nodes", "-o", "name").out == "a100-1\na100-2\n"
     assert meshctl("nodes", "a100-2", "-o", "name").out == "a100-2\n"
     assert meshctl("offers", "-o", "name").out == "lambda/us-south-2/gpu_1x_h100_pcie\n"
@@ -76,16 +75,15 @@ def test_wide_and_name(desk: MemoryDesk, served: Served, meshctl: Meshctl, socke
     assert meshctl("nodes", "-o", "nonsense").code == 2
 
 
-def test_watch_shows_it_again(desk: MemoryDesk, served: Served, socket_path: Path) -> None:
-    desk.frozen = True
-    desk.add_ready("a100", 1)
+def test_watch_shows_it_again(head: SimHead, served: SimHead, socket_path: Path) -> None:
+    head.grow(1)
     argv = [sys.executable, "-m", "meshd.cli.main", "--socket", str(socket_path), "nodes", "--watch", "-o", "json"]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             assert len(json.loads(process.stdout.readline())["nodes"]) == 1
-            desk.add_ready("a100", 2)
+            head.set_target(8)
             while len(json.loads(process.stdout.readline())["nodes"]) != 2:
                 pass
             process.send_signal(signal.SIGINT)
@@ -124,13 +122,14 @@ def test_consecutive_attempts_with_the_same_answer_are_one_row() -> None:
     assert [row.offer for row in rows] == ["aws/us-east-1a/p5 and 2 more", "aws/us-west-2a/p5", "aws/us-east-1d/p5"]
 
 
-def test_problems_that_differ_only_in_the_machine_are_one(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_problems_that_differ_only_in_the_machine_are_one(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
     names = [f"lab-h100-{index}-aaaaaa" for index in range(1, 7)]
-    desk.problems = [
+    problems = [
         ProblemView(severity="warning", text=f"{name} was given up: {EC2}", machine=name, cure="x") for name in names
     ]
-    desk.problems.append(ProblemView(severity="warning", text="another", machine=names[0]))
-    assert len(merge_problems(desk.problems)) == 2
+    problems.append(ProblemView(severity="warning", text="another", machine=names[0]))
+    head.problems += problems
+    assert len(merge_problems(problems)) == 2
     shown = meshctl("status").out
     assert shown.count("was given up") == 1 and "and 2 more" in shown
     assert meshctl("status", "--verbose").out.count("was given up") == 6

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
-from meshd.api.schema import AlternativeRow, PlannedRow, PlanView, ScaleRequest, StepRow
+from meshd.api import endpoints
+from meshd.api.schema import AlternativeRow, PlannedRow, PlanView, ScaleAnswer, ScaleRequest, StepRow
 from meshd.cli.main import cli
 from meshd.cli.render.plan import plan
 from meshd.cli.render.terminal import plain
-from tests.unit.api.memory_desk import MemoryDesk
-from tests.unit.api.served import Served
+from tests.property.sim import START
+from tests.unit.api.sim_head import OFFERS, SimHead
 from tests.unit.cli.conftest import Meshctl
 from tests.unit.cli.helpers import golden
 
@@ -102,15 +102,18 @@ ASKED = ScaleRequest(
 )  # fmt: skip
 
 
-def test_every_option_reaches_the_daemon(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
+def test_every_option_reaches_the_daemon(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
+    head.give(endpoints.PREVIEW, PlanView())
+    head.give(endpoints.SCALE, ScaleAnswer(pool="a100", gpus_before=0, gpus=4, at=START, plan=PlanView()))
     assert meshctl("plan", "--gpus", "4", *OPTIONS).code == 0
     assert meshctl("scale", "--gpus", "4", *OPTIONS, "--yes").code == 0
-    assert desk.scale_requests == [ASKED, ASKED, ASKED.model_copy(update={"dry_run": False})]
+    assert head.asked(endpoints.SCALE) == [ASKED, ASKED.model_copy(update={"dry_run": False})]
+    assert head.asked(endpoints.PREVIEW) == [ASKED]
     assert meshctl("scale", "--gpus", "4", "--dry-run").code == 0
-    assert desk.scale_requests[-1] == ScaleRequest(gpus=4, dry_run=True)
+    assert head.asked(endpoints.SCALE)[-1] == ScaleRequest(gpus=4, dry_run=True)
 
 
-def test_options_without_a_number_of_gpus(served: Served, meshctl: Meshctl) -> None:
+def test_options_without_a_number_of_gpus(served: SimHead, meshctl: Meshctl) -> None:
     ran = meshctl("plan", "--spread", "--max-overshoot", "0")
     assert ran.code == 2
     assert all(option in ran.err for option in ("--spread", "--max-overshoot", "--gpus"))
@@ -120,11 +123,11 @@ def test_options_without_a_number_of_gpus(served: Served, meshctl: Meshctl) -> N
     "wrong", [["--spot", "always"], ["--gpu", "80GB"], ["--max-total", "0"], ["--max-overshoot", "-1"]]
 )
 def test_impossible_options_are_refused_before_the_request(
-    desk: MemoryDesk, served: Served, meshctl: Meshctl, wrong: list[str]
+    head: SimHead, served: SimHead, meshctl: Meshctl, wrong: list[str]
 ) -> None:
     ran = meshctl("scale", "--gpus", "4", *wrong)
     assert ran.code == 2
-    assert desk.scale_requests == []
+    assert head.asked(endpoints.SCALE) == []
     if wrong[0] == "--gpu":
         assert "--gpu: '80GB'" in ran.err
 
@@ -141,10 +144,10 @@ def test_both_commands_have_the_same_options() -> None:
     }  # fmt: skip
 
 
-def test_each_attempt_is_a_line_while_waiting(desk: MemoryDesk, served: Served, meshctl: Meshctl) -> None:
-    desk.refusals = ["aws/us-east-1a/p4d.24xlarge", "aws/us-east-1b/p4d.24xlarge"]
+def test_each_attempt_is_a_line_while_waiting(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
+    first, second, third = (offer.key for offer in OFFERS)
+    head.world.sold_out = {first, second}
     ran = meshctl("scale", "--gpus", "4", "--wait", "--yes", "--timeout", "60s")
     assert ran.code == 0, ran.err
-    first, second = re.findall(r"a100-1: .* (\S+), .* (\S+)$", ran.err, re.M)
-    assert first == ("aws/us-east-1a/p4d.24xlarge", "aws/us-east-1b/p4d.24xlarge")
-    assert second == ("aws/us-east-1b/p4d.24xlarge", "aws/eu-west-1/p4d.24xlarge")
+    assert f"a100-1: no capacity at {first}, trying {second}" in ran.err
+    assert f"a100-1: no capacity at {second}, trying {third}" in ran.err

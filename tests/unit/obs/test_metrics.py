@@ -31,7 +31,7 @@ from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.obs.metrics import Metrics, MetricsSnapshot, families
 from tests.live import live_settings
-from tests.unit.api.memory_desk import MemoryDesk
+from tests.unit.api.answers import Answers
 from tests.unit.daemon.small import HandClock
 from tests.unit.worlds import GONE_DARK, NOW, ago, machine, node, slurm, snapshot
 
@@ -119,9 +119,7 @@ async def metrics() -> Metrics:
 
 async def test_served_on_the_unix_socket(metrics: Metrics, tmp_path: Path) -> None:
     path = tmp_path / "s"
-    server = HeadApiServer(
-        MemoryDesk().handlers(), path=path, authorizer=Authorizer("nobody", own_uid=0), metrics=metrics.registry
-    )
+    server = HeadApiServer(Answers(), path=path, authorizer=Authorizer("nobody", own_uid=0), metrics=metrics.registry)
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:
         async with session.get("http://meshd/metrics") as answer:
