@@ -37,8 +37,8 @@ from meshd.daemon.prices.service import build as build_prices
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Report
 from meshd.daemon.service_status import ServiceStatus
+from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.daemon.slurm.ping import SlurmPing
-from meshd.daemon.slurm.publishing import Publishing
 from meshd.obs.metrics import Metrics
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
@@ -75,7 +75,7 @@ class Daemon:
     desired: DesiredState
     machines: MachineParts
     nodes: NodeParts
-    slurm_files: Publishing
+    slurm_files: SlurmFilesController
     auth_key: AuthKeyParts
     munge_key: MungeKeyParts
     prices: Prices
@@ -104,7 +104,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     sources = Sources(providers, ports.slurm, keys, journal, live, clock, awake.set)
     lag, reports, logs = LoopLag(clock), NodeReports(store.node_event), NodeLogs(agents, clock)
 
-    slurm_files = Publishing(
+    slurm_files = SlurmFilesController(
         live, journal, ports.slurm, clock, sources.slurm, awake.set, quiesce.wait_until_quiet, write=ports.slurm_files
     )
     desired = DesiredState(live, journal, providers, slurm_files, clock, may_change_devices=keys.api is not None)

@@ -15,7 +15,7 @@ from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.providers.registry import load_providers
-from meshd.daemon.slurm.root_files import RootFiles
+from meshd.daemon.slurm.root_units import RootFiles
 from meshd.munge.client import MungeClient
 from meshd.munge.key import MungeKeyStore
 from meshd.provider_api import Provider

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.daemon.slurm.root_files import RootFiles
+from meshd.daemon.slurm.root_units import RootFiles
 from meshd.errors import SlurmError
 from meshd.plan.slurm_lines import LineRefused
 from meshd.runtime.clock import SystemClock

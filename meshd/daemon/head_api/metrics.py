@@ -20,7 +20,7 @@ from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.providers.breaker import Breaker
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Reporter, problem
-from meshd.daemon.slurm.publishing import Publishing
+from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.model.desired import Desired
 from meshd.model.machine import COSTS_MONEY, Machine, UnfitReason
 from meshd.model.observed import Snapshot
@@ -102,7 +102,7 @@ class MetricsReader:
         snapshot: Callable[[], Snapshot],
         head: HeadService,
         guards: Guards,
-        slurm_files: Publishing,
+        slurm_files: SlurmFilesController,
         machines: MachineParts,
         clock: Clock,
     ) -> None:

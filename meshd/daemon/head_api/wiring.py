@@ -25,8 +25,8 @@ from meshd.daemon.observe.sources import Sources
 from meshd.daemon.prices.service import PriceService
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Report
+from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.daemon.slurm.ping import SlurmPing
-from meshd.daemon.slurm.publishing import Publishing
 from meshd.model.desired import Desired
 from meshd.obs.metrics import Metrics
 from meshd.tailnet.watcher import TailnetWatcher
@@ -58,7 +58,7 @@ def build(
     reload: Reload,
     *,
     slurm: SlurmControl,
-    slurm_files: Publishing,
+    slurm_files: SlurmFilesController,
     slurm_ping: SlurmPing,
     tailnet: TailnetWatcher,
     sources: Sources,

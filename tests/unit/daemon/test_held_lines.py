@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from meshd.config import PoolSettings, Settings
-from meshd.daemon.slurm.publishing import Publishing
+from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.errors import SlurmError
 from meshd.model.observed import SlurmJob, SlurmReservation, SlurmView
 from meshd.runtime.run import run
@@ -50,7 +50,7 @@ class Head:
         self.live = live_settings(pools={"a": PoolSettings(gpu="a100", max_nodes=2), "b": PoolSettings(max_nodes=3)})
         self.view = SlurmView("24.11.5", {}, ())
         self.slurm, self.clock, self.taker = Slurm(), HandClock(START), Taker()
-        self.publishing = Publishing(
+        self.publishing = SlurmFilesController(
             live=self.live, journal=Journal(directory / "journal.db"), client=self.slurm,
             clock=self.clock, slurm=fresh(lambda: self.view), applied=lambda: None,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from meshd.config import PoolSettings, Settings
-from meshd.daemon.slurm.publishing import Publishing
+from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmView
@@ -49,7 +49,7 @@ def joins(tmp_path: Path, count: int, spacing_s: float) -> tuple[list[int], floa
     settings = Settings(pools={"h100": PoolSettings(gpu="h100", max_nodes=count)})
     view = SlurmView("24.11.5", {}, ())
     clock, journal, asked = HandClock(START), Journal(tmp_path / "journal.db"), Asked()
-    publishing = Publishing(
+    publishing = SlurmFilesController(
         live=live_settings(settings), journal=journal, client=SlurmClient(run, 1.0), clock=clock,
         slurm=fresh(lambda: view), applied=lambda: None,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from meshd.config import PoolSettings, ProviderSettings, Settings
 from meshd.daemon.machines import desired_state as wanted
-from meshd.daemon.slurm.publishing import Publishing
+from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.model.machine import Phase
 from meshd.model.observed import SlurmView
 from meshd.runtime.run import run
@@ -31,13 +31,13 @@ SETTINGS = Settings(
 EIGHT = tuple(replace(GPU, index=i, device=f"/dev/nvidia{i}") for i in range(8))
 
 
-def publishing(directory: Path, version: str) -> Publishing:
+def publishing(directory: Path, version: str) -> SlurmFilesController:
     journal = Journal(directory / "journal.db")
     for index, gpus in ((1, EIGHT), (2, EIGHT[:1])):
         offer = replace(OFFER, gpus=len(gpus))
         made = machine(Phase.READY, index=index, offer=offer, facts=replace(FACTS, gpus=gpus))
         journal.put(made, "phase", "ready", NOW)
-    return Publishing(
+    return SlurmFilesController(
         live=live_settings(SETTINGS), journal=journal, client=SlurmClient(run, 1.0), clock=HandClock(),
         slurm=fresh(lambda: SlurmView(version, {}, ())) if version else Given(lambda: GONE_DARK), applied=lambda: None,
     )  # fmt: skip
@@ -53,7 +53,7 @@ def test_each_line_has_its_machines_own_gpus_and_a_free_slot_the_fewest(tmp_path
     assert "Gres=gpu:h100:1" in lines["NodeName=h100-[3-8]"]
     assert "Gres" not in lines["NodeName=cpu-[1-8]"]
     assert "File=/dev/nvidia[0-7]" in rendered.gres_conf
-    assert (made.shapes_fixed, made.unused_ranges()) == (False, "")
+    assert (made.shapes_fixed, made._content.unused_ranges()) == (False, "")
 
 
 async def test_with_an_older_slurm_only_the_smallest_are_rented_and_it_is_told(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_with_an_older_slurm_only_the_smallest_are_rented_and_it_is_told(t
 def test_until_slurm_has_answered_nothing_is_rented_that_it_might_not_use(tmp_path: Path) -> None:
     made = publishing(tmp_path, "")
     assert made._make() is None
-    assert (made.shapes_fixed, made.unused_ranges()) == (True, "")
+    assert (made.shapes_fixed, made._content.unused_ranges()) == (True, "")
 
 
 @pytest.mark.parametrize(("fixed", "most"), [(False, 8), (True, 1)])
