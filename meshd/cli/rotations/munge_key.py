@@ -12,7 +12,7 @@ from meshd.api.schema import AbortRotationRequest, MungeRotationView, RotateMung
 from meshd.cli.errors import CliError, ExitCode
 from meshd.cli.progress import LineProgress
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import show
+from meshd.cli.render.terminal import clean_text, show
 from meshd.cli.rotations.common import HeadlineChanges, RotateOptions, wait_for_rotation, waive_nodes
 from meshd.cli.session import Session, confirm, print_json
 
@@ -98,6 +98,13 @@ def _print(view: MungeRotationView, *, as_json: bool) -> None:
 
 
 def _parts(view: MungeRotationView) -> Iterable[RenderableType]:
+    yield from map(clean_text, _lines(view))
+    if view.nodes:
+        rows = [(node.slot, node.machine, node.state, node.key or "not known", node.reason) for node in view.nodes]
+        yield Table(("SLOT", "MACHINE", "STATE", "KEY", "WHY"), rows, optional=("KEY", "MACHINE"))
+
+
+def _lines(view: MungeRotationView) -> Iterable[str]:
     if view.steps:
         yield f"munge key {view.old}; a rotation would:"
         yield from (f"  {number}. {step}" for number, step in enumerate(view.steps, start=1))
@@ -112,6 +119,3 @@ def _parts(view: MungeRotationView) -> Iterable[RenderableType]:
                 f"  munged was down for {view.longest_away_ms:.0f} ms at most on one machine, and for "
                 f"{view.spread_ms:.0f} ms from the first stop to the last start"
             )
-    if view.nodes:
-        rows = [(node.slot, node.machine, node.state, node.key or "not known", node.reason) for node in view.nodes]
-        yield Table(("SLOT", "MACHINE", "STATE", "KEY", "WHY"), rows, optional=("KEY", "MACHINE"))

@@ -12,7 +12,7 @@ from meshd.api.schema import TokenRenewalRequest, TokenRenewalView
 from meshd.cli.errors import CliError, ExitCode
 from meshd.cli.progress import LineProgress
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import show
+from meshd.cli.render.terminal import clean_text, show
 from meshd.cli.rotations.common import HeadlineChanges, RotateOptions, wait_for_rotation
 from meshd.cli.session import Session, confirm, print_json, say
 
@@ -88,6 +88,13 @@ def _print(view: TokenRenewalView, *, as_json: bool) -> None:
 
 
 def _parts(view: TokenRenewalView) -> Iterable[RenderableType]:
+    yield from map(clean_text, _lines(view))
+    if view.nodes:
+        rows = [(node.slot, node.machine, str(node.generation), node.state, node.reason) for node in view.nodes]
+        yield Table(("SLOT", "MACHINE", "GENERATION", "STATE", "WHY"), rows, optional=("GENERATION", "MACHINE"))
+
+
+def _lines(view: TokenRenewalView) -> Iterable[str]:
     if view.steps:
         yield "a renewal of node tokens would:"
         yield from (f"  {number}. {step}" for number, step in enumerate(view.steps, start=1))
@@ -95,6 +102,3 @@ def _parts(view: TokenRenewalView) -> Iterable[RenderableType]:
         yield "node tokens were never renewed"
     else:
         yield f"node tokens {'locked out' if view.compromised else 'renewed'}, begun by {view.by}: {_headline(view)}"
-    if view.nodes:
-        rows = [(node.slot, node.machine, str(node.generation), node.state, node.reason) for node in view.nodes]
-        yield Table(("SLOT", "MACHINE", "GENERATION", "STATE", "WHY"), rows, optional=("GENERATION", "MACHINE"))
