@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from meshd.codes import ProblemCode
 from meshd.daemon.nodes import problems
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Terminate
@@ -55,7 +56,7 @@ async def test_a_node_with_an_open_metadata_service_is_named_until_it_is_closed(
     (told,) = problems.metadata_open(head.journal.machines())
     assert (told.severity, told.machine) == ("warning", one.name)
     assert why in told.text
-    assert "apt-get install nftables" in told.cure
+    assert told.code == ProblemCode.METADATA_OPEN
     assert problems.check_metadata_service(head.journal.machines()).status == "warn"
     assert list(problems.metadata_open([replace(head.get(one.name), phase=Phase.TERMINATING)])) == []
     assert (await agent.poll(metadata_open="")).status == 200

@@ -11,6 +11,7 @@ import pytest
 
 from meshd import config
 from meshd.api import endpoints as e
+from meshd.codes import ProblemCode
 from meshd.daemon.app import Daemon
 from meshd.daemon.main import open_daemon
 from meshd.daemon.providers.registry import OffProvider
@@ -65,7 +66,7 @@ def told(daemon: Daemon) -> dict[str, str]:
     return {
         p.text.partition(" ")[0]: f"{p.text} | {p.cure}"
         for p in daemon.head.service.problems()
-        if " is off: " in p.text
+        if p.code == ProblemCode.PROVIDER_OFF
     }
 
 
@@ -126,11 +127,11 @@ async def test_the_others_work_and_its_machines_are_unknown(head: Head) -> None:
     view = await api.call(e.NODES)
     assert {row.phase for row in view.nodes} == {"ready", "terminating", "launching"}
     status = await api.call(e.STATUS)
-    about = [p.text for p in status.problems if "lambda" in p.text]
-    assert len([text for text in about if " is off: " in text]) == 1
-    assert not [text for text in about if "cannot be read" in text], "what is off is told once"
+    about = [p.code for p in status.problems if "lambda" in p.text]
+    assert about.count(ProblemCode.PROVIDER_OFF) == 1
+    assert not {ProblemCode.PROVIDER_UNREADABLE, ProblemCode.OFFERS_UNREADABLE} & {*about}, "what is off is told once"
     rows = {row.name: row for row in (await api.call(e.DOCTOR)).checks}
-    assert rows["provider lambda"].status == "fail"
+    assert (rows["provider lambda"].status, rows["provider lambda"].code) == ("fail", ProblemCode.PROVIDER_OFF)
     assert "/etc/meshd/credentials/lambda/api_key" in rows["provider lambda"].text
 
 
@@ -144,10 +145,10 @@ async def test_a_provider_without_a_key_names_the_file_to_put_it_into(head: Head
 
 async def test_settings_that_can_hardly_be_meant_are_told_and_meshd_runs(head: Head) -> None:
     daemon = head.make('[pools.a]\ngpu = "h1000"\n')
-    (problem,) = [p for p in daemon.head.service.problems() if "h1000" in p.text]
-    assert "h100" in problem.cure and "`systemctl reload meshd`" in problem.cure
+    (problem,) = [p for p in daemon.head.service.problems() if p.code == ProblemCode.SETTINGS_DOUBTFUL]
+    assert "h1000" in problem.text and "h100" in problem.cure
     rows = {row.name: row for row in (await daemon.head.service.handlers().call(e.DOCTOR)).checks}
-    assert rows["settings"].status == "warn" and "h1000" in rows["settings"].text
+    assert (rows["settings"].status, rows["settings"].code) == ("warn", ProblemCode.SETTINGS_DOUBTFUL)
 
 
 PLUGINS = {

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from meshd.codes import ProblemCode
 from meshd.daemon.auth_key.spare_keys import RETRY_MAX_S, TOLD_AFTER
 from meshd.daemon.nodes.service import NodeService
 from meshd.model.machine import Machine, Phase
@@ -138,7 +139,7 @@ async def test_one_that_was_used_while_the_device_stayed_is_the_last(house: Hous
     await house.ticks(200)
     assert len(house.net.keys) == minted
     (told,) = house.spares.problems()
-    assert (told.severity, told.machine) == ("error", one.name)
+    assert (told.code, told.severity, told.machine) == (ProblemCode.SPARE_KEY_STOPPED, "error", one.name)
     assert "meshctl rotate-key --compromised" in told.cure
     assert house.holds(other) in house.living, "others are served as before"
     house.journal.close()
@@ -206,7 +207,7 @@ async def test_an_api_that_is_away_is_asked_ever_more_seldom_and_told_without_al
     while asked < TOLD_AFTER:
         await house.ticks()
     (told,) = house.spares.problems()
-    assert told.severity == "info" and "the API is in trouble" in told.text and "deleted by hand" in told.cure
+    assert (told.code, told.severity) == (ProblemCode.SPARE_KEYS_NOT_MINTED, "info")
     await house.ticks(1800)
     assert 5 <= asked <= 14, "one machine speaks for all"
     assert all(house.machine_store.get(one.name).phase is Phase.READY for one in machines)
@@ -227,7 +228,7 @@ async def test_an_agent_that_does_not_answer_is_told_and_holds_up_no_other(house
     await house.ticks(60)
     assert house.holds(other) and one.name not in house.agents.spare
     (told,) = house.spares.problems()
-    assert (told.severity, told.machine) == ("info", one.name) and "did not answer" in told.text
+    assert (told.code, told.severity, told.machine) == (ProblemCode.SPARE_KEY_NOT_TAKEN, "info", one.name)
     assert len([key for key in house.net.keys.values() if key.valid]) == 2, "the same key is offered again"
     house.agents.ask = ask  # type: ignore[method-assign]
     house.net.clock.t_s += RETRY_MAX_S

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from meshd.codes import WarningCode
 from meshd.model import plan as p
 from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Desired, Pool, Target
@@ -104,7 +105,7 @@ def test_it_stays_when_nowhere_is_room_for_all() -> None:
     assert "sold out, said the cloud" in found.warnings[0].reason
     small = decided(4, *gang, cooling=(HERE,), max_usd_per_hour=11.0)
     assert removed(small) == set(), "four there would cost 12"
-    assert "2 of 4 GPUs are missing in aws r1, and no other place has all of it" in small.warnings[0].reason
+    assert small.warnings[0].code is WarningCode.PLACE
     assert "sold out, said the cloud" in small.warnings[0].reason
 
 
@@ -149,6 +150,7 @@ def test_it_stays_until_no_create_call_of_it_is_in_doubt() -> None:
     found = decided(2, calling, cooling=[HERE])
     assert not removed(found)
     assert not rents(found)
-    assert "stays until the create calls of h100-1 are settled" in found.warnings[0].reason
+    assert found.warnings[0].code is WarningCode.PLACE
+    assert "h100-1" in found.warnings[0].reason
     booting = replace(calling, phase=Phase.BOOTING, instance_id="i-1")
     assert removed(decided(2, booting, cooling=[HERE])) == {booting.name}

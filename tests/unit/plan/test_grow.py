@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from meshd.codes import WarningCode
 from meshd.model import plan as p
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Desired, Pool, Target
@@ -88,7 +89,7 @@ def test_the_limit_in_all_counts_what_is_there() -> None:
     there = machine(Phase.READY, offer=EIGHT)
     found = decided(16, there, max_usd_per_hour=20.5)
     assert rents(found) == [("h100-2", 4)]
-    assert "16 GPUs wanted, 12 can be had under the limit of 20.50 USD per hour" in found.warnings[0].reason
+    assert found.warnings[0].code is WarningCode.LIMIT_IN_ALL
     assert "--max-total" in found.warnings[0].cure
     pool = replace(POOL, max_usd_per_hour=20.5)
     assert "pools.h100.max_usd_per_hour" in decided(16, there, pool=pool).warnings[0].cure
@@ -106,7 +107,7 @@ def test_money_that_is_about_to_be_free_is_waited_for() -> None:
 def test_an_overshoot_that_is_not_allowed_is_told() -> None:
     found = decided(7, offers=(EIGHT, FOUR), overshoot_max_gpus=0)
     assert rents(found) == [("h100-1", 4)]
-    assert "no machines come to that number with at most 0 more" in found.warnings[0].reason
+    assert found.warnings[0].code is WarningCode.OVERSHOOT
 
 
 def test_limits_that_only_together_are_too_much() -> None:
@@ -148,7 +149,8 @@ def test_after_the_breaker_one_machine_is_tried_alone() -> None:
 def test_the_others_wait_for_it(phase: Phase) -> None:
     found = decided(13, machine(phase, offer=EIGHT, created_at=ago(20)), expired=EXPIRED)
     assert rents(found) == []
-    assert "h100-1 is tried alone" in found.warnings[0].reason
+    assert found.warnings[0].code is WarningCode.TRIED_ALONE
+    assert "h100-1" in found.warnings[0].reason
 
 
 def test_they_follow_once_it_is_ready() -> None:
@@ -171,7 +173,8 @@ def test_after_an_offers_breaker_one_machine_of_it_is_tried_alone() -> None:
     found = decided(3, offers=ONES, expired=OFFER_EXPIRED)
     assert rents(found) == [("h100-1", 1)]
     assert "tried alone" in found.steps[0].reason
-    assert f"one machine of {ONE.key} is tried alone" in found.warnings[0].reason
+    assert found.warnings[0].code is WarningCode.TRIED_ALONE
+    assert ONE.key in found.warnings[0].reason
 
 
 def test_other_offers_of_the_cover_do_not_wait_for_it() -> None:
@@ -187,7 +190,8 @@ def test_other_offers_of_the_cover_do_not_wait_for_it() -> None:
 def test_more_of_an_offer_wait_for_the_one_that_is_tried(phase: Phase) -> None:
     found = decided(3, machine(phase, created_at=ago(20)), offers=ONES, expired=OFFER_EXPIRED)
     assert rents(found) == []
-    assert "h100-1 is tried alone" in found.warnings[0].reason
+    assert found.warnings[0].code is WarningCode.TRIED_ALONE
+    assert "h100-1" in found.warnings[0].reason
 
 
 def test_they_follow_once_one_of_the_same_offer_is_ready() -> None:
