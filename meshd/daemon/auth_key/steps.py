@@ -1,4 +1,4 @@
-"""Carries out the steps of an auth key rotation. A step may be carried out twice, and never raises."""
+"""Carries out the steps of an auth key rotation. A step may be carried out twice, and ends in a StepOutcome."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Agent:
             beat = HeartbeatIn(
                 slurmd_alive=True, munge_key=self.name_of("key"), munge_key_staged=self.name_of("staged")
             )
-            proved = self.name_of("key") == self.lab.head.key
+            proved = self.name_of("key") == self.lab.head_key
             report = PollIn(munge_ok=proved, heartbeat=beat, results=tuple(self.results))
             self.results = []
             self.lab.controller.note_report(self.name, report)
@@ -119,23 +119,24 @@ class Agent:
                 args = command.to_wire()["args"]
                 action = str(args.get("action", command.verb))
                 self.verbs.append(action)
-                ok = action not in self.deaf
-                self.results.append(
-                    ResultIn(id=command.id, ok=ok, detail="" if ok else f"{action} does not work here", data={})
-                )
-                if ok:
-                    await self._obey(action, args)
+                why = f"{action} does not work here" if action in self.deaf else await self._obey(action, args)
+                self.results.append(ResultIn(id=command.id, ok=not why, detail=why, data={}))
             await asyncio.sleep(self.pause_s)
 
-    async def _obey(self, action: str, args: dict[str, Any]) -> None:
+    async def _obey(self, action: str, args: dict[str, Any]) -> str:
+        """Why it cannot; "" when it has done it."""
         if action in {"stage", "put"}:
             self.keys["staged" if action == "stage" else "key"] = base64.b64decode(args["key_b64"])
         elif action == "switch":
             await asyncio.sleep(max(0.0, args["at_unix"] - LoopClock().now().timestamp()))
-            found = next(name for name in ("staged", "previous", "key") if self.name_of(name) == args["fingerprint"])
+            wanted = args["fingerprint"]
+            found = next((name for name in ("staged", "previous", "key") if self.name_of(name) == wanted), "")
+            if not found:
+                return "it does not have this key"
             self.keys["key"], self.keys["previous"] = self.keys[found], self.keys["key"]
         elif action == "forget":
             self.keys["staged"] = self.keys["previous"] = b""
+        return ""
 
 
 class MungeLab:
@@ -144,7 +145,7 @@ class MungeLab:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(exist_ok=True)
         self.directory = directory
-        self.head = Head()
+        self.head: Head = Head()
         self.agents = AgentQueues()
         self.seen = slurm()
         self.credential = OLD
@@ -152,8 +153,17 @@ class MungeLab:
         self.task: asyncio.Task[None] | None = None
         self._make()
 
+    @property
+    def head_key(self) -> str:
+        """The fingerprint of the key that the head's munged uses."""
+        return self.head.key
+
+    def rotations(self) -> MungeRotations:
+        """The journal's records for the next life."""
+        return MungeRotations(self.journal)
+
     def _make(self) -> None:
-        rotations = MungeRotations(self.journal)
+        rotations = self.rotations()
         parts = build(
             self.journal, rotations, ActiveRotations(AuthRotations(self.journal), rotations),
             MungeKeyStore(self.directory), self.head, self.agents, fresh(lambda: self.seen), LoopClock(),
