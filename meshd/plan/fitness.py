@@ -1,7 +1,7 @@
-"""Whether a node can do its work, and if not, why. PURE. The one place that decides it.
+"""Whether a node can do its work, and if not, why. PURE. Nothing else decides that.
 
-It judges from three sources: Slurm's state and reason, the agent's last report, and the tailnet. A source that cannot
-be believed says nothing, neither good nor bad.
+There are three sources: Slurm's state and reason, the agent's last report, and the tailnet. A source that cannot be
+believed does not count, neither for the node nor against it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from meshd.model.observed import SlurmNode
 from meshd.plan.plan_input import ClusterView
 
 OURS = "meshd:"
-"""Drain reasons of meshd begin so; it lifts no other drain."""
+"""How the reasons of meshd's own drains begin. meshd lifts no other drain."""
 
 PERSONS = "drained by "
-"""Drain reasons of `meshctl drain` begin so."""
+"""How the drain reasons of `meshctl drain` begin."""
 
 OFFLINE_SILENCE_S = 15.0
-"""An agent on a device that went offline, and silent for so long since, is late. Else `heartbeat_late_s` decides."""
+"""An agent on an offline device is late when it has been silent this long. Otherwise `heartbeat_late_s` decides."""
 
 CLOCKS_DIFFER = timedelta(seconds=5)
-"""Between the control server's clock and the head's."""
+"""The largest expected difference between the control server's clock and the head's."""
 
 _SLURMS_WORDS = (
     "Kill task failed", "Epilog error", "Prolog error", "batch job complete failure", "Duplicate jobid",
@@ -32,12 +32,12 @@ _SLURMS_WORDS = (
     "gres/", "Low gres", "NHC", "Step not running", "NO NETWORK ADDRESS FOUND", "reboot timed out", "reboot complete",
     "Health check failed", "Mismatch", "Secure node", "Slurm job suspend", "slurmd", "Node reboot",
 )  # fmt: skip
-"""How reasons begin that slurmctld, slurmd or a health check gives (slurm's src/slurmctld, src/slurmd; LBNL's NHC).
-They decide only where root or SlurmUser gave them: both are a person's accounts too."""
+"""How the reasons of slurmctld, slurmd and health checks begin (Slurm's src/slurmctld and src/slurmd; LBNL's NHC).
+They decide only where root or SlurmUser gave the reason, since people use these accounts too."""
 
 
 DELIBERATE = frozenset({UnfitReason.BY_PERSON, UnfitReason.MAINTENANCE, UnfitReason.POWERED_DOWN})
-"""Somebody's decision: nothing is repaired or replaced, and nobody is warned."""
+"""Somebody decided it: meshd neither repairs nor replaces the node, and shows no warning."""
 
 REPLACEABLE = frozenset(
     {
@@ -46,8 +46,8 @@ REPLACEABLE = frozenset(
         UnfitReason.DRAINED,
     }
 )  # fmt: skip
-"""Another machine may do better. Not SILENT: Slurm may be content with it, and where it is not, it is given up as dead.
-Not ABSENT: that is a fault of Slurm's files."""
+"""Another machine may do better. Not SILENT: the node may still work, and is given up as dead if Slurm cannot
+reach it either. Not ABSENT: that is a fault of Slurm's files."""
 
 RESTART_HELPS = frozenset(
     {
@@ -58,7 +58,7 @@ RESTART_HELPS = frozenset(
         UnfitReason.UNREGISTERED,
     }
 )
-"""A restart of slurmd registers the node anew; running steps live on."""
+"""A restarted slurmd registers the node again. Running job steps go on."""
 
 _OUT_OF_REACH = frozenset(
     {
@@ -69,19 +69,19 @@ _OUT_OF_REACH = frozenset(
         UnfitReason.UNREGISTERED,
     }
 )
-"""Stages of one and the same trouble: the time goes on when one follows another."""
+"""Stages of one fault: when one of these reasons follows another, `since` stays."""
 
 _WELL = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "RESERVED", "PLANNED", "CLOUD", "DYNAMIC_NORM"})
-"""A node in none but these states takes jobs, or is at work."""
+"""A node that has only these states takes jobs or runs them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A verdict.
+    """The verdict that a node is unfit.
 
     Attributes:
-        words: for people, in Slurm's own words where it has any.
-        since: since when, without a break.
+        words: for people; Slurm's own words where there are any.
+        since: when it became unfit, without a break since.
     """
 
     why: UnfitReason
@@ -90,43 +90,45 @@ class Unfit:
 
     @property
     def deliberate(self) -> bool:
-        """Somebody wants it so."""
+        """Whether somebody decided it."""
         return self.why in DELIBERATE
 
 
 def unfit(machine: Machine, view: ClusterView) -> Unfit | None:
-    """Why a READY or TESTING node is not fit; None while it is, or nothing can be said.
+    """Why a READY or TESTING node is unfit; None when it is fit or that is not known.
 
-    A TESTING node is judged by what would keep jobs off it for good: a drain, or a refused registration.
+    A TESTING node is unfit only for what does not pass by itself: a drain, or a refused registration.
     """
     if machine.phase is Phase.TESTING:
-        found = _closed(machine, view)
+        found = _drained_while_testing(machine, view)
         return Unfit(found[0], found[1], machine.phase_since) if found else None
     if machine.phase is not Phase.READY:
         return None
     in_slurm = _in_slurm(machine, view)
     if in_slurm is not None and in_slurm[0] in {UnfitReason.BY_PERSON, UnfitReason.MAINTENANCE}:
-        return _since_mark(machine, view, *in_slurm)
+        return _since_recorded(machine, view, *in_slurm)
     if machine.rebooting:
-        return _since_mark(machine, view, UnfitReason.MAINTENANCE, "it reboots, as its agent said when it was stopped")
+        return _since_recorded(
+            machine, view, UnfitReason.MAINTENANCE, "it reboots, as its agent said when it was stopped"
+        )
     late = silent(machine, view)
     if late is not None:
         return late
-    told = _told(machine, view)
-    if told is not None:
-        return told
-    return _since_mark(machine, view, *in_slurm) if in_slurm else None
+    reported = _reported(machine, view)
+    if reported is not None:
+        return reported
+    return _since_recorded(machine, view, *in_slurm) if in_slurm else None
 
 
 def is_ready(machine: Machine, view: ClusterView) -> bool:
-    """READY, staying, and able to take jobs as far as is known."""
+    """Whether it is READY, not to be given back, and not known to be unfit."""
     return machine.phase is Phase.READY and not machine.removal and unfit(machine, view) is None
 
 
 def by_person(node: SlurmNode, slurm_user: str) -> bool:
-    """Whether a person closed the node, as far as the reason tells. In doubt it was one: a drain is never lifted.
+    """Whether a person drained the node or set it DOWN, as its reason shows. If unclear, yes: then it stays drained.
 
-    Slurm's own drains are given in the name of SlurmUser or root, both of which people use too.
+    Slurm's own drains are made in the name of SlurmUser or root, accounts that people use too.
     """
     if node.reason.startswith(OURS):
         return False
@@ -137,17 +139,17 @@ def by_person(node: SlurmNode, slurm_user: str) -> bool:
     return not node.reason.startswith(_SLURMS_WORDS)
 
 
-def _since_mark(
+def _since_recorded(
     machine: Machine, view: ClusterView, why: UnfitReason, words: str, since: datetime | None = None
 ) -> Unfit:
-    """The verdict, since when the journal has known it; else since `since`, or now."""
-    noted = machine.unfit_reason
-    same = noted is why or (noted in _OUT_OF_REACH and why in _OUT_OF_REACH)
+    """The verdict. Its time is the one in the journal if the reason is the same; otherwise `since`, or now."""
+    recorded = machine.unfit_reason
+    same = recorded is why or (recorded in _OUT_OF_REACH and why in _OUT_OF_REACH)
     return Unfit(why, words, (machine.unfit_since if same else since) or since or view.now)
 
 
 def silent(machine: Machine, view: ClusterView) -> Unfit | None:
-    """The verdict on a machine whose heartbeat is late, while the head could hear it, whatever else ails it."""
+    """The verdict SILENT if the heartbeat is late although the head could hear the agent; None otherwise."""
     if machine.heartbeat_at is None or view.tailnet is None:
         return None
     heard = max(machine.heartbeat_at, view.tailnet_since)
@@ -163,8 +165,8 @@ def silent(machine: Machine, view: ClusterView) -> Unfit | None:
     return Unfit(UnfitReason.SILENT, words, heard) if silent_s >= late_s else None
 
 
-def _told(machine: Machine, view: ClusterView) -> Unfit | None:
-    """What its agent reports for so long that it is no passing thing."""
+def _reported(machine: Machine, view: ClusterView) -> Unfit | None:
+    """The verdict on a fault that the agent has reported for `unfit_grace_s`; None when there is none."""
     report = view.report(machine)
     if report is None:
         return None
@@ -174,7 +176,7 @@ def _told(machine: Machine, view: ClusterView) -> Unfit | None:
         (UnfitReason.GPU_FAULT, report.gpu_fault_since, f"GPU fault: {report.gpu_fault}"),
     ):
         if since is not None and _lasts(since, view):
-            return _since_mark(machine, view, why, words, since)
+            return _since_recorded(machine, view, why, words, since)
     return None
 
 
@@ -183,7 +185,7 @@ def _lasts(since: datetime, view: ClusterView) -> bool:
 
 
 def _in_slurm(machine: Machine, view: ClusterView) -> tuple[UnfitReason, str] | None:
-    """What keeps jobs off it in Slurm. A word that is older than the phase tells of before."""
+    """What keeps jobs off the node in Slurm. Slurm's answer does not count when it is older than the phase."""
     if view.slurm is None or view.slurm_at is None or view.slurm_at <= machine.phase_since:
         return None
     node = view.node(machine)
@@ -193,27 +195,27 @@ def _in_slurm(machine: Machine, view: ClusterView) -> tuple[UnfitReason, str] | 
         return UnfitReason.ABSENT, f"Slurm {where}, and the machine is at {machine.tailnet_ip}"
     why = _state_why(node, view.slurm.slurm_user)
     if why in _OUT_OF_REACH and view.tailnet is None:
-        return None  # a head that is off the tailnet reaches nobody, and neither does its slurmctld
-    return (why, held(node)) if why else None
+        return None  # a head that is off the tailnet reaches no node, and neither does its slurmctld
+    return (why, slurm_words(node)) if why else None
 
 
-def _closed(machine: Machine, view: ClusterView) -> tuple[UnfitReason, str] | None:
-    """What keeps jobs off a node that is being tested, for good."""
+def _drained_while_testing(machine: Machine, view: ClusterView) -> tuple[UnfitReason, str] | None:
+    """What keeps jobs off a TESTING node and does not pass by itself."""
     node = view.node(machine)
     if node is None or view.slurm is None or view.slurm_at is None or view.slurm_at <= machine.phase_since:
         return None
     why = _state_why(node, view.slurm.slurm_user)
-    if why is UnfitReason.DRAINED and before(node, machine):
+    if why is UnfitReason.DRAINED and drained_before_start(node, machine):
         return None
     return (
-        (why, held(node))
+        (why, slurm_words(node))
         if why in {UnfitReason.BY_PERSON, UnfitReason.MAINTENANCE, UnfitReason.INVALID, UnfitReason.DRAINED}
         else None
     )
 
 
-def before(node: SlurmNode, machine: Machine) -> bool:
-    """The slot was closed before this machine's slurmd was started: that tells of the machine that was there before."""
+def drained_before_start(node: SlurmNode, machine: Machine) -> bool:
+    """Whether the reason is older than this machine's slurmd: the drain was of the machine before it."""
     started = machine.slurmd_start_ordered_at or machine.created_at
     return node.reason_at is not None and node.reason_at < started
 
@@ -221,7 +223,7 @@ def before(node: SlurmNode, machine: Machine) -> bool:
 def _state_why(node: SlurmNode, slurm_user: str) -> UnfitReason | None:
     states = node.states
     if states <= _WELL:
-        return None  # nearly all, at each look
+        return None  # the usual case, so it is checked first
     if states & {"DRAIN", "DOWN", "FAIL", "FAILING"} and by_person(node, slurm_user):
         return UnfitReason.BY_PERSON
     if states & {"MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"}:
@@ -241,8 +243,8 @@ def _state_why(node: SlurmNode, slurm_user: str) -> UnfitReason | None:
     return None
 
 
-def held(node: SlurmNode) -> str:
-    """How Slurm holds the node, in its own words, who said so and when."""
+def slurm_words(node: SlurmNode) -> str:
+    """The node's states and reason in Slurm's words, with who gave the reason and when."""
     text = f"Slurm holds it {'+'.join(sorted(node.states))}"
     if node.reason:
         text += f": {node.reason}"
@@ -252,7 +254,7 @@ def held(node: SlurmNode) -> str:
 
 
 def count(machines: Iterable[Machine], view: ClusterView) -> dict[tuple[str, UnfitReason], int]:
-    """How many nodes are unfit, by pool and reason."""
+    """The number of unfit READY nodes by pool and reason."""
     found: dict[tuple[str, UnfitReason], int] = {}
     for machine in machines:
         verdict = unfit(machine, view)

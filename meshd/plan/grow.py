@@ -1,7 +1,7 @@
-"""What a pool that has too little rents next, and what keeps it from doing so. PURE.
+"""What a pool below its target rents next, and what hinders it. PURE.
 
-The cover is chosen for all that is missing, as if what is about to leave had left already; what has no slot or no money
-yet waits for it. So nothing dearer is rented only because something cheaper has to wait for a moment.
+The cover is chosen for all missing GPUs, as if the machines on their way out were gone. A machine of the cover that has
+no free slot or no money yet waits for them. So nothing dearer is rented only because something cheaper has to wait.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from meshd.provider_api import Offer
 
 
 def unit_of(pool: Pool) -> str:
-    """What is counted in a pool: its GPUs, or its machines where they have none."""
+    """What counts in a pool: GPUs, or machines where they have none."""
     return "machine" if pool.cpu_only else "GPU"
 
 
 def amount(units: int, pool: Pool) -> str:
-    """So many GPUs, or machines where they have none, for people."""
+    """A number of the pool's units, for people: "4 GPUs", "1 machine"."""
     return counted(units, unit_of(pool))
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a pool may still fill.
+    """The slots and the money that a pool has left.
 
     Attributes:
         slots: free now, in order.
-        slots_soon: about to be free: their machines are on their way out, and no job is waited for.
-        usd: what new machines may cost now, per hour; None for no limit.
-        usd_soon: the same once those on their way out are gone.
+        slots_soon: the number of slots that are free soon: their machines leave, and have no job.
+        usd: what new machines may cost per hour now; None for no limit.
+        usd_soon: the same when the machines that leave are gone.
     """
 
     slots: tuple[str, ...]
@@ -57,10 +57,10 @@ class Room:
 def room(
     pool: Pool, target: Target, machines: Sequence[Machine], staying: Collection[Machine], given: PlanInput
 ) -> Room:
-    """What is left of the pool's slots and money."""
+    """The slots and money that are left. `staying` are machines that count as not leaving."""
     ours = {m.tailnet_ip for m in machines}
     taken: set[str] = {m.slot for m in machines if m.phase in HOLDS_SLOT}
-    # A line in force that is none of ours stands for a machine that the journal does not know yet, or not any more.
+    # A joined line with another address is that of a machine that the journal does not know.
     taken |= {slot for slot, address in given.node_addrs.items() if address not in ours}
     slots = [slot_name(pool.name, index) for index in range(1, pool.max_nodes + 1)]
     leaving = [m for m in machines if m not in staying and _leaves_soon(m, given)]
@@ -74,7 +74,7 @@ def room(
 
 
 def _leaves_soon(machine: Machine, given: PlanInput) -> bool:
-    """On its way out with nothing to wait for. One that its cloud does not end is not."""
+    """Whether it leaves without waiting for a job. A LOST machine does not: its cloud does not end it."""
     if machine.phase in HOLDS_SLOT:
         on_its_way = machine.phase is Phase.DRAINING or bool(machine.removal or machine.failure)
         never_was = machine.phase in {Phase.REQUESTED, Phase.LAUNCHING} or not machine.may_run_jobs
@@ -83,12 +83,12 @@ def _leaves_soon(machine: Machine, given: PlanInput) -> bool:
 
 
 class Growth:
-    """What one pool needs, and what it may take.
+    """Decides what one pool rents.
 
     Args:
-        missing: GPUs, or machines.
-        machines: all of the pool's.
-        have: those that are there or on their way.
+        missing: GPUs to rent; machines where they have none.
+        machines: those of the pool that are not GONE.
+        have: those that count as supply and stay.
     """
 
     def __init__(
@@ -108,18 +108,18 @@ class Growth:
         self._missing = missing
         self._machines = machines
         self._have = have
-        self._world = given
+        self._given = given
         self._offers = snapshot.known_offers
         self._gang = is_gang(pool, target)
         self._here = groups_of(have, target) if self._gang else ()
 
     def steps(self) -> Iterator[Step]:
-        """The machines to rent, in the order of the slots; or those that go since their gang moves; and warnings."""
-        held = self._held_back()
-        if held is not None:
-            yield held
+        """The machines to rent, by slot; or the removals with which a gang moves; and warnings."""
+        hindrance = self._hindrance()
+        if hindrance is not None:
+            yield hindrance
             return
-        free = room(self._pool, self._target, self._machines, self._have, self._world)
+        free = room(self._pool, self._target, self._machines, self._have, self._given)
         selection = self.selection(free)
         if selection.cover.units < selection.need.units:
             moves = list(self._move(selection.fit, free))
@@ -130,99 +130,99 @@ class Growth:
         yield from self._requests(selection.cover, free)
 
     def selection(self, free: Room | None = None) -> Selection:
-        """What there is to choose from, and the best of it: for the whole need, or as much of it as can be had."""
-        free = free or room(self._pool, self._target, self._machines, self._have, self._world)
-        fit = usable(self._offers, self._pool, self._target, self._desired.cooldowns, self._world.now)
+        """The usable offers and the best cover out of them: of the whole need, or of as much as possible."""
+        free = free or room(self._pool, self._target, self._machines, self._have, self._given)
+        fit = usable(self._offers, self._pool, self._target, self._desired.cooldowns, self._given.now)
         mine, need = self._in_place(fit), self._need(self._missing, free)
-        cover = self._best(self._calmest(mine), need) or self._best(mine, need)
+        cover = self._best(self._least_failed(mine), need) or self._best(mine, need)
         if cover is None:
             cover = fullest_in_one(mine, need, self._here) if self._gang else fullest(mine, need)
         return Selection(fit, need, cover, self._here, self._gang)
 
     def _in_place(self, fit: Sequence[Offer]) -> Sequence[Offer]:
-        """Those where the gang is, if it is in one place."""
+        """The offers in the gang's place, if it is in one place; otherwise all."""
         return [offer for offer in fit if group_of(offer) in self._here] if len(self._here) == 1 else fit
 
     def _requests(self, cover: Cover, free: Room) -> Iterator[Step]:
-        probe = self._probing(CooldownKey.of_pool(self._pool.name))
+        breaker = self._expired_breaker(CooldownKey.of_pool(self._pool.name))
         missing, spent = self._missing, 0
-        wanted, held = self._one_of_each_probed(cover.offers)
-        yield from held
-        for slot, offer in zip(free.slots, wanted, strict=False):
+        chosen, hindrance = self._one_of_each_to_prove(cover.offers)
+        yield from hindrance
+        for slot, offer in zip(free.slots, chosen, strict=False):
             spent += micros(offer.usd_per_hour)
             if free.usd is not None and spent > micros(free.usd):
-                return  # it waits for the money of those that leave
+                return  # it waits for the money of the machines that leave
             reason = f"{amount(self._target.gpus, self._pool)} wanted, {missing} more needed"
-            alone = probe or any(self._probing(key) for key in scopes(self._pool.name, offer))
+            proving = breaker or any(self._expired_breaker(key) for key in scopes(self._pool.name, offer))
             yield RequestMachine(
-                slot, f"{reason}; it is tried alone first" if alone else reason, self._pool.name, offer
+                slot, f"{reason}; it is tried alone first" if proving else reason, self._pool.name, offer
             )
-            if probe:
+            if breaker:
                 return
             missing -= offer.gpus or 1
 
-    # -- what holds the pool back ---------------------------------------------------------------------------------
+    # -- what hinders the pool ------------------------------------------------------------------------------------
 
-    def _held_back(self) -> Warn | None:
-        if self._world.dead_key:
+    def _hindrance(self) -> Warn | None:
+        if self._given.dead_key:
             return Warn(
-                self._pool.name, f"no new machines: {self._world.dead_key}", WarningCode.AUTH_KEY_DEAD, DEAD_KEY_CURE
+                self._pool.name, f"no new machines: {self._given.dead_key}", WarningCode.AUTH_KEY_DEAD, DEAD_KEY_CURE
             )
-        if self._world.no_ipv4:
-            return Warn(self._pool.name, f"no new machines: {self._world.no_ipv4}", WarningCode.NO_IPV4, NO_IPV4_CURE)
+        if self._given.no_ipv4:
+            return Warn(self._pool.name, f"no new machines: {self._given.no_ipv4}", WarningCode.NO_IPV4, NO_IPV4_CURE)
         cooldown = self._desired.cooldowns.get(CooldownKey.of_pool(self._pool.name))
-        if cooldown is not None and cooldown.until > self._world.now:
+        if cooldown is not None and cooldown.until > self._given.now:
             return Warn(
                 self._pool.name,
                 f"no new machines until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}",
                 WarningCode.POOL_COOLING,
                 f"mend the cause (see `meshctl events`); `meshctl scale --pool {self._pool.name}` lifts this at once",
             )
-        cooldown = self._probing(CooldownKey.of_pool(self._pool.name))
-        tried = self._tried(cooldown, self._have) if cooldown is not None else ""
-        return self._alone(tried, cooldown) if cooldown is not None and tried else None
+        cooldown = self._expired_breaker(CooldownKey.of_pool(self._pool.name))
+        proving_slot = self._proving_slot(cooldown, self._have) if cooldown is not None else ""
+        return self._waits_for_proof(proving_slot, cooldown) if cooldown is not None and proving_slot else None
 
-    def _one_of_each_probed(self, offers: Sequence[Offer]) -> tuple[list[Offer], list[Warn]]:
-        """Those to rent now, and what waits: an offer whose breaker has cooled down has one machine to prove it."""
-        wanted: list[Offer] = []
-        held: dict[str, Warn] = {}
+    def _one_of_each_to_prove(self, offers: Sequence[Offer]) -> tuple[list[Offer], list[Warn]]:
+        """The offers to rent now, and warnings about those that wait until one machine has proved their place."""
+        chosen: list[Offer] = []
+        hindrance: dict[str, Warn] = {}
         for offer in offers:
             keys = set(scopes(self._pool.name, offer)[:-1])
-            found = [(key, cooldown) for key in sorted(keys) if (cooldown := self._probing(key)) is not None]
-            ahead = [(self._ahead_in(key, cooldown, wanted), cooldown) for key, cooldown in found]
-            tried, cooldown = next(((slot, cooldown) for slot, cooldown in ahead if slot), ("", None))
+            found = [(key, cooldown) for key in sorted(keys) if (cooldown := self._expired_breaker(key)) is not None]
+            ahead = [(self._proof_of(key, cooldown, chosen), cooldown) for key, cooldown in found]
+            proving_slot, cooldown = next(((slot, cooldown) for slot, cooldown in ahead if slot), ("", None))
             if cooldown is None:
-                wanted.append(offer)
+                chosen.append(offer)
             else:
-                held.setdefault(cooldown.key, self._alone(tried, cooldown))
-        return wanted, list(held.values())
+                hindrance.setdefault(cooldown.key, self._waits_for_proof(proving_slot, cooldown))
+        return chosen, list(hindrance.values())
 
-    def _ahead_in(self, key: CooldownKey, cooldown: Cooldown, wanted: Sequence[Offer]) -> str:
-        """What is tried there already, or is about to be; "" for nothing."""
+    def _proof_of(self, key: CooldownKey, cooldown: Cooldown, chosen: Sequence[Offer]) -> str:
+        """The machine or offer that proves this key already; "" when there is none."""
         there = [m for m in self._have if key in scopes(m.pool, m.offer)]
-        about_to = (f"one machine of {o.key}" for o in wanted if key in scopes(self._pool.name, o))
-        return self._tried(cooldown, there) or next(about_to, "")
+        about_to = (f"one machine of {o.key}" for o in chosen if key in scopes(self._pool.name, o))
+        return self._proving_slot(cooldown, there) or next(about_to, "")
 
-    def _calmest(self, offers: Sequence[Offer]) -> Sequence[Offer]:
-        """Where one machine is to prove a place or the pool, it is of an offer that failed least, or longest ago."""
+    def _least_failed(self, offers: Sequence[Offer]) -> Sequence[Offer]:
+        """Where one machine has to prove a place or the pool: its offers that failed least, or longest ago."""
         best: dict[str, tuple[int, float]] = {}
         proving: dict[str, list[str]] = {}
         for offer in offers:
             keys = scopes(self._pool.name, offer)
-            proving[offer.key] = [key for key in keys[1:] if self._probing(key) is not None]
+            proving[offer.key] = [key for key in keys[1:] if self._expired_breaker(key) is not None]
             for key in proving[offer.key]:
-                best[key] = min(best.get(key, self._failed(offer)), self._failed(offer))
-        return [o for o in offers if all(self._failed(o) == best[key] for key in proving[o.key])]
+                best[key] = min(best.get(key, self._failures(offer)), self._failures(offer))
+        return [o for o in offers if all(self._failures(o) == best[key] for key in proving[o.key])]
 
-    def _failed(self, offer: Offer) -> tuple[int, float]:
-        """How often in a row the offer's machines failed, and when that was over."""
-        cooldown = self._probing(CooldownKey.of_offer(offer))
+    def _failures(self, offer: Offer) -> tuple[int, float]:
+        """A sort key: the offer's consecutive cooldowns, and when the last one ended."""
+        cooldown = self._expired_breaker(CooldownKey.of_offer(offer))
         return (cooldown.strikes, cooldown.until.timestamp()) if cooldown is not None else (0, 0.0)
 
-    def _probing(self, key: CooldownKey) -> Cooldown | None:
-        """The breaker that has cooled down, and no machine has been READY since: one machine proves it.
+    def _expired_breaker(self, key: CooldownKey) -> Cooldown | None:
+        """The expired cooldown after which one machine has to be READY before others are rented; None for none.
 
-        A machine of another pool that proves an offer takes its breaker out of the journal.
+        A READY machine of another pool, which proves an offer as well, lifts its cooldown in the journal.
         """
         cooldown = self._desired.expired_cooldowns.get(key)
         if cooldown is None or cooldown.cause not in TRIED_ALONE:
@@ -231,12 +231,12 @@ class Growth:
         proved = any(m.ready_at is not None and m.ready_at >= cooldown.until for m in of_key)
         return None if proved else cooldown
 
-    def _tried(self, cooldown: Cooldown, machines: Sequence[Machine]) -> str:
-        """The slot of the machine that is to prove it; "" when there is none."""
+    def _proving_slot(self, cooldown: Cooldown, machines: Sequence[Machine]) -> str:
+        """The slot of the machine that was rented after the cooldown and is not READY yet; "" when there is none."""
         since = (m.slot for m in machines if m.created_at >= cooldown.until and m.phase is not Phase.READY)
         return next(since, "")
 
-    def _alone(self, what: str, cooldown: Cooldown) -> Warn:
+    def _waits_for_proof(self, what: str, cooldown: Cooldown) -> Warn:
         return Warn(
             self._pool.name,
             f"{what} is tried alone; the others follow once it is READY: {cooldown.reason}",
@@ -265,10 +265,10 @@ class Growth:
         """The gang goes elsewhere as a whole, as long as none of it is READY and another place has room for all."""
         # One that is kept after all has its step in this tick already, and one whose create call is not settled yet
         # might come into being beside the machine that is rented in its place.
-        held = any(
-            m.phase in {Phase.READY, Phase.LAUNCHING} or m.removal or self._world.jobs.get(m.slot) for m in self._have
+        hindrance = any(
+            m.phase in {Phase.READY, Phase.LAUNCHING} or m.removal or self._given.jobs.get(m.slot) for m in self._have
         )
-        if len(self._here) != 1 or held:
+        if len(self._here) != 1 or hindrance:
             return
         elsewhere = [offer for offer in fit if group_of(offer) not in self._here]
         cover = cheapest_in_one(elsewhere, self._need(self._target.gpus, free, instead=self._have))
@@ -287,16 +287,16 @@ class Growth:
         pool, target, need, cover, fit = self._pool, self._target, selection.need, selection.cover, selection.fit
         mine = self._in_place(fit)
         have = self._target.gpus - self._missing + cover.units
-        wanted = f"{amount(target.gpus, pool)} wanted, {have} can be had"
+        chosen = f"{amount(target.gpus, pool)} wanted, {have} can be had"
         if not fit:
-            why = why_none(self._offers, pool, target, self._desired.cooldowns, self._world.now)
-            return Warn(pool.name, f"{wanted}: no offer will do: {why}", WarningCode.NO_OFFER)
+            why = why_none(self._offers, pool, target, self._desired.cooldowns, self._given.now)
+            return Warn(pool.name, f"{chosen}: no offer will do: {why}", WarningCode.NO_OFFER)
         if not mine:
             return self._stuck(self._here[0])
         if self._best(mine, replace(need, machines_most=need.units)) is not None:
             return Warn(
                 pool.name,
-                f"{wanted}: the pool has at most {pool.max_nodes} nodes, and {need.machines_most} slots are free",
+                f"{chosen}: the pool has at most {pool.max_nodes} nodes, and {need.machines_most} slots are free",
                 WarningCode.SLOTS,
                 f"raise pools.{pool.name}.max_nodes",
             )
@@ -315,7 +315,7 @@ class Growth:
                 )
             return Warn(
                 pool.name,
-                f"{wanted} under the limit of {limit or 0:.2f} USD per hour in all",
+                f"{chosen} under the limit of {limit or 0:.2f} USD per hour in all",
                 WarningCode.LIMIT_IN_ALL,
                 f"raise {'--max-total' if said else f'pools.{pool.name}.max_usd_per_hour'}",
             )
@@ -323,7 +323,7 @@ class Growth:
             said = target.overshoot_max_gpus is not None
             return Warn(
                 pool.name,
-                f"{wanted}: no machines come to that number with at most {need.overshoot_most} more",
+                f"{chosen}: no machines come to that number with at most {need.overshoot_most} more",
                 WarningCode.OVERSHOOT,
                 f"raise {'--max-overshoot' if said else f'pools.{pool.name}.overshoot_max_gpus'}",
             )
@@ -331,7 +331,7 @@ class Growth:
             return self._stuck(self._here[0])
         return Warn(
             pool.name,
-            f"{wanted} within {need.machines_most} free slots and the limits on price and overshoot together",
+            f"{chosen} within {need.machines_most} free slots and the limits on price and overshoot together",
             WarningCode.LIMITS_TOGETHER,
             f"raise pools.{pool.name}.max_nodes, or a limit",
         )
@@ -339,7 +339,7 @@ class Growth:
     def _stuck(self, group: Group) -> Warn:
         """The gang's place has not enough, and it cannot move."""
         there = [offer for offer in self._offers if group_of(offer) == group]
-        why = why_none(there, self._pool, self._target, self._desired.cooldowns, self._world.now)
+        why = why_none(there, self._pool, self._target, self._desired.cooldowns, self._given.now)
         ready = sum(m.phase is Phase.READY for m in self._have)
         unsettled = [m.slot for m in self._have if m.phase is Phase.LAUNCHING]
         state = "no other place has all of it"

@@ -1,4 +1,4 @@
-"""Which of the offers people want to see, in which order, and what is left out. PURE."""
+"""`meshctl offers`: filters, sorts and folds the offers for people. PURE."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NO_TUN = "without a TUN device"
 
 @dataclass(frozen=True, slots=True)
 class OfferFilter:
-    """What an offer must have to be shown. Empty fields do not constrain; several words in one are alternatives.
+    """What an offer must have to be shown. Empty fields do not constrain; several values in one are alternatives.
 
     Attributes:
-        gpu: the normalised model; "h100" also means "h100-sxm".
-        gpus_per_node: exactly so many; 0 for machines without GPUs.
+        gpu: the normalised model; "h100" also matches "h100-sxm".
+        gpus_per_node: the exact number; 0 for machines without GPUs.
         regions: regions or zones.
-        spot: only spot, or only on demand.
+        spot: True for spot only, False for on demand only.
         gpu_memory_min_gib: of one GPU.
     """
 
@@ -55,7 +55,7 @@ class OfferFilter:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """What there would be without one of the filter's fields."""
+    """The offers that match the filter but for one of its fields."""
 
     count: int
     cheapest: Offer
@@ -66,10 +66,10 @@ class Found:
     """The answer.
 
     Attributes:
-        shown: in order, at most the limit. Each row is one offer, or with `fold` all zones of one.
-        matching: how many meet the filter, shown or not.
-        left_out: of those, how many cannot be rented now and are not shown, by reason.
-        near: by field of the filter, the offers that fail for it alone; only when nothing matches.
+        shown: the rows in order, at most the limit. A row is one offer, or with `fold` all zones of one.
+        matching: how many offers match the filter, shown or not.
+        left_out: by reason, how many of them cannot be rented now and are not shown.
+        near: by field of the filter, the offers that only this field excludes; empty when any offer matches.
     """
 
     shown: tuple[tuple[Offer, ...], ...]
@@ -80,7 +80,7 @@ class Found:
 
 def find(
     offers: Iterable[Offer],
-    wanted: OfferFilter,
+    offer_filter: OfferFilter,
     cooldowns: Mapping[CooldownKey, Cooldown],
     now: datetime,
     *,
@@ -90,23 +90,23 @@ def find(
     fold: bool = False,
     without_tun: Collection[str] = (),
 ) -> Found:
-    """The offers that meet the filter: cheapest GPU-hour first, what cannot be rented now last.
+    """The offers that match the filter: cheapest GPU-hour first, those that cannot be rented now last.
 
     Args:
         offers: of all providers.
-        wanted: the filter.
-        cooldowns: what is left alone for a while.
+        offer_filter: the filter.
+        cooldowns: those in force.
         now: UTC.
         limit: the most rows to show.
-        everything: show those too that cannot be rented now.
-        by_provider: in the order of the providers' names, and within each as else.
+        everything: also show offers that cannot be rented now.
+        by_provider: sort by the provider's name first.
         without_tun: providers whose machines cannot be nodes.
-        fold: one row for the zones of a region in which a type costs the same and is to be had alike.
+        fold: one row for the zones of a region where a type has the same price and availability.
     """
     matching: list[tuple[str, Offer]] = []
     missed: dict[str, list[Offer]] = {}
     for offer in offers:
-        misses = wanted.misses(offer)
+        misses = offer_filter.misses(offer)
         if not misses:
             matching.append((_hindrance(offer, cooldowns, now, without_tun), offer))
         elif len(misses) == 1:
@@ -129,7 +129,7 @@ def find(
 def _folded(
     shown: Iterable[tuple[str, Offer]], cooldowns: Mapping[CooldownKey, Cooldown], now: datetime
 ) -> list[tuple[Offer, ...]]:
-    """Those that differ in their zone alone together, where the first of them stands; not what cools down by itself."""
+    """Group offers that differ only in their zone, in the place of the first. One with its own cooldown stays alone."""
     rows: dict[tuple[object, ...], list[Offer]] = {}
     for why, offer in shown:
         cooldown = cooldown_of(offer, cooldowns, now)

@@ -1,4 +1,4 @@
-"""Which offers will do for a pool's next machines, and why the others will not. PURE."""
+"""Which offers suit a pool's next machines, and why the others do not. PURE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from meshd import gpus
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey, scopes
-from meshd.model.desired import Pool, Target
+from meshd.model.desired import Pool, SpotPolicy, Target
 from meshd.plan.prices import refresh_words, too_old
 from meshd.plan.provider_capabilities import NO_TUN, no_tun_cure
 from meshd.provider_api import Offer
@@ -17,14 +17,14 @@ from meshd.provider_api import Offer
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """One thing that speaks against an offer, and the setting or option that would allow it."""
+    """One reason against an offer, and the setting or option that would allow it ("" for none)."""
 
     text: str
     cure: str
 
 
 def misses(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
-    """Everything that speaks against an offer, the weightiest first; nothing for one that will do."""
+    """All reasons against an offer, the most important first; none for an offer that suits."""
     yield from _wrong_kind(offer, pool, target)
     yield from _too_small(offer, pool)
     yield from _elsewhere(offer, pool, target)
@@ -105,8 +105,8 @@ def within(offer: Offer, places: Iterable[str]) -> bool:
     return any(place in (offer.region, offer.zone) for place in places)
 
 
-def spot_policy(pool: Pool, target: Target) -> str:
-    """What holds for spot offers: "never", "prefer" or "only"."""
+def spot_policy(pool: Pool, target: Target) -> SpotPolicy:
+    """The target's spot policy, or the pool's where the target has none."""
     return target.spot or pool.spot
 
 
@@ -117,26 +117,28 @@ def price_limit(pool: Pool, target: Target) -> float | None:
 
 
 def total_limit(pool: Pool, target: Target) -> float | None:
-    """The lower of both limits in all, in USD per hour; None for no limit."""
+    """The lower of the pool's and the target's limit for all machines, in USD per hour; None for no limit."""
     limits = [x for x in (pool.max_usd_per_hour, target.max_usd_per_hour) if x is not None]
     return min(limits, default=None)
 
 
 def overshoot_most(pool: Pool, target: Target) -> int | None:
-    """How many GPUs more than wanted will do; None for as many as is cheapest."""
+    """The most GPUs to rent beyond the target; None: as many as is cheapest."""
     return pool.overshoot_max_gpus if target.overshoot_max_gpus is None else target.overshoot_max_gpus
 
 
 def cooldown_of(
     offer: Offer, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime, pool: str = ""
 ) -> Cooldown | None:
-    """What has the offer left alone now. A provider that only asked to come again later is still ordered from.
+    """The cooldown in force that keeps the offer from being rented; None for none.
+
+    A pause of its provider does not count: orders go to such a provider, and wait there.
 
     Args:
-        offer: which.
-        cooldowns: all that are in force.
+        offer: the offer.
+        cooldowns: those in force.
         now: UTC.
-        pool: for whose machines: what failed in a place is held against it for the pool alone; "" for any pool.
+        pool: the pool that would rent it; "" ignores cooldowns of places, which are of one pool each.
     """
     if not cooldowns:
         return None
@@ -148,7 +150,7 @@ def cooldown_of(
 def usable(
     offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime
 ) -> list[Offer]:
-    """The offers that will do now, in no order."""
+    """The offers that suit and do not cool down, in no order."""
     return [
         offer
         for offer in offers
@@ -159,7 +161,7 @@ def usable(
 def ranked(
     offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime
 ) -> list[Offer]:
-    """The offers that will do now, best first: spot first if preferred, then the price of a GPU, preference, name."""
+    """The usable offers, best first: spot if it is preferred, then the price of a GPU, the provider order, the name."""
     preference = {name: index for index, name in enumerate(pool.providers)}
     prefer_spot = spot_policy(pool, target) == "prefer"
     return sorted(
@@ -171,7 +173,7 @@ def ranked(
 def why_none(
     offers: Iterable[Offer], pool: Pool, target: Target, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime
 ) -> str:
-    """In one line, why no offer will do: the closest misses first, each with what would allow it."""
+    """Why no offer is usable, in one line: the closest ones first, each with what would allow it."""
     offers = list(offers)
     if not offers:
         return "no provider offers anything at all right now"
@@ -183,7 +185,7 @@ def why_none(
     found = [(tuple(misses(offer, pool, target)), offer) for offer in offers]
     cooling = sorted(
         {
-            f"{cooldown.key.words} is left alone until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}"
+            f"{cooldown.key.words} cools down until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}"
             for against, offer in found
             if not against and (cooldown := cooldown_of(offer, cooldowns, now, pool.name)) is not None
         }
@@ -204,7 +206,7 @@ def why_none(
 
 
 def _near(place: str, offers: Iterable[Offer]) -> str:
-    """Regions and zones whose names are like a mistyped one."""
+    """A hint at regions and zones with a similar name, for a mistyped one."""
     near = get_close_matches(place, sorted({o.region for o in offers} | {o.zone for o in offers if o.zone}), n=3)
     return f"; near that name: {', '.join(near)} (--region)" if near else " (--region)"
 

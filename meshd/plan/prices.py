@@ -1,4 +1,4 @@
-"""How old prices are, and what that means where somebody has set a limit. PURE."""
+"""How old prices are, and what follows under a limit in USD. PURE."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY_S = 86400.0
 
 
 def price_age_s(offer: Offer, now: datetime) -> float | None:
-    """How old the offer's price is, in seconds; None for one without a date, and 0 for one of the future."""
+    """The age of the offer's price; None for one without a date, 0 for one from the future."""
     return None if offer.price_as_of is None else max((now - offer.price_as_of).total_seconds(), 0.0)
 
 
@@ -33,14 +33,14 @@ def has_budget(pool: Pool, target: Target | None) -> bool:
 
 
 def too_old(offer: Offer, pool: Pool, target: Target | None) -> str:
-    """Why the offer's price is too old to be held against the pool's limit; "" when it is not, or any age will do."""
+    """Why the offer's price is too old to be compared with the pool's limit; "" when it is not."""
     if pool.prices_since is None or offer.price_as_of is None or not has_budget(pool, target):
         return ""
     return f"has a price of {_date(offer)}, too old for a limit in USD" if offer.price_as_of < pool.prices_since else ""
 
 
 def price_words(offer: Offer) -> str:
-    """The machine's price and whose word it is, for the journal."""
+    """The machine's price and its source, for the journal."""
     usd = f"{offer.usd_per_hour:.4g} USD/h"
     if offer.price_source is PriceSource.SETTINGS:
         return f"{usd} by the settings"
@@ -53,7 +53,7 @@ def refresh_words(provider: str) -> str:
 
 
 def stale_warnings(desired: Desired, steps: Iterable[Step], now: datetime) -> Iterator[Warn]:
-    """For each pool with a budget: the old prices by which the plan would rent."""
+    """For each pool with a limit in USD: a warning about stale prices of offers that the plan rents."""
     limit_s = desired.policy.price_stale_after_s
     for pool in desired.pools.values():
         if not has_budget(pool, desired.targets.get(pool.name)):

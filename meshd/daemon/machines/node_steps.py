@@ -19,8 +19,7 @@ from meshd.model.machine import FailureCause, Machine, Phase, Removal
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.model.plan import CancelRemoval, DisableKeyExpiry, Drain, Leave, MarkReady, RemoveDevice, StartSlurmd
 from meshd.plan.devices import NO_IPV4
-from meshd.plan.fitness import OURS as MARK
-from meshd.plan.fitness import before, by_person
+from meshd.plan.fitness import OURS, by_person, drained_before_start
 from meshd.plan.leaving import way_out
 
 log = structlog.get_logger(__name__)
@@ -130,8 +129,8 @@ class NodeSteps:
             return
         if node.drained:
             # A drain of Slurm's own from before this machine's slurmd tells of the machine that stood there before.
-            slurms = node.reason_by in {"root", view.slurm_user} and before(node, machine)
-            if not node.reason.startswith(MARK) and (by_person(node, view.slurm_user) or not slurms):
+            slurms = node.reason_by in {"root", view.slurm_user} and drained_before_start(node, machine)
+            if not node.reason.startswith(OURS) and (by_person(node, view.slurm_user) or not slurms):
                 return
             await self._slurm.resume(machine.slot)
         self._machine_store.move(machine.name, Phase.READY, step.reason, ready_at=self._machine_store.now())
@@ -147,7 +146,7 @@ class NodeSteps:
         node = await self._node(machine)
         drained_at = machine.drained_at
         ours = drained_at is not None and drained_at >= machine.phase_since
-        if ours and node is not None and node.drained and node.reason.startswith(MARK):
+        if ours and node is not None and node.drained and node.reason.startswith(OURS):
             await self._slurm.resume(machine.slot)
         machine = self._machine_store.get(step.subject)
         if machine.removal is Removal.SCALE_DOWN and not machine.left_slurm:  # nobody has removed it meanwhile
@@ -168,7 +167,7 @@ class NodeSteps:
 
     async def drain(self, step: Drain) -> None:
         """Let no new jobs onto the slot."""
-        await self._slurm.drain(step.slot, f"{MARK} {step.reason}"[:250])
+        await self._slurm.drain(step.slot, f"{OURS} {step.reason}"[:250])
         self._machine_store.change(
             step.subject, EventKind.DRAINED, f"no new jobs: {step.reason}", drained_at=self._machine_store.now()
         )
@@ -199,7 +198,7 @@ class NodeSteps:
                 log.warning("agent_did_not_leave", machine=machine.name, reason=why)
             slurmd_runs = bool(why)
         if ours or busy:
-            text = f"{MARK} {machine.failure or step.reason}"[:250]
+            text = f"{OURS} {machine.failure or step.reason}"[:250]
             if ours and node is not None and not node.drained and not step.dead:
                 # DOWN alone does not last: slurmctld opens the node when its slurmd answers once more.
                 await self._slurm.drain(step.slot, text)
@@ -229,7 +228,7 @@ class NodeSteps:
             return ""
         jobs = view.jobs_on(machine.slot)
         if not node.drained:
-            await self._slurm.drain(machine.slot, f"{MARK} {machine.failure or machine.reason}"[:250])
+            await self._slurm.drain(machine.slot, f"{OURS} {machine.failure or machine.reason}"[:250])
         elif not node.busy and not jobs:
             return ""
         return f"its slurmd runs on, and its node is open or at work: {', '.join(jobs) or 'no job yet'}"
