@@ -258,8 +258,8 @@ async def test_no_machine_is_made_without_its_script(rig: SandboxRig, cloud: Clo
 async def test_late_refusal_is_told_with_the_vendors_words(
     rig: SandboxRig, cloud: CloudServer, provider: Provider, shown: bool
 ) -> None:
-    cloud.paperspace.ways.refuses_late = True
-    cloud.paperspace.ways.shows_stillborn = shown
+    cloud.paperspace.options.refuses_late = True
+    cloud.paperspace.options.shows_failed = shown
     offer = (await h100_offers(provider))[0]
     rig.ledger.set_capacity("H100", "ny2", 0)
     instance = await provider.launch(request(offer))
@@ -280,8 +280,8 @@ async def test_late_refusal_is_told_with_the_vendors_words(
 async def test_lists_are_read_to_their_end(
     rig: SandboxRig, cloud: CloudServer, provider: Provider, named: bool
 ) -> None:
-    cloud.paperspace.ways.page = 3
-    cloud.paperspace.ways.names_next_page = named
+    cloud.paperspace.options.page = 3
+    cloud.paperspace.options.names_next_page = named
     offer = (await h100_offers(provider))[0]
     tokens = [f"lab-h100-{index}-abcdef" for index in range(7)]
     for token in tokens:
@@ -292,7 +292,7 @@ async def test_lists_are_read_to_their_end(
 async def test_machine_that_must_be_off_first_is_turned_off(
     rig: SandboxRig, cloud: CloudServer, recorder: Recorder, provider: Provider
 ) -> None:
-    cloud.paperspace.ways.must_be_off = True
+    cloud.paperspace.options.must_be_off = True
     instance = await running(rig, provider)
     with pytest.raises(Transient, match="turned off first"):
         await provider.terminate(instance)
@@ -325,8 +325,8 @@ async def test_admin_api(rig: SandboxRig, cloud: CloudServer, provider: Provider
     async with aiohttp.ClientSession(cloud.admin_url) as http:
         async with http.get("/clouds/paperspace/scripts") as answer:
             assert [script["name"] for script in (await answer.json())["scripts"]] == [TOKEN]
-        async with http.put("/clouds/paperspace/ways", json={"must_be_off": True}) as answer:
+        async with http.put("/clouds/paperspace/options", json={"must_be_off": True}) as answer:
             assert (await answer.json())["must_be_off"] is True
-        async with http.put("/clouds/paperspace/ways", json={"nonsense": True}) as answer:
+        async with http.put("/clouds/paperspace/options", json={"nonsense": True}) as answer:
             assert answer.status == 400
-    assert cloud.paperspace.ways.must_be_off
+    assert cloud.paperspace.options.must_be_off

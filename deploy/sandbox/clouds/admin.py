@@ -1,4 +1,4 @@
-"""The stand-ins' own API: what runs, what it costs, what goes wrong next."""
+"""The admin API of the stand-ins: machines, costs, and faults to inject."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from meshd.contract.faults import CloudFault, FaultEngine, FaultKind, When
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """What the API needs of one cloud."""
+    """The parts of one cloud that the API uses."""
 
     ledger: Ledger
     faults: FaultEngine
 
 
 class Admin:
-    """The admin API. Every answer is JSON; a wrong request is answered 400 with {"error": words}."""
+    """The admin API. Every answer is JSON; a wrong request gets 400 with {"error": text}."""
 
     def __init__(self, clouds: Mapping[str, Cloud], lambda_cloud: LambdaCloud, host: Host) -> None:
         self._clouds = clouds
@@ -173,6 +173,6 @@ async def _errors(request: web.Request, handler: Callable[[web.Request], Any]) -
     except (ValueError, TypeError) as error:
         return web.json_response({"error": str(error)}, status=400)
     except KeyError as error:
-        return web.json_response({"error": f"no such thing: {error.args[0]}"}, status=404)
+        return web.json_response({"error": f"not found: {error.args[0]}"}, status=404)
     assert isinstance(response, web.StreamResponse)
     return response

@@ -1,7 +1,7 @@
 """A stand-in for AWS's Price List Query API: GetProducts for EC2, with filters, pages and refusals.
 
-Besides each plain machine it sells what EC2 sells under the same instance type for other money: with Windows, on
-dedicated hardware, reserved and unused, and as a capacity block. Only the right filters tell them apart.
+Like AWS, it has several products for each instance type: plain Linux, Windows, dedicated hardware, unused reservations
+and capacity blocks, at different prices. Only the right filters distinguish them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshd.price_list import PriceList
 
 TARGET = "AWSPriceListService.GetProducts"
 _PAGE_MAX = 100
-_PAGE = 25  # a page may be shorter than asked for
+_PAGE = 25  # a page may be shorter than requested
 _USER = "arn:aws:iam::123456789012:user/meshd"
 _REFUSALS = {
     FaultKind.AUTH: (
@@ -29,7 +29,7 @@ _REFUSALS = {
     FaultKind.THROTTLED: ("ThrottlingException", "Rate exceeded"),
     FaultKind.INVALID: ("InvalidParameterException", "Input Parameters are invalid."),
 }
-#: What is sold under the same instance type: changed attributes, and the price as a multiple of the plain one.
+#: Other products of the same instance type: changed attributes, and the price as a multiple of the plain one.
 _DEALS: tuple[tuple[dict[str, str], float], ...] = (
     ({}, 1.0),
     ({"operatingSystem": "Windows", "licenseModel": "No License required"}, 1.4),
@@ -44,10 +44,10 @@ class PriceListApi:
     """The stand-in.
 
     Args:
-        prices: what plain machines cost.
+        prices: prices of plain machines.
 
     Attributes:
-        usd_per_hour: the same, by region and type; may be changed while it runs.
+        usd_per_hour: the same, by region and type; tests may change it.
     """
 
     def __init__(self, prices: PriceList) -> None:
@@ -59,7 +59,7 @@ class PriceListApi:
         }
 
     def reply(self, body: bytes, call_faults: CallFaults, closing: threading.Event) -> Reply:
-        """Answer one call; a fault may cut the connection, by raising ConnectionResetError."""
+        """Answer one call. Raises ConnectionResetError when a fault cuts the connection."""
         fault = call_faults.before or call_faults.after
         if fault is not None and fault.kind is not FaultKind.SLOW:
             return _spoiled(fault)

@@ -1,7 +1,7 @@
-"""A stand-in for EC2: moto, made to behave like the real thing where it matters.
+"""A stand-in for EC2: moto, with the behaviour that meshd depends on.
 
-Added around moto: idempotent client tokens, states that take time, the machine's real address, eventual consistency,
-capacity, quotas, a spot market, throttling and every fault of the fault engine. Each RunInstances boots a machine.
+It adds to moto: idempotent client tokens, states that take time, real addresses, eventual consistency, capacity,
+quotas, a spot market, throttling and all faults of the fault engine. Each RunInstances boots a machine.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _PHRASES = {
 
 
 class Ec2Error(Exception):
-    """EC2's own kind of no."""
+    """An error answer of EC2."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         self.reply = _error(status, code, message)
@@ -80,7 +80,7 @@ class Ec2Cloud:
 
     Args:
         ledger: the machines.
-        faults: what goes wrong.
+        faults: decides which faults hit a call.
     """
 
     def __init__(self, ledger: Ledger, faults: FaultEngine) -> None:
@@ -95,7 +95,7 @@ class Ec2Cloud:
         self._closing = threading.Event()
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request; a fault may cut the connection, by raising ConnectionResetError."""
+        """Answer one request. Raises ConnectionResetError when a fault cuts the connection."""
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         if environ.get("HTTP_X_AMZ_TARGET") == TARGET:
             reply = self.pricing.reply(body, self.faults.take("prices"), self._closing)
@@ -122,7 +122,7 @@ class Ec2Cloud:
         return [reply.body]
 
     def close(self) -> None:
-        """Let slow answers go and forget all instances."""
+        """Send delayed answers and delete all instances."""
         self._closing.set()
         self._backend.close()
 
@@ -175,7 +175,7 @@ class Ec2Cloud:
         return reply
 
     def _dry_run(self, action: str, form: Form, region: str) -> Reply:
-        """What would be refused is refused; else EC2 says that it would have done it."""
+        """Answer a DryRun: the refusal of the real call, or EC2's DryRunOperation error."""
         kind = form.get("InstanceType", "")
         if action == "RunInstances" and not self._backend.knows_type(region, kind):
             raise Ec2Error(400, "InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
@@ -274,7 +274,7 @@ class Ec2Cloud:
             raise Ec2Error(400, "InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
 
     def _without_token_filter(self, form: Form) -> Form:
-        """Ask for ids in place of the filter `client-token`, on which moto fails."""
+        """Replace the filter `client-token`, on which moto fails, by instance ids."""
         for key, value in form.items():
             if value != "client-token" or not re.fullmatch(r"Filter\.\d+\.Name", key):
                 continue
@@ -303,7 +303,7 @@ def _permissions(service: str, action: str, form: Mapping[str, str]) -> list[str
 
 
 def _denial(permission: str, action: str) -> Reply:
-    """EC2 names the missing action for simple calls; for those that need several it only tells it in code."""
+    """EC2's answer for a missing permission. It names the action for simple calls and encodes it for others."""
     words = "You are not authorized to perform this operation."
     user = "arn:aws:iam::123456789012:user/meshd"
     if action in ("RunInstances", "TerminateInstances"):
@@ -362,7 +362,7 @@ def _shown(item: bytes, shown: set[str]) -> bool:
 
 
 def _newborn(body: bytes, machine: Machine) -> bytes:
-    """RunInstances tells no public address yet, and the time is the ledger's."""
+    """Remove the public address, which RunInstances does not have yet, and set the ledger's time."""
     at = machine.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()
     return _LAUNCH_TIME.sub(b"<launchTime>" + at + b"</launchTime>", _ADDRESS.sub(b"", body))
 

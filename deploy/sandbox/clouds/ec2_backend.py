@@ -1,7 +1,7 @@
-"""What the EC2 stand-in takes from moto: requests answered, instances altered, images and types known.
+"""The part of the EC2 stand-in that uses moto.
 
-moto answers most of EC2's calls well, but changes states at once and knows nothing of real addresses. So before each
-look at instances their state, reason, address and time are set to what the ledger says.
+moto answers most EC2 calls, but changes states at once and has no real addresses. Before each read, this module sets
+state, reason, address and time of the instances from the ledger.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ class Reply:
     body: bytes
 
 
-#: Accounts that nobody uses now. To set one up takes longer than most tests, so they are used again.
+#: Free accounts. Setting one up takes longer than most tests, so they are reused.
 _IDLE_ACCOUNTS: list[str] = []
 _NOBODY = "100000000000"
-"""The account whose view of types and zones stands for all."""
+"""The account whose types and zones are used for all accounts."""
 _COUNT = itertools.count(100_000_000_001)
 
 
-#: What moto said of types and public images, the same in all accounts. To say it takes longer than most tests.
+#: moto's answers about types and public images, which are the same in all accounts and slow to compute.
 _CATALOGUE: dict[tuple[str, tuple[tuple[str, str], ...]], Reply] = {}
 
 
 @lru_cache
 def _moto(service: str) -> Any:
-    """The application of one service. moto's dispatcher would search its folder of services for each request."""
+    """Moto's application of one service. moto's own dispatcher searches its services for each request."""
     return create_backend_app(cast("Any", service))
 
 
 @lru_cache
 def _types(region: str) -> Mapping[str, Mapping[str, Any]]:
-    """A region's types by name, the same in all accounts; of thousands, most calls ask for one."""
+    """A region's types by name, which are the same in all accounts."""
     return {str(row["InstanceType"]): row for row in ec2_backends[_NOBODY][region].instance_types}
 
 
 @lru_cache
 def _zones(region: str) -> Mapping[str, list[str]]:
-    """The zones that have a type, in order, for each type of a region."""
+    """For each type of a region, the zones that have it, sorted."""
     found: dict[str, list[str]] = {}
     for row in ec2_backends[_NOBODY][region].describe_instance_type_offerings(location_type="availability-zone"):
         found.setdefault(str(row["InstanceType"]), []).append(str(row["Location"]))
@@ -80,13 +80,13 @@ def _zones(region: str) -> Mapping[str, list[str]]:
 
 
 class Backend:
-    """EC2 as moto has it, in an account of its own: several in one process do not see each other's instances."""
+    """moto's EC2, in a separate account, so that several in one process do not share instances."""
 
     def __init__(self) -> None:
         self.account_id = _IDLE_ACCOUNTS.pop() if _IDLE_ACCOUNTS else str(next(_COUNT))
 
     def forward(self, environ: Mapping[str, Any], form: Mapping[str, str], service: str = "ec2") -> Reply:
-        """Let moto answer, with `form` in place of the request's own body."""
+        """Moto's answer to a request with `form` as its body."""
         body = urlencode(form).encode()
         inner: dict[str, Any] = {
             **environ,
@@ -109,14 +109,14 @@ class Backend:
         return Reply(status, [h for h in headers if h[0].lower() != "content-length"], body)
 
     def catalogue(self, environ: Mapping[str, Any], form: Mapping[str, str], region: str) -> Reply:
-        """Let moto answer a question about types or images; the same question has the same answer."""
+        """Moto's answer to a query of types or images, cached."""
         question = (region, tuple(sorted(form.items())))
         if question not in _CATALOGUE:
             _CATALOGUE[question] = self.forward(environ, form)
         return _CATALOGUE[question]
 
     def ensure_images(self, region: str) -> None:
-        """Publish the images that the adapter looks for by default."""
+        """Register the images that the adapter uses by default."""
         backend = self._region(region)
         for index, (pattern, arch) in enumerate(((DLAMI, "x86_64"), (DLAMI_ARM, "arm64"))):
             image = Ami(
@@ -134,7 +134,7 @@ class Backend:
             backend.amis[image.id] = image
 
     def gpus(self, region: str, instance_type: str) -> tuple[int, str]:
-        """How many GPUs a type has and what nvidia-smi calls them; (0, "") for none or an unknown type."""
+        """A type's number of GPUs and their name in nvidia-smi; (0, "") for none or an unknown type."""
         row = self._type(region, instance_type)
         gpus = row.get("GpuInfo", {}).get("Gpus", []) if row else []
         if not gpus:
@@ -147,18 +147,18 @@ class Backend:
         return self._type(region, instance_type) is not None
 
     def zones_of(self, region: str, instance_type: str) -> list[str]:
-        """The zones that have a type, in order."""
+        """The zones that have a type, sorted."""
         return list(_zones(region).get(instance_type, ()))
 
     def _type(self, region: str, instance_type: str) -> Mapping[str, Any] | None:
         return _types(region).get(instance_type)
 
     def zone_of(self, region: str, instance_id: str) -> str:
-        """The zone that moto put an instance in."""
+        """The zone that moto chose for an instance."""
         return str(self._region(region).get_instance(instance_id).placement.zone)
 
     def show(self, machine: Machine, content_faults: Collection[FaultKind]) -> None:
-        """Make moto tell what the ledger says of a machine, spoiled by the faults of an answer's form."""
+        """Set a machine in moto to the ledger's state, changed by content faults."""
         life = shown_life(machine, content_faults)
         instance = self._region(machine.region).get_instance(machine.id)
         name, code = ("quiescing", 96) if FaultKind.UNKNOWN_STATE in content_faults else _STATES[life]
@@ -174,7 +174,7 @@ class Backend:
             interface.public_ip = machine.address if visible else None
 
     def close(self) -> None:
-        """Forget the account's instances, and let others use it."""
+        """Delete the account's instances and release the account."""
         for backend in ec2_backends[self.account_id].values():
             backend.reservations.clear()
         _IDLE_ACCOUNTS.append(self.account_id)

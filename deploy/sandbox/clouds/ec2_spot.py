@@ -1,7 +1,7 @@
-"""EC2's spot market: its prices, and what it refuses spot requests with.
+"""EC2's spot market: prices, and refusals of spot requests.
 
-moto tells one price of 0.00001 USD for everything and refuses nothing. Here a spot machine costs what its on-demand
-price says, by a share that differs from zone to zone.
+moto has one price of 0.00001 USD and refuses nothing. Here the spot price is a share of the on-demand price that
+differs by zone.
 
 Sources: the EC2 API reference (DescribeSpotPriceHistory, error codes) and the User Guide's page on spot requests.
 """
@@ -27,7 +27,7 @@ REFUSALS: Mapping[FaultKind, Refusal] = {
     FaultKind.QUOTA: (400, "MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"),
 }
 _LINUX = "Linux/UNIX"
-#: What the same machine costs with another system, as a multiple.
+#: The price with another operating system, as a multiple.
 _SYSTEMS = {_LINUX: 1.0, "Windows": 1.6}
 _SHARE, _SHARE_PER_ZONE = 0.30, 0.05
 _EARLIER = timedelta(hours=3)
@@ -41,7 +41,7 @@ def is_spot(form: Form) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SpotMarket:
-    """The market.
+    """The spot market.
 
     Attributes:
         on_demand: USD per hour of a type in a region.
@@ -54,12 +54,12 @@ class SpotMarket:
     now: Callable[[], datetime]
 
     def usd_per_hour(self, region: str, zone: str, instance_type: str) -> float:
-        """What a spot machine costs now."""
+        """The current price of a spot machine."""
         share = _SHARE + _SHARE_PER_ZONE * (ord(zone[-1]) - ord("a"))
         return round(self.on_demand(region, instance_type) * share, 4)
 
     def refusal(self, form: Form, region: str, zone: str) -> Refusal | None:
-        """Why RunInstances gets no spot machine in a zone: its highest price is below the market's."""
+        """The refusal of a spot request in a zone: its maximum price is below the market price."""
         most = form.get("InstanceMarketOptions.SpotOptions.MaxPrice")
         price = self.usd_per_hour(region, zone, form.get("InstanceType", ""))
         if most is None or float(most) >= price:
@@ -71,7 +71,7 @@ class SpotMarket:
         return 400, "SpotMaxPriceTooLow", words
 
     def history(self, form: Form, region: str) -> bytes:
-        """DescribeSpotPriceHistory: the prices since `StartTime`, and the one that was valid then."""
+        """DescribeSpotPriceHistory: the prices since `StartTime` and the price at that time."""
         rows = list(self._rows(form, region))
         begin = int(form.get("NextToken") or 0)
         end = begin + int(form.get("MaxResults") or _PAGE_MAX)

@@ -1,6 +1,6 @@
-"""A stand-in for the Compute API v1: stateful, with operations that fail after the call, and faults on demand.
+"""A stand-in for the Compute API v1, with state, operations that fail after the call, and faults.
 
-Whoever asks without credentials is let in, and so is a token that a service account has signed, of any key.
+It accepts calls without credentials, and tokens that any service account's key has signed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FALLBACK_USD_PER_HOUR = 1.0
 _PAGE_MAX = 500
 _TEXT_FILTER = re.compile(r'(\S+) (eq|ne) "(.*)"')
 _LABEL_FILTER = re.compile(r"labels\.([a-z0-9_-]+) ?= ?\"?([a-z0-9_-]*)\"?")
-#: Refusals that come in the operation, after a call that went well.
+#: Refusals that are reported in the operation, after a successful call.
 _LATE: dict[FaultKind, Failure] = {
     FaultKind.NO_CAPACITY: (
         503,
@@ -57,7 +57,7 @@ class GceCloud(StandIn):
 
     Args:
         ledger: the machines.
-        faults: what goes wrong.
+        faults: decides which faults hit a call.
     """
 
     body_max_b = 4 * 1024 * 1024
@@ -73,7 +73,7 @@ class GceCloud(StandIn):
         self._requests: dict[str, Operation] = {}
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """What of the API the adapter calls."""
+        """The parts of the API that the adapter uses."""
         zone = PREFIX + "/zones/{zone}"
         return [
             web.get(SKUS_PATH, self._skus),
@@ -89,7 +89,7 @@ class GceCloud(StandIn):
         ]
 
     def operation_of(self, request: web.Request) -> str:
-        """By method and path."""
+        """The operation, from method and path."""
         path, method = request.path, request.method
         if path.endswith("/skus"):
             return "prices"
@@ -102,11 +102,11 @@ class GceCloud(StandIn):
         return "other"
 
     def refusal(self, fault: CloudFault) -> ErrorResponse:
-        """Google's reason and words."""
+        """Google's reason and text."""
         return no(*_AT_ONCE.get(fault.kind, (fault.status, "backendError", "Backend Error")))
 
     def permissions_of(self, request: web.Request) -> Iterable[str]:
-        """As the IAM reference names them."""
+        """The names in the IAM reference."""
         path, method = request.path, request.method
         if "/aggregated/" in path:
             return (f"compute.{path.rpartition('/')[2]}.list",)
@@ -123,7 +123,7 @@ class GceCloud(StandIn):
         return no(403, "forbidden", f"Required '{permission}' permission for 'projects/sandbox-project'")
 
     def refuses_itself(self, operation: str, fault: CloudFault) -> bool:
-        """Lack of room and of quota show in the operation, after a call; billing has words of its own."""
+        """Lack of capacity and quota are reported in the operation; a disabled billing API has its own error."""
         return (operation == "launch" and fault.kind in _LATE) or (
             operation == "prices" and fault.kind is FaultKind.AUTH
         )
@@ -133,18 +133,18 @@ class GceCloud(StandIn):
         return no(404, "notFound", "Not Found")
 
     def admit(self, request: web.Request, operation: str) -> Mapping[str, str]:
-        """Without credentials, or with a service account's token."""
+        """Accept no credentials, or a service account's token."""
         given = request.headers.get("Authorization")
         if given is not None and not _is_signed(given.removeprefix("Bearer ")):
             raise no(*_BAD_TOKEN)
         return {}
 
     def forget_requests(self) -> None:
-        """Forget the request ids, as Google does after a time that it does not tell."""
+        """Forget the request ids, as Google does after an undocumented time."""
         self._requests.clear()
 
     async def _test_permissions(self, request: web.Request) -> web.Response:
-        """projects.testIamPermissions of the Resource Manager: those of the asked ones that are granted."""
+        """projects.testIamPermissions of the Resource Manager: the granted ones of the queried permissions."""
         asked = (await request.json())["permissions"]
         granted = [permission for permission in asked if not self.faults.denied(permission)]
         return web.json_response({"permissions": granted} if granted else {})
@@ -334,7 +334,7 @@ def _text_filter(text: str) -> Callable[[str], bool]:
 
 
 def _is_signed(token: str) -> bool:
-    """Whether it has the form of a JWT of a service account's. Nobody knows the key, so the signature is not proven."""
+    """Whether a token has the form of a service account's JWT. The signature is not checked, as any key is accepted."""
     _, _, rest = token.partition(".")
     claims, dot, signature = rest.partition(".")
     try:

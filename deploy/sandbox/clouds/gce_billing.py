@@ -1,7 +1,8 @@
-"""A stand-in for the Cloud Billing Catalog API: the Compute Engine's SKUs, in pages.
+"""A stand-in for the Cloud Billing Catalog API: Compute Engine's SKUs, in pages.
 
-The parts of each machine type add up to what `prices.json` of the adapter says. Between them lie SKUs of other deals,
-as in the real catalogue: commitments, custom shapes, calendar reservations, sole tenancy, and some that cost nothing.
+The parts of each machine type add up to the price in the adapter's `prices.json`. As in the real catalogue, there are
+SKUs of other offers in between: commitments, custom shapes, calendar reservations, sole tenancy, and some that are
+free.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PLACES = {
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """How the price of a reference machine falls apart: parts for cores and memory, the rest for its GPUs."""
+    """How a reference machine's price is divided: shares for cores and memory, the rest for its GPUs."""
 
     reference: str
     words: str
@@ -69,10 +70,10 @@ class BillingCatalog:
     """The stand-in.
 
     Args:
-        prices: what whole machines cost, on demand and spot.
+        prices: prices of whole machines, on demand and spot.
 
     Attributes:
-        factor: every price is multiplied by it; may be changed while it runs.
+        factor: multiplies every price; tests may change it.
     """
 
     def __init__(self, prices: PriceList) -> None:
@@ -126,7 +127,7 @@ class BillingCatalog:
                 yield words, "GPU", "h", usd
 
     def _g2(self, region: str, spot: bool) -> Iterator[tuple[str, str, str, float]]:
-        """The step from 4 to 8 cores with the same GPU tells what cores and memory cost."""
+        """The price of cores and memory, from the difference between 4 and 8 cores with the same GPU."""
         small, large = (self._prices.usd(region, f"g2-standard-{n}", spot=spot) for n in (4, 8))
         if small is None or large is None:
             return
@@ -142,7 +143,7 @@ def _shape(words: str, core: float, ram: float) -> Iterator[tuple[str, str, str,
 
 
 def not_switched_on() -> ErrorResponse:
-    """What a project gets that has not switched the API on."""
+    """The answer for a project in which the API is disabled."""
     words = (
         "Cloud Billing API has not been used in project 123456789012 before or it is disabled. Enable it by visiting "
         "https://console.developers.google.com/apis/api/cloudbilling.googleapis.com/overview?project=123456789012"

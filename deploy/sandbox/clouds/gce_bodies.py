@@ -1,4 +1,4 @@
-"""What the Compute API shows of instances, and how it writes numbers."""
+"""Bodies of the Compute API: instances, and how numbers are written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BASE = "https://www.googleapis.com/compute/v1"
 def instance_body(
     project: str, machine: Machine, asked: Mapping[str, Any], content_faults: frozenset[FaultKind]
 ) -> dict[str, Any]:
-    """The Instance that `asked` has made."""
+    """The Instance for a machine; `asked` is the body of its create call."""
     zone_url = f"{BASE}/projects/{project}/zones/{machine.zone}"
     nic = {"kind": "compute#networkInterface", "name": "nic0", "network": f"{BASE}/{_network(asked)}"}
     access = {"kind": "compute#accessConfig", "name": "External NAT", "type": "ONE_TO_ONE_NAT"}
@@ -47,7 +47,7 @@ def instance_body(
 
 
 def number(text: str) -> str:
-    """A 64-bit number as text, as Google's ids are."""
+    """A 64-bit number as text, like Google's ids."""
     raw = text.encode()
     return str((zlib.crc32(raw) << 31) | zlib.adler32(raw) | 1 << 62)
 

@@ -1,4 +1,4 @@
-"""The key of a service account, as Google's console gives it."""
+"""A service account's key in the form of Google's console."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROJECT = "sandbox-project"
 def private_key() -> str:
     """An RSA key in PEM, the same for the whole process.
 
-    Google's have 2048 bits. To read such a one, primes proven, takes as long as all else that an adapter's start does.
+    Google's keys have 2048 bits. Loading one checks the primes, which takes as long as the rest of an adapter's start.
     """
     key = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505  it guards nothing
     form = serialization.PrivateFormat.PKCS8
@@ -23,7 +23,7 @@ def private_key() -> str:
 
 
 def service_account() -> str:
-    """The key as JSON. The SDK signs its tokens with it itself, so nothing is asked at `token_uri`."""
+    """The key as JSON. The SDK signs tokens with it, so it never calls `token_uri`."""
     return json.dumps(
         {
             "type": "service_account",

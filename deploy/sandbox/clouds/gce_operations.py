@@ -1,4 +1,4 @@
-"""The operations of the Compute API: what has become of an insert or a delete."""
+"""The operations of the Compute API, which report the result of an insert or a delete."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from deploy.sandbox.clouds.gce_bodies import BASE, number
 from deploy.sandbox.clouds.ledger import End, Ledger, Life, Machine
 
-#: HTTP status, code and message of an operation that has failed.
+#: HTTP status, code and message of a failed operation.
 Failure = tuple[int, str, str]
 
 
 @dataclass(slots=True)
 class Operation:
-    """One operation on a machine. What has become of it is read off the machine, unless it failed at once."""
+    """One operation on a machine. Its result follows from the machine's state, unless it failed at once."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class Operations:
     """All operations of one cloud.
 
     Args:
-        ledger: tells what has become of the machines.
+        ledger: the machines.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -40,23 +40,23 @@ class Operations:
         self._count = itertools.count(1)
 
     def find(self, name: str) -> Operation | None:
-        """The operation of this name."""
+        """The operation with this name."""
         return self._operations.get(name)
 
     def of_zone(self, zone: str) -> list[Operation]:
-        """What is remembered, ours and others'."""
+        """All operations, including those of others."""
         self._ledger.observe()
         self._forget()
         return [one for one in (*self._operations.values(), *self._by_the_cloud()) if one.zone == zone]
 
     def begin(self, kind: str, zone: str, target: str) -> Operation:
-        """A new one."""
+        """Add an operation."""
         name = f"operation-{next(self._count):06d}-{number(target)[:8]}"
         self._operations[name] = Operation(name, kind, zone, target, self._ledger.now())
         return self._operations[name]
 
     def _by_the_cloud(self) -> list[Operation]:
-        """What nobody of ours asked for: machines that were taken back, or that somebody else has deleted."""
+        """Operations without a call: preemptions, and deletes by somebody else."""
         return [
             Operation(
                 name=f"systemevent-{machine.id}",
@@ -83,7 +83,7 @@ class Operations:
         }
 
     def body(self, project: str, one: Operation, *, fresh: bool = False) -> dict[str, Any]:
-        """The vendor's Operation; a fresh one is never done yet."""
+        """The vendor's Operation. A new one is never done."""
         zone = f"{BASE}/projects/{project}/zones/{one.zone}"
         machine = next((m for m in self._ledger.everything() if m.id == one.machine_id), None)
         failure = one.failure or _late_failure(one, machine)

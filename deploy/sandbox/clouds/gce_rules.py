@@ -1,4 +1,4 @@
-"""What Compute Engine refuses in the body of instances.insert."""
+"""Compute Engine's checks of the body of instances.insert."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METADATA_MAX_B = 512 * 1024
 
 
 def no(status: int, reason: str, message: str) -> ErrorResponse:
-    """Google's kind of no, with its `reason`."""
+    """An error answer of Google, with its `reason`."""
     error = {"code": status, "message": message, "errors": [{"message": message, "domain": "global", "reason": reason}]}
     return ErrorResponse(status, {"error": error})
 
@@ -29,7 +29,7 @@ def metadata_of(body: dict[str, Any]) -> dict[str, str]:
 
 
 def cards_of(body: dict[str, Any], kind: GceType) -> tuple[str, int]:
-    """Accelerator type and count, whether of the type or attached."""
+    """Accelerator type and count, of the machine type or attached."""
     cards = body.get("guestAccelerators") or ()
     if cards:
         return str(cards[0].get("acceleratorType", "")).rpartition("/")[2], int(cards[0].get("acceleratorCount", 1))
@@ -37,10 +37,10 @@ def cards_of(body: dict[str, Any], kind: GceType) -> tuple[str, int]:
 
 
 def checked(body: dict[str, Any], zone: str) -> GceType:
-    """The machine type that is asked for.
+    """The machine type in a create request.
 
     Raises:
-        ErrorResponse: something in the body breaks a rule.
+        ErrorResponse: the body is invalid.
     """
     wanted = str(body.get("machineType", "")).rpartition("/")[2]
     kind = TYPES.get(wanted)

@@ -1,4 +1,4 @@
-"""What the Compute Engine stand-in rents."""
+"""Machine types of the Compute Engine stand-in."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class GceType:
     """One machine type.
 
     Attributes:
-        accelerator: of the GPUs that belong to it, "" for none.
-        spot_only: Google rents it in no other way.
-        zones: where it exists; whether it has room there is the ledger's affair.
+        accelerator: of the GPUs that are part of the type; "" for none.
+        spot_only: Google rents it as spot only.
+        zones: where it exists; the ledger decides whether it has free capacity there.
     """
 
     name: str
@@ -60,7 +60,7 @@ class GceType:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One accelerator type: Google's name, what the driver calls it, and how many fit into a machine."""
+    """One accelerator type: Google's name, the driver's name, and the maximum per machine."""
 
     name: str
     model: str
@@ -69,7 +69,7 @@ class Accelerator:
 
     @property
     def gpu_name(self) -> str:
-        """What nvidia-smi prints on it."""
+        """The GPU's name in nvidia-smi."""
         return nvidia_smi_name(self.model, self.memory_gib)
 
     def body(self, zone: str, number: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What nvidia-smi prints for the GPUs of a cloud's types."""
+"""Names in nvidia-smi of the GPUs of a cloud's types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def nvidia_smi_name(model: str, memory_gib: int, form: str = "SXM") -> str:
     """The product name that the driver shows.
 
     Args:
-        model: the vendor's word for it, e.g. "H100", "A10G".
+        model: the vendor's name, e.g. "H100", "A10G".
         memory_gib: of one GPU.
         form: SXM or PCIe.
     """

@@ -1,4 +1,4 @@
-"""The way from a cloud, in whatever thread it answers, to the hypervisor, which lives in the event loop."""
+"""Boots and destroys machines for the clouds, which may run in other threads than the hypervisor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deploy.sandbox.hypervisor import Hypervisor, MachineSpec
 
 @dataclass(frozen=True, slots=True)
 class BootDefaults:
-    """What the next machines are booted with, whichever cloud they come from."""
+    """Options for the next machines of all clouds."""
 
     image: str = "trixie"
     clock_offset_s: int = 0
@@ -21,9 +21,9 @@ class BootDefaults:
 
 
 class Host:
-    """Boots and destroys in the background. For one machine, one after the other and in order.
+    """Boots and destroys machines in the background, for each machine one action after the other.
 
-    Must be made inside the running event loop.
+    Create it inside the running event loop.
     """
 
     def __init__(self, hypervisor: Hypervisor) -> None:
@@ -38,7 +38,7 @@ class Host:
         self._idle.set()
 
     def boot(self, spec: MachineSpec, on_up: Callable[[str], None], on_failure: Callable[[str], None]) -> None:
-        """Begin to boot and return at once. One of the callbacks is called later, in the event loop."""
+        """Start to boot a machine and return at once. Calls one of the callbacks later, in the event loop."""
 
         async def work() -> None:
             try:
@@ -49,7 +49,7 @@ class Host:
         self._submit(spec.name, work)
 
     def destroy(self, name: str) -> None:
-        """Begin to destroy and return at once."""
+        """Start to destroy a machine and return at once."""
 
         async def work() -> None:
             await self._hypervisor.destroy(name)
@@ -61,7 +61,7 @@ class Host:
         return self._hypervisor.alive(name)
 
     async def settle(self) -> None:
-        """Wait until everything that was begun is done."""
+        """Wait until all actions are done."""
         while True:
             await self._idle.wait()
             with self._lock:

@@ -1,4 +1,4 @@
-"""A stand-in for Lambda Cloud's API 1.10: stateful, with its rate limits as real behaviour and faults on demand."""
+"""A stand-in for Lambda Cloud's API 1.10, with state, rate limits and faults."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _no(status: int, code: str, message: str, suggestion: str = "") -> ErrorResp
 
 @dataclass(slots=True)
 class RateLimits:
-    """Lambda's limits: one call per second, one launch per 12 s. 0 switches a limit off."""
+    """Lambda's limits: one call per second, one launch per 12 s. 0 means no limit."""
 
     call_spacing_s: float = 1.0
     launch_spacing_s: float = 12.0
@@ -69,9 +69,9 @@ class LambdaCloud(StandIn):
 
     Args:
         ledger: the machines.
-        faults: what goes wrong.
-        api_key: the only key that is let in.
-        limits: shared and changeable while it runs.
+        faults: decides which faults hit a call.
+        api_key: the only valid key.
+        limits: tests may change them.
     """
 
     def __init__(self, ledger: Ledger, faults: FaultEngine, api_key: str, limits: RateLimits) -> None:
@@ -84,7 +84,7 @@ class LambdaCloud(StandIn):
         self._last: dict[str, float] = {}
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """What of the API the adapter calls."""
+        """The parts of the API that the adapter uses."""
         return [
             web.get("/api/v1/instance-types", self._instance_types),
             web.get("/api/v1/regions", self._regions),
@@ -96,14 +96,14 @@ class LambdaCloud(StandIn):
         ]
 
     def operation_of(self, request: web.Request) -> str:
-        """By method and path."""
+        """The operation, from method and path."""
         path = request.path.removeprefix("/api/v1")
         if request.method == "GET" and path.startswith("/instances/"):
             return "get"
         return _SLOTS.get((request.method, path), "other")
 
     def refusal(self, fault: CloudFault) -> ErrorResponse:
-        """Lambda's code and words."""
+        """Lambda's code and text."""
         internal = (fault.status, "global/internal-error", "An internal server error occurred.", "Try again later.")
         return _no(*_REFUSALS.get(fault.kind, internal))
 
@@ -112,7 +112,7 @@ class LambdaCloud(StandIn):
         return _no(404, "global/not-found", "The requested resource was not found.")
 
     def admit(self, request: web.Request, operation: str) -> Mapping[str, str]:
-        """Only with the key, and not too often."""
+        """Check the key and the rate limits."""
         if request.headers.get("Authorization") != f"Bearer {self._api_key}":
             raise _no(*_BAD_KEY)
         self._space("call", self.limits.call_spacing_s)

@@ -1,4 +1,4 @@
-"""What the Lambda stand-in rents."""
+"""Machine types of the Lambda stand-in."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class LambdaType:
     """One instance type.
 
     Attributes:
-        form: as Lambda writes it in the description, e.g. "SXM5", "PCIe"; "" for none.
-        regions: where it exists; whether it has room there is the ledger's affair.
+        form: the form factor in Lambda's description, e.g. "SXM5", "PCIe"; "" for none.
+        regions: where it exists; the ledger decides whether it has free capacity there.
     """
 
     name: str
@@ -37,7 +37,7 @@ class LambdaType:
 
     @property
     def gpu_name(self) -> str:
-        """What nvidia-smi prints on it."""
+        """The GPU's name in nvidia-smi."""
         return nvidia_smi_name(self.model, self.memory_gib, "PCIe" if self.form == "PCIe" else "SXM")
 
     def body(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The machines of one cloud: what they are, how they live by the clock, and what they cost."""
+"""The machines of one cloud, their lifecycle by the clock, and their cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME_MAX = 63
 
 
 class Life(StrEnum):
-    """Where a machine stands."""
+    """A machine's state."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -36,7 +36,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LifecycleFaults:
-    """What a machine is born with."""
+    """The lifecycle faults of a machine."""
 
     listed_at: datetime
     known_at: datetime
@@ -48,7 +48,7 @@ class LifecycleFaults:
 
 @dataclass(slots=True)
 class Machine:
-    """One machine. `name` is the hypervisor's, unique among those that run; `token` is what its owner calls it."""
+    """One machine. `name` is the hypervisor's, unique among running machines; `token` is the owner's."""
 
     id: str
     name: str
@@ -73,16 +73,16 @@ class Machine:
     end: End | None = None
 
     def cost_usd(self, now: datetime) -> float:
-        """What it has cost so far, by the second, from its launch on."""
+        """The cost since the launch, by the second."""
         return max(0.0, ((self.ended_at or now) - self.created_at).total_seconds()) / 3600 * self.usd_per_hour
 
 
 @dataclass(frozen=True, slots=True)
 class NewMachine:
-    """What a create call asks for.
+    """The machine that a create call asks for.
 
     Attributes:
-        metadata: of the metadata service: GCE's attributes by key; for EC2 its options `http_tokens` and `hop_limit`.
+        metadata: for the metadata service: GCE's attributes by key; for EC2 its options `http_tokens` and `hop_limit`.
     """
 
     id: str
@@ -101,14 +101,14 @@ class NewMachine:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How machines of a cloud live.
+    """The lifecycle of a cloud's machines.
 
     Attributes:
-        boot_s: the least seconds from launch to running.
-        end_s: seconds from the request to end until it has ended.
+        boot_s: the shortest time from launch to running.
+        end_s: the time from the request to end until the machine has ended.
         keep_s: how long an ended machine is still shown.
-        ends_itself: a machine that powers itself off has ended, and costs no more.
-        keeps_preempted: a spot machine that was taken back stays as one that is off, until its owner ends it.
+        ends_itself: a machine that powers itself off has ended, and costs nothing more.
+        keeps_preempted: a preempted spot machine stays, switched off, until its owner ends it.
     """
 
     boot_s: float = 0.0
@@ -119,7 +119,7 @@ class Rules:
 
 
 class Ledger:
-    """Book of one cloud's machines. Safe to use from several threads."""
+    """The record of one cloud's machines. Thread-safe."""
 
     def __init__(self, cloud: str, host: Host, now: Callable[[], datetime], rules: Rules) -> None:
         self.cloud = cloud
@@ -131,7 +131,7 @@ class Ledger:
         self._lock = threading.RLock()
 
     def set_capacity(self, instance_type: str, place: str, machines: int | None) -> None:
-        """How many machines of a type fit in a region or zone; "*" for any, None for no limit."""
+        """Limit how many machines of a type fit in a region or zone. "*" means any; None removes the limit."""
         with self._lock:
             if machines is None:
                 self._capacity.pop((instance_type, place), None)
@@ -139,7 +139,7 @@ class Ledger:
                 self._capacity[instance_type, place] = machines
 
     def has_capacity(self, instance_type: str, *places: str) -> bool:
-        """Whether one more fits in all of these places."""
+        """Whether one more machine fits in all of these places."""
         with self._lock:
             return all(
                 self._count(kind, place) < limit
@@ -156,7 +156,7 @@ class Ledger:
         )
 
     def add(self, new: NewMachine, call_faults: CallFaults) -> Machine:
-        """Write a new machine down and begin to boot it."""
+        """Record a new machine and start to boot it."""
         with self._lock:
             now = self.now()
             machine = Machine(
@@ -211,12 +211,12 @@ class Ledger:
         return base[:NAME_MAX] if base not in taken else f"{base[: NAME_MAX - 9]}-{new.id[-8:]}"
 
     def find(self, machine_id: str) -> Machine | None:
-        """The machine as it stands now; None for an unknown id, one not yet known, or one no longer shown."""
+        """The machine's current state; None when the id is unknown, not known yet, or not shown any more."""
         with self._lock:
             machine = self._machines.get(machine_id)
             if machine is None:
                 return None
-            self._live(machine)
+            self._update(machine)
             now = self.now()
             return machine if now >= machine.faults.known_at and not self._forgotten(machine, now) else None
 
@@ -228,61 +228,61 @@ class Ledger:
             return [m for m in self._machines.values() if now >= m.faults.listed_at and not self._forgotten(m, now)]
 
     def everything(self) -> list[Machine]:
-        """All machines that ever were."""
+        """All machines that were ever made."""
         with self._lock:
             self.observe()
             return list(self._machines.values())
 
     def ask_end(self, machine_id: str) -> None:
-        """Begin to end a machine; of no effect on one that is ending."""
+        """Start to end a machine. Does nothing when it is ending."""
         with self._lock:
             machine = self._machines[machine_id]
-            self._live(machine)
+            self._update(machine)
             if machine.life in (Life.PENDING, Life.RUNNING):
                 machine.life = Life.ENDING
                 machine.end_asked_at = self.now()
-                self._live(machine)
+                self._update(machine)
 
     def kill(self, machine_id: str) -> None:
         """End a machine at once, as a fault of the cloud.
 
         Raises:
-            KeyError: there is none of this id.
+            KeyError: the id is unknown.
         """
         with self._lock:
             self._end(self._machines[machine_id], End.DIED)
 
     def preempt(self, machine_id: str) -> None:
-        """Take a spot machine back: it ends as if its owner had asked for it, or is only switched off.
+        """Preempt a spot machine: end it, or only switch it off, according to the rules.
 
         Raises:
-            KeyError: there is none of this id.
-            ValueError: it is no spot machine.
+            KeyError: the id is unknown.
+            ValueError: it is not a spot machine.
         """
         with self._lock:
             machine = self._machines[machine_id]
             if not machine.spot:
-                raise ValueError(f"{machine_id} is no spot machine")
+                raise ValueError(f"{machine_id} is not a spot machine")
             if self.rules.keeps_preempted:
                 machine.powered_off = True
                 self._host.destroy(machine.name)
             elif machine.life in (Life.PENDING, Life.RUNNING):
                 machine.life, machine.end, machine.end_asked_at = Life.ENDING, End.PREEMPTED, self.now()
-                self._live(machine)
+                self._update(machine)
 
     def release(self) -> None:
-        """Let the machines end whose end was held up by a fault."""
+        """Remove the fault that keeps machines from ending."""
         with self._lock:
             for machine in self._machines.values():
                 machine.faults = replace(machine.faults, never_ends=False)
 
     def observe(self) -> None:
-        """Bring all machines up to the clock."""
+        """Update all machines to the current time."""
         with self._lock:
             for machine in self._machines.values():
-                self._live(machine)
+                self._update(machine)
 
-    def _live(self, machine: Machine) -> None:
+    def _update(self, machine: Machine) -> None:
         if machine.life is Life.ENDED:
             return
         now = self.now()
@@ -303,7 +303,7 @@ class Ledger:
         return since is not None and self.now() >= since + timedelta(seconds=after_s)
 
     def _end(self, machine: Machine, end: End, asked_at: datetime | None = None) -> None:
-        """End a machine now, or else as long after `asked_at` as the rules say, even if nobody looked then."""
+        """End a machine: now, or `end_s` after `asked_at` when that is given."""
         if machine.life is not Life.ENDED:
             machine.life = Life.ENDED
             machine.end = machine.end or end
@@ -315,7 +315,7 @@ class Ledger:
 
 
 def shown_life(machine: Machine, content_faults: Collection[FaultKind]) -> Life:
-    """Where a machine stands as an answer shows it, which may be behind the times."""
+    """A machine's state as an answer shows it; a fault may make it outdated."""
     behind = FaultKind.REGRESSED in content_faults and machine.life is Life.RUNNING
     return Life.PENDING if behind else machine.life
 

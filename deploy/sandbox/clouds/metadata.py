@@ -1,8 +1,8 @@
-"""The metadata services of EC2 and GCE at 169.254.169.254: who asks is known by the address.
+"""The metadata services of EC2 and GCE at 169.254.169.254. The caller's address identifies the machine.
 
-As the vendors have it: every process of a machine may ask. EC2's second version wants a token, which PUT gives to
-everybody; the answer to PUT goes only as many hops as the launch said. The first version is there unless the launch
-asked for `HttpTokens=required`. GCE wants a header. Facts: docs.aws.amazon.com/AWSEC2/latest/UserGuide/
+As in the real clouds, every process of a machine may read it. Version 2 of EC2's needs a token, which PUT gives to
+every caller; the answer to PUT travels only as many hops as the launch allows. Version 1 works unless the launch has
+`HttpTokens=required`. GCE needs a header. Facts: docs.aws.amazon.com/AWSEC2/latest/UserGuide/
 instancedata-data-retrieval.html, cloud.google.com/compute/docs/metadata/querying-metadata.
 """
 
@@ -25,7 +25,7 @@ ATTRIBUTES = "/computeMetadata/v1/instance/attributes/"
 
 
 class MetadataService:
-    """Both services; a machine sees its own cloud's.
+    """Both services. A machine reaches its own cloud's.
 
     Args:
         ledgers: the clouds' machines, by the cloud's name.
@@ -36,7 +36,7 @@ class MetadataService:
         self._tokens: dict[str, str] = {}
 
     def app(self) -> web.Application:
-        """The routes; anything else is 404."""
+        """The application; other paths give 404."""
         app = web.Application()
         app.router.add_put("/latest/api/token", self._token)
         app.router.add_get("/latest/user-data", self._user_data)

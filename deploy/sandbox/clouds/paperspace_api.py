@@ -1,4 +1,4 @@
-"""A stand-in for Paperspace's API v1: stateful, with its wrapped answers, events and startup scripts."""
+"""A stand-in for Paperspace's API v1, with state, events, startup scripts and faults."""
 
 from __future__ import annotations
 
@@ -47,27 +47,28 @@ def _no(status: int, code: str, message: str) -> ErrorResponse:
 
 
 @dataclass(slots=True)
-class Stillborn:
-    """A machine whose making failed after the create call was accepted."""
+class FailedMachine:
+    """A machine that could not be made after the create call was accepted."""
 
     machine: Machine
     error: str
 
 
 @dataclass(slots=True)
-class Ways:
-    """How the stand-in does what the vendor does not document.
+class Options:
+    """Behaviour that the vendor does not document.
 
     Attributes:
-        refuses_late: a lack of room shows in the event of the create call instead of its answer.
-        shows_stillborn: such a machine is shown as provisioning until it is deleted; else it is not found.
-        must_be_off: a machine that runs cannot be deleted.
-        page: the most items on one page.
-        names_next_page: lists with more tell the next page's cursor; else the last item's id is the cursor.
+        refuses_late: a lack of capacity shows in the create event instead of the answer.
+        shows_failed: a machine that could not be made is shown as provisioning until it is deleted; if not, it is not
+            found.
+        must_be_off: a running machine cannot be deleted.
+        page: the maximum number of items per page.
+        names_next_page: a page has the next page's cursor; if not, the last item's id is the cursor.
     """
 
     refuses_late: bool = False
-    shows_stillborn: bool = True
+    shows_failed: bool = True
     must_be_off: bool = False
     page: int = 120
     names_next_page: bool = True
@@ -78,9 +79,9 @@ class PaperspaceCloud(StandIn):
 
     Args:
         ledger: the machines.
-        faults: what goes wrong.
+        faults: decides which faults hit a call.
         host: turns machines off.
-        api_key: the only key that is let in.
+        api_key: the only valid key.
     """
 
     def __init__(self, ledger: Ledger, faults: FaultEngine, host: Host, api_key: str) -> None:
@@ -88,13 +89,13 @@ class PaperspaceCloud(StandIn):
         self.ledger = ledger
         self.types: dict[str, PaperspaceType] = {kind.label: kind for kind in TYPES}
         self.scripts: dict[str, Script] = {}
-        self.ways = Ways()
+        self.options = Options()
         self._host = host
-        self._stillborn: dict[str, Stillborn] = {}
+        self._failed: dict[str, FailedMachine] = {}
         self._api_key = api_key
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """What of the API the adapter calls."""
+        """The parts of the API that the adapter uses."""
         return [
             web.get("/v1/auth/session", self._session),
             web.get("/v1/os-templates", self._templates),
@@ -111,13 +112,13 @@ class PaperspaceCloud(StandIn):
         ]
 
     def operation_of(self, request: web.Request) -> str:
-        """By method and path."""
+        """The operation, from method and path."""
         if request.path.startswith("/v1/machines/"):
             return {"GET": "get", "DELETE": "terminate"}.get(request.method, "other")
         return _SLOTS.get((request.method, request.path), "other")
 
     def refusal(self, fault: CloudFault) -> ErrorResponse:
-        """Paperspace's code and words."""
+        """Paperspace's code and text."""
         internal = (fault.status, "INTERNAL_SERVER_ERROR", "An unexpected error occurred")
         return _no(*_REFUSALS.get(fault.kind, internal))
 
@@ -126,23 +127,23 @@ class PaperspaceCloud(StandIn):
         return _no(404, "NOT_FOUND", "Not found")
 
     def admit(self, request: web.Request, operation: str) -> Mapping[str, str]:
-        """Only with the key."""
+        """Check the key."""
         if request.headers.get("Authorization") != f"Bearer {self._api_key}":
             raise _no(*_BAD_KEY)
         return {}
 
     def add_admin_routes(self, app: web.Application) -> None:
-        """Add what only this cloud has to the stand-ins' admin API."""
+        """Add this cloud's routes to the admin API."""
         app.add_routes(
             [
-                web.put("/clouds/paperspace/ways", self._set_ways),
+                web.put("/clouds/paperspace/options", self._set_options),
                 web.get("/clouds/paperspace/scripts", self._all_scripts),
             ]
         )
 
-    async def _set_ways(self, request: web.Request) -> web.Response:
-        self.ways = replace(self.ways, **await request.json())
-        return web.json_response(asdict(self.ways))
+    async def _set_options(self, request: web.Request) -> web.Response:
+        self.options = replace(self.options, **await request.json())
+        return web.json_response(asdict(self.options))
 
     async def _all_scripts(self, request: web.Request) -> web.Response:
         return web.json_response({"scripts": [script.body() for script in self.scripts.values()]})
@@ -169,17 +170,17 @@ class PaperspaceCloud(StandIn):
 
     async def _list(self, request: web.Request) -> web.Response:
         machines = [machine for machine in self.ledger.listed() if machine.life is not Life.ENDED]
-        if self.ways.shows_stillborn:
-            machines += [one.machine for one in self._stillborn.values()]
+        if self.options.shows_failed:
+            machines += [one.machine for one in self._failed.values()]
         return self._page(request, [self._body(machine) for machine in machines])
 
     async def _get(self, request: web.Request) -> web.Response:
         return web.json_response(self._body(self._known(request.match_info["id"])))
 
     def _known(self, machine_id: str) -> Machine:
-        stillborn = self._stillborn.get(machine_id)
-        if stillborn is not None and self.ways.shows_stillborn:
-            return stillborn.machine
+        failed = self._failed.get(machine_id)
+        if failed is not None and self.options.shows_failed:
+            return failed.machine
         machine = self.ledger.find(machine_id)
         if machine is None or machine.life is Life.ENDED:
             raise _no(404, "NOT_FOUND", "Machine not found")
@@ -191,7 +192,7 @@ class PaperspaceCloud(StandIn):
         script = self._checked(body, kind)
         call_faults = self.call_faults
         free = region in kind.regions and self.ledger.has_capacity(kind.label, region)
-        if not free and not self.ways.refuses_late:
+        if not free and not self.options.refuses_late:
             raise _no(*_FULL)
         made: list[Machine] = []
         for _ in range(2 if call_faults.has(FaultKind.DUPLICATE) else 1):
@@ -214,11 +215,11 @@ class PaperspaceCloud(StandIn):
         return web.json_response({"data": self._body(first), "event": event})
 
     def _add_dead(self, new: NewMachine) -> Machine:
-        """A machine that exists in the vendor's books alone: it never boots and costs nothing."""
+        """A machine that exists only in the vendor's records: it never boots and costs nothing."""
         books = Ledger(self.ledger.cloud, self._host, self.ledger.now, self.ledger.rules)
         fault = CloudFault(FaultKind.NEVER_BOOTS)
         machine = books.add(new, CallFaults(lifecycle=(fault,)))
-        self._stillborn[machine.id] = Stillborn(machine, NO_ROOM)
+        self._failed[machine.id] = FailedMachine(machine, NO_ROOM)
         return machine
 
     def _checked(self, body: dict[str, Any], kind: PaperspaceType) -> Script | None:
@@ -236,10 +237,10 @@ class PaperspaceCloud(StandIn):
 
     async def _delete(self, request: web.Request) -> web.Response:
         machine = self._known(request.match_info["id"])
-        if self._stillborn.pop(machine.id, None) is None:
+        if self._failed.pop(machine.id, None) is None:
             if machine.life is Life.ENDING:
                 raise _no(412, "PRECONDITION_FAILED", "The machine is already being deactivated")
-            if self.ways.must_be_off and not machine.powered_off:
+            if self.options.must_be_off and not machine.powered_off:
                 raise _no(412, "PRECONDITION_FAILED", "The machine must be off")
             self.ledger.ask_end(machine.id)
         event = event_body(machine, "deactivate", "new", self.ledger.now())
@@ -255,10 +256,10 @@ class PaperspaceCloud(StandIn):
 
     async def _events(self, request: web.Request) -> web.Response:
         machine_id = request.query.get("machineId", "")
-        stillborn = self._stillborn.get(machine_id)
-        if stillborn is not None:
-            machine = stillborn.machine
-            return self._page(request, [event_body(machine, "create", "error", machine.created_at, stillborn.error)])
+        failed = self._failed.get(machine_id)
+        if failed is not None:
+            machine = failed.machine
+            return self._page(request, [event_body(machine, "create", "error", machine.created_at, failed.error)])
         found = self.ledger.find(machine_id)
         return self._page(request, events_of(found) if found else [])
 
@@ -283,7 +284,7 @@ class PaperspaceCloud(StandIn):
     def _page(self, request: web.Request, items: Sequence[dict[str, Any]]) -> web.Response:
         after = request.query.get("after")
         try:
-            limit = self.page_of(min(int(request.query.get("limit", 120)), self.ways.page), after)
+            limit = self.page_of(min(int(request.query.get("limit", 120)), self.options.page), after)
         except ValueError:
             raise _no(*_BAD_INPUT) from None
         ids = [item["id"] for item in items]
@@ -296,7 +297,7 @@ class PaperspaceCloud(StandIn):
         page = list(items[start : start + limit])
         more = start + limit < len(items)
         body: dict[str, Any] = {"hasMore": more, "items": page}
-        if more and self.ways.names_next_page:
+        if more and self.options.names_next_page:
             body["nextPage"] = f"after:{page[-1]['id']}"
         return web.json_response(body)
 

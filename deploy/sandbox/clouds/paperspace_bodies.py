@@ -1,4 +1,4 @@
-"""What Paperspace's API shows: machines, events and startup scripts."""
+"""Bodies of Paperspace's API: machines, events and startup scripts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Script:
     machine_ids: list[str] = field(default_factory=list)
 
     def body(self) -> dict[str, Any]:
-        """The vendor's StartupScript, which does not show the text."""
+        """The vendor's StartupScript, without its text."""
         return {
             "id": self.id,
             "name": self.name,
@@ -115,6 +115,6 @@ def event_body(machine: Machine, name: str, state: str, at: datetime, error: str
 
 
 def time_text(at: datetime) -> str:
-    """As Paperspace writes times."""
+    """A time in Paperspace's format."""
     milliseconds = math.floor(at.microsecond / 1000)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"

@@ -1,4 +1,4 @@
-"""What the Paperspace stand-in rents."""
+"""Machine types of the Paperspace stand-in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PaperspaceType:
     """One machine type.
 
     Attributes:
-        regions: codes of the regions where it exists; whether it has room there is the ledger's affair.
+        regions: codes of the regions where it exists; the ledger decides whether it has free capacity there.
     """
 
     label: str
@@ -30,7 +30,7 @@ class PaperspaceType:
 
     @property
     def gpu_name(self) -> str:
-        """What nvidia-smi prints on it."""
+        """The GPU's name in nvidia-smi."""
         return nvidia_smi_name(self.model, self.memory_gib) if self.gpus else ""
 
     def accelerators(self) -> list[dict[str, Any]] | None:

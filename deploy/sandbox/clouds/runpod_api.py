@@ -1,7 +1,4 @@
-"""A stand-in for RunPod's REST API 2.0: stateful, with its quotas as real behaviour and faults on demand.
-
-Spot pods and their prices are GraphQL's, on the same ledger.
-"""
+"""A stand-in for RunPod's REST API 2.0 and the part of its GraphQL API for spot pods, with rate limits and faults."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ from deploy.sandbox.clouds.runpod_bodies import pod_body, problems_of, script_of
 from deploy.sandbox.clouds.runpod_graphql import (
     PATH,
     PlainErrorResponse,
-    misunderstood,
+    graphql_error,
+    invalid_query,
     operation_of,
     rest_body,
     run,
-    said_no,
 )
 from deploy.sandbox.clouds.runpod_types import CPUS, DATA_CENTERS, GPUS, CpuFlavour, GpuType
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
@@ -38,7 +35,7 @@ TITLES = {
     429: "Too Many Requests",
 }
 NO_ROOM = "There are no longer any instances available with the requested specifications. Please refresh and try again."
-#: The lowest bid, as a share of the price on demand.
+#: The lowest bid, as a share of the on-demand price.
 BID_SHARE = 0.5
 _BAD_TOKEN = (401, "invalid bearer token")
 _TOO_MANY = (429, "rate limit exceeded for the minute window")
@@ -70,9 +67,9 @@ class RunpodCloud(StandIn):
 
     Args:
         ledger: the machines.
-        faults: what goes wrong.
-        api_key: the only key that is let in.
-        per_minute: calls that the key may make in a minute; 0 for no quota. May be changed while it runs.
+        faults: decides which faults hit a call.
+        api_key: the only valid key.
+        per_minute: calls per minute; 0 for no limit. Tests may change it.
     """
 
     def __init__(self, ledger: Ledger, faults: FaultEngine, api_key: str, per_minute: int = 60) -> None:
@@ -87,7 +84,7 @@ class RunpodCloud(StandIn):
         self._window = (0, 0)
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """What of the API the adapter calls."""
+        """The parts of the API that the adapter uses."""
         return [
             web.get("/v2/catalog/gpus", self._gpus),
             web.get("/v2/catalog/cpus", self._cpus),
@@ -99,7 +96,7 @@ class RunpodCloud(StandIn):
         ]
 
     def operation_of(self, request: web.Request) -> str:
-        """By method and path."""
+        """The operation, from method and path."""
         path = request.path.removeprefix("/v2")
         if path == "/pods":
             return {"GET": "list", "POST": "launch"}.get(request.method, "other")
@@ -108,29 +105,29 @@ class RunpodCloud(StandIn):
         return "offers" if path.startswith("/catalog/") else "other"
 
     async def operation_in(self, request: web.Request) -> str:
-        """GraphQL has one path, and the query tells."""
+        """The operation; for GraphQL, which has one path, from the query."""
         if request.path != PATH:
             return self.operation_of(request)
         return operation_of((await request.read()).decode("utf-8", "replace"))
 
     def refusal_to(self, request: web.Request, fault: CloudFault) -> ErrorResponse:
-        """GraphQL says in words, with status 200, that there is no room; and plainly that there were too many calls."""
+        """The answer of GraphQL: lack of capacity as an error with status 200, too many calls as plain text."""
         if request.path == PATH and fault.kind is FaultKind.NO_CAPACITY:
-            return said_no(NO_ROOM)
+            return graphql_error(NO_ROOM)
         if request.path == PATH and fault.kind is FaultKind.INVALID:
-            return misunderstood('Field "bogus" is not defined by type "PodRentInterruptableInput".')
+            return invalid_query('Field "bogus" is not defined by type "PodRentInterruptableInput".')
         if request.path == PATH and fault.kind is FaultKind.THROTTLED:
             return PlainErrorResponse(429, "Too Many Requests")
         return self.refusal(fault)
 
     def refusal(self, fault: CloudFault) -> ErrorResponse:
-        """A problem document in RunPod's words."""
+        """A problem document of RunPod."""
         status, detail = _REFUSALS.get(fault.kind, (fault.status, "an internal error occurred"))
         errors = ["$: additional properties 'bogus' not allowed"] if fault.kind is FaultKind.INVALID else None
         return _no(status, detail, errors)
 
     def permissions_of(self, request: web.Request) -> Iterable[str]:
-        """A restricted key lets some calls in, read or write; RunPod has no names for that besides the calls' own."""
+        """The permission that a call needs. RunPod has no names for permissions, so it is the call itself."""
         path = PATH if request.path == PATH else f"/v2/{request.path.split('/')[2]}"
         return (f"{request.method} {path}",)
 
@@ -143,10 +140,10 @@ class RunpodCloud(StandIn):
         return _no(404, "resource not found")
 
     def admit(self, request: web.Request, operation: str) -> Mapping[str, str]:
-        """Only programs that say their name, only with the key, and not too often; returns the quota headers."""
+        """Check User-Agent, key and rate limit; returns the rate limit headers."""
         agent = request.headers.get("User-Agent", "")
         if not agent or agent.startswith("Python-urllib"):
-            raise web.HTTPForbidden(text="error code: 1010")  # what stands before the API says so, in plain text
+            raise web.HTTPForbidden(text="error code: 1010")  # the gateway's answer, in plain text
         if "Authorization" not in request.headers:
             raise _no(401, "missing bearer token")
         if request.headers["Authorization"] != f"Bearer {self._api_key}":
@@ -154,7 +151,7 @@ class RunpodCloud(StandIn):
         return {} if request.path == PATH else self._count()
 
     def add_admin_routes(self, app: web.Application) -> None:
-        """What the stand-ins' own API can change: prices, stock and the quota of calls."""
+        """Add this cloud's routes to the admin API: prices, stock and rate limit."""
         app.add_routes(
             [
                 web.put("/clouds/runpod/gpus", self._set_price),
@@ -183,7 +180,7 @@ class RunpodCloud(StandIn):
         return web.json_response({"per_minute": self.per_minute})
 
     def _count(self) -> dict[str, str]:
-        """Count one call; returns the quota headers."""
+        """Count one call; returns the rate limit headers."""
         now_s = int(self.ledger.now().timestamp())
         minute, used = self._window
         used = used + 1 if minute == now_s // 60 else 1
@@ -270,10 +267,10 @@ class RunpodCloud(StandIn):
         return web.json_response(answer, status=200 if "data" in answer else 400)
 
     def rent_spot(self, asked: Mapping[str, Any]) -> Machine:
-        """Make the pod of a GraphQL mutation.
+        """Create the pod of a GraphQL mutation.
 
         Raises:
-            ErrorResponse: in GraphQL's words.
+            ErrorResponse: a GraphQL error.
         """
         body = rest_body(asked)
         tier = str(body["cloud"]).lower()
@@ -283,14 +280,14 @@ class RunpodCloud(StandIn):
                 raise _no(400, NO_ROOM)
             return self._add(body, asked["bidPerGpu"])
         except ErrorResponse as refused:
-            raise said_no(str(refused.body["detail"])) from refused
+            raise graphql_error(str(refused.body["detail"])) from refused
 
     def lowest_bid(self, gpu: GpuType, tier: str) -> float:
         """USD per GPU and hour."""
         return round(gpu.usd_per_hour.get(tier, 0) * BID_SHARE, 4)
 
     def lowest_price(self, gpu: GpuType, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """GraphQL's LowestPrice, empty where there is no room."""
+        """GraphQL's LowestPrice; empty without free capacity."""
         tier, count = "secure" if asked.get("secureCloud", True) else "community", int(asked["gpuCount"])
         places = [place for place in gpu.data_centers if asked.get("dataCenterId") in (None, place)]
         name = type_name(gpu.id, count, community=tier == "community")
@@ -351,13 +348,13 @@ class RunpodCloud(StandIn):
 
 
 class _Root:
-    """The root fields of the GraphQL API, by the vendor's names."""
+    """The root fields of the GraphQL API."""
 
     def __init__(self, cloud: RunpodCloud) -> None:
         self._cloud = cloud
 
     def gpuTypes(self, info: object) -> list[Mapping[str, Any]]:  # noqa: N802
-        """All types, each with a field that can be asked."""
+        """All GPU types, each with the field `lowestPrice`."""
 
         def row(gpu: GpuType) -> Mapping[str, Any]:
             def price(info: object, input: Mapping[str, Any]) -> dict[str, Any]:  # noqa: A002

@@ -1,4 +1,4 @@
-"""What RunPod's API takes and gives: checks of a create call, and the description of a pod."""
+"""Bodies of RunPod's API: checks of a create call, and pods."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _ACTIONS = {
 
 
 def type_name(kind_id: str, count: int, *, cpu: bool = False, community: bool = False) -> str:
-    """The ledger's name of a kind of pod: the same as that of the adapter's offers, so that capacity can be set."""
+    """The ledger's name of a kind of pod. The adapter's offers have the same, so that tests can limit capacity."""
     return f"{count}{'vcpu' if cpu else 'x'}_{kind_id.replace(' ', '_')}{'@community' if community else ''}"
 
 
 def problems_of(body: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a create call's body, as in a 422's `errors`; empty when nothing is."""
+    """The problems in a create call's body, as in `errors` of a 422."""
     found = [f"$: additional properties '{key}' not allowed" for key in sorted(body.keys() - _KEYS)]
     found += [f"$.{k}: expected {t.__name__}" for k, t in _TYPES.items() if k in body and not isinstance(body[k], t)]
     found += [f"$: missing required property '{key}'" for key in ("name", "image") if not body.get(key)]
@@ -57,7 +57,7 @@ def problems_of(body: Mapping[str, Any]) -> list[str]:
 
 
 def script_of(args: str) -> str:
-    """The script that a start command decodes and runs; "" when it carries none."""
+    """The script in a start command; "" when there is none."""
     match = _SCRIPT.search(args)
     if match is None:
         return ""
@@ -68,13 +68,13 @@ def script_of(args: str) -> str:
 
 
 def tags_of(env: Mapping[str, str]) -> dict[str, str]:
-    """The adapter's marks in a container's environment, as tags."""
+    """The adapter's tags in a container's environment."""
     marks = {key: value for key, value in env.items() if key.startswith(TAG_PREFIX)}
     return {f"meshd-{key.removeprefix(TAG_PREFIX).lower().replace('_', '-')}": value for key, value in marks.items()}
 
 
 def status_of(machine: Machine, content_faults: frozenset[FaultKind]) -> str:
-    """The vendor's word. A pod says RUNNING as soon as it has a host, long before its container runs."""
+    """The vendor's status. A pod is RUNNING as soon as it has a host, long before its container runs."""
     if FaultKind.UNKNOWN_STATE in content_faults:
         return "MIGRATING"
     if machine.life is Life.ENDED:
@@ -90,10 +90,10 @@ def pod_body(
     """The vendor's Pod.
 
     Args:
-        machine: as it stands.
+        machine: the machine.
         asked: the body of the create call.
-        content_faults: faults of the answer's form.
-        now: the time.
+        content_faults: the faults of the answer's content.
+        now: the current time.
     """
     status = status_of(machine, content_faults)
     up = shown_life(machine, content_faults) in (Life.RUNNING, Life.ENDING) and not machine.powered_off

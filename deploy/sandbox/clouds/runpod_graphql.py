@@ -1,4 +1,4 @@
-"""RunPod's GraphQL API, as far as spot pods need it: its schema, and how it asks and refuses."""
+"""The part of RunPod's GraphQL API for spot pods: its schema, queries and error answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshd.contract.standin import ErrorResponse
 
 PATH = "/graphql"
 DEPLOY = "podRentInterruptable"
-#: A call that holds one of these is that operation.
+#: The field in a query that identifies its operation.
 _OPERATIONS = {DEPLOY: "launch", "lowestPrice": "offers"}
 
 SCHEMA = build_schema("""
@@ -44,25 +44,25 @@ SCHEMA = build_schema("""
 
 
 class PlainErrorResponse(ErrorResponse):
-    """What stands before the API refuses in plain text, whatever was asked for."""
+    """An error answer of the gateway, in plain text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(status, None)
         self.text = text
 
     def response(self) -> web.Response:
-        """As an answer."""
+        """The answer to send."""
         return web.Response(text=self.text, status=self.status, headers=self.headers)
 
 
-def said_no(words: str) -> ErrorResponse:
-    """A GraphQL error: status 200, and no data."""
+def graphql_error(words: str) -> ErrorResponse:
+    """A GraphQL error, with status 200 and no data."""
     error = {"message": words, "path": [DEPLOY], "extensions": {"code": "RUNPOD"}}
     return ErrorResponse(200, {"errors": [error], "data": {DEPLOY: None}})
 
 
-def misunderstood(words: str) -> ErrorResponse:
-    """A query that does not fit the schema: status 400, and no data at all."""
+def invalid_query(words: str) -> ErrorResponse:
+    """The answer to a query that does not match the schema: status 400, without data."""
     return ErrorResponse(400, {"errors": [{"message": words, "extensions": {"code": "GRAPHQL_VALIDATION_FAILED"}}]})
 
 
@@ -72,14 +72,14 @@ def operation_of(query: str) -> str:
 
 
 def run(query: str, root: object) -> Mapping[str, Any]:
-    """Answer a query as the API does.
+    """Answer a query like the API.
 
     Args:
         query: GraphQL.
         root: has the root fields as methods.
 
     Raises:
-        ErrorResponse: the cloud's own no, by one of the methods.
+        ErrorResponse: one of the methods refuses.
     """
     result = graphql_sync(SCHEMA, query, root)
     for error in result.errors or ():
@@ -91,7 +91,7 @@ def run(query: str, root: object) -> Mapping[str, Any]:
 
 
 def rest_body(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What a create call of the REST API would have said for the same pod."""
+    """The body of the REST API's create call for the same pod."""
     body: dict[str, Any] = {
         "name": asked.get("name"),
         "image": asked.get("imageName"),

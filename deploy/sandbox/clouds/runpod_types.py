@@ -1,4 +1,4 @@
-"""What the RunPod stand-in rents, and where."""
+"""GPU types, CPU flavours and data centres of the RunPod stand-in."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ALL = tuple(DATA_CENTERS)
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """One GPU type. Its id is what nvidia-smi prints.
+    """One GPU type. Its id is the GPU's name in nvidia-smi.
 
     Attributes:
         usd_per_hour: of one GPU, by tier.
         max_count: of GPUs in one pod, by tier; 0: not in that tier.
-        data_centers: where it exists; whether it has room there is the ledger's affair.
+        data_centers: where it exists; the ledger decides whether it has free capacity there.
     """
 
     id: str

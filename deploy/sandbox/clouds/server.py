@@ -1,4 +1,4 @@
-"""All stand-ins on one address, and the admin API.
+"""The server of all stand-ins and the admin API.
 
 In a program: `async with CloudServer(hypervisor) as clouds: ...`. From a shell:
 `python -m deploy.sandbox.clouds.server --ip 192.0.2.1`, which prints the URLs as JSON and runs until a signal.
@@ -50,22 +50,22 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where and how the stand-ins run.
+    """Options of the stand-ins.
 
     Attributes:
         ip: the address to listen on.
-        ec2_port: 0 for any free one; so are the others.
-        boot_s: the least seconds from launch to running.
-        end_s: seconds from the request to end until ended.
+        ec2_port: 0 for any free port; likewise the other ports.
+        boot_s: the shortest time from launch to running.
+        end_s: the time from the request to end until the machine has ended.
         keep_s: how long ended machines are still shown.
-        lambda_api_key: the only key that Lambda lets in. EC2 lets in any.
+        lambda_api_key: the only valid key of Lambda. EC2 accepts any key.
         lambda_limits: Lambda's spacing of calls and launches.
-        paperspace_api_key: the only key that Paperspace lets in.
-        runpod_api_key: the only key that RunPod lets in.
-        runpod_per_minute: calls that RunPod takes in a minute; 0: any number.
-        seed: of the faults that strike by chance.
-        clouds: those that listen.
-        watch_s: how often machines are looked at for having powered themselves off; 0: only when somebody asks.
+        paperspace_api_key: the only valid key of Paperspace.
+        runpod_api_key: the only valid key of RunPod.
+        runpod_per_minute: calls per minute that RunPod accepts; 0: any number.
+        seed: of random faults.
+        clouds: the clouds that listen.
+        watch_s: how often to check whether machines have powered themselves off; 0: only when a call asks.
     """
 
     ip: str = "127.0.0.1"
@@ -90,10 +90,10 @@ class ServerOptions:
 
 class _QuietHandler(MotoRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Say nothing of each request."""
+        """Do not log requests."""
 
     def connection_dropped(self, error: BaseException, environ: dict[str, Any] | None = None) -> None:
-        """Close the socket, since a fault cut the connection; the server would wait for a next request."""
+        """Close the socket after a fault cut the connection; the server would wait for another request."""
         self.close_connection = True
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -105,9 +105,9 @@ class CloudServer:
     Args:
         hypervisor: boots the machines.
         options: where and how.
-        now: UTC clock that the machines live by.
-        listen: makes the listening socket for a port, e.g. in another network namespace; None: on `options.ip`.
-        listen_metadata: makes the socket at which machines reach the metadata service; None: there is none.
+        now: UTC clock of the machines.
+        listen: creates the listening socket for a port, e.g. in another network namespace; None: on `options.ip`.
+        listen_metadata: creates the socket of the metadata service; None: there is no such service.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class CloudServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop listening and destroy what still runs."""
+        """Stop listening and destroy all machines."""
         await self._stack.aclose()
         for cloud in self.clouds.values():
             for machine in cloud.ledger.everything():
@@ -181,7 +181,7 @@ class CloudServer:
         await self.host.settle()
 
     def urls(self) -> dict[str, str]:
-        """Where each API listens."""
+        """The URL of each API."""
         return {
             "ec2": self.ec2_url,
             "lambda": self.lambda_url,
