@@ -1,4 +1,4 @@
-"""Speed: the stand-ins' tables of instance types are large and live for the whole run."""
+"""Speed: the stand-ins' tables of instance types are large and stay in memory for the whole run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def spare_the_collector() -> Iterator[None]:
-    """Collect seldom: each full collection walks the SDK's and moto's tables, for a third of a second."""
+def collect_seldom() -> Iterator[None]:
+    """Collect garbage seldom: a full collection walks the tables of the SDK and moto for a third of a second."""
     before = gc.get_threshold()
     gc.set_threshold(200_000, 50, 100)
     yield

@@ -1,6 +1,6 @@
 """Google's discovery documents as JSON schemas.
 
-Their form is close to JSON Schema draft 3: references by name, 64-bit numbers as text, nothing is said to be required.
+They are close to JSON Schema draft 3: references by name, 64-bit numbers as text, no required fields.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _OUTPUT_ONLY = re.compile(r"\[Output Only\]|Output only", re.I)
 
 
 class Discovery:
-    """One document out of those that google-api-python-client ships.
+    """A document from google-api-python-client.
 
     Args:
-        name: the document's, e.g. "compute.v1".
+        name: the document's name, e.g. "compute.v1".
     """
 
     def __init__(self, name: str) -> None:
@@ -30,10 +30,10 @@ class Discovery:
         self.document: Json = json.loads(file.read_text("utf-8"))
 
     def method(self, verb: str, path: str) -> Json:
-        """The method behind a request's path.
+        """The method of a request's path.
 
         Raises:
-            AssertionError: the vendor has none.
+            AssertionError: there is none.
         """
         base = f"/{self.document['servicePath']}"
         assert path.startswith(base), path
@@ -44,20 +44,20 @@ class Discovery:
         raise AssertionError(f"the vendor has no {verb} {path}")
 
     def check_query(self, method: Json, query: dict[str, str]) -> None:
-        """Every query parameter is one of the method's, or of all methods'."""
+        """Check that each query parameter belongs to the method or to all methods."""
         known = {**self.document["parameters"], **method["parameters"]}
         for key, value in query.items():
             assert key in known and known[key]["location"] == "query", key
             Draft202012Validator(_plain(known[key], text=True)).validate(value)
 
     def check_request(self, method: Json, body: Any) -> None:
-        """The body fits, has no unknown key, and nothing that only Google may write."""
+        """Check that the body fits the schema, without unknown keys or output-only fields."""
         assert ("request" in method) == (body is not None)
         if body is not None:
             self._check(method["request"]["$ref"], body, self._requests)
 
     def check_answer(self, method: Json, body: Any) -> None:
-        """The answer fits and has no unknown key."""
+        """Check that the answer fits the schema, without unknown keys."""
         self._check(method["response"]["$ref"], body, self._answers)
 
     def _check(self, name: str, value: Any, schemas: Json) -> None:
@@ -73,7 +73,7 @@ class Discovery:
 
 
 def _methods(part: Json) -> Iterator[Json]:
-    """Those of the resources below, and of what lies below them."""
+    """The methods of all resources, at any depth."""
     for resource in part.get("resources", {}).values():
         yield from resource.get("methods", {}).values()
         yield from _methods(resource)

@@ -1,8 +1,8 @@
 """The daemon's engine over all five clouds at once: real adapters over HTTP, agents that speak the real node API.
 
-Only what takes time is not there: the machines are book entries, each with an agent that joins from a loopback address
-of its own, Slurm is a table, and the clock moves when it is told to. A seed gives the wishes, the deaths and the faults
-of each cloud; which call a fault meets may still differ from run to run, since calls of several clouds race.
+Machines are only records, each with an agent that joins from its own loopback address. Slurm is a table, and the test
+moves the clock. A seed determines targets, failures and faults of each cloud; which call a fault hits may still differ
+between runs, because calls of several clouds race.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ from tests.unit.daemon.small import Slurm
 
 CLOUDS = tuple(sorted(RIGS))
 POOLS = (*CLOUDS, "any")
-"""One for each cloud, so that each has work, and one that may rent anywhere."""
+"""A pool for each cloud, so that each has work, and one that may rent from all."""
 STEPS_S = 1.0
-"""Real seconds that a round waits for its steps; a step may go on beyond it, as in life."""
+"""Real time that a round waits for its steps, in seconds. A step may continue in the next round."""
 _TOKEN = re.compile(r"join-token=(\S+)")
 _PARTS: Mapping[str, Any] = {"gpu": "h100", "gpus_per_node": 1, "max_nodes": 3, "spot": "prefer"}
 
 
 class RoundClock(ManualClock):
-    """Time that moves by rounds; nothing waits for it."""
+    """A clock that moves by rounds. Sleeping does not wait."""
 
     def monotonic_s(self) -> float:
         return self.now().timestamp()
@@ -75,10 +75,10 @@ class RoundClock(ManualClock):
 
 
 class Slurmctld(Slurm):
-    """The table of nodes: a line for each machine that is in Slurm, up while its slurmd runs."""
+    """Slurm's table of nodes: a node for each machine in Slurm, up while its slurmd runs."""
 
     def publish(self, machines: list[Record], up: set[str]) -> dict[str, str]:
-        """Take the journal's lines; returns those in force."""
+        """Set the nodes from the journal; returns the lines in force."""
         lines = {m.slot: m.tailnet_ip for m in machines if m.phase in IN_SLURM and m.tailnet_ip and not m.left_slurm}
         self.seen = replace(self.seen, nodes={slot: self._node(slot, ip, ip in up) for slot, ip in lines.items()})
         return {str(slot): ip for slot, ip in lines.items()}
@@ -105,7 +105,7 @@ class Agent:
     results: list[dict[str, object]] = field(default_factory=list)
 
     async def turn(self, base: str) -> None:
-        """Join, or else tell and be told. What the head refuses is tried again in the next turn."""
+        """Join, or report and receive commands. When the head refuses, try again in the next turn."""
         if self.joined:
             await self._poll(base)
         else:
@@ -169,19 +169,19 @@ class FiveClouds:
 
     @property
     def ledgers(self) -> Mapping[str, Ledger]:
-        """What each cloud really has."""
+        """The machines that each cloud really has."""
         return {name: self.server.clouds[name].ledger for name in CLOUDS}
 
     def machines(self) -> list[Machine]:
-        """Every machine that ever was."""
+        """Every machine that was ever made."""
         return [machine for ledger in self.ledgers.values() for machine in ledger.everything()]
 
     def alive(self) -> list[Machine]:
-        """Those that cost money."""
+        """The machines that cost money."""
         return [machine for machine in self.machines() if machine.life is not Life.ENDED]
 
     def settings(self) -> Settings:
-        """As a user would write them for these clouds."""
+        """Settings for these clouds."""
         urls = self.server.urls()
         tables = {
             name: {rig.where: urls["ec2" if name == "aws" else name], **rig.extra()} for name, rig in self._rigs.items()
@@ -198,7 +198,7 @@ class FiveClouds:
         return Settings(**found)
 
     def inject_faults(self) -> None:
-        """Have each cloud fail by chance, in all the ways that it can."""
+        """Inject all faults that each cloud supports, at random."""
         for name, rig in self._rigs.items():
             faults = self.server.clouds[name].faults
             faults.reseed(self.seed)
@@ -211,20 +211,20 @@ class FiveClouds:
         return {name: sum(self.server.clouds[name].faults.hits(kind) for kind in FaultKind) for name in CLOUDS}
 
     def clear_faults(self) -> None:
-        """Nothing fails any more."""
+        """Remove all faults."""
         for name in CLOUDS:
             self.server.clouds[name].faults.clear()
             self.ledgers[name].release()
 
-    def take_one(self, dice: random.Random) -> None:
-        """A machine dies; a spot machine is taken back."""
+    def lose_one(self, dice: random.Random) -> None:
+        """Kill a random machine, or preempt it when it is a spot machine."""
         alive = [(ledger, m) for ledger in self.ledgers.values() for m in ledger.everything() if m.life is Life.RUNNING]
         if alive:
             ledger, machine = dice.choice(alive)
             (ledger.preempt if machine.spot else ledger.kill)(machine.id)
 
     def running(self) -> Iterator[Agent]:
-        """The agents of the machines that are up."""
+        """The agents of the running machines."""
         for machine in self.machines():
             if machine.life is Life.RUNNING and self.hypervisor.alive(machine.name):
                 if machine.id not in self.agents:
@@ -239,19 +239,19 @@ class FiveClouds:
         return Agent(machine, f"127.3.{where}", peer, http)
 
     async def whois(self, address: str) -> TailnetPeer:
-        """Whose loopback address it is."""
+        """The peer of a loopback address."""
         found = next((agent.peer for agent in self.agents.values() if agent.source == address), None)
         if found is None:
             raise TailnetError(f"nobody has {address}")
         return found
 
     def tailnet(self) -> TailnetView:
-        """Those that are up are online."""
+        """A tailnet in which the running machines are online."""
         return TailnetView("100.64.0.1", "head", True, (), {agent.peer.id: agent.peer for agent in self.running()})
 
 
 class _Stage1:
-    """User data with nothing but the join token in it: what a machine cannot do without."""
+    """User data that contains only the join token."""
 
     def __init__(self, tokens: MachineTokens) -> None:
         self._tokens = tokens
@@ -265,17 +265,17 @@ class _Stage1:
 
 
 class MungeKey:
-    """Nobody changes the munge key."""
+    """A munge key that is never rotated."""
 
     def key_for_joining(self) -> SecretBytes:
         return SecretBytes(b"m" * 128)
 
     def note_report(self, machine: str, report: PollIn) -> None:
-        """It is what it was."""
+        """Do nothing."""
 
 
 class Engine:
-    """One life of the daemon's core, from its start to kill -9."""
+    """The daemon's core from its start to kill -9."""
 
     def __init__(self, clouds: FiveClouds, directory: Path) -> None:
         self.clouds, clock, settings = clouds, clouds.clock, clouds.settings()
@@ -301,7 +301,7 @@ class Engine:
         self._nodes, self.executor, self.reconciler = machines.node_steps, machines.executor, machines.controller
 
     async def start(self) -> None:
-        """Serve the node API and look at everything once."""
+        """Serve the node API and read all sources once."""
         head = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 0.0)
         desk = node_parts(
             self.machine_store,
@@ -321,7 +321,7 @@ class Engine:
         await self.sources.first_look()
 
     def desired(self) -> Desired:
-        """What is wanted now, as the daemon puts it together."""
+        """The desired state, as the daemon computes it."""
         now, settings = self.clouds.clock.now(), self._settings
         policy = wanted.policy(settings.timing, settings.prices, may_change_devices=False, providers=self.providers)
         # The settings' deadline is in real seconds here, and the clock moves by rounds.
@@ -347,7 +347,7 @@ class Engine:
         )  # fmt: skip
 
     async def round(self, *, offers: bool) -> None:
-        """Look at everything, let the agents speak, and tick."""
+        """Read all sources, let the agents poll, and tick."""
         await self.clouds.server.host.settle()
         sources = [*self.sources.listings.values(), *(self.sources.offers.values() if offers else ())]
         await asyncio.gather(*(source.read_once() for source in sources))
@@ -369,7 +369,7 @@ class Engine:
         self._queues.keep(roster, {m.name for m in machines}, {m.name for m in machines if m.facts is not None})
 
     async def kill(self) -> None:
-        """kill -9: nothing is written any more; what the clouds were asked for goes on there."""
+        """Stop like kill -9: write nothing more. The clouds continue what they were asked for."""
         self.executor._launches.close()
         tasks = list(self.executor._tasks.values())
         for task in tasks:
@@ -385,4 +385,4 @@ class NoKeys:
     """No API of the tailnet."""
 
     async def key_record(self) -> None:
-        """Nothing is known of the auth key."""
+        """There is no auth key."""

@@ -1,4 +1,4 @@
-"""A proxy between an adapter and its stand-in: it keeps what passes, to be checked against the vendor's words."""
+"""A proxy between an adapter and its stand-in. It records all calls, to check them against the vendor's schema."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Exchange:
 
 
 class Recorder:
-    """Keeps what passes through it.
+    """Records the calls that pass through it.
 
     Attributes:
-        instead: answers by path that are given in place of the stand-in's.
-        silent: a path that is answered as if nothing were there.
+        instead: answers by path that replace the stand-in's.
+        silent: a path that is answered as if it did not exist.
     """
 
     def __init__(self, target: str) -> None:
@@ -82,7 +82,7 @@ class Recorder:
 
 @asynccontextmanager
 async def recording(name: str) -> AsyncIterator[tuple[SandboxRig, Recorder]]:
-    """The rig called `name`, and a recorder before its cloud."""
+    """The rig called `name`, with a recorder in front of its cloud."""
     async with AsyncExitStack() as stack:
         rig = await build(name, stack)
         recorder = Recorder(rig.server.urls()[name])
@@ -96,7 +96,7 @@ async def recording(name: str) -> AsyncIterator[tuple[SandboxRig, Recorder]]:
 
 
 class OpenApi:
-    """A vendor's document.
+    """A vendor's OpenAPI document.
 
     Args:
         file: its name in specs/.
@@ -106,10 +106,10 @@ class OpenApi:
         self.document: dict[str, Any] = json.loads((SPECS / file).read_text("utf-8"))
 
     def operation(self, exchange: Exchange) -> dict[str, Any]:
-        """What the document says of a request.
+        """The document's description of a request.
 
         Raises:
-            AssertionError: the vendor has no such call.
+            AssertionError: there is no such call.
         """
         for path, methods in self.document["paths"].items():
             pattern = re.sub(r"\{[^}]+\}", "[^/]+", path)
@@ -119,11 +119,11 @@ class OpenApi:
         raise AssertionError(f"the vendor has no {exchange.method} {exchange.path}")
 
     def check(self, schema: Mapping[str, Any], value: Any) -> None:
-        """The value is as the schema says."""
+        """Check that a value fits the schema."""
         Draft202012Validator({**schema, "components": self.document["components"]}).validate(value)
 
     def resolved(self, node: dict[str, Any]) -> dict[str, Any]:
-        """A node of the document, references followed."""
+        """A node of the document, with references resolved."""
         while "$ref" in node:
             target: Any = self.document
             for part in node["$ref"].removeprefix("#/").split("/"):

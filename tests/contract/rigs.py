@@ -1,4 +1,4 @@
-"""The contract suite's rigs of the five adapters: each with its cloud's stand-in, and what its cloud cannot do."""
+"""The contract suite's rigs of the five adapters: the cloud's stand-in, and the faults that it does not support."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.live import live_settings
 
 FetchedPrices = Callable[[], PriceList | None]
 SECRET = "s3cr3t-key-that-must-never-show"
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
 
 
 class ManualClock:
-    """Time that passes when told to."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self._now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -44,13 +44,13 @@ class ManualClock:
 
 
 class SandboxRig(Rig):
-    """An adapter on one of the sandbox's clouds, with hollow machines."""
+    """An adapter on one of the sandbox's clouds, whose machines are not booted."""
 
     secrets = (SECRET,)
     secret_setting = "api_key"
     bad_settings: ClassVar[Mapping[str, Any]] = {"no_such_key": 1, "call_timeout_s": -1}
     factory: ClassVar[ProviderFactory]
-    #: The settings' name of where the API is.
+    #: The setting with the API's address.
     where = "base_url"
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class SandboxRig(Rig):
         return {self.where: url, **self.extra()}
 
     def extra(self) -> dict[str, Any]:
-        """Those besides the address."""
+        """The settings besides the address."""
         return {}
 
     def build(self, cluster: str, *, fetched_prices: FetchedPrices = lambda: None, **settings: Any) -> Provider:
@@ -93,7 +93,7 @@ class SandboxRig(Rig):
         return type(self).factory(ProviderContext(cluster, table, self.clock.now, fetched_prices))
 
     def unreachable(self) -> Provider:
-        return self.make(**{self.where: NOBODY})
+        return self.make(**{self.where: UNREACHABLE})
 
     def machines(self) -> Sequence[CloudMachine]:
         return [_cloud_machine(machine) for machine in self.ledger.everything()]
@@ -173,7 +173,7 @@ class LambdaRig(SandboxRig):
         return {"api_key": SECRET, "call_spacing_s": 0, "launch_spacing_s": 0}
 
     def unreachable(self) -> Provider:
-        return self.make(base_url=NOBODY, ssh_key_name="meshd")
+        return self.make(base_url=UNREACHABLE, ssh_key_name="meshd")
 
 
 class RunpodRig(SandboxRig):
@@ -190,7 +190,7 @@ class RunpodRig(SandboxRig):
 
 
 class RunpodSpotRig(RunpodRig):
-    """RunPod with spot pods, and those alone are rented: by the vendor's own SDK."""
+    """RunPod with spot pods only, through the vendor's SDK."""
 
     label = "runpod, spot"
     spot = True
@@ -247,7 +247,7 @@ class GceRig(SandboxRig):
 
 
 class GuardedRig(LambdaRig):
-    """An adapter as the daemon holds it: with everything that it puts around a provider. It is a provider too."""
+    """An adapter with all the wrappers that the daemon puts around it."""
 
     label = "lambda, guarded"
 
@@ -265,5 +265,5 @@ async def h100_offers(provider: Provider, *, gpus: int = 1, spot: bool | None = 
 
 
 async def build(name: str, stack: AsyncExitStack) -> SandboxRig:
-    """The rig called `name`, on a server of its own."""
+    """The rig called `name`, on its own server."""
     return await stack.enter_async_context(RIGS[name]())

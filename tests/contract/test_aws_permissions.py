@@ -1,4 +1,4 @@
-"""What `check` tells of EC2's permissions, besides what all adapters must."""
+"""EC2's `check` of permissions, beyond the contract suite."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ async def rig() -> AsyncIterator[SandboxRig]:
         yield await build("aws", stack)
 
 
-async def test_the_identity_and_that_nothing_is_missing(rig: SandboxRig) -> None:
+async def test_check_names_the_identity(rig: SandboxRig) -> None:
     assert (await rig.make().check()).endswith("; no permission is missing")
 
 
-async def test_spot_and_profile_need_more(rig: SandboxRig) -> None:
+async def test_spot_and_instance_profile_need_more_permissions(rig: SandboxRig) -> None:
     for permission in ("ec2:DescribeSpotPriceHistory", "iam:PassRole"):
         rig.inject(FaultKind.DENIED, permission)
     await rig.make(spot=False).check()
@@ -32,7 +32,7 @@ async def test_spot_and_profile_need_more(rig: SandboxRig) -> None:
         await provider.check()
 
 
-async def test_a_code_that_may_not_be_read_leaves_the_calls_own_name(rig: SandboxRig) -> None:
+async def test_a_denial_that_cannot_be_decoded_names_the_call(rig: SandboxRig) -> None:
     for permission in ("ec2:CreateTags", "sts:DecodeAuthorizationMessage"):
         rig.inject(FaultKind.DENIED, permission)
     with pytest.raises(AuthFailed, match=r"may not: ec2:RunInstances$"):

@@ -1,4 +1,4 @@
-"""EC2's spot machines: what the market asks for, what it refuses, and how it takes machines back."""
+"""EC2's spot machines: prices, refusals and interruptions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ async def _cheapest(provider: Provider) -> Offer:
     return min(await h100_offers(provider, spot=True), key=lambda offer: offer.usd_per_hour)
 
 
-async def test_each_zone_has_its_price_and_all_are_below_the_on_demand_price() -> None:
+async def test_spot_prices_differ_by_zone_and_are_below_the_on_demand_price() -> None:
     async with AwsRig() as rig:
         provider = rig.make()
         on_demand = {(o.zone, o.instance_type): o.usd_per_hour for o in await h100_offers(provider, spot=False)}
         spot = {(o.zone, o.instance_type): o.usd_per_hour for o in await h100_offers(provider, spot=True)}
     assert len(set(spot.values())) > 1
     assert set(spot) <= set(on_demand)
-    # The older price and the one of Windows, both dearer than half of the on-demand price, are not taken.
+    # The older price and the price for Windows, both above half of the on-demand price, are not used.
     assert all(0.25 < price / on_demand[where] < 0.6 for where, price in spot.items())
 
 
@@ -46,7 +46,7 @@ async def test_a_refused_spot_request_says_why(fault: FaultKind, error: type[Pro
         assert not rig.machines()
 
 
-async def test_a_highest_price_below_the_market_is_no_capacity_and_one_above_it_is_not_paid() -> None:
+async def test_a_maximum_price_below_the_market_is_no_capacity_and_one_above_is_not_paid() -> None:
     async with AwsRig() as rig:
         offer = await _cheapest(rig.make())
         stingy = rig.make(spot_max_usd_per_hour=round(offer.usd_per_hour - 0.01, 4))

@@ -1,4 +1,4 @@
-"""What the clouds' stand-ins do with a machine besides what their APIs show."""
+"""What the clouds' stand-ins do with a machine beyond their APIs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[SandboxRig]:
         yield await build(request.param, stack)
 
 
-async def test_machines_have_the_gpus_that_nvidia_smi_names_and_cost_until_they_have_ended(rig: SandboxRig) -> None:
+async def test_machines_have_gpus_and_cost_money_until_they_have_ended(rig: SandboxRig) -> None:
     provider = rig.make()
     instance = await running(rig, provider)
     (machine,) = rig.ledger.everything()

@@ -1,4 +1,4 @@
-"""An order that a cloud took and did not carry out: what the adapter tells then is enough to know why."""
+"""When a cloud accepts an order and does not carry it out, the adapter's answer says why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = [(FaultKind.NO_CAPACITY, FailureCause.NO_CAPACITY), (FaultKind.QUOTA, Fa
 
 
 @pytest.mark.parametrize(("kind", "cause"), KINDS)
-async def test_gce_tells_it_only_when_asked_for_the_machine(kind: FaultKind, cause: FailureCause) -> None:
+async def test_gce_reports_it_only_in_get(kind: FaultKind, cause: FailureCause) -> None:
     async with GceRig() as rig:
         provider = rig.make(insert_wait_s=0)
         (offer, *_) = await rentable(rig, provider)

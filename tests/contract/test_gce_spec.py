@@ -54,7 +54,7 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-async def test_whole_life_of_a_machine(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_lifecycle_of_a_machine(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url, **EVERYTHING)
     assert await provider.check() == WHO
@@ -72,7 +72,7 @@ async def test_whole_life_of_a_machine(recorded: tuple[SandboxRig, Recorder, str
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200", "b200", "t4", "l4", ""])
-async def test_every_shape_is_taken(recorded: tuple[SandboxRig, Recorder, str], gpu: str) -> None:
+async def test_every_machine_type_is_accepted(recorded: tuple[SandboxRig, Recorder, str], gpu: str) -> None:
     rig, recorder, url = recorded
     wanted = ["a3-*", "a4-*", "g2-standard-4", "e2-standard-4"]
     provider = rig.make(api_endpoint=url, **{**EVERYTHING, "instance_types": wanted})
@@ -106,7 +106,7 @@ async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: FaultK
         check_exchange(exchange)
 
 
-async def test_what_is_not_there(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_unknown_machines(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url, fresh_s=0)
     nobody = Instance(provider.name, InstanceId("us-central1-a/nobody"), "", InstanceState.UNKNOWN)
@@ -120,7 +120,7 @@ async def test_what_is_not_there(recorded: tuple[SandboxRig, Recorder, str]) -> 
         check_exchange(exchange)
 
 
-def test_the_check_can_fail() -> None:
+def test_the_schema_check_can_fail() -> None:
     path = "/compute/v1/projects/p/zones/us-central1-a/instances"
     for wrong in ({"nam": "x"}, {"disks": [{"initializeParams": {"diskSizeGb": 100}}]}, {"creationTimestamp": "now"}):
         with pytest.raises(ValidationError):
@@ -131,10 +131,10 @@ def test_the_check_can_fail() -> None:
         check_exchange(Exchange("GET", "/compute/v1/projects/p/machines", None, 200, {}))
 
 
-# --- what only this cloud does
+# --- behaviour of this cloud alone
 
 
-async def test_a_refusal_that_comes_after_the_launch_is_told_by_get(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_get_reports_a_refusal_that_comes_after_the_launch(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, _ = recorded
     provider = rig.make()
     offer = (await h100_offers(provider))[0]
@@ -149,7 +149,7 @@ async def test_a_refusal_that_comes_after_the_launch_is_told_by_get(recorded: tu
 
 
 @pytest.mark.parametrize("spot", [True, False])
-async def test_what_took_a_machine_away_is_told(recorded: tuple[SandboxRig, Recorder, str], spot: bool) -> None:
+async def test_get_reports_what_ended_a_machine(recorded: tuple[SandboxRig, Recorder, str], spot: bool) -> None:
     rig, _, _ = recorded
     provider = rig.make()
     offer = (await h100_offers(provider, gpus=8, spot=spot))[0]
@@ -167,8 +167,8 @@ async def test_what_took_a_machine_away_is_told(recorded: tuple[SandboxRig, Reco
     assert found.reason.startswith("compute.instances.preempted" if spot else "delete by somebody@example.com")
 
 
-async def test_a_name_taken_by_a_machine_of_ours_is_that_machine(recorded: tuple[SandboxRig, Recorder, str]) -> None:
-    """As when Google has forgotten the request id: only the name is left to tell."""
+async def test_launch_returns_the_machine_that_has_the_name(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+    """Google may have forgotten the request id; then only the name identifies the machine."""
     rig, _, _ = recorded
     provider = rig.make()
     first = await launched(rig, provider)
@@ -182,7 +182,7 @@ async def test_a_name_taken_by_a_machine_of_ours_is_that_machine(recorded: tuple
         await launched(rig, other)
 
 
-async def test_a_list_with_a_zone_missing_is_no_list(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_a_list_without_a_zone_fails(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url)
     path = "/compute/v1/projects/sandbox-project/aggregated/instances"
@@ -202,7 +202,7 @@ async def test_a_list_with_a_zone_missing_is_no_list(recorded: tuple[SandboxRig,
     assert list(await provider.list()) == []
 
 
-async def test_an_insert_answered_by_something_else_is_uncertain(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_an_insert_with_an_unexpected_answer_is_uncertain(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(api_endpoint=url)
     offer = (await h100_offers(provider))[0]
@@ -234,7 +234,7 @@ async def test_application_default_credentials(
         await rig.make(CLUSTER, service_account=None).check()
 
 
-async def test_what_is_accepted_is_rented_whatever_is_read_afterwards(
+async def test_an_accepted_launch_succeeds_even_when_later_reads_fail(
     recorded: tuple[SandboxRig, Recorder, str],
 ) -> None:
     rig, _, _ = recorded
@@ -252,8 +252,8 @@ async def test_what_is_accepted_is_rented_whatever_is_read_afterwards(
     assert len(rig.ledger.everything()) == 1
 
 
-async def test_a_machine_that_could_not_be_made_is_told_by_get(recorded: tuple[SandboxRig, Recorder, str]) -> None:
-    """As when capacity is refused after the launch has stopped to wait for it."""
+async def test_get_reports_a_machine_that_could_not_be_made(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+    """Google may refuse capacity after the launch has stopped waiting."""
     rig, _, _ = recorded
     provider = rig.make(insert_wait_s=0)
     offer = (await h100_offers(provider))[0]
@@ -266,7 +266,7 @@ async def test_a_machine_that_could_not_be_made_is_told_by_get(recorded: tuple[S
     await provider.terminate(made)
 
 
-async def test_skus_are_the_billing_catalogues(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_skus_fit_the_schema_of_the_billing_catalogue(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     """The request and each page of the Cloud Billing API, against its own document."""
     rig, recorder, url = recorded
     provider = rig.make(billing_endpoint=url, call_timeout_s=100.0)
@@ -284,7 +284,7 @@ async def test_skus_are_the_billing_catalogues(recorded: tuple[SandboxRig, Recor
     assert pages[-1].answered["nextPageToken"] == ""
 
 
-async def test_where_google_does_not_tell_what_is_granted_the_reads_do(
+async def test_without_the_resource_manager_only_reads_are_checked(
     recorded: tuple[SandboxRig, Recorder, str],
 ) -> None:
     rig, recorder, url = recorded
@@ -296,7 +296,7 @@ async def test_where_google_does_not_tell_what_is_granted_the_reads_do(
         await provider.check()
 
 
-async def test_what_is_good_to_have_is_only_told(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_an_optional_permission_is_only_mentioned(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, url = recorded
     rig.inject(FaultKind.DENIED, "compute.zoneOperations.list")
     assert "compute.zoneOperations.list" in await rig.make(api_endpoint=url).check()

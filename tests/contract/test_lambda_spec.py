@@ -35,7 +35,7 @@ def check_exchange(exchange: Exchange) -> None:
     SPEC.check(answer["content"]["application/json"]["schema"], exchange.answered)
 
 
-async def test_whole_life_of_a_machine(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_lifecycle_of_a_machine(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, image_family="lambda-stack-24-04", tags={"team": "physics"})
     await provider.check()
@@ -77,7 +77,7 @@ async def test_unknown_machine_and_unknown_key(recorded: tuple[SandboxRig, Recor
         check_exchange(exchange)
 
 
-def test_the_check_can_fail() -> None:
+def test_the_schema_check_can_fail() -> None:
     wrong = Exchange("POST", "/api/v1/instance-operations/launch", {"quantity": 2}, 200, {})
     with pytest.raises(ValidationError):
         check_exchange(wrong)

@@ -1,6 +1,6 @@
-"""Every request that the Paperspace adapter sends and every answer of its stand-in, against a schema made by hand.
+"""Every request that the Paperspace adapter sends and every answer of its stand-in, against a handwritten schema.
 
-The vendor's document is not at hand: the schema says where it comes from (`x-origin`).
+The vendor publishes no document. The schema names its sources (`x-origin`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def check_exchange(exchange: Exchange) -> None:
     SPEC.check(answer["content"]["application/json"]["schema"], exchange.answered)
 
 
-async def test_whole_life_of_a_machine(rig: SandboxRig, recorder: Recorder, provider: Provider) -> None:
+async def test_lifecycle_of_a_machine(rig: SandboxRig, recorder: Recorder, provider: Provider) -> None:
     assert await provider.check() == "team sandbox, at most 20 machines"
     await provider.offers()
     instance = await running(rig, provider)
@@ -93,7 +93,7 @@ async def test_whole_life_of_a_machine(rig: SandboxRig, recorder: Recorder, prov
     }
 
 
-async def test_machine_is_asked_for_without_costly_or_talkative_extras(recorder: Recorder, provider: Provider) -> None:
+async def test_launch_orders_no_costly_extras(recorder: Recorder, provider: Provider) -> None:
     offers = {offer.instance_type: offer for offer in await provider.offers()}
     await provider.launch(request(offers["H100x8"]))
     body = next(one.sent for one in recorder.exchanges if (one.method, one.path) == ("POST", "/v1/machines"))
@@ -104,7 +104,7 @@ async def test_machine_is_asked_for_without_costly_or_talkative_extras(recorder:
     )
 
 
-async def test_cpu_types_are_rented_when_asked_for(rig: SandboxRig, recorder: Recorder) -> None:
+async def test_cpu_types_can_be_rented(rig: SandboxRig, recorder: Recorder) -> None:
     provider = rig.make(base_url=recorder.url, machine_types=["C5"], regions=["CA1"])
     (offer,) = await provider.offers()
     assert (offer.gpu, offer.gpus, offer.vcpus, offer.region, offer.available) == ("", 0, 4, "ca1", True)
@@ -131,7 +131,7 @@ async def test_unknown_machine_has_no_events(provider: Provider) -> None:
         await provider.get(Instance(provider.name, InstanceId("psnone"), "", InstanceState.UNKNOWN))
 
 
-def test_the_check_can_fail() -> None:
+def test_the_schema_check_can_fail() -> None:
     wrong = Exchange("POST", "/v1/machines", {"name": "x", "user_data": "x"}, 200, {})
     with pytest.raises(ValidationError):
         check_exchange(wrong)
@@ -181,7 +181,7 @@ async def test_restarted_daemon_deletes_the_script_of_a_terminated_machine(
     assert cloud.paperspace.scripts == {}
 
 
-async def test_script_of_a_create_call_in_doubt_stays_for_its_machine(
+async def test_script_of_an_unclear_launch_stays_for_its_machine(
     rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
     offer = (await h100_offers(provider))[0]
@@ -212,7 +212,7 @@ async def test_orphaned_scripts_are_deleted_and_others_are_left(
     ]
 
 
-async def test_key_does_not_stay_behind_on_a_machine_that_never_boots(
+async def test_the_script_of_a_machine_that_never_boots_is_deleted(
     rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
     rig.inject(FaultKind.NEVER_BOOTS)
@@ -222,7 +222,7 @@ async def test_key_does_not_stay_behind_on_a_machine_that_never_boots(
     assert cloud.paperspace.scripts == {}
 
 
-async def test_failed_deletion_is_tried_again_and_hinders_nothing(
+async def test_failed_deletion_is_repeated_and_fails_nothing_else(
     rig: SandboxRig, cloud: CloudServer, provider: Provider
 ) -> None:
     instance = await running(rig, provider)
@@ -251,11 +251,11 @@ async def test_no_machine_is_made_without_its_script(rig: SandboxRig, cloud: Clo
     assert cloud.paperspace.scripts == {}
 
 
-# --- what shows only in events
+# --- what only events show
 
 
 @pytest.mark.parametrize("shown", [True, False])
-async def test_late_refusal_is_told_with_the_vendors_words(
+async def test_late_refusal_has_the_vendors_words(
     rig: SandboxRig, cloud: CloudServer, provider: Provider, shown: bool
 ) -> None:
     cloud.paperspace.options.refuses_late = True
@@ -312,7 +312,7 @@ async def test_type_without_a_template_is_not_offered_and_not_launched(rig: Sand
     assert rig.ledger.everything() == []
 
 
-async def test_full_region_is_told_before_and_refused_after(rig: SandboxRig, provider: Provider) -> None:
+async def test_full_region_is_not_available_and_refuses(rig: SandboxRig, provider: Provider) -> None:
     offer = (await h100_offers(provider))[0]
     rig.ledger.set_capacity("H100", "ny2", 0)
     assert [found.available for found in await h100_offers(provider)] == [False]

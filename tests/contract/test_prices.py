@@ -1,4 +1,4 @@
-"""Prices that are fetched, over real HTTP against the vendors' stand-ins."""
+"""Fetching prices, over real HTTP from the vendors' stand-ins."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[SandboxRig]:
 
 
 async def tabled(provider: Provider) -> list[Offer]:
-    """The offers whose prices come from a table: EC2 tells those of spot machines with the offers."""
+    """The offers whose prices come from a table. EC2's spot offers have prices from the API."""
     return [o for o in await provider.offers() if not (o.provider == "aws" and o.spot)]
 
 
@@ -40,7 +40,7 @@ def book(provider: Provider) -> PriceBook:
 
 
 async def test_fetched_prices_are_the_vendors(rig: SandboxRig) -> None:
-    """Over several pages, between the prices of other deals, for the types and regions of the settings alone."""
+    """Only for the types and regions of the settings, from several pages that also have other products."""
     provider = rig.make(**SLOW)
     found = await book(provider).fetch_prices()
     assert found.as_of == rig.clock.now()
@@ -113,14 +113,14 @@ async def test_a_missing_permission_is_named(rig: SandboxRig) -> None:
 async def test_a_list_is_complete_or_none(
     rig: SandboxRig, kind: FaultKind, error: type[ProviderError], page: int
 ) -> None:
-    """A fault on any page: half of the prices are never taken for all."""
+    """A fault on any page fails the whole list."""
     provider = rig.make(**SLOW)
     rig.inject(kind, "prices", skip=page - 1)
     with pytest.raises(error):
         await book(provider).fetch_prices()
 
 
-async def test_nobody_listens(rig: SandboxRig) -> None:
+async def test_no_connection(rig: SandboxRig) -> None:
     provider = rig.make(**SLOW, **({"endpoint_url": "http://127.0.0.1:9"} if rig.name == "aws" else {}))
     if rig.name == "gce":
         provider = rig.make(**SLOW, billing_endpoint="http://127.0.0.1:9")
@@ -129,7 +129,7 @@ async def test_nobody_listens(rig: SandboxRig) -> None:
 
 
 async def test_the_table_for_a_release(rig: SandboxRig, tmp_path: Path) -> None:
-    """Made by the same code: nothing of the old table is lost unnoticed."""
+    """The same code makes it, and reports what the old table had and the new one lacks."""
     path = tmp_path / "prices.json"
     old = shipped(f"providers.{rig.name}")
     path.write_text(dump(old))

@@ -1,4 +1,4 @@
-"""The contract suite on every adapter that is shipped, over real HTTP against its cloud's stand-in."""
+"""The contract suite on every shipped adapter, over real HTTP against its cloud's stand-in."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestLambdaGuarded(ContractSuite):
     rig_class = GuardedRig
 
 
-def test_the_table_in_the_documents_tells_what_was_tried(request: pytest.FixtureRequest) -> None:
+def test_the_table_in_the_documents_is_current(request: pytest.FixtureRequest) -> None:
     """`pytest tests/contract/test_provider_contract.py --contract-table docs/adapters.md` writes it."""
     option = request.config.option
     if option.keyword or option.deselect or option.lf or any("::" in arg for arg in request.config.args):

@@ -1,4 +1,4 @@
-"""Each adapter keeps to its vendor's limits of calls; what is refused for them, only the daemon asks again."""
+"""Each adapter keeps to its vendor's rate limits. Only the daemon repeats a call that exceeded one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[SandboxRig]:
 
 
 class CloudTime:
-    """The adapter waits in the cloud's own time, which passes by waiting."""
+    """A clock shared by adapter and cloud, which moves when the adapter sleeps."""
 
     def __init__(self, rig: SandboxRig) -> None:
         self._rig = rig
@@ -42,8 +42,8 @@ class CloudTime:
 
 
 @pytest.mark.parametrize("rig", ["lambda"], indirect=True)
-async def test_lambda_is_never_asked_too_often(rig: SandboxRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call a second and one launch in 12 s: the stand-in refuses what comes sooner."""
+async def test_lambda_calls_keep_to_the_rate_limit(rig: SandboxRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call per second and one launch per 12 s: the stand-in refuses calls that come sooner."""
     clock = CloudTime(rig)
     monkeypatch.setattr("providers._limits.SystemClock", lambda: clock)
     limits = rig.server.lambda_cloud.limits
@@ -60,7 +60,7 @@ async def test_lambda_is_never_asked_too_often(rig: SandboxRig, monkeypatch: pyt
 
 @pytest.mark.parametrize("rig", ["aws"], indirect=True)
 async def test_ec2s_sdk_repeats_reads_and_nothing_else(rig: SandboxRig) -> None:
-    """RequestLimitExceeded comes from a token bucket: a read is tried again after a pause, a create never."""
+    """RequestLimitExceeded comes from a token bucket: the SDK repeats a read after a pause, never a create."""
     provider = rig.make(CLUSTER, read_attempts=3, regions=["us-east-1"])
     (offer, *_) = await h100_offers(provider)
     for _ in range(2):
@@ -82,7 +82,7 @@ async def test_ec2s_sdk_repeats_reads_and_nothing_else(rig: SandboxRig) -> None:
 
 @pytest.mark.parametrize("rig", ["gce", "paperspace", "runpod", "lambda"], indirect=True)
 @pytest.mark.parametrize("operation", ["list", "launch"])
-async def test_what_is_refused_is_asked_once(rig: SandboxRig, operation: str) -> None:
+async def test_a_rate_limited_call_is_sent_once(rig: SandboxRig, operation: str) -> None:
     provider = rig.make()
     (offer, *_) = await h100_offers(provider)
     rig.inject(FaultKind.THROTTLED, operation, when=When.ALWAYS)

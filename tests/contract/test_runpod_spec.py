@@ -72,7 +72,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("settings", [{}, EVERYTHING], ids=["defaults", "everything"])
-async def test_whole_life_of_a_pod(recorded: tuple[SandboxRig, Recorder, str], settings: dict[str, Any]) -> None:
+async def test_lifecycle_of_a_pod(recorded: tuple[SandboxRig, Recorder, str], settings: dict[str, Any]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, **settings)
     await provider.check()
@@ -102,7 +102,7 @@ async def test_cpu_and_community_pods(recorded: tuple[SandboxRig, Recorder, str]
     check_all(recorder)
 
 
-async def test_lives_and_looks(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_pod_states_and_addresses(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url)
     rig.inject(FaultKind.NO_ADDRESS)
@@ -165,14 +165,14 @@ async def test_the_stand_in_refuses_what_the_vendor_refuses(
     check_exchange(made)
 
 
-def test_the_check_can_fail() -> None:
+def test_the_schema_check_can_fail() -> None:
     with pytest.raises(ValidationError):
         check_exchange(Exchange("POST", "/v2/pods", {"name": "x"}, 201, {}))
     with pytest.raises(AssertionError):
         check_exchange(Exchange("GET", "/v2/pods", None, 200, {"pods": []}, {"name": "x"}))
 
 
-async def test_the_quota_is_real_and_is_kept_to(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_calls_keep_to_the_rate_limit(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     rig.server.runpod.per_minute = 3
     provider = rig.make(base_url=url, max_wait_s=1)
@@ -188,7 +188,7 @@ async def test_the_quota_is_real_and_is_kept_to(recorded: tuple[SandboxRig, Reco
     assert caught.value.retry_after_s == 60
 
 
-async def test_a_program_without_a_name_is_turned_away(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_calls_without_user_agent_are_refused(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, _ = recorded
     headers = {"Authorization": f"Bearer {SECRET}", "User-Agent": "Python-urllib/3.11"}
     async with (
@@ -198,7 +198,7 @@ async def test_a_program_without_a_name_is_turned_away(recorded: tuple[SandboxRi
         assert (answer.status, await answer.text()) == (403, "error code: 1010")
 
 
-async def test_a_retired_api_is_told_loudly(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_a_retired_api_is_an_invalid_request(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, _, url = recorded
     provider = rig.make(base_url=url)
     rig.inject(FaultKind.ERROR_BEFORE, when=When.ALWAYS, status=410)
@@ -207,7 +207,7 @@ async def test_a_retired_api_is_told_loudly(recorded: tuple[SandboxRig, Recorder
             await call()
 
 
-async def test_a_stock_that_shows_is_only_a_hint(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+async def test_shown_stock_is_only_a_hint(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     rig, recorder, url = recorded
     provider = rig.make(base_url=url, data_centers=["US-KS-2", "EU-RO-1"])
     async with aiohttp.ClientSession(rig.server.admin_url) as session:

@@ -32,7 +32,7 @@ def run_suite(tmp_path: Path, name: str, *options: str) -> tuple[dict[str, str],
 
 
 def before_bracket(case: str) -> str:
-    """A case without its arguments, which `-k` cannot take."""
+    """A case without its arguments, which `-k` does not accept."""
     return case.partition("[")[0]
 
 

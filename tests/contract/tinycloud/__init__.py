@@ -1,4 +1,4 @@
-"""An adapter from outside, as small as one can be: stand-in, adapter, rig, and ways to get it wrong.
+"""The example of docs/adapters.md: a small adapter with its stand-in and rig, and adapters with bugs.
 
-It imports what anybody has who installs `meshd[testing]`, and nothing else of this repository.
+It imports only what `meshd[testing]` installs.
 """

@@ -1,4 +1,4 @@
-"""The adapter: all that a provider's author has to write."""
+"""The adapter of tinycloud."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class TinyProvider:
         try:
             return self._instance((await self._call("GET", f"/machines/{instance.id}", "get"))["data"])
         except NotFound as error:
-            raise self._judge(instance, error) from None
+            raise self._not_found(instance, error) from None
 
     async def list(self) -> Sequence[Instance]:
         rows: list[dict[str, Any]] = []
@@ -118,7 +118,7 @@ class TinyProvider:
         try:
             await self._call("POST", f"/machines/{instance.id}/end", "terminate", {})
         except NotFound as error:
-            raise self._judge(instance, error) from None
+            raise self._not_found(instance, error) from None
 
     async def check(self) -> str:
         return str((await self._call("GET", "/me", "check"))["data"])
@@ -126,8 +126,8 @@ class TinyProvider:
     async def aclose(self) -> None:
         return
 
-    def _judge(self, instance: Instance, error: NotFound) -> ProviderError:
-        """A machine that may be new is not gone because its cloud denies it."""
+    def _not_found(self, instance: Instance, error: NotFound) -> ProviderError:
+        """The error for a machine that is not found: Transient while it may be new."""
         if self._now() - (instance.launched_at or self._started_at) >= self.fresh:
             return error
         return Transient("not known yet", provider=TINY, operation=error.operation)
@@ -150,8 +150,8 @@ class TinyProvider:
         )
 
     async def _call(self, method: str, path: str, operation: str, body: Any = None) -> dict[str, Any]:
-        """One call, sent once: what may have had its effect is in doubt."""
-        doubt: type[ProviderError] = Transient if body is None else Uncertain
+        """One call, sent once. An unclear answer is Uncertain for a change and Transient for a read."""
+        unclear: type[ProviderError] = Transient if body is None else Uncertain
         limit_s = self._settings["launch_timeout_s" if operation == "launch" else "call_timeout_s"]
         try:
             async with (
@@ -162,11 +162,11 @@ class TinyProvider:
         except aiohttp.ClientConnectorError as error:
             raise Transient(f"cannot connect: {error}", provider=TINY, operation=operation) from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            raise doubt(f"no answer: {type(error).__name__}", provider=TINY, operation=operation) from None
+            raise unclear(f"no answer: {type(error).__name__}", provider=TINY, operation=operation) from None
         try:
             found = json.loads(text)
         except ValueError:
-            raise doubt(f"HTTP {status}, not JSON", provider=TINY, operation=operation) from None
+            raise unclear(f"HTTP {status}, not JSON", provider=TINY, operation=operation) from None
         if status < 400:
             assert isinstance(found, dict)
             return found
@@ -174,7 +174,7 @@ class TinyProvider:
         if status == 429:
             seconds = float(wait) if wait else None
             raise RateLimited(code, retry_after_s=seconds, provider=TINY, operation=operation)
-        kind = doubt if status >= 500 else ERRORS.get(code, InvalidRequest)
+        kind = unclear if status >= 500 else ERRORS.get(code, InvalidRequest)
         raise kind(f"HTTP {status}: {code}", provider=TINY, operation=operation)
 
 

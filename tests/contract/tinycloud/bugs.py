@@ -76,7 +76,7 @@ class MapsAnUnknownStateToGone(TinyProvider):
 class CallsANewMachineGone(TinyProvider):
     found_by = ("new_machine_not_found_is_not_called", RANDOM_FAULTS)
 
-    def _judge(self, instance: Instance, error: NotFound) -> ProviderError:
+    def _not_found(self, instance: Instance, error: NotFound) -> ProviderError:
         return error
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for a cloud that does not exist: machines in memory, HTTP, and every fault of a cloud."""
+"""The stand-in of tinycloud: machines in memory, an HTTP API, and all faults of the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rig: the adapter with its stand-in, and what the stand-in cannot do."""
+"""The rig of tinycloud: starts the stand-in and creates adapters for it."""
 
 from __future__ import annotations
 

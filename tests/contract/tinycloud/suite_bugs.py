@@ -1,4 +1,4 @@
-"""The suite on the adapter with each fault: these cases are there to fail."""
+"""The suite on each adapter with a bug. These cases must fail."""
 
 from __future__ import annotations
 

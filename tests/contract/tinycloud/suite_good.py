@@ -1,4 +1,4 @@
-"""What the author of an adapter writes to have it tried. Here it is given another name, so as not to run in place."""
+"""The contract suite on tinycloud. To run it, copy it to test_contract.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EC2's words and the contract's."""
+"""EC2's instances, offers and errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_codes(code: str, status: int, kind: type[ProviderError], changes: bool)
 
 
 @pytest.mark.parametrize("code", ["Unavailable", "InternalError", "ServiceUnavailable", "InternalFailure", "502"])
-def test_5xx_leaves_a_change_in_doubt(code: str) -> None:
+def test_5xx_makes_a_change_uncertain(code: str) -> None:
     assert type(to_error(Refusal(code, 500, ""), operation="launch", changes=True)) is Uncertain
     assert type(to_error(Refusal(code, 503, ""), operation="list", changes=False)) is Transient
 
@@ -121,7 +121,7 @@ def test_instance_type() -> None:
     assert (kind.gpu, kind.gpus, kind.gpu_memory_gib, kind.arch) == ("l4", 1, 22, "x86_64")
 
 
-def test_a_part_of_a_gpu_is_no_gpu() -> None:
+def test_types_with_a_fraction_of_a_gpu_are_skipped() -> None:
     assert to_instance_type(row(GpuPartitionSize=0.125, Count=0)) is None
     assert to_instance_type(row(Manufacturer="AMD")) is None
 
@@ -196,7 +196,7 @@ def test_shipped_prices() -> None:
     assert table.usd("mars-1", "p5.4xlarge") is None
 
 
-def test_the_sdk_is_asked_for_all_that_is_read_of_an_instance_and_for_nothing_else() -> None:
+def test_the_sdk_parses_exactly_the_fields_that_are_read() -> None:
     whole = botocore.session.get_session()
     lean = botocore.session.get_session()
     lean.register_component("data_loader", models())

@@ -1,4 +1,4 @@
-"""From AWS's products to rates. The texts have the form of real ones, shortened."""
+"""Rates from AWS's products. The texts are shortened real ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_plain_machine() -> None:
         {**product(), "terms": {"Reserved": {}}},
     ],
 )
-def test_what_is_no_plain_machine_has_no_price(changed: dict[str, Any]) -> None:
+def test_products_other_than_plain_machines_have_no_price(changed: dict[str, Any]) -> None:
     assert rates([json.dumps(changed)], P5) == []
 
 
@@ -74,6 +74,6 @@ def test_the_filter_asks_for_plain_machines_of_one_region() -> None:
     }  # fmt: skip
 
 
-def test_what_is_not_json_is_no_answer() -> None:
+def test_a_product_that_is_not_json_fails() -> None:
     with pytest.raises(ValueError):
         rates(["<html>"], P5)

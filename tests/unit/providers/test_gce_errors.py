@@ -1,4 +1,4 @@
-"""Compute Engine's refusals are the contract's errors."""
+"""Compute Engine's refusals as errors of the contract."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_codes(code: str, status: int, words: str, kind: type[ProviderError], op
 
 
 @pytest.mark.parametrize("code", ["backendError", "internalError", "500", "502", "503", "INTERNAL_ERROR", "0"])
-def test_what_is_not_known_leaves_a_change_in_doubt(code: str) -> None:
+def test_unknown_errors_make_a_change_uncertain(code: str) -> None:
     for status in (500, 502, 503, 0):
         assert type(to_error(Refusal(code, status, ""), operation="launch", changes=True)) is Uncertain
         assert type(to_error(Refusal(code, status, ""), operation="list", changes=False)) is Transient
@@ -84,17 +84,17 @@ def test_what_is_not_known_leaves_a_change_in_doubt(code: str) -> None:
         ("list", "The resource 'projects/p' was not found", InvalidRequest),
     ],
 )
-def test_what_is_not_found_decides(operation: str, message: str, kind: type[ProviderError]) -> None:
+def test_not_found_depends_on_what_is_missing(operation: str, message: str, kind: type[ProviderError]) -> None:
     for code in ("notFound", "RESOURCE_NOT_FOUND"):
         assert type(to_error(Refusal(code, 404, message), operation=operation, changes=False)) is kind
 
 
-def test_a_type_that_the_zone_has_not_is_no_fault_of_the_request() -> None:
+def test_a_type_that_the_zone_lacks_is_no_capacity() -> None:
     words = "Invalid value for field 'resource.machineType': Machine type with name 'a4-highgpu-8g' does not exist"
     assert type(to_error(Refusal("invalid", 400, words), operation="launch", changes=True)) is NoCapacity
 
 
-def test_the_projects_quota_is_told_as_such() -> None:
+def test_the_projects_quota_is_named() -> None:
     error = to_error(
         Refusal("QUOTA_EXCEEDED", 403, "Quota 'GPUS_ALL_REGIONS' exceeded."), operation="launch", changes=True
     )
@@ -133,7 +133,7 @@ def test_refusals_in_operations() -> None:
     assert refusal_of_operation(operation("RUNNING")) is None
     assert refusal_of_operation(operation("RUNNING", "QUOTA_EXCEEDED")) is None
     assert refusal_of_operation({}) is None
-    # An error counts whatever the HTTP status says, and a known code before others.
+    # An error counts whatever the HTTP status is; a known code comes before others.
     assert refusal_of_operation(operation("DONE", "VM_ODD", "GPU_STOCKOUT")) == Refusal(
         "GPU_STOCKOUT", 0, "GPU_STOCKOUT!"
     )

@@ -1,4 +1,4 @@
-"""Compute Engine's machines are the contract's."""
+"""Compute Engine's machines."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_nothing_that_google_shows_is_gone(status: str) -> None:
     assert to_state(status) is not InstanceState.GONE
 
 
-def test_capacity_is_settled_from_staging_on() -> None:
+def test_a_machine_has_capacity_from_staging_on() -> None:
     waiting = [
         status for status in ("PENDING", "PROVISIONING", "STAGING", "RUNNING") if not is_granted({"status": status})
     ]
@@ -92,7 +92,7 @@ def test_instance() -> None:
     assert split_id(found.id, "get") == (ZONE, "lab-h100-1-abc")
 
 
-def test_instance_of_few_words() -> None:
+def test_sparse_instance() -> None:
     found = to_instance({"name": "x", "zone": ZONE, "status": "TERMINATED", "statusMessage": "Out of money"})
     assert (found.state, found.reason, found.public_ip) == (InstanceState.STOPPED, "Out of money", "")
     assert (found.launched_at, found.spot) == (None, False)
@@ -109,7 +109,7 @@ def test_types_with_attached_gpus_have_a_name() -> None:
     card = {"acceleratorType": f"projects/p/zones/{ZONE}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 2}
     assert type_of({"machineType": "x/n1-standard-8", "guestAccelerators": [card]}) == "n1-standard-8+nvidia-tesla-t4x2"
     assert type_of({"machineType": "x/n1-standard-8"}) == "n1-standard-8"
-    # Google also tells the GPUs that belong to a type.
+    # Google also lists the GPUs that are part of a type.
     assert type_of({"machineType": "x/a2-highgpu-1g", "guestAccelerators": [card]}) == "a2-highgpu-1g"
 
 
@@ -139,7 +139,7 @@ def ended(kind: str, status: str = "DONE", at: str = "2", **more: Any) -> dict[s
         ([ended("insert", error={"errors": [STOCKOUT]})], AbsenceCause.NEVER_MADE, "GPU_STOCKOUT: none left"),
     ],
 )
-def test_stories(operations: list[dict[str, Any]], cause: AbsenceCause, words: str) -> None:
+def test_causes_of_absence(operations: list[dict[str, Any]], cause: AbsenceCause, words: str) -> None:
     for rows in (operations, operations[::-1]):
         absence = explain_absence(rows)
         assert (absence.cause, absence.reason) == (cause, words)
@@ -157,7 +157,7 @@ def test_request_ids() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=80), st.text(max_size=80), max_size=5))
-def test_labels_are_such_as_google_takes(tags: dict[str, str]) -> None:
+def test_labels_are_valid_for_google(tags: dict[str, str]) -> None:
     for key, value in to_labels(tags).items():
         assert re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key)
         assert re.fullmatch(r"[a-z0-9_-]{0,63}", value)

@@ -1,4 +1,4 @@
-"""Compute Engine's machine types and prices are the contract's offers."""
+"""Offers from Compute Engine's machine types and prices."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_own_prices_come_first() -> None:
     assert own is not None and (own.as_of, own.source) == (None, PriceSource.SETTINGS)
 
 
-def test_a_price_of_two_parts_is_as_old_as_the_older() -> None:
+def test_a_sum_of_two_prices_is_dated_like_the_older() -> None:
     fetched = PriceList(
         as_of=datetime(2026, 2, 1, tzinfo=UTC), usd_per_hour={"us-central1": {"nvidia-tesla-t4": (0.6, None)}}
     )

@@ -1,4 +1,4 @@
-"""From Google's SKUs to prices of machines. Descriptions are real ones; sums are worked out by hand."""
+"""Prices of machines from Google's SKUs. Descriptions are real; sums are calculated by hand."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_parts_are_known_by_their_descriptions(text: str, unit: str, part: str, 
         ("Spot Preemptible A4 Nvidia B200 (1 gpu slice) running in Americas", "OnDemand", f"nvidia-b200{SLICE}"),
     ],
 )
-def test_spot_is_spot_however_it_is_filed(text: str, usage: str, of: str) -> None:
+def test_spot_skus_in_any_category(text: str, usage: str, of: str) -> None:
     rate = to_rate(sku(text, 0, 250_000_000, usage=usage), IOWA)
     assert rate is not None and (rate.of, rate.spot, rate.usd_per_hour) == (of, True, 0.25)
 
@@ -110,7 +110,7 @@ def test_spot_is_spot_however_it_is_filed(text: str, usage: str, of: str) -> Non
         {},
     ],
 )
-def test_other_deals_are_left_out(raw: dict[str, Any]) -> None:
+def test_other_offers_are_skipped(raw: dict[str, Any]) -> None:
     assert to_rate(raw, IOWA) is None
 
 
@@ -203,7 +203,7 @@ def test_shared_cores_are_not_priced_as_whole_ones() -> None:
     assert priced(kinds, *skus) == {("e2-standard-2", False): pytest.approx(0.06701142, abs=1e-9)}
 
 
-def test_of_two_skus_of_one_part_the_dearer_counts() -> None:
+def test_of_two_skus_of_one_part_the_higher_price_counts() -> None:
     cheap = sku("A3Plus Instance Core running in Iowa", 0, 20_000_000)
     kind = machine("a3-megagpu-8g", "nvidia-h100-mega-80gb", 8, 208, 1872)
     for order in ((cheap, *MEGA), (*MEGA, cheap)):

@@ -1,4 +1,4 @@
-"""Only what is enabled is imported, and of Google's SDK only what is used: seconds and a hundred megabytes."""
+"""Only enabled adapters are imported, and only the used parts of Google's SDK: it saves seconds and 100 MB."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ json.dump({"enabled": sorted(found), "modules": sorted(sys.modules)}, sys.stdout
 
 
 def imported(**tables: dict[str, object]) -> set[str]:
-    """Which of the heavy packages, and which adapters, a daemon with these providers has imported before any call."""
+    """The large packages and adapters that a daemon with these providers imports before any call."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, json.dumps(tables)], capture_output=True, text=True, check=False,
         timeout=250, cwd=Path(__file__).resolve().parents[3],
@@ -88,5 +88,5 @@ assert compute.InstancesClient and compute.BackendBucketsClient and compute.Inst
 """
 
 
-def test_an_sdk_that_is_laid_out_in_another_way_is_imported_whole() -> None:
+def test_an_sdk_with_another_layout_is_imported_whole() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", WHOLE], check=True, timeout=250)

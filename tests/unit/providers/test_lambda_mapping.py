@@ -1,4 +1,4 @@
-"""Lambda's words and the contract's."""
+"""Lambda's instances, offers and errors."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_offers(description: str, name: str, gpu: str, memory_gib: int, arch: st
     assert (offer.usd_per_hour, offer.available, offer.memory_mib) == (3.29, True, 230400)
 
 
-def test_offers_without_room() -> None:
+def test_offers_without_capacity() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     raw = types("A10 (24 GB PCIe)", "gpu_1x_a10", 1, ["us-west-1"])
     named = to_offers(raw, LambdaSettings(regions=("us-east-1", "us-west-1")), at)

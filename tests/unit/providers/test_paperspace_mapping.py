@@ -1,4 +1,4 @@
-"""Paperspace's words and the contract's."""
+"""Paperspace's machines, offers, scripts and errors."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_odd_bodies(body: Any) -> None:
 
 
 @pytest.mark.parametrize("words", ["", "Input validation failed", "Machine not found", "The region is unlimited"])
-def test_words_that_say_nothing_of_room_or_limits(words: str) -> None:
+def test_messages_without_capacity_or_quota(words: str) -> None:
     assert refusal_kind(words) is None
 
 

@@ -1,4 +1,4 @@
-"""What vendors tell of a missing permission, and which ones are needed."""
+"""Missing permissions in the vendors' messages, and the needed permissions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_action_that_is_missing(message: str, missing: str) -> None:
     assert missing_in(f"UnauthorizedOperation: {message}", "ec2:RunInstances") == missing
 
 
-def test_the_coded_part_is_for_no_person() -> None:
+def test_the_encoded_part_is_removed() -> None:
     assert encoded_in(OLD) == "rGk2nN-_x9=="
     assert encoded_in(NEW) == ""
     assert without_code(OLD) == "You are not authorized to perform this operation."
@@ -59,11 +59,11 @@ def test_the_decoded_part() -> None:
 
 
 @pytest.mark.parametrize("told", ["", "no JSON", "[]", "{}", '{"context": {}}', "null"])
-def test_what_is_not_as_promised_decodes_to_nothing(told: str) -> None:
+def test_an_unexpected_answer_decodes_to_nothing(told: str) -> None:
     assert decoded(told) == ""
 
 
-def test_a_bad_key_is_no_missing_permission() -> None:
+def test_a_bad_key_is_not_a_missing_permission() -> None:
     assert is_denial("UnauthorizedOperation: no")
     assert is_denial("AccessDenied: no")
     assert not any(is_denial(f"{code}: no") for code in ("AuthFailure", "ExpiredToken", "OptInRequired"))
@@ -96,7 +96,7 @@ def test_a_shared_network_is_granted_elsewhere() -> None:
         assert any("subnetworks" in permission for permission in needed(shared, "host"))
 
 
-async def test_lacking() -> None:
+async def test_missing_permissions() -> None:
     def refuse(error: Exception | None) -> Probe:
         async def call() -> None:
             if error is not None:
@@ -114,7 +114,7 @@ async def test_lacking() -> None:
             await missing_permissions([*probes, refuse(error)], named)
 
 
-def test_all_that_is_missing_is_in_one_text() -> None:
+def test_one_error_names_all_missing_permissions() -> None:
     require_none_missing(ProviderName("p"), [], "me")
     with pytest.raises(AuthFailed, match=r"^p check: me may not: a, b; and c was not tried$"):
         require_none_missing(ProviderName("p"), ["b", "a", "b"], "me", ["and c was not tried"])

@@ -1,4 +1,4 @@
-"""Who can be asked for prices, and what a new table of them changes, without asking anybody."""
+"""Which adapters fetch prices, and how a new price table changes theirs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Rate = tuple[str, str, bool, float]
     [(AwsProvider, True), (GceProvider, True), (LambdaProvider, False), (PaperspaceProvider, False),
      (RunpodProvider, False)],
 )  # fmt: skip
-def test_only_those_whose_prices_come_from_a_table_can_be_asked(adapter: type[Provider], *, has: bool) -> None:
+def test_which_adapters_fetch_prices(adapter: type[Provider], *, has: bool) -> None:
     assert issubclass(adapter, PriceBook) is has
 
 
@@ -49,7 +49,7 @@ def test_the_same_table_changes_nothing(table: list[Rate]) -> None:
 
 
 @given(tables, tables)
-def test_each_price_that_is_lost_or_new_is_told(before: list[Rate], after: list[Rate]) -> None:
+def test_each_lost_or_new_price_is_reported(before: list[Rate], after: list[Rate]) -> None:
     told = list(differences(collected(before, AT, ""), collected(after, AT, "")))
     old, new = ({rate[:3] for rate in table} for table in (before, after))
     assert sum(line.endswith("GONE") for line in told) == len(old - new)
@@ -57,7 +57,7 @@ def test_each_price_that_is_lost_or_new_is_told(before: list[Rate], after: list[
 
 
 @pytest.mark.parametrize("name", ["aws", "gce"])
-def test_a_release_asks_for_all_that_the_table_has(name: str) -> None:
+def test_a_release_fetches_all_types_of_the_table(name: str) -> None:
     table: PriceList = shipped(f"providers.{name}")
     asked = wanted(name, {"regions": ["nowhere"]}, table)
     assert asked["regions"] == sorted(table.usd_per_hour)

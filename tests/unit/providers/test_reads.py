@@ -1,4 +1,4 @@
-"""What a cloud tells that changes by the week is read once, however many ask."""
+"""The cache of reads: one read serves all who ask."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cloud:
         return self.asked
 
 
-async def test_equal_questions_at_the_same_time_are_one_read() -> None:
+async def test_concurrent_callers_share_one_read() -> None:
     cloud, clock = Cloud(), SimClock()
     kept: ReadCache[str, int] = ReadCache(clock.now, 60)
     asking = [asyncio.create_task(kept.get("image", cloud)) for _ in range(64)]
@@ -47,7 +47,7 @@ async def test_a_value_is_read_again_after_its_time() -> None:
     assert await kept.get("image", cloud) == 2
 
 
-async def test_an_error_reaches_all_who_ask_and_is_not_kept() -> None:
+async def test_an_error_reaches_all_callers_and_is_not_cached() -> None:
     cloud, clock = Cloud(), SimClock()
     cloud.error = Transient("busy", provider="aws", operation="launch")
     cloud.answer.set()
@@ -58,7 +58,7 @@ async def test_an_error_reaches_all_who_ask_and_is_not_kept() -> None:
     assert await kept.get("image", cloud) == 2
 
 
-async def test_one_who_gives_up_does_not_end_the_read_of_the_others() -> None:
+async def test_a_cancelled_caller_does_not_end_the_read_of_the_others() -> None:
     cloud, clock = Cloud(), SimClock()
     kept: ReadCache[str, int] = ReadCache(clock.now, 60)
     first, second = (asyncio.create_task(kept.get("image", cloud)) for _ in range(2))

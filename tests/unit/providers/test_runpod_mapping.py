@@ -1,4 +1,4 @@
-"""RunPod's words and the contract's."""
+"""RunPod's pods, offers, rate limits and errors."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_host_outside_of_any_data_centre_has_the_region_that_was_offered() -> 
         None,
     ],
 )
-def test_no_inner_address_is_taken_for_public(port: Any) -> None:
+def test_internal_addresses_are_not_public(port: Any) -> None:
     assert to_instance(pod(runtime={"ports": [port]})).public_ip == ""
 
 
@@ -286,7 +286,7 @@ def test_cpu_offers() -> None:
     assert cpu_offers([raw], 16, RunpodSettings(), AT) == []
 
 
-def test_what_is_asked_of_the_catalogue() -> None:
+def test_catalogue_queries() -> None:
     settings = RunpodSettings(clouds=("secure", "community"), gpu_counts=(1, 8), cpu_types=("*",), cpu_vcpus=(4,))
     assert gpu_queries(settings) == [("secure", 1), ("secure", 8), ("community", 1), ("community", 8)]
     assert gpu_queries(RunpodSettings(gpu_types=())) == []
@@ -356,7 +356,7 @@ def test_rate_limit_headers(header: str, windows: dict[str, tuple[int, int]], wa
     assert wait_s(header) == wait
 
 
-async def test_quota_waits_for_the_next_window_or_refuses() -> None:
+async def test_rate_limit_waits_for_the_next_window_or_refuses() -> None:
     time = HandClock(AT)
     quota = RateLimitWindows(30, time)
     await quota.turn(provider="runpod", operation="list")

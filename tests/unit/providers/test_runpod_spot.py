@@ -1,4 +1,4 @@
-"""Spot pods: bids, the mutation, and RunPod's words."""
+"""Spot pods: bids, the mutation, and errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def settings(**table: Any) -> RunpodSettings:
 
 
 def strings_of(query: str) -> list[str]:
-    """Every string in a query, as the vendor's parser reads it."""
+    """The strings in a query, as the vendor's parser reads them."""
     found: list[str] = []
 
     class Strings(Visitor):
@@ -76,7 +76,7 @@ def test_places_that_could_break_a_query_are_left_out() -> None:
     assert bid_places(offers) == ["US-KS-2", "any"]
 
 
-def test_bids_that_are_told() -> None:
+def test_bids() -> None:
     told = [
         {"minimumBidPrice": 1.5, "stockStatus": "High"},
         {"minimumBidPrice": None, "stockStatus": None},
@@ -97,13 +97,13 @@ def test_bids_that_are_told() -> None:
         ({"spot_max_usd_per_gpu_hour": 1.4}, 1.5, None),
     ],
 )
-def test_what_is_bid(table: dict[str, Any], lowest: float, usd_per_gpu_hour: float | None) -> None:
+def test_the_bid(table: dict[str, Any], lowest: float, usd_per_gpu_hour: float | None) -> None:
     offers = spot_offers([ON_DEMAND], {(H100.id, "US-KS-2"): Bid(lowest, True)}, settings(**table))
     assert [offer.usd_per_gpu_hour for offer in offers] == ([] if usd_per_gpu_hour is None else [usd_per_gpu_hour])
     assert all(offer.spot and offer.available and offer.key.endswith("/spot") for offer in offers)
 
 
-def test_no_offer_where_no_bid_is_told() -> None:
+def test_no_offer_without_a_bid() -> None:
     assert spot_offers([ON_DEMAND], {(H100.id, "US-TX-3"): Bid(1.5, True)}, settings()) == []
 
 
@@ -157,11 +157,11 @@ def test_nothing_in_a_value_ends_its_string(value: str, image: str) -> None:
         ("", Uncertain),
     ],
 )
-def test_words_of_a_refused_mutation(words: str, kind: type[ProviderError]) -> None:
+def test_errors_of_a_refused_mutation(words: str, kind: type[ProviderError]) -> None:
     assert type(to_graphql_error(words, operation="launch", changes=True)) is kind
 
 
-def test_unknown_words_of_a_read_tell_nothing() -> None:
+def test_an_unknown_error_of_a_read_is_transient() -> None:
     assert type(to_graphql_error("no capacity", operation="offers", changes=False)) is Transient
 
 
@@ -170,7 +170,7 @@ def test_a_refusal_does_not_repeat_the_start_command() -> None:
     assert "QUJD" not in str(error) + error.vendor_text
 
 
-def test_a_pod_just_made() -> None:
+def test_a_new_pod() -> None:
     made = to_made({"id": "p1", "costPerHr": 12.8, "machine": {"dataCenterId": "US-TX-3"}}, LAUNCH)
     assert (made.id, made.token, made.region, made.spot) == ("p1", LAUNCH.token, "US-TX-3", True)
     bare = to_made({"id": "p1", "costPerHr": None, "machine": None}, LAUNCH)
@@ -184,7 +184,7 @@ def test_a_pod_just_made() -> None:
         ({}, InstanceState.STOPPED, "the pod is EXITED"),
     ],
 )
-def test_an_exited_spot_pod_was_taken_back(env: dict[str, str], state: InstanceState, words: str) -> None:
+def test_an_exited_spot_pod_was_preempted(env: dict[str, str], state: InstanceState, words: str) -> None:
     found = to_instance({"id": "p1", "name": "n", "status": "EXITED", "env": env})
     assert found.state is state
     assert words in found.reason

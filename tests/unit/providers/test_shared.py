@@ -1,4 +1,4 @@
-"""What all adapters share: turns, threads, freshness, Retry-After, secrets."""
+"""The modules that all adapters share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_turns_are_spaced() -> None:
     assert clock.slept == [1.5, 3.0, 4.5]
 
 
-async def test_a_turn_too_far_away_is_refused_and_not_booked() -> None:
+async def test_a_turn_too_far_away_is_refused_and_not_reserved() -> None:
     clock = SimClock(NOW)
     spacing = Spacing(12, 5, clock)
     await spacing.turn(provider="p", operation="o")
@@ -78,7 +78,7 @@ async def test_late_thread(changes: bool, kind: type[Exception]) -> None:
     await workers.aclose()
 
 
-async def test_error_in_a_thread_comes_out() -> None:
+async def test_an_error_in_a_thread_is_raised() -> None:
     workers = Workers("p", 1)
 
     def fail() -> None:

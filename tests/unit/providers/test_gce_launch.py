@@ -1,4 +1,4 @@
-"""What Compute Engine is told to make."""
+"""The create request of Compute Engine."""
 
 from __future__ import annotations
 
