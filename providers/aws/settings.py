@@ -25,7 +25,8 @@ class AwsSettings(AdapterSettings):
     """
 
     regions: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
-        ("us-east-1",), description="regions to rent in; `list` looks in all of them, so never drop one with machines"
+        ("us-east-1",),
+        description="regions to rent in; machines are listed only there, so never remove one that has machines",
     )
     zones: tuple[str, ...] = Field((), description="availability zones to rent in; empty: every zone of the regions")
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=100)] = Field(
@@ -33,25 +34,25 @@ class AwsSettings(AdapterSettings):
     )
     prices: dict[str, Positive] = Field({}, description="USD per hour by type, before any table")
     spot: bool = Field(False, description="offer spot machines as well")
-    spot_max_usd_per_hour: Positive | None = Field(None, description="the most to pay; empty: the on-demand price")
+    spot_max_usd_per_hour: Positive | None = Field(None, description="maximum price; empty: the on-demand price")
 
     access_key_id: str = ""
     secret_access_key: SecretStr | None = None
     secret_access_key_file: Path | None = Field(
-        None, description="file with the secret key; else the credential `aws_secret_access_key`"
+        None, description="file with the secret key; otherwise the credential `aws_secret_access_key`"
     )
     session_token: SecretStr | None = None
     profile: str = Field("", description="profile of the SDK's shared files")
     endpoint_url: str = Field("", description="another EC2, STS and pricing endpoint; empty: AWS")
 
     images: dict[str, str] = Field(
-        {}, description="AMI by `region/arch`, e.g. us-east-1/x86_64; else by owner and name"
+        {}, description="AMI by `region/arch`, e.g. us-east-1/x86_64; otherwise by owner and name"
     )
     image_owner: str = Field("amazon", description="owner of the AMIs that are looked up by name")
     image_names: dict[str, str] = Field(
         {"x86_64": DLAMI, "arm64": DLAMI_ARM}, description="name pattern by architecture; the newest AMI is taken"
     )
-    subnets: dict[str, str] = Field({}, description="subnet by zone; else the zone's default subnet")
+    subnets: dict[str, str] = Field({}, description="subnet by zone; otherwise the zone's default subnet")
     security_groups: dict[str, tuple[str, ...]] = Field({}, description="security group ids by region")
     key_name: str = Field("", description="EC2 key pair, the same in all regions; empty: none")
     iam_instance_profile: str = Field("", description="name of the machines' instance profile; empty: none")
@@ -62,9 +63,9 @@ class AwsSettings(AdapterSettings):
     threads: Annotated[int, Field(gt=0, le=64)] = 64
     call_timeout_s: Positive = 30.0
     launch_timeout_s: Positive = 60.0
-    read_attempts: Annotated[int, Field(gt=0, le=10)] = Field(3, description="tries of a call that changes nothing")
-    fresh_s: NotNegative = Field(120.0, description="how long EC2 may deny knowing a machine that it has just made")
-    catalogue_ttl_s: NotNegative = Field(3600.0, description="how long types, zones and images are remembered")
+    read_attempts: Annotated[int, Field(gt=0, le=10)] = Field(3, description="tries of a read")
+    fresh_s: NotNegative = Field(120.0, description="how long EC2 may not find a new machine")
+    catalogue_ttl_s: NotNegative = Field(3600.0, description="how long to cache types, zones and images")
 
     @field_validator("regions")
     @classmethod

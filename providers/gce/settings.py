@@ -56,7 +56,7 @@ class GceSettings(AdapterSettings):
 
     service_account: SecretStr | None = Field(None, description="a service account's key, as JSON text")
     service_account_file: Path | None = Field(
-        None, description="file with the key; else the credential `gce_service_account`"
+        None, description="file with the key; otherwise the credential `gce_service_account`"
     )
     api_endpoint: str = Field(
         "", pattern=r"^(https?://[^/]+/?)?$", description="another Compute endpoint; empty: Google's"
@@ -87,9 +87,9 @@ class GceSettings(AdapterSettings):
     threads: Annotated[int, Field(gt=0, le=64)] = 64
     call_timeout_s: Positive = 30.0
     launch_timeout_s: Positive = Field(30.0, description="for the create call itself")
-    insert_wait_s: NotNegative = Field(20.0, description="how long a launch waits for Google's word on capacity")
-    fresh_s: NotNegative = Field(120.0, description="how long Google may deny knowing a machine just made")
-    catalogue_ttl_s: NotNegative = Field(3600.0, description="how long types and zones are remembered")
+    insert_wait_s: NotNegative = Field(20.0, description="how long a launch waits for Google to confirm capacity")
+    fresh_s: NotNegative = Field(120.0, description="how long Google may not find a new machine")
+    catalogue_ttl_s: NotNegative = Field(3600.0, description="how long to cache types and zones")
 
     @field_validator("regions")
     @classmethod

@@ -17,7 +17,9 @@ class LambdaSettings(AdapterSettings):
     """Where and how to rent machines from Lambda."""
 
     api_key: SecretStr | None = None
-    api_key_file: Path | None = Field(None, description="file with the API key; else the credential `lambda_api_key`")
+    api_key_file: Path | None = Field(
+        None, description="file with the API key; otherwise the credential `lambda_api_key`"
+    )
     base_url: str = Field("https://cloud.lambda.ai", pattern=r"^https?://[^/]+/?$")
     regions: tuple[str, ...] = Field((), description="regions to rent in; empty: all")
     instance_types: tuple[str, ...] = Field(("gpu_*",), description="types to rent, with * as wildcard")
@@ -26,10 +28,12 @@ class LambdaSettings(AdapterSettings):
     image_id: str = Field("", description="one fixed image, instead of a family")
     tags: dict[str, str] = Field({}, description="tags put on every machine besides meshd's own")
 
-    call_spacing_s: NotNegative = Field(1.1, description="Lambda takes one call per second and account")
-    launch_spacing_s: NotNegative = Field(12.5, description="Lambda takes one launch per 12 s and account")
-    max_wait_s: NotNegative = Field(30.0, description="a call that would wait longer for its turn is put off instead")
-    fresh_s: NotNegative = Field(120.0, description="how long Lambda may deny knowing a machine just made")
+    call_spacing_s: NotNegative = Field(1.1, description="Lambda accepts one call per second and account")
+    launch_spacing_s: NotNegative = Field(12.5, description="Lambda accepts one launch per 12 s and account")
+    max_wait_s: NotNegative = Field(
+        30.0, description="a call that would wait longer for its turn fails and is repeated later"
+    )
+    fresh_s: NotNegative = Field(120.0, description="how long Lambda may not find a new machine")
     call_timeout_s: Positive = 30.0
     launch_timeout_s: Positive = 60.0
 

@@ -18,11 +18,11 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class PaperspaceSettings(AdapterSettings):
-    """Where and how machines are rented from Paperspace."""
+    """Where and how to rent machines from Paperspace."""
 
     api_key: SecretStr | None = None
     api_key_file: Path | None = Field(
-        None, description="file with the team's API key; else the credential `paperspace_api_key`"
+        None, description="file with the team's API key; otherwise the credential `paperspace_api_key`"
     )
     base_url: str = Field("https://api.paperspace.com", pattern=r"^https?://[^/]+/?$")
     regions: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
@@ -44,18 +44,22 @@ class PaperspaceSettings(AdapterSettings):
     network_ids: dict[str, str] = Field({}, description="private network by region; else the region's default")
 
     script_ready_s: NotNegative = Field(
-        300.0, description="a startup script is deleted when its machine has been ready for so long"
+        300.0, description="how long a machine must be ready before its startup script is deleted"
     )
-    script_grace_s: NotNegative = Field(600.0, description="a startup script without a machine is deleted at this age")
-    script_max_age_s: Positive = Field(3600.0, description="a startup script of any machine is deleted at this age")
-    script_sweep_s: NotNegative = Field(60.0, description="how often startup scripts are looked through")
+    script_grace_s: NotNegative = Field(600.0, description="age at which a startup script without a machine is deleted")
+    script_max_age_s: Positive = Field(3600.0, description="age at which any startup script is deleted")
+    script_sweep_s: NotNegative = Field(60.0, description="how often to look through the startup scripts")
 
-    call_spacing_s: NotNegative = Field(0.2, description="Paperspace does not tell its limits")
-    max_wait_s: NotNegative = Field(30.0, description="a call that would wait longer for its turn is put off instead")
-    fresh_s: NotNegative = Field(120.0, description="how long Paperspace may deny knowing a machine just made")
+    call_spacing_s: NotNegative = Field(0.2, description="Paperspace does not document its limits")
+    max_wait_s: NotNegative = Field(
+        30.0, description="a call that would wait longer for its turn fails and is repeated later"
+    )
+    fresh_s: NotNegative = Field(120.0, description="how long Paperspace may not find a new machine")
     start_s: NotNegative = Field(300.0, description="how long a new machine may be off before it counts as stopped")
-    events_after_s: NotNegative = Field(60.0, description="a machine not up by then is asked for what went wrong")
-    templates_ttl_s: NotNegative = Field(3600.0, description="how long OS templates are remembered")
+    events_after_s: NotNegative = Field(
+        60.0, description="after this time, read the events of a machine that does not run"
+    )
+    templates_ttl_s: NotNegative = Field(3600.0, description="how long to cache OS templates")
     call_timeout_s: Positive = 30.0
     launch_timeout_s: Positive = 60.0
 

@@ -22,7 +22,9 @@ class RunpodSettings(AdapterSettings):
     """Where and how to rent pods from RunPod."""
 
     api_key: SecretStr | None = None
-    api_key_file: Path | None = Field(None, description="file with the API key; else the credential `runpod_api_key`")
+    api_key_file: Path | None = Field(
+        None, description="file with the API key; otherwise the credential `runpod_api_key`"
+    )
     base_url: str = Field("https://api.runpod.io", pattern=r"^https?://[^/]+/?$")
 
     clouds: tuple[Literal["secure", "community"], ...] = Field(("secure",), description="tiers to rent in")
@@ -33,11 +35,11 @@ class RunpodSettings(AdapterSettings):
     min_cuda_version: str = Field("", pattern=r"^(\d+\.\d+)?$", description="of the host's driver")
     cpu_types: tuple[str, ...] = Field((), description="CPU flavours, with * as wildcard; empty: none")
     cpu_vcpus: tuple[Count, ...] = Field((4, 8, 16), description="vCPUs of a CPU pod, powers of two")
-    vcpus_per_gpu: Count = Field(2, description="reckoned with: the API does not tell")
-    memory_gib_per_gpu: int = Field(8, ge=2, description="reckoned with: the API does not tell")
+    vcpus_per_gpu: Count = Field(2, description="assumed, because the API does not say")
+    memory_gib_per_gpu: int = Field(8, ge=2, description="assumed, because the API does not say")
 
     spot: bool = Field(False, description="offer spot pods as well, by RunPod's SDK (meshd[runpod])")
-    spot_max_usd_per_gpu_hour: Positive | None = Field(None, description="the most to bid; none: no limit")
+    spot_max_usd_per_gpu_hour: Positive | None = Field(None, description="maximum bid; none: no limit")
     spot_bid_margin_percent: Annotated[float, Field(ge=0, le=100)] = Field(
         5.0, description="how much above the lowest bid to bid"
     )
@@ -45,9 +47,9 @@ class RunpodSettings(AdapterSettings):
     image: str = Field("runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404", min_length=1)
     cpu_image: str = Field("", description="image of CPU pods; empty: the same")
     pods_have_tun: bool = Field(
-        False, description="only where the hosts give pods a TUN device, as the sandbox's do; RunPod's own do not"
+        False, description="set it only for hosts that give pods a TUN device; RunPod's own do not"
     )
-    pods_have_systemd: bool = Field(False, description="only where the image boots systemd, as the sandbox's does")
+    pods_have_systemd: bool = Field(False, description="set it only if the image boots systemd")
     registry_id: str = Field("", description="RunPod's id of the login for a private registry")
     disk_gib: int = Field(100, ge=1, description="of the container's own disk, lost with the pod")
     network_volumes: dict[str, str] = Field({}, description="network volume by data centre")
@@ -59,8 +61,10 @@ class RunpodSettings(AdapterSettings):
     )
     env: dict[str, str] = Field({}, description="environment of the pod; readable by everybody with an API key")
 
-    max_wait_s: NotNegative = Field(30.0, description="a call that would wait longer for RunPod's quota is put off")
-    fresh_s: NotNegative = Field(120.0, description="how long RunPod may deny knowing a pod just made")
+    max_wait_s: NotNegative = Field(
+        30.0, description="a call that would wait longer for RunPod's rate limit fails and is repeated later"
+    )
+    fresh_s: NotNegative = Field(120.0, description="how long RunPod may not find a new pod")
     call_timeout_s: Positive = 30.0
     launch_timeout_s: Positive = 60.0
 
