@@ -13,8 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from meshd.daemon.observe.checks import SourceReporter
-
 from meshd.api import endpoints as e
 from meshd.api import schema as s
 from meshd.api.auth import Accounts, Authorizer
@@ -28,6 +26,7 @@ from meshd.daemon.head_api.scale import ScaleService
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.head_api.status import StatusService
 from meshd.daemon.nodes.wiring import NodeReporter
+from meshd.daemon.observe.report import SourceReporter
 from meshd.daemon.reporting import Report, Reporter
 from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.desired import Desired, Policy, Pool, Target
