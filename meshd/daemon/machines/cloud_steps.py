@@ -53,7 +53,7 @@ class UserData:
     own_key: bool = False
 
 
-class Stage1Source(Protocol):
+class UserDataSource(Protocol):
     """Makes the user data of a machine."""
 
     async def user_data(self, machine: Machine) -> UserData:
@@ -83,7 +83,7 @@ class CloudSteps:
         cluster: str,
         machine_store: MachineStore,
         providers: Mapping[str, Provider],
-        stage1: Stage1Source,
+        user_data: UserDataSource,
         live: LiveSettings,
         list_again: Callable[[str], None],
         at_work: Callable[[Machine], Awaitable[str]],
@@ -91,12 +91,12 @@ class CloudSteps:
         self._cluster = cluster
         self._machine_store = machine_store
         self._providers = providers
-        self._stage1 = stage1
+        self._user_data = user_data
         self._live = live
         self._list_again = list_again
         self._at_work = at_work
-        self._left_alone = Cooldowns(machine_store, live)
-        self._question = MachineLookup(machine_store, self._left_alone, self._known)
+        self._cooldowns = Cooldowns(machine_store, live)
+        self._lookup = MachineLookup(machine_store, self._cooldowns, self._known)
         self.rates = CallRates(self._spacing_s)
 
     def _spacing_s(self, name: str) -> float:
@@ -141,7 +141,7 @@ class CloudSteps:
                 self._machine_store.move(machine.name, Phase.GONE, f"nothing was rented: {why}")
             return
         try:
-            user_data = await self._stage1.user_data(machine)
+            user_data = await self._user_data.user_data(machine)
         except (TailnetError, ConfigError) as error:
             if unclear:
                 raise
@@ -151,7 +151,7 @@ class CloudSteps:
             return
         can = provider.capabilities
         if too_large := provider_capabilities.user_data_refusal(user_data.text, machine.provider, can):
-            self._unsendable(machine, too_large)
+            self._refuse_to_send(machine, too_large)
             return
         asked = self._asked(machine, user_data)
         tags = {"meshd-cluster": self._cluster, "meshd-machine": asked.name, "meshd-slot": asked.slot}
@@ -163,7 +163,7 @@ class CloudSteps:
         try:
             instance = await provider.launch(request)
         except ProviderError as error:
-            self._rated(rate, sent_s, error)
+            self._learn_rate(rate, sent_s, error)
             if unclear:
                 self._repeat_failed(machine, error)
             else:
@@ -174,16 +174,16 @@ class CloudSteps:
         rate.taken(sent_s)
         self._launched(asked, instance, f"{machine.provider} accepted it")
 
-    def _rated(self, rate: CallRate, sent_s: float, error: ProviderError) -> None:
+    def _learn_rate(self, rate: CallRate, sent_s: float, error: ProviderError) -> None:
         """Learn from a refusal how fast the cloud takes orders. One that was refused for another reason was taken."""
         if isinstance(error, RateLimited):
             rate.refused(sent_s, self._machine_store.clock.monotonic_s(), error.retry_after_s)
         elif not isinstance(error, Transient):
             rate.taken(sent_s)
 
-    def _unsendable(self, machine: Machine, why: str) -> None:
+    def _refuse_to_send(self, machine: Machine, why: str) -> None:
         """Nothing is sent, and none of this provider's offers would take it. A call in doubt stays in doubt."""
-        self._left_alone.unsendable(machine, why)
+        self._cooldowns.unsendable(machine, why)
         if machine.phase is Phase.REQUESTED:
             self._machine_store.move(
                 machine.name, Phase.GONE, f"nothing was rented: {why}", failure=why, refusal=InvalidRequest.kind,
@@ -193,7 +193,7 @@ class CloudSteps:
     def _asked(self, machine: Machine, user_data: UserData) -> Machine:
         """Write down that the call goes out now."""
         now = self._machine_store.now()
-        news: dict[str, Any] = {
+        changes: dict[str, Any] = {
             "launch_attempts": machine.launch_attempts + 1, "launch_called_at": now,
             "auth_key": user_data.auth_key_sha256, "own_key": user_data.own_key,
         }  # fmt: skip
@@ -203,10 +203,10 @@ class CloudSteps:
                 machine.name,
                 EventKind.ASKED,
                 f"{text} with the same name again",
-                **news,
+                **changes,
                 create_repeated_at=self._machine_store.now(),
             )
-        return self._machine_store.move(machine.name, Phase.LAUNCHING, text, **news)
+        return self._machine_store.move(machine.name, Phase.LAUNCHING, text, **changes)
 
     def _launched(self, machine: Machine, instance: Instance, reason: str) -> None:
         self._machine_store.move(
@@ -223,19 +223,19 @@ class CloudSteps:
             self._unclear(machine, words)
             return
         if isinstance(error, RateLimited) and not error.retry_after_s:
-            self._keeps_its_place(machine, f"asked again at the pace that {machine.provider} takes: {words}")
+            self._queue_again(machine, f"asked again at the pace that {machine.provider} takes: {words}")
             return
-        cooldown = self._left_alone.refused(machine, error)
+        cooldown = self._cooldowns.refused(machine, error)
         if cooldown.cause is CooldownCause.PAUSE:
             wait_s = (cooldown.until - self._machine_store.now()).total_seconds()
-            self._keeps_its_place(machine, f"asked again in {wait_s:.0f} s: {words}")
+            self._queue_again(machine, f"asked again in {wait_s:.0f} s: {words}")
             return
         self._machine_store.move(
             machine.name, Phase.GONE, f"nothing was rented: {error}", failure=str(error), refusal=error.kind,
             vendor_words=words,
         )  # fmt: skip
 
-    def _keeps_its_place(self, machine: Machine, reason: str) -> None:
+    def _queue_again(self, machine: Machine, reason: str) -> None:
         """Nothing happened and nothing is wrong: it keeps its place and its name."""
         attempts = machine.launch_attempts - 1
         self._machine_store.move(machine.name, Phase.REQUESTED, reason, launch_attempts=attempts)
@@ -246,7 +246,7 @@ class CloudSteps:
         if isinstance(error, Uncertain):
             self._unclear(before, words)
             return
-        cooldown = self._left_alone.refused(before, error)
+        cooldown = self._cooldowns.refused(before, error)
         refusal = "" if cooldown.cause is CooldownCause.PAUSE else error.kind
         self._machine_store.change(
             before.name, EventKind.REFUSED, f"refused, and whether the call before made it is unclear: {words}",
@@ -262,11 +262,11 @@ class CloudSteps:
 
     async def ask(self, step: AskCloud) -> None:
         """See MachineLookup."""
-        await self._question.ask(step)
+        await self._lookup.ask(step)
 
     def failed(self, machine: Machine, cause: FailureCause, words: str) -> None:
         """Leave alone what a failure is clearly about. Called before the failure is journaled: it may be repeated."""
-        self._left_alone.failed(machine, cause, words)
+        self._cooldowns.failed(machine, cause, words)
 
     async def adopt(self, step: Adopt) -> None:
         """The instance is what our unclear create call made."""
@@ -308,7 +308,7 @@ class CloudSteps:
                 launched_at=instance.launched_at or now, launch_called_at=instance.launched_at or now,
                 reason=step.reason,
                 tailnet_ip=step.tailnet_ip, line_published=bool(step.tailnet_ip),
-                own_key=self._stage1.own_key(instance.provider),
+                own_key=self._user_data.own_key(instance.provider),
             ),
             step.reason,
         )  # fmt: skip
@@ -338,7 +338,7 @@ class CloudSteps:
         except NotFound:
             return  # the listing confirms it
         except ProviderError as error:
-            self._rated(rate, sent_s, error)
+            self._learn_rate(rate, sent_s, error)
             raise
         rate.taken(sent_s)
 

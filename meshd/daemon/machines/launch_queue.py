@@ -127,9 +127,9 @@ class LaunchQueue:
             if machine is None or machine.phase not in ORDERED or not self._free(step.subject):
                 self._drop(lane)  # taken back while it waited, or found: what is next is planned again
                 continue
-            active_rotation = sum(x.in_flight for x in self._lanes.values() if x.provider == lane.provider)
+            in_flight = sum(x.in_flight for x in self._lanes.values() if x.provider == lane.provider)
             wait_s = lane.rate.wait_s(self._clock.monotonic_s(), lane.in_flight)
-            if wait_s is None or active_rotation >= self._at_once_most(lane.provider):
+            if wait_s is None or in_flight >= self._at_once_most(lane.provider):
                 return  # the next one that ends lets it go
             wait_s = max(wait_s, self._paused_s(lane.provider))
             if wait_s > 0:

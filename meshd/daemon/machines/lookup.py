@@ -24,9 +24,9 @@ class MachineLookup:
         provider: the provider of a name; raises AuthFailed when it is not enabled any more.
     """
 
-    def __init__(self, machine_store: MachineStore, left_alone: Cooldowns, provider: Callable[[str], Provider]) -> None:
+    def __init__(self, machine_store: MachineStore, cooldowns: Cooldowns, provider: Callable[[str], Provider]) -> None:
         self._machine_store = machine_store
-        self._left_alone = left_alone
+        self._cooldowns = cooldowns
         self._known = provider
 
     async def ask(self, step: AskCloud) -> None:
@@ -53,7 +53,7 @@ class MachineLookup:
         words = found.reason or found.vendor_state or found.state.value
         cause = cause_of_end(found.state, words, joined=now.facts is not None)
         failure = f"{now.provider} ended it: {words}"
-        self._left_alone.failed(now, cause, words)
+        self._cooldowns.failed(now, cause, words)
         self._machine_store.move(now.name, way_out(now), failure, failure=failure, cause=cause, vendor_words=words)
 
 

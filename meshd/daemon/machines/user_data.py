@@ -20,7 +20,7 @@ from meshd.tailnet.keystore import sha256_of
 
 
 class UserDataMaker:
-    """The Stage1Source of the daemon.
+    """The UserDataSource of the daemon.
 
     Args:
         live: the settings.

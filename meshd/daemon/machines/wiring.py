@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from meshd.daemon.controller import Wakes
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.machines.cloud_steps import CloudSteps, Stage1Source
+from meshd.daemon.machines.cloud_steps import CloudSteps, UserDataSource
 from meshd.daemon.machines.controller import MachineController
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import Agents, Devices, NodeSteps, SlurmControl
@@ -47,7 +47,7 @@ def build(
     slurm: SlurmControl,
     agents: Agents,
     devices: Devices | None,
-    user_data: Stage1Source,
+    user_data: UserDataSource,
     desired: Callable[[], Desired],
     snapshot: Callable[[], Snapshot],
     list_again: Callable[[str], None],
