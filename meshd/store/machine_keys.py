@@ -12,6 +12,7 @@ from meshd.obs.log import redact
 from meshd.store.events import NewEvent
 from meshd.store.journal import Journal
 from meshd.tailnet.machine_keys import MachineKey
+from meshd.tailnet.spare_keys import PURPOSES
 
 _KEY: Final = TypeAdapter(MachineKey)
 
@@ -32,6 +33,10 @@ class OpenKeys:
     def find(self, machine: str, purpose: str) -> MachineKey | None:
         """The key of a machine for a purpose."""
         return self._keys.get((machine, purpose))
+
+    def spares_of(self, machine: str) -> list[MachineKey]:
+        """The spares of a machine."""
+        return [key for purpose in PURPOSES if (key := self.find(machine, purpose)) is not None]
 
     def put(self, key: MachineKey) -> MachineKey:
         """Write a record."""

@@ -8,16 +8,14 @@ from typing import Final
 
 from meshd.api.schema import CheckRow
 from meshd.codes import CheckName, ProblemCode
+from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.ports import KeyPorts, current_key
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.reporting import Check, fail, ok, warn
-from meshd.model.observed import Fresh, TailnetView
 from meshd.plaintext import counted, ending
 from meshd.plan import devices
 from meshd.runtime.clock import Clock
-from meshd.store.journal import Journal
-from meshd.tailnet.link import TailnetLink
 from meshd.tailnet.machine_keys import EXPOSED_CURE
 
 NAMES_MAX: Final = 10
@@ -31,8 +29,7 @@ class DeviceChecks:
     Args:
         cluster: its name, with which the names of its machines begin.
         ports: have the keys and the tailnet's API.
-        journal: the machines.
-        tailnet: the head's view of their devices.
+        fleet: the machines and their devices.
         machine_keys: keys for one machine each.
         spares: the spare keys of machines.
         ahead: how long before its end a key is announced.
@@ -43,8 +40,7 @@ class DeviceChecks:
         self,
         cluster: str,
         ports: KeyPorts,
-        journal: Journal,
-        tailnet: TailnetLink,
+        fleet: Fleet,
         machine_keys: MachineKeys,
         spares: SpareKeys,
         ahead: timedelta,
@@ -55,8 +51,8 @@ class DeviceChecks:
         self._api = ports.api
         self._modes = ports.modes
         self._key_file = ports.file.name
-        self._journal = journal
-        self._tailnet = tailnet
+        self._journal = fleet.journal
+        self._view = fleet.view
         self._machine_keys = machine_keys
         self._spares = spares
         self._ahead = ahead
@@ -168,10 +164,6 @@ class DeviceChecks:
             text = f"{len(stale)} left of machines that are gone: {_some(stale)}"
             return warn(CheckName.TAILNET_DEVICES, ProblemCode.DEVICES_LEFT, text, cure)
         return ok(CheckName.TAILNET_DEVICES, "each is a machine's")
-
-    def _view(self) -> TailnetView | None:
-        seen = self._tailnet.current
-        return seen.value if isinstance(seen, Fresh) else None
 
 
 def _dark(name: CheckName) -> CheckRow:

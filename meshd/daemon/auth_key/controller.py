@@ -17,7 +17,6 @@ from meshd.api.schema import ProblemView
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key import problems
 from meshd.daemon.auth_key.checks import DeviceChecks
-from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.handshakes import HandshakePrimer
 from meshd.daemon.auth_key.steps import StepContext, carry_out, store_on
 from meshd.daemon.auth_key.triggers import Due, RotationTriggers
@@ -55,7 +54,6 @@ class AuthKeyController(Controller):
         rotations: the journal's records.
         active: tells whether a rotation, of either key, is active.
         context: what the steps work with.
-        fleet: what is known of the machines.
         triggers: tell when a rotation is due.
         primer: begins sessions with nodes that have logged in again.
         checks: for `meshctl doctor`.
@@ -69,7 +67,6 @@ class AuthKeyController(Controller):
         rotations: AuthRotations,
         active: ActiveRotations,
         context: StepContext,
-        fleet: Fleet,
         triggers: RotationTriggers,
         primer: HandshakePrimer,
         checks: DeviceChecks,
@@ -80,7 +77,7 @@ class AuthKeyController(Controller):
         self._any_active = active
         self._context = context
         self._store = context.ports.store
-        self._fleet = fleet
+        self._fleet = context.fleet
         self._triggers = triggers
         self._primer = primer
         self._device_checks = checks
@@ -230,7 +227,7 @@ class AuthKeyController(Controller):
 
     async def _look_again(self) -> None:
         try:
-            await self._context.tailnet.look()
+            await self._fleet.tailnet.look()
         finally:
             self._looking = None
 

@@ -17,6 +17,7 @@ import structlog
 
 from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode
+from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.daemon.controller import Controller
 from meshd.daemon.machines.store import MachineStore
@@ -30,9 +31,7 @@ from meshd.tailnet import machine_keys as m
 from meshd.tailnet import spare_keys as s
 from meshd.tailnet.keys import KeyFile, Minter
 from meshd.tailnet.keystore import KeptKey
-from meshd.tailnet.link import TailnetLink
 from meshd.tailnet.rotation import logs_in
-from meshd.tailnet.rotation_fleet import device_tags
 
 LOOK_S: Final = 2.0
 TOLD_AFTER: Final = 3
@@ -49,7 +48,7 @@ class MachineKeys(Controller):
         ports: mint, keep and revoke keys.
         rotations: tell which machines log in again.
         machine_store: the machines.
-        tailnet: the head's view of their devices.
+        fleet: what is known of them.
         clock: time.
     """
 
@@ -61,7 +60,7 @@ class MachineKeys(Controller):
         ports: KeyPorts,
         rotations: AuthRotations,
         machine_store: MachineStore,
-        tailnet: TailnetLink,
+        fleet: Fleet,
         clock: Clock,
     ) -> None:
         super().__init__(clock)
@@ -72,7 +71,7 @@ class MachineKeys(Controller):
         self._minter = ports.minter
         self._rotations = rotations
         self._machine_store = machine_store
-        self._tailnet = tailnet
+        self._fleet = fleet
         self._tags_of_key: dict[str, tuple[str, ...]] = {}
         self._forgotten: set[str] = set()
         self.problem = ""
@@ -81,10 +80,6 @@ class MachineKeys(Controller):
     def unused(self) -> int:
         """How many keys, spares not counted, may still be used by somebody."""
         return sum(not s.is_spare(key) for key in self._open.all())
-
-    def spares_of(self, machine: str) -> list[m.MachineKey]:
-        """The records of a machine's spares."""
-        return [key for purpose in s.PURPOSES if (key := self._open.find(machine, purpose)) is not None]
 
     def at_hand(self, key: m.MachineKey) -> bool:
         """Whether the secret of a key is kept. Raises TailnetError when its file cannot be read."""
@@ -113,7 +108,7 @@ class MachineKeys(Controller):
         """The spare for a machine: the same one until another is wanted. Raises as `for_launch`."""
         if want.mint and (before := self._open.find(machine.name, want.purpose)) is not None:
             self._store.forget(before.name)  # what is kept under this name is another key
-        if machine.spare_key and not self.spares_of(machine.name):
+        if machine.spare_key and not self._open.spares_of(machine.name):
             # The journal was lost. Its keys are found by their descriptions.
             for purpose in s.PURPOSES:
                 lost = m.ask(machine.name, purpose, self._clock.now(), s.LIFETIME_S, device=machine.tailnet_id)
@@ -127,7 +122,7 @@ class MachineKeys(Controller):
             TailnetError: the API cannot be asked.
             StoreError: the journal cannot be written.
         """
-        last = s.newest(self.spares_of(machine.name))
+        last = s.newest(self._open.spares_of(machine.name))
         if last is None or not last.id or self._api is None:
             return False
         record = await self._api.get_key(last.id)
@@ -165,7 +160,7 @@ class MachineKeys(Controller):
             raise TailnetError("there is no credential for the tailnet's API any more: no key can be minted")
         tags = await self._tags(self._minter)
         now = self._clock.now()
-        given = s.given_lately(self.spares_of(machine), now) if purpose in s.PURPOSES else ()
+        given = s.given_lately(self._open.spares_of(machine), now) if purpose in s.PURPOSES else ()
         key = self._open.put(m.ask(machine, purpose, now, lifetime_s, before, device=device, given=given))
         self._forgotten.discard(key.name)
         if before is not None:
@@ -179,7 +174,7 @@ class MachineKeys(Controller):
         """The tags of the reusable key, if there is one, so that a machine has the same rights with either key."""
         if self._ports.chosen_tags:
             return self._ports.chosen_tags
-        fleet = device_tags(self._machine_store.journal.machines(), self._tailnet.current)
+        fleet = self._fleet.device_tags()
         kept = self._store.in_use() or _in_file(self._ports.file)
         if kept is None or (not kept.tags and not kept.id):
             return fleet or minter.tags
@@ -208,7 +203,7 @@ class MachineKeys(Controller):
         machine, now = self._machine_store.journal.machine(key.machine), self._clock.now()
         phase = machine.phase if machine is not None else None
         if s.is_spare(key):
-            spares = self.spares_of(key.machine)
+            spares = self._open.spares_of(key.machine)
             needed, why = s.secret_needed(key, machine, spares), s.why_end(key, machine, spares)
         else:
             logging_in = logs_in(self._rotations.last(), key.machine, key.purpose)

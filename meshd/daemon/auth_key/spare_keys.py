@@ -18,6 +18,7 @@ import structlog
 
 from meshd.api.schema import ProblemView
 from meshd.codes import EventKind, ProblemCode
+from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.controller import Controller
 from meshd.daemon.machines.store import MachineStore
@@ -28,9 +29,9 @@ from meshd.model.machine import Machine
 from meshd.runtime.backoff import backoff_s
 from meshd.runtime.clock import Clock
 from meshd.store.auth_rotations import AuthRotations
+from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet import spare_keys as s
 from meshd.tailnet.rotation import AuthKeyStage
-from meshd.tailnet.rotation_fleet import reachable
 
 LOOK_S: Final = 2.0
 GIVE_TIMEOUT_S: Final = 30.0
@@ -62,9 +63,10 @@ class SpareKeys(Controller):
         keys: mints and ends them.
         agents: asks nodes.
         machine_store: the machines.
-        rotations: spares that are older than the last one that succeeded are exchanged.
+        open_keys: the journal's records of the spares.
+        rotations: spares that are older than the last one that succeeded are replaced.
+        fleet: tells whether a machine can be reached.
         clock: time.
-        silent_s: an agent that has not spoken for this long cannot be reached.
     """
 
     name = "spare keys"
@@ -74,25 +76,23 @@ class SpareKeys(Controller):
         keys: MachineKeys,
         agents: Asks,
         machine_store: MachineStore,
+        open_keys: OpenKeys,
         rotations: AuthRotations,
+        fleet: Fleet,
         clock: Clock,
-        silent_s: float,
     ) -> None:
         super().__init__(clock)
         self._keys = keys
         self._agents = agents
         self._machine_store = machine_store
         self._rotations = rotations
-        self._silent_s = silent_s
+        self._open = open_keys
+        self._fleet = fleet
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._api: _Pause | None = None
         self._nodes: dict[str, _Pause] = {}
 
     # -- for others -----------------------------------------------------------------------------------------------
-
-    def held_since(self, machine: Machine) -> datetime | None:
-        """When the spare that a machine holds was ordered; None when it holds none."""
-        return s.held_since(machine, self._keys.spares_of(machine.name))
 
     def count(self) -> tuple[int, int]:
         """How many machines hold a spare, of how many that may."""
@@ -173,7 +173,7 @@ class SpareKeys(Controller):
         pause, since = self._nodes.get(machine.name), self._rotated_at()
         if pause is not None and self._clock.monotonic_s() < pause.until_s:
             return
-        if not reachable(machine, self._clock.now(), self._silent_s):
+        if not self._fleet.reachable(machine):
             return
         if self._want(machine, since) is None:
             self._nodes.pop(machine.name, None)
@@ -188,13 +188,13 @@ class SpareKeys(Controller):
         log.warning("spare_key_not_kept", machine=machine.name, reason=why, tries=pause.tries)
 
     def _want(self, machine: Machine, since: datetime | None) -> s.Want | None:
-        spares = self._keys.spares_of(machine.name)
+        spares = self._open.spares_of(machine.name)
         last = s.newest(spares)
         at_hand = last is not None and last.sha256 != machine.spare_key and self._keys.at_hand(last)
         return s.want(machine, spares, self._clock.now(), since=since, at_hand=at_hand)
 
     def _stopped(self, machine: Machine, since: datetime | None) -> str:
-        return s.stopped(machine, self._keys.spares_of(machine.name), self._clock.now(), since=since)
+        return s.stopped(machine, self._open.spares_of(machine.name), self._clock.now(), since=since)
 
     def _forget(self, alive: set[str]) -> None:
         for name in self._nodes.keys() - alive:

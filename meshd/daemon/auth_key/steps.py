@@ -10,19 +10,17 @@ import structlog
 from pydantic import SecretStr
 
 from meshd.codes import EventKind
+from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.nodes.agents import Asks
 from meshd.errors import StoreError, TailnetError, TailnetRefused
-from meshd.model.observed import Fresh
 from meshd.tailnet.admin import AuthKey, Device
 from meshd.tailnet.canary import Proof
 from meshd.tailnet.keystore import KeptKey
-from meshd.tailnet.link import TailnetLink
 from meshd.tailnet.rotation import AuthKeyRotation, AuthKeyStage, KeyOrigin, KeyRef, Newcomer
-from meshd.tailnet.rotation_fleet import device_tags
 from meshd.tailnet.rotation_steps import RotationAction, RotationStep, StepOutcome, StepVerdict
 
 STORE_TIMEOUT_S = 30.0
@@ -50,7 +48,7 @@ class StepContext:
         prover: joins the tailnet with a key for a moment.
         agents: asks nodes.
         machine_store: the machines.
-        tailnet: the head's view of their devices.
+        fleet: what is known of them.
         machine_keys: keys for one machine each.
         spares: the spares of such machines.
     """
@@ -60,18 +58,9 @@ class StepContext:
     prover: Prover
     agents: Asks
     machine_store: MachineStore
-    tailnet: TailnetLink
+    fleet: Fleet
     machine_keys: MachineKeys
     spares: SpareKeys
-
-    def device_tags(self) -> tuple[str, ...]:
-        """The tags that the machines' devices have; () when there is none or they differ."""
-        return device_tags(self.machine_store.journal.machines(), self.tailnet.current)
-
-    def head_address(self) -> str:
-        """The head's address on the tailnet; "" when it is not known."""
-        seen = self.tailnet.current
-        return seen.value.self_tailnet_ip if isinstance(seen, Fresh) else ""
 
 
 async def carry_out(context: StepContext, rotation: AuthKeyRotation, step: RotationStep) -> StepOutcome:
@@ -110,7 +99,7 @@ async def _mint(context: StepContext, rotation: AuthKeyRotation) -> StepOutcome:
             raise TailnetRefused("there is no credential for the tailnet's API any more: nothing can be minted")
         old = await _record(context, rotation.old)
         tags = ports.chosen_tags or (old.tags if old else ()) or (rotation.old.tags if rotation.old else ())
-        kept = await minter.next(rotation.id, old, tags or context.device_tags() or minter.tags)
+        kept = await minter.next(rotation.id, old, tags or context.fleet.device_tags() or minter.tags)
         ports.store.keep(rotation.id, "new", kept)
     return StepOutcome(StepVerdict.DONE, key=kept.ref())
 
@@ -164,7 +153,7 @@ def _check_tags(
     got = set(proof.tags)
     if record is not None and got != set(record.tags):
         raise TailnetRefused(f"a device that joined with it has {_tags(proof.tags)}, the key says {_tags(record.tags)}")
-    old = (rotation.old.tags if rotation.old else ()) or context.device_tags()
+    old = (rotation.old.tags if rotation.old else ()) or context.fleet.device_tags()
     if old and got != set(old):
         text = f"devices that join with it have {_tags(proof.tags)}, those of the old key have {_tags(old)}"
         if not context.ports.chosen_tags or rotation.reauth:
@@ -278,7 +267,7 @@ async def _newcomers(context: StepContext, since: datetime | None) -> tuple[Newc
     assert context.ports.api is not None
     machines = {m.tailnet_id: m.name for m in context.machine_store.journal.machines() if m.tailnet_id}
     names = {m.name for m in context.machine_store.journal.machines()}
-    head = context.head_address()
+    head = context.fleet.head_address()
 
     def whose(device: Device) -> str:
         if head and device.tailnet_ip == head:

@@ -27,9 +27,6 @@ from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.link import TailnetLink
 
-SILENT_POLLS = 2.5
-"""An agent cannot be reached when it has not spoken for as long as this many polls may take."""
-
 
 @dataclass(frozen=True, slots=True)
 class AuthKeyParts:
@@ -55,14 +52,14 @@ def build(
     clock: Clock,
 ) -> AuthKeyParts:
     """Build the parts. Raises StoreError when the journal cannot be read."""
-    journal, silent_s = machine_store.journal, SILENT_POLLS * settings.node_api.poll_hold_s
-    machine_keys = MachineKeys(OpenKeys(journal), ports, rotations, machine_store, tailnet, clock)
-    spares = SpareKeys(machine_keys, agents, machine_store, rotations, clock, silent_s)
-    fleet = Fleet(journal, tailnet, slurm, ports.store, spares, clock, silent_s)
-    context = StepContext(settings.cluster.name, ports, prover, agents, machine_store, tailnet, machine_keys, spares)
-    ahead = timedelta(days=settings.tailnet.rotate_before_expiry_d)
+    cluster, ahead = settings.cluster.name, timedelta(days=settings.tailnet.rotate_before_expiry_d)
+    journal, open_keys = machine_store.journal, OpenKeys(machine_store.journal)
+    fleet = Fleet(journal, open_keys, ports.store, tailnet, slurm, clock, settings.node_api.poll_hold_s)
+    machine_keys = MachineKeys(open_keys, ports, rotations, machine_store, fleet, clock)
+    spares = SpareKeys(machine_keys, agents, machine_store, open_keys, rotations, fleet, clock)
+    context = StepContext(cluster, ports, prover, agents, machine_store, fleet, machine_keys, spares)
     triggers, primer = RotationTriggers(ports, key_record, ahead, clock), HandshakePrimer(tailnet, agents, clock)
-    checks = DeviceChecks(settings.cluster.name, ports, journal, tailnet, machine_keys, spares, ahead, clock)
-    controller = AuthKeyController(rotations, active, context, fleet, triggers, primer, checks, clock)
+    checks = DeviceChecks(cluster, ports, fleet, machine_keys, spares, ahead, clock)
+    controller = AuthKeyController(rotations, active, context, triggers, primer, checks, clock)
     service = AuthKeyService(controller, ports, fleet, active, clock)
     return AuthKeyParts(controller, machine_keys, spares, service)

@@ -13,14 +13,17 @@ from pydantic import SecretStr
 
 from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.auth_key.checks import DeviceChecks
+from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.nodes.agents import AgentQueues
 from meshd.errors import TailnetError
 from meshd.model.machine import Machine, Phase
-from meshd.model.observed import Fresh, Observation, TailnetPeer, TailnetView
+from meshd.model.observed import Fresh, Observation, SlurmView, TailnetPeer, TailnetView
+from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet.admin import AuthKey
 from meshd.tailnet.machine_keys import KeyMode, KeyModes, modes_of
 from tests.auth_key_room import NoTailnet, Room, key_ports
 from tests.clocks import HandClock
+from tests.sources import Given
 from tests.unit.worlds import GONE_DARK, NOW, ago, machine, peer, tailnet
 
 M = machine(Phase.READY, tailnet_id="n-lab-h100-1-abcde1")
@@ -74,9 +77,10 @@ class Seen(NoTailnet):
 
 
 def in_room(room: Room, seen: Observation[TailnetView]) -> DeviceChecks:
-    return DeviceChecks(
-        "lab", room.ports, room.journal, Seen(seen), room.machine_keys, room.spares, timedelta(days=14), HandClock()
-    )
+    clock = HandClock()
+    slurm: Given[SlurmView] = Given(lambda: GONE_DARK)
+    fleet = Fleet(room.journal, OpenKeys(room.journal), room.store, Seen(seen), slurm, clock, 25.0)
+    return DeviceChecks("lab", room.ports, fleet, room.machine_keys, room.spares, timedelta(days=14), clock)
 
 
 class Checks:

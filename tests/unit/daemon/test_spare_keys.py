@@ -16,6 +16,7 @@ from meshd.codes import ProblemCode
 from meshd.daemon.auth_key.spare_keys import RETRY_MAX_S, TOLD_AFTER
 from meshd.daemon.nodes.service import NodeService
 from meshd.model.machine import Machine, Phase
+from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet import spare_keys as s
 from meshd.tailnet.rotation import AuthKeyStage, KeyOrigin, begin
 from tests.auth_key_room import TAGS, Room, key_ports
@@ -274,7 +275,7 @@ async def test_a_name_that_is_used_anew_while_its_old_key_is_ended_keeps_the_new
     await exchange()
     go.set()
     await ending
-    held = s.held(house.machine_store.get(one.name), house.keys.spares_of(one.name))
+    held = s.held(house.machine_store.get(one.name), OpenKeys(house.journal).spares_of(one.name))
     assert held is not None and held.id == house.holds(one) and held.purpose == s.PURPOSES[0]
     house.change(one, phase=Phase.GONE)
     await house.ticks(2)
@@ -300,7 +301,7 @@ async def test_after_the_journal_was_lost_what_it_had_minted_is_found(house: Hou
     one = house.add(spare_key=sha(spare))
     await house.ticks(90, 4.0)
     assert house.agents.spare[one.name] != spare and house.living == {house.holds(one)}
-    assert len(house.keys.spares_of(one.name)) == 1
+    assert len(OpenKeys(house.journal).spares_of(one.name)) == 1
 
 
 async def test_the_nodes_word_decides_what_it_holds(house: House) -> None:
