@@ -281,6 +281,7 @@ class FaultCode(StrEnum):
     PROVIDER_WITHOUT_TUN = "provider_without_tun"
     ADAPTER_BROKEN = "adapter_broken"
     SDK_MISSING = "sdk_missing"
+    CREDENTIAL_NEEDED = "credential_needed"
     CREDENTIALS_HIDDEN = "credentials_hidden"
     SECRET_UNREADABLE = "secret_unreadable"  # noqa: S105  # not a password
     SECRET_UNUSABLE = "secret_unusable"  # noqa: S105  # not a password

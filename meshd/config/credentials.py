@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import SecretStr
 
+from meshd.codes import FaultCode
 from meshd.config.models import TailnetSettings
-from meshd.errors import ConfigError
+from meshd.errors import ConfigError, Fault
 from meshd.runtime.secretfile import read_secret
 
 
@@ -24,7 +25,6 @@ def tailnet_credentials(tailnet: TailnetSettings) -> tuple[SecretStr | None, Sec
     for setting in [name for name, is_set in needed.items() if is_set and not (token or secret)]:
         cure = "put an API token into credentials/tailscale/api_token, or set up an OAuth client (docs/tailnet.md)"
         other = "" if setting.startswith("mint") else ', or set key_mode = "reusable"'
-        raise ConfigError(
-            f"tailnet.{setting.split()[0]}", [f"{setting} needs a credential that mints keys: {cure}{other}"]
-        )
+        fault = Fault(f"{setting} needs a credential that mints keys: {cure}{other}", code=FaultCode.CREDENTIAL_NEEDED)
+        raise ConfigError(f"tailnet.{setting.split()[0]}", [fault])
     return token, secret

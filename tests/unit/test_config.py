@@ -152,11 +152,8 @@ def test_a_pool_that_names_no_gpu_has_machines_without(tmp_path: Path) -> None:
 
 def test_what_mints_needs_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
-    for table, words in (
-        ({"key_mode": "per_machine"}, 'key_mode = "per_machine" needs a credential .* or set key_mode = "reusable"'),
-        ({"mint_auth_key": True}, "mint_auth_key = true needs a credential .*api_token"),
-    ):
-        with pytest.raises(ConfigError, match=words):
+    for table in ({"key_mode": "per_machine"}, {"mint_auth_key": True}):
+        with faulty(FaultCode.CREDENTIAL_NEEDED):
             tailnet_credentials(TailnetSettings.model_validate(table))
         (tmp_path / "token").write_text("tskey-api-x")
         token, secret = tailnet_credentials(

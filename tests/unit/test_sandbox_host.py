@@ -20,7 +20,7 @@ async def test_a_program_that_takes_too_long_is_killed_with_its_children() -> No
     script = (
         "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.stdin.read(); input()"
     )
-    with pytest.raises(proc.CommandError, match="ran out of time") as caught:
+    with pytest.raises(proc.CommandError) as caught:
         await proc.run([sys.executable, "-c", script.replace("input()", "import time; time.sleep(60)")], timeout_s=0.5)
     assert caught.value.returncode is None
 

@@ -27,5 +27,5 @@ def test_the_node_set_may_change_by_reconfigure_since_23_11():
 
 def test_a_newer_release_behaves_as_the_newest_known_and_an_older_is_refused():
     assert capabilities(SlurmVersion((27, 5))).release == (25, 5)
-    with pytest.raises(SlurmError, match=r"21\.08\.3 is too old.*22\.05"):
+    with pytest.raises(SlurmError, match=r"21\.08\.3.*22\.05"):
         capabilities(SlurmVersion((21, 8), 3))

@@ -6,7 +6,6 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from meshd.errors import SlurmError
 from meshd.runtime.rootfs import RootFs
 from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.conf import parse
@@ -173,8 +172,9 @@ def test_gres_lines_for_every_node_are_told(gres: str) -> None:
 
 
 def test_a_slot_that_is_the_users_node_already_is_refused() -> None:
-    with pytest.raises(SlurmError, match="h100-2"):
+    with pytest.raises(InitRefused) as caught:
         plan_init(existing(WORKSTATION + "NodeName=h100-[2-9] CPUs=1\n"))
+    assert caught.value.code is Refusal.NODE_NAME_TAKEN
 
 
 def test_applying_makes_copies_and_refuses_a_file_that_changed_meanwhile(tmp_path: Path) -> None:
@@ -192,8 +192,9 @@ def test_applying_makes_copies_and_refuses_a_file_that_changed_meanwhile(tmp_pat
     assert PurePosixPath(nodes.readlink()) == PurePosixPath("/var/lib/meshd-slurm/nodes.conf")
     assert (tmp_path / "var/lib/meshd-slurm/nodes.conf").read_text() == plan.first_nodes_conf
     assert (tmp_path / "var/lib/meshd-slurm").stat().st_mode & 0o777 == 0o755
-    with pytest.raises(SlurmError, match="has changed since"):
+    with pytest.raises(InitRefused) as caught:
         apply_init(plan, now, RootFs(tmp_path))
+    assert caught.value.code is Refusal.CHANGED_MEANWHILE
 
 
 def codes(plan: InitPlan) -> set[Warn]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import structlog
 
 from meshd import config
+from meshd.codes import FaultCode
 from meshd.config import Settings, TailnetSettings
-from meshd.errors import ConfigError
+from meshd.errors import ConfigError, Fault
 from meshd.obs.log import register_secret
 from meshd.runtime.clock import Clock
 from meshd.tailnet.admin import AuthKey, KeyApi, TailscaleAdmin
@@ -125,10 +126,20 @@ def key_api(tailnet: TailnetSettings, clock: Clock) -> KeyApi | None:
         return None
     if tailnet.admin_api == "headscale":
         if isinstance(credential, OAuthClient):
-            raise ConfigError("tailnet.admin_api", ["headscale takes an API key (api_token), not an OAuth client"])
+            raise ConfigError(
+                "tailnet.admin_api",
+                [
+                    Fault(
+                        "headscale takes an API key (api_token), not an OAuth client", code=FaultCode.CREDENTIAL_NEEDED
+                    )
+                ],
+            )
         default = TailnetSettings.model_fields["api_base_url"].default
         url = tailnet.login_server if tailnet.api_base_url == default else tailnet.api_base_url
         if not url:
-            raise ConfigError("tailnet.admin_api", ["headscale's address is missing: set login_server"])
+            raise ConfigError(
+                "tailnet.admin_api",
+                [Fault("headscale's address is missing: set login_server", code=FaultCode.KEY_MISSING)],
+            )
         return HeadscaleAdmin(AdminHttp(url, credential, clock), clock, user=tailnet.headscale_user)
     return TailscaleAdmin(AdminHttp(tailnet.api_base_url, credential, clock), tailnet=tailnet.tailnet)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pwd
+import re
 import shutil
 import socket
 import stat
@@ -265,7 +266,7 @@ def test_a_stale_socket_is_taken_over(head: SimHead, path: Path) -> None:
 
 def test_a_live_socket_is_not(head: SimHead, path: Path) -> None:
     with serve(head, path):
-        with pytest.raises(SocketError, match="another meshd"), serve(head, path):
+        with pytest.raises(SocketError, match=re.escape(str(path))), serve(head, path):
             pass
         with socket.socket(socket.AF_UNIX) as alive:
             alive.connect(str(path))
@@ -275,7 +276,7 @@ def test_a_live_socket_is_not(head: SimHead, path: Path) -> None:
 
 def test_a_file_is_never_removed(path: Path) -> None:
     path.write_text("precious")
-    with pytest.raises(SocketError, match="not a socket"):
+    with pytest.raises(SocketError, match=re.escape(str(path))):
         clear_stale(path)
     assert path.read_text() == "precious"
 

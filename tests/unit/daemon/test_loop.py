@@ -233,7 +233,7 @@ def test_tokens_outlive_the_journal_and_tell_whose_they_are(tmp_path: Path) -> N
 
 def test_a_secret_that_was_cut_short_is_no_secret(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(b"")
-    with pytest.raises(StoreError, match="cut short"):
+    with pytest.raises(StoreError):
         MachineTokens.at(tmp_path / "k")
 
 

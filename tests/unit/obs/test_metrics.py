@@ -21,15 +21,16 @@ from meshd.api.listen import SocketError
 from meshd.api.metrics import MetricsServer
 from meshd.api.schema import ProblemView
 from meshd.api.server import HeadApiServer
+from meshd.codes import FaultCode
 from meshd.config import MetricsSettings
 from meshd.daemon.head_api.metrics import RETRY_S, MetricsService, metrics_snapshot
 from meshd.daemon.providers.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
 from meshd.daemon.providers.report import paused
-from meshd.errors import ConfigError
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.obs.metrics import Metrics, MetricsSnapshot, families
+from tests.codes import faulty
 from tests.live import live_settings
 from tests.unit.api.answers import Answers
 from tests.unit.daemon.small import HandClock
@@ -149,7 +150,7 @@ async def test_served_over_tcp_and_nothing_else(port: int) -> None:
 
 
 async def test_an_address_that_is_taken_is_told(metrics: Metrics, port: int) -> None:
-    with pytest.raises(SocketError, match=f"127.0.0.1 port {port} cannot be listened on"):
+    with pytest.raises(SocketError, match=str(port)):
         await MetricsServer(metrics.registry).start("127.0.0.1", port)
 
 
@@ -191,7 +192,7 @@ def test_where_to_listen(listen: str, address: tuple[str, int] | None) -> None:
 @pytest.mark.parametrize("listen", ["9679", "127.0.0.1", "127.0.0.1:0", "h:70000", "http://h:1"])
 def test_where_nobody_can_listen(listen: str, tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text(f"[metrics]\nlisten = {json.dumps(listen)}\n")
-    with pytest.raises(ConfigError, match=r"metrics\.listen"):
+    with faulty(FaultCode.BAD_VALUE):
         config.load(tmp_path / "m.toml")
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshd.codes import FaultCode
 from meshd.errors import (
     AuthFailed,
-    ConfigError,
     InvalidRequest,
     NoCapacity,
     NotFound,
@@ -41,6 +41,7 @@ from providers.paperspace.mapping import (
 )
 from providers.paperspace.offers import candidates, shipped, template_for, wanted_template
 from providers.paperspace.settings import PaperspaceSettings
+from tests.codes import faulty
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PAPERSPACE = ProviderName("paperspace")
@@ -346,16 +347,17 @@ def test_launch_body() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "problem"),
+    ("table", "key"),
     [
-        ({"regions": []}, "regions"),
-        ({"prices": {"H100": -1}}, "prices.H100"),
-        ({"disk_gb": 10}, "disk_gb"),
-        ({"base_url": "api.paperspace.com"}, "base_url"),
-        ({"api_key": "k", "api_key_file": "/f"}, "not both"),
+        ({"regions": []}, ("regions",)),
+        ({"prices": {"H100": -1}}, ("prices", "H100")),
+        ({"disk_gb": 10}, ("disk_gb",)),
+        ({"base_url": "api.paperspace.com"}, ("base_url",)),
+        ({"api_key": "k", "api_key_file": "/f"}, ()),
     ],
 )
-def test_settings_are_refused_with_the_key(table: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem) as caught:
+def test_settings_are_refused_with_the_key(table: dict[str, Any], key: tuple[str, ...]) -> None:
+    with faulty(FaultCode.BAD_VALUE) as caught:
         parse(PaperspaceSettings, table, "[providers.paperspace]")
-    assert len(caught.value.problems) == 1
+    (fault,) = caught.value.faults
+    assert fault.key == ("providers", "paperspace", *key)

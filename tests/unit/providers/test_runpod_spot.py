@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.sandbox.clouds.runpod_graphql import SCHEMA
+from meshd.codes import FaultCode
 from meshd.errors import (
     AuthFailed,
-    ConfigError,
     InvalidRequest,
     NoCapacity,
     ProviderError,
@@ -35,6 +35,7 @@ from providers.runpod.names import PodKind
 from providers.runpod.provider import create
 from providers.runpod.settings import RunpodSettings
 from providers.runpod.spot_mapping import Bid, bid_places, bids_query, deploy_mutation, spot_offers, to_bids, to_made
+from tests.codes import faulty
 
 H100 = PodKind("NVIDIA H100 80GB HBM3", 8)
 ON_DEMAND = Offer(ProviderName("runpod"), "US-KS-2", "", H100.type_name, "h100-sxm", 8, 80, 16, 65536, 23.92)
@@ -193,7 +194,7 @@ def test_an_exited_spot_pod_was_preempted(env: dict[str, str], state: InstanceSt
 def test_spot_without_the_sdk_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spot_client, "find_spec", lambda name: None)
     context = ProviderContext("lab", {"api_key": "k", "spot": True}, lambda: datetime.now(UTC))
-    with pytest.raises(ConfigError, match=r"pip install 'meshd\[runpod\]'"):
+    with faulty(FaultCode.SDK_MISSING):
         create(context)
 
 
@@ -209,5 +210,5 @@ def test_without_spot_nothing_of_the_sdk_is_loaded() -> None:
 
 
 def test_spot_and_global_networking_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match="global_networking"):
+    with faulty(FaultCode.BAD_VALUE):
         settings(global_networking=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from meshd.errors import ConfigError, NotFound, RateLimited, Transient, Uncertain
+from meshd.codes import FaultCode
+from meshd.errors import NotFound, RateLimited, Transient, Uncertain
 from meshd.provider_api import Instance, InstanceId, InstanceState, ProviderName
 from providers._answers import retry_after_s
 from providers._fresh import Freshness
@@ -19,6 +20,7 @@ from providers._reads import all_of
 from providers._settings import secret_of
 from providers._threads import Workers
 from tests.clocks import SimClock
+from tests.codes import faulty
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -69,9 +71,9 @@ async def test_late_thread(changes: bool, kind: type[Exception]) -> None:
         go.wait()
 
     asyncio.get_running_loop().call_soon(begun.wait)  # the deadline passes only when the call has begun
-    with pytest.raises(kind, match="no answer"):
+    with pytest.raises(kind):
         await workers.call(late, operation="launch", changes=changes, timeout_s=0.05)
-    with pytest.raises(Transient, match="busy"):
+    with pytest.raises(Transient):
         await workers.call(lambda: 1, operation="launch", changes=True, timeout_s=0.05)
     go.set()
     assert await workers.call(lambda: 2, operation="list", changes=False, timeout_s=60) == 2
@@ -150,5 +152,5 @@ def test_secret_from_the_credentials_directory(tmp_path: Path, monkeypatch: pyte
     assert secret_of(None, None, "other") is None
     assert secret_of(SecretStr("direct"), None, "key") == SecretStr("direct")
     (tmp_path / "empty").write_text("\n")
-    with pytest.raises(ConfigError, match="empty"):
+    with faulty(FaultCode.SECRET_UNUSABLE):
         secret_of(None, tmp_path / "empty", "key")

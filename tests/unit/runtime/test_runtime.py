@@ -38,8 +38,9 @@ async def _ends(pid: int) -> bool:
 async def test_output_code_and_stdin() -> None:
     done = await run(["sh", "-c", "cat; echo err >&2; exit 3"], timeout_s=60, stdin=b"in", check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, "in", "err\n")
-    with pytest.raises(CommandError, match=r"exited with 3: why"):
+    with pytest.raises(CommandError) as caught:
         await run(["sh", "-c", "echo why >&2; exit 3"], timeout_s=60)
+    assert (caught.value.returncode, caught.value.stderr) == (3, "why\n")
 
 
 async def test_a_program_that_reads_nothing_is_no_error() -> None:
@@ -52,7 +53,7 @@ async def test_no_such_program() -> None:
 
 
 async def test_a_line_that_is_too_long_is_an_error_of_ours() -> None:
-    with pytest.raises(CommandError, match="cannot be started"):
+    with pytest.raises(CommandError):
         await run(["true", "x" * 10_000_000], timeout_s=60)
 
 
@@ -119,9 +120,9 @@ def test_a_link_stays_and_what_it_points_at_is_replaced(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="not a regular file"):
+    with pytest.raises(OSError, match=str(tmp_path)):
         write_atomic(tmp_path / "pipe", b"x")
     (tmp_path / "dir").mkdir()
-    with pytest.raises(OSError, match="not a regular file"):
+    with pytest.raises(OSError, match=str(tmp_path)):
         write_atomic(tmp_path / "dir", b"x")
     assert sorted(os.listdir(tmp_path)) == ["dir", "pipe"]

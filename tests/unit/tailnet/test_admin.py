@@ -182,7 +182,7 @@ async def test_reads_are_tried_again_as_told(admin: TailscaleAdmin, api: Api, cl
 async def test_reads_give_up(admin: TailscaleAdmin, api: Api) -> None:
     for _ in range(4):
         api.will(500, {"message": "boom"})
-    with pytest.raises(TailnetError, match=r"in trouble.*boom"):
+    with pytest.raises(TailnetError, match="boom"):
         await admin.list_keys()
 
 

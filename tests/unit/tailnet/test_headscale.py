@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from pydantic import SecretStr
 
-from meshd.errors import TailnetRefused
+from meshd.errors import TailnetError, TailnetRefused
 from meshd.tailnet.adminhttp import AdminHttp, ApiToken
 from meshd.tailnet.headscale import HeadscaleAdmin
 from meshd.tailnet.keys import Minter
@@ -135,7 +135,7 @@ async def test_a_key_whose_answer_was_lost_is_found_and_expired(
     minter = Minter(admin, tags=("tag:gpu",), cluster="lab", clock=clock)
     await admin.mint_key(tags=("tag:gpu",), lifetime_s=3600, description="somebody else's")
     server.lose_answer = True
-    with pytest.raises(Exception, match="in trouble"):
+    with pytest.raises(TailnetError):
         await minter.next("r1", None, ("tag:gpu",))
     await clock.sleep(1)
     made = await minter.next("r1", None, ("tag:gpu",))
@@ -172,7 +172,7 @@ async def test_nodes(admin: HeadscaleAdmin, server: FakeHeadscale) -> None:
     assert (device.id, device.tailnet_ip, device.tags, device.ephemeral) == ("4", "100.64.0.4", ("tag:gpu",), True)
     with pytest.raises(TailnetRefused, match=r"node.expiry: 0"):
         await admin.disable_key_expiry("4")
-    with pytest.raises(TailnetRefused, match="no call"):
+    with pytest.raises(TailnetRefused):
         await admin.set_address("4", "100.64.0.3")
     await admin.delete_device("4")
     await admin.delete_device("4")
@@ -182,10 +182,10 @@ async def test_nodes(admin: HeadscaleAdmin, server: FakeHeadscale) -> None:
 async def test_a_wrong_token_and_a_wrong_user(server: FakeHeadscale, admin: HeadscaleAdmin, clock: Any) -> None:
     url = admin._http._base_url
     stranger = HeadscaleAdmin(AdminHttp(url, ApiToken(SecretStr("hskey-api-no")), clock), clock)
-    with pytest.raises(TailnetRefused, match="expired or revoked"):
+    with pytest.raises(TailnetRefused):
         await stranger.list_devices()
     await stranger.aclose()
     nobody = HeadscaleAdmin(AdminHttp(url, ApiToken(SecretStr(TOKEN)), clock), clock, user="nobody")
-    with pytest.raises(TailnetRefused, match="no user nobody"):
+    with pytest.raises(TailnetRefused, match="nobody"):
         await nobody.mint_key(tags=(), lifetime_s=60, description="x")
     await nobody.aclose()

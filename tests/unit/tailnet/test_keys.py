@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -87,7 +88,7 @@ async def test_no_usable_file(tmp_path: Path, clock: Any, content: str | None) -
     path = tmp_path / "key"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(TailnetError, match="put a reusable"):
+    with pytest.raises(TailnetError, match=re.escape(str(path))):
         await AuthKeys(KeyStore(tmp_path), KeyFile(path), None, clock).current()
 
 
@@ -135,7 +136,7 @@ async def test_a_dead_key_is_never_given(tmp_path: Path, clock: Any) -> None:
     keys = source(Mint(clock), tmp_path, clock)
     await keys.current()
     await clock.sleep(91 * 86400)
-    with pytest.raises(TailnetError, match=r"ended on .*meshctl rotate-key"):
+    with pytest.raises(TailnetError, match="meshctl rotate-key"):
         await keys.current()
 
 
@@ -146,7 +147,7 @@ async def test_a_spoilt_file_is_replaced(tmp_path: Path, clock: Any, content: st
 
 
 async def test_a_state_directory_that_cannot_be_written(tmp_path: Path, clock: Any) -> None:
-    with pytest.raises(TailnetError, match="revoke it"):
+    with pytest.raises(TailnetError, match=r"k1"):
         await source(Mint(clock), tmp_path / "missing", clock).current()
 
 
