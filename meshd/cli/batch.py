@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from meshd.api.schema import MachineAnswer, MachineAnswers, MachineFailure
-from meshd.cli.client import Head
+from meshd.cli.client import HeadClient
 from meshd.cli.errors import CliError, ExitCode, UnreachableError
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import phase, show
@@ -18,7 +18,7 @@ Failures: TypeAlias = list[tuple[str, CliError]]
 
 
 async def ask_each(
-    head: Head, names: Sequence[str], ask: Callable[[Head, str], Awaitable[T]]
+    head: HeadClient, names: Sequence[str], ask: Callable[[HeadClient, str], Awaitable[T]]
 ) -> tuple[list[T], Failures]:
     """Ask for each name once, one after the other; returns the answers and the failures.
 
@@ -58,7 +58,7 @@ def report_failures(failed: Sequence[tuple[str, CliError]], count: int) -> None:
 
 
 def change_nodes(
-    session: Session, nodes: Sequence[str], ask: Callable[[Head, str], Awaitable[MachineAnswer]], *, as_json: bool
+    session: Session, nodes: Sequence[str], ask: Callable[[HeadClient, str], Awaitable[MachineAnswer]], *, as_json: bool
 ) -> None:
     """Ask for each node, print the answers, and end with an error if some failed.
 

@@ -22,7 +22,7 @@ _CONNECT_TIMEOUT_S = 5.0
 _CODES = {400: ExitCode.USAGE, 404: ExitCode.USAGE, 403: ExitCode.DENIED, 504: ExitCode.TIMED_OUT}
 
 
-class Head:
+class HeadClient:
     """A conversation with the daemon. Use as an async context manager."""
 
     def __init__(self, socket: Path, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -30,7 +30,7 @@ class Head:
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
-    async def __aenter__(self) -> Head:
+    async def __aenter__(self) -> HeadClient:
         self._session = aiohttp.ClientSession("http://meshd", connector=aiohttp.UnixConnector(path=str(self.socket)))
         return self
 

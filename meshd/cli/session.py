@@ -20,7 +20,7 @@ from meshd.config import DEFAULT_PATH, ClusterSettings
 from meshd.runtime.terminal import clean, json_clean
 
 if TYPE_CHECKING:
-    from meshd.cli.client import Head
+    from meshd.cli.client import HeadClient
 
 T = TypeVar("T")
 D = TypeVar("D", bound=BaseModel)
@@ -40,7 +40,7 @@ class Session:
     fault: CliError | None = None
     """Why the settings file that the user named cannot tell where the daemon is."""
 
-    def ask(self, work: Callable[[Head], Awaitable[T]], *, if_interrupted: str = "interrupted") -> T:
+    def ask(self, work: Callable[[HeadClient], Awaitable[T]], *, if_interrupted: str = "interrupted") -> T:
         """Run `work` against the daemon.
 
         Args:
@@ -53,10 +53,10 @@ class Session:
         """
         if self.fault is not None:
             raise self.fault
-        from meshd.cli.client import Head  # slow to import, and not every command needs it
+        from meshd.cli.client import HeadClient  # slow to import, and not every command needs it
 
         async def body() -> T:
-            async with Head(self.socket) as head:
+            async with HeadClient(self.socket) as head:
                 return await work(head)
 
         try:
@@ -65,7 +65,7 @@ class Session:
             raise interrupted(if_interrupted) from None
 
     def show(
-        self, ask: Callable[[Head], Awaitable[D]], render: Callable[[D], None], *, watch: bool, as_json: bool
+        self, ask: Callable[[HeadClient], Awaitable[D]], render: Callable[[D], None], *, watch: bool, as_json: bool
     ) -> None:
         """Show an answer once, or with `watch` every 2 s until Ctrl-C.
 
@@ -82,7 +82,7 @@ class Session:
             render(self.ask(ask))
             return
 
-        async def repeat(head: Head) -> None:
+        async def repeat(head: HeadClient) -> None:
             while True:
                 view = await ask(head)
                 if as_json:

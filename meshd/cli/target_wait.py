@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 
 from meshd.api import endpoints
 from meshd.api.schema import EventRow, EventsQuery, NodeRow, ScaleAnswer, StatusView
-from meshd.cli.client import Head
+from meshd.cli.client import HeadClient
 from meshd.cli.errors import UnreachableError
 from meshd.cli.progress import Progress
 from meshd.cli.render.table import Table
@@ -129,7 +129,7 @@ def _missing(answer: ScaleAnswer, nodes: Sequence[NodeRow]) -> str:
 
 
 async def wait_for_target(
-    head: Head, answer: ScaleAnswer, progress: Progress[PoolState], *, timeout_s: float, clock: Clock
+    head: HeadClient, answer: ScaleAnswer, progress: Progress[PoolState], *, timeout_s: float, clock: Clock
 ) -> WaitResult:
     """Wait until the target is reached, cannot be reached, or time is up. The daemon may restart meanwhile.
 

@@ -86,7 +86,7 @@ async def serving(head: Head, count: int, make: Callable[[int], Node]) -> AsyncI
         make: makes one by its index, in the other process: something that can be pickled.
     """
     tokens, api = MachineTokens.at(head.directory / "t"), NodeApiSettings()
-    desk = node_parts(
+    service = node_parts(
         head.machine_store,
         tokens=tokens,
         agents=head.queues,
@@ -95,7 +95,7 @@ async def serving(head: Head, count: int, make: Callable[[int], Node]) -> AsyncI
         munge_key=head.munge_key,
         agent_spoke=head.agent_spoke,
     ).service
-    server = NodeApi(desk, poll_hold_s=api.poll_hold_s, clock=SystemClock())
+    server = NodeApi(service, poll_hold_s=api.poll_hold_s, clock=SystemClock())
     port = await server.start("127.0.0.1", 0)
     words = [tokens.node_token(fleet.name(i)).get_secret_value() for i in range(1, count + 1)]
     process = multiprocessing.get_context("spawn").Process(target=_agents, args=(port, words, make))

@@ -303,7 +303,7 @@ class Engine:
     async def start(self) -> None:
         """Serve the node API and read all sources once."""
         head = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 0.0)
-        desk = node_parts(
+        service = node_parts(
             self.machine_store,
             live=self._live,
             tokens=self._tokens,
@@ -315,7 +315,7 @@ class Engine:
             providers=self.providers,
             head=head,
         ).service
-        self._api = NodeApi(desk, poll_hold_s=0.0, clock=self.clouds.clock)
+        self._api = NodeApi(service, poll_hold_s=0.0, clock=self.clouds.clock)
         port = await self._api.start("127.0.0.1", 0)
         self._base = f"http://127.0.0.1:{port}/v1"
         await self.sources.first_look()

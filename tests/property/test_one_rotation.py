@@ -68,7 +68,7 @@ class Both:
             journal, self.life.munge_rotations, self.life.active, MungeKeyStore(self.directory), self.head,
             AgentQueues(), fresh(slurm), clock, poll_hold_s=25.0, credential=lambda: at_start,
         )  # fmt: skip
-        self.munge, self.munge_desk = parts.controller, parts.service
+        self.munge, self.munge_service = parts.controller, parts.service
 
     async def restart(self) -> None:
         await self.munge.aclose()
@@ -107,10 +107,10 @@ class Both:
     async def ask_munge(self) -> None:
         was = self.life.active.current()
         if was is None:
-            await self.munge_desk.rotate(RotateMungeKeyRequest(), ROOT)
+            await self.munge_service.rotate(RotateMungeKeyRequest(), ROOT)
             return
         with refused(RefusalCode.ROTATION_ACTIVE) as told:
-            await self.munge_desk.rotate(RotateMungeKeyRequest(), ROOT)
+            await self.munge_service.rotate(RotateMungeKeyRequest(), ROOT)
         assert f"{was.command} --status" in told.value.cure
 
     async def end_munge(self, action: str) -> None:
@@ -118,9 +118,9 @@ class Both:
             return
         if action == "waive":
             for name in tuple(self.munge.fleet().nodes):
-                await self.munge_desk.waive(WaiveRequest(machine=name), ROOT)
+                await self.munge_service.waive(WaiveRequest(machine=name), ROOT)
         else:
-            await self.munge_desk.abort(AbortRotationRequest(), ROOT)
+            await self.munge_service.abort(AbortRotationRequest(), ROOT)
 
     async def end_auth(self) -> None:
         active = self.life.controller.active
@@ -219,7 +219,7 @@ async def test_a_munge_key_is_told_what_it_would_wait_for(tmp_path: Path) -> Non
     await both.ask_auth()
     await both.rounds(6)
     with refused(RefusalCode.ROTATION_ACTIVE):
-        await both.munge_desk.rotate(RotateMungeKeyRequest(dry_run=True), ROOT)
+        await both.munge_service.rotate(RotateMungeKeyRequest(dry_run=True), ROOT)
     assert both.munge.last is None
     assert both.head.view == HeadView(), "nothing was asked of the head"
     await both.life.kill()

@@ -136,8 +136,8 @@ class Head(Small):
             tailnet=Given(lambda: Fresh(self._tailnet(), self.clock.now())),
         )  # fmt: skip
         self.devices, self.refusals, self.node_tokens = parts.devices, parts.refusals, parts.node_tokens
-        self.token_service, self.desk = parts.token_service, parts.service
-        self.api = NodeApi(self.desk, poll_hold_s=25.0, clock=self.clock)
+        self.token_service, self.service = parts.token_service, parts.service
+        self.api = NodeApi(self.service, poll_hold_s=25.0, clock=self.clock)
         self.base = ""
         self._sessions: list[aiohttp.ClientSession] = []
         self._stopped = False

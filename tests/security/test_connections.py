@@ -232,11 +232,11 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 from meshd.api.node_api import NodeApi
 from meshd.runtime.clock import SystemClock
 from meshd.runtime.run import run
-class Desk:
+class Handlers:
     async def machine_for_join(self, token_hash): return None
     async def machine_for_node(self, token_hash): return None
 async def main():
-    api = NodeApi(Desk(), poll_hold_s=25.0, clock=SystemClock())
+    api = NodeApi(Handlers(), poll_hold_s=25.0, clock=SystemClock())
     print("port", await api.start("127.0.0.1", 0), flush=True)
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):

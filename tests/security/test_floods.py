@@ -40,7 +40,7 @@ class MungeKey:
 
 
 class House:
-    """The node desk with a real journal and one machine."""
+    """The node API with a real journal and one machine."""
 
     def __init__(self, root: Path) -> None:
         self.one = machine(Phase.READY, facts=FACTS, tailnet_id="n-1")
@@ -48,7 +48,7 @@ class House:
         self.queues, self.munge_key = AgentQueues(), MungeKey()
         self.small.journal.event(NOW, "drain", "drained by alice")
         munge_key: Any = self.munge_key
-        self.desk = node_parts(self.small.machine_store, agents=self.queues, munge_key=munge_key).service
+        self.service = node_parts(self.small.machine_store, agents=self.queues, munge_key=munge_key).service
 
     def kinds(self) -> Counter[str]:
         return Counter(event.kind for event in self.small.journal.events(limit=100_000))
@@ -64,7 +64,7 @@ def house(tmp_path: Path) -> Any:
 async def test_events_of_one_machine_have_a_budget_and_the_rest_is_summed_up(house: House) -> None:
     for number in range(500):
         report = PollIn(problem=f"p{number}", notices=("x" * 500,) * 16, auth_key_sha256=f"{number:064x}")
-        await house.desk.poll(house.one.name, report, 0.0)
+        await house.service.poll(house.one.name, report, 0.0)
         house.small.clock.t_s += 0.01
     kinds = house.kinds()
     assert sum(kinds[kind] for kind in ("problem", "login", "auth_key")) <= BURST + 1
@@ -74,7 +74,7 @@ async def test_events_of_one_machine_have_a_budget_and_the_rest_is_summed_up(hou
     assert record.problem == "p499", "what a node says is in force all the same"
     assert [p.machine for p in house.small.machine_store.node_events.problems({house.one.name})] == [house.one.name]
     house.small.clock.t_s += SUMMED_EVERY_S + 1
-    await house.desk.poll(house.one.name, PollIn(problem="later"), 0.0)
+    await house.service.poll(house.one.name, PollIn(problem="later"), 0.0)
     assert house.kinds()["flood"] == 2
     assert list(house.small.machine_store.node_events.problems({house.one.name})) == []
 
@@ -83,18 +83,18 @@ async def test_a_machine_that_is_well_is_not_counted_with_another(house: House) 
     other = machine(Phase.READY, index=2, facts=FACTS, tailnet_id="n-2")
     house.small.journal.put(other, "phase", "given", NOW)
     for number in range(200):
-        await house.desk.poll(house.one.name, PollIn(problem=f"p{number}"), 0.0)
+        await house.service.poll(house.one.name, PollIn(problem=f"p{number}"), 0.0)
     before = house.kinds()["problem"]
-    await house.desk.poll(other.name, PollIn(problem="the disk is full"), 0.0)
+    await house.service.poll(other.name, PollIn(problem="the disk is full"), 0.0)
     assert house.kinds()["problem"] == before + 1
 
 
 async def test_results_reach_readers_only_when_they_end_a_command(house: House) -> None:
     poison = {"stopped_unix": 1.0, "started_unix": 2.0}
-    await house.desk.poll(house.one.name, PollIn(results=(ResultIn(id="zz", ok=True, data=poison),)), 0.0)
+    await house.service.poll(house.one.name, PollIn(results=(ResultIn(id="zz", ok=True, data=poison),)), 0.0)
     assert house.munge_key.results == []
     command_id = house.queues.of(house.one.name).put("munge_key", {"action": "switch"})
-    await house.desk.poll(house.one.name, PollIn(results=(ResultIn(id=command_id, ok=True, data=poison),)), 0.0)
+    await house.service.poll(house.one.name, PollIn(results=(ResultIn(id=command_id, ok=True, data=poison),)), 0.0)
     assert [result.data for result in house.munge_key.results] == [poison]
 
 

@@ -8,7 +8,7 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import CallerView, CheckRow, DoctorView
-from meshd.cli.client import Head
+from meshd.cli.client import HeadClient
 from meshd.cli.doctor_checks import run_checks
 from meshd.cli.errors import CliError, ExitCode, UnreachableError
 from meshd.cli.params.options import as_json_option
@@ -51,7 +51,7 @@ def command(session: Session, *, as_json: bool) -> None:
         raise CliError(f"{counted(faults, 'check')} failed", kind="unhealthy")
 
 
-async def _ask(head: Head) -> DoctorView:
+async def _ask(head: HeadClient) -> DoctorView:
     view = await head.call(endpoints.DOCTOR)
     return view.model_copy(update={"checks": [*view.checks, _access(await head.call(endpoints.CALLER))]})
 

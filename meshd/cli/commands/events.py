@@ -9,7 +9,7 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import EventsQuery, EventsView
-from meshd.cli.client import Head
+from meshd.cli.client import HeadClient
 from meshd.cli.errors import UnreachableError
 from meshd.cli.params.options import as_json_option, node_option, pool_option
 from meshd.cli.params.values import NonEmpty, WholeNumber, past_or_ago
@@ -80,7 +80,7 @@ def command(
         say("no events")
 
 
-async def _follow(head: Head, query: EventsQuery, *, as_json: bool) -> None:
+async def _follow(head: HeadClient, query: EventsQuery, *, as_json: bool) -> None:
     """Print events until Ctrl-C. After a restart of the daemon it goes on where it was: events keep their ids."""
     view = await head.call(endpoints.EVENTS, query)
     silent = False

@@ -7,7 +7,7 @@ import click
 from meshd.api import endpoints
 from meshd.api.schema import ExplainFailure, ExplainQuery, ExplainView, ExplainViews
 from meshd.cli.batch import ask_each, report_failures
-from meshd.cli.client import Head
+from meshd.cli.client import HeadClient
 from meshd.cli.params.options import as_json_option, subjects_argument, verbose_option
 from meshd.cli.render.explain import explain
 from meshd.cli.render.terminal import show
@@ -45,5 +45,5 @@ def command(session: Session, *, subjects: tuple[str, ...], verbose: bool, as_js
     report_failures(failed, len(subjects))
 
 
-async def _explain(head: Head, subject: str) -> ExplainView:
+async def _explain(head: HeadClient, subject: str) -> ExplainView:
     return await head.call(endpoints.EXPLAIN, ExplainQuery(subject=subject))

@@ -7,7 +7,7 @@ import click
 from meshd.api import endpoints
 from meshd.api.schema import ExplainQuery, NodesView
 from meshd.cli.batch import Failures, report_failures
-from meshd.cli.client import Head
+from meshd.cli.client import HeadClient
 from meshd.cli.errors import CliError, ExitCode, UnreachableError
 from meshd.cli.params.options import OutputFormat, optional_nodes_argument, output_option, pool_option, watch_option
 from meshd.cli.render import status
@@ -31,7 +31,7 @@ def command(session: Session, *, nodes: tuple[str, ...], pool: str | None, watch
     """List the machines: their state, jobs and cost."""
     failed: Failures = []
 
-    async def ask(head: Head) -> NodesView:
+    async def ask(head: HeadClient) -> NodesView:
         view, failed[:] = await _ask(head, nodes, pool)
         return view
 
@@ -56,7 +56,7 @@ def _print(view: NodesView, output: OutputFormat) -> None:
         show(status.nodes(view.nodes, view.at), wide=output is OutputFormat.WIDE)
 
 
-async def _ask(head: Head, names: tuple[str, ...], pool: str | None) -> tuple[NodesView, Failures]:
+async def _ask(head: HeadClient, names: tuple[str, ...], pool: str | None) -> tuple[NodesView, Failures]:
     """The machines that match, and an error for each name without a machine."""
     view = await head.call(endpoints.NODES)
     rows = view.nodes
@@ -74,7 +74,7 @@ async def _ask(head: Head, names: tuple[str, ...], pool: str | None) -> tuple[No
     return view.model_copy(update={"nodes": rows}), failed
 
 
-async def _why_missing(head: Head, name: str) -> CliError:
+async def _why_missing(head: HeadClient, name: str) -> CliError:
     """Why a name has no row: there is no such node, or its slot is free."""
     try:
         why = (await head.call(endpoints.EXPLAIN, ExplainQuery(subject=name))).why
@@ -85,7 +85,7 @@ async def _why_missing(head: Head, name: str) -> CliError:
     return CliError(f"no machine in this slot: {why}", f"see `meshctl explain {name}`", kind="refused")
 
 
-async def _check_pool(head: Head, pool: str) -> None:
+async def _check_pool(head: HeadClient, pool: str) -> None:
     """Refuse a pool that does not exist: an empty list would look like an empty pool."""
     pools = [known.name for known in (await head.call(endpoints.STATUS)).pools]
     if pool not in pools:

@@ -9,7 +9,7 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import PriceRefreshRow, PriceRow, PricesRefresh, PricesRefreshed
-from meshd.cli.client import Head
+from meshd.cli.client import HeadClient
 from meshd.cli.errors import CliError, ExitCode
 from meshd.cli.params.options import as_json_option
 from meshd.cli.render.table import Table
@@ -63,7 +63,7 @@ def refresh(session: Session, *, providers: tuple[str, ...], as_json: bool) -> N
         raise CliError(f"all {len(failed)} failed", kind=failed[0].kind)
 
 
-async def _refresh(head: Head, providers: tuple[str, ...]) -> PricesRefreshed:
+async def _refresh(head: HeadClient, providers: tuple[str, ...]) -> PricesRefreshed:
     """Fetch the prices of all providers at the same time, and print each result as it comes."""
     names = list(dict.fromkeys(providers))
     if not names:

@@ -8,7 +8,7 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import OffersQuery, PlanView, ScaleAnswer, ScaleOutcome
-from meshd.cli.client import Head
+from meshd.cli.client import HeadClient
 from meshd.cli.errors import CliError, ExitCode, QuietError, interrupted
 from meshd.cli.params.options import as_json_option, timeout_option, yes_option
 from meshd.cli.params.scale_options import ScaleOptions, scale_options
@@ -106,7 +106,7 @@ def command(
         say("  follow it with `meshctl events --follow` or `meshctl status`")
 
 
-async def _last_target(head: Head, pool: str | None) -> int:
+async def _last_target(head: HeadClient, pool: str | None) -> int:
     """The target that a pool has, in GPUs.
 
     Raises:

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from meshd.api import endpoints
 from meshd.api.schema import OffersQuery
-from meshd.cli.client import Head
+from meshd.cli.client import HeadClient
 from meshd.cli.errors import CliError
 from meshd.plaintext import counted
 
@@ -30,7 +30,7 @@ def complete(names: Names, incomplete: str, socket: Path) -> list[CompletionItem
     """
 
     async def ask() -> list[tuple[str, str]]:
-        async with Head(socket, timeout_s=TIMEOUT_S) as head:
+        async with HeadClient(socket, timeout_s=TIMEOUT_S) as head:
             return await _ask(head, names)
 
     try:
@@ -40,7 +40,7 @@ def complete(names: Names, incomplete: str, socket: Path) -> list[CompletionItem
     return [CompletionItem(name, help=remark) for name, remark in found if name.startswith(incomplete)]
 
 
-async def _ask(head: Head, names: Names) -> list[tuple[str, str]]:
+async def _ask(head: HeadClient, names: Names) -> list[tuple[str, str]]:
     match names:
         case "pools":
             pools = (await head.call(endpoints.STATUS)).pools

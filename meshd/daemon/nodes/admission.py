@@ -1,4 +1,4 @@
-"""What the journal says once a machine was accepted. Shared by the node desk and the simulation of the whole."""
+"""What the journal says once a machine was accepted. Shared by the node API and the simulation of the whole."""
 
 from __future__ import annotations
 

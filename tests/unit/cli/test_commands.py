@@ -153,11 +153,11 @@ def test_a_daemon_that_hangs(socket_path: Path) -> None:
     import asyncio
 
     from meshd.api import endpoints
-    from meshd.cli.client import Head
+    from meshd.cli.client import HeadClient
     from meshd.cli.errors import UnreachableError
 
     async def ask() -> None:
-        async with Head(socket_path, timeout_s=0.2) as head:
+        async with HeadClient(socket_path, timeout_s=0.2) as head:
             await head.call(endpoints.STATUS)
 
     with socket.socket(socket.AF_UNIX) as mute:

@@ -40,7 +40,7 @@ async def tick(small: Small, *offers: Offer, times: int = 1, pause_s: float = 1.
 
 
 def fail(small: Small, m: Machine) -> None:
-    """As the node desk does it when a machine may not join: between two ticks."""
+    """As the node API does it when a machine may not join: between two ticks."""
     small.machine_store.move(m.name, Phase.TERMINATING, "refused", failure="no boot")
 
 

@@ -39,28 +39,28 @@ async def small(tmp_path: Path) -> AsyncIterator[Small]:
     world.journal.close()
 
 
-def desk_of(small: Small, directory: Path) -> NodeService:
+def service_of(small: Small, directory: Path) -> NodeService:
     return node_parts(small.machine_store, munge_key=cast("Any", MungeKey())).service
 
 
 async def test_an_agent_tells_what_it_mended(small: Small, tmp_path: Path) -> None:
-    desk = desk_of(small, tmp_path)
-    await desk.poll(READY.name, PollIn(phase="serving", munge_ok=True, notices=(WORDS,)), 0.0)
+    service = service_of(small, tmp_path)
+    await service.poll(READY.name, PollIn(phase="serving", munge_ok=True, notices=(WORDS,)), 0.0)
     event = small.journal.events(-1, 1, READY.name)[0]
     assert (event.kind, event.text) == ("login", WORDS)
 
 
 async def test_a_problem_of_a_ready_node_shows_until_it_is_over(small: Small, tmp_path: Path) -> None:
-    desk = desk_of(small, tmp_path)
-    await desk.poll(READY.name, PollIn(phase="serving", munge_ok=True, problem="not connected: invalid key"), 0.0)
+    service = service_of(small, tmp_path)
+    await service.poll(READY.name, PollIn(phase="serving", munge_ok=True, problem="not connected: invalid key"), 0.0)
     (told,) = machine_problems.machines([small.get(READY.name)], {})
     assert (told.code, told.machine) == (ProblemCode.AGENT_TROUBLE, READY.name)
     assert "not connected: invalid key" in told.text
-    await desk.poll(READY.name, PollIn(phase="serving", munge_ok=True), 0.0)
+    await service.poll(READY.name, PollIn(phase="serving", munge_ok=True), 0.0)
     assert list(machine_problems.machines([small.get(READY.name)], {})) == []
     assert small.journal.events(machine=READY.name)[-1].text == "is over: not connected: invalid key"
     count = len(small.journal.events())
-    await desk.poll(READY.name, PollIn(phase="serving", munge_ok=True), 0.0)
+    await service.poll(READY.name, PollIn(phase="serving", munge_ok=True), 0.0)
     assert len(small.journal.events()) == count
 
 

@@ -182,16 +182,16 @@ async def test_a_second_machine_with_a_living_machines_device_may_not_join_and_i
         machine_store, tailnet=house.tailnet,
         node_steps=NodeSteps(machine_store, cast("Any", None), AgentQueues(), None, live_settings()),
     )  # fmt: skip
-    desk = parts.service
+    service = parts.service
     with pytest.raises(JoinRefused) as refused:
-        await desk.check_device(second.name, replace(peer(M), id="n-1"))
+        await service.check_device(second.name, replace(peer(M), id="n-1"))
     given_back = house.small.get(second.name)
     assert given_back.phase is Phase.TERMINATING
     assert refused.value.code is JoinCode.DEVICE_COPIED
     assert M.name in given_back.failure
     (told,) = parts.devices.problems(NOW)
     assert (told.code, told.machine) == (ProblemCode.DEVICE_COPIED, second.name)
-    await desk.check_device(M.name, replace(peer(M), id="n-1"))
+    await service.check_device(M.name, replace(peer(M), id="n-1"))
     assert house.get() == M
 
 

@@ -37,18 +37,20 @@ WELL = HeartbeatIn(
 
 
 class World(Small):
-    """Two nodes; the agents' heartbeats come in through the node desk."""
+    """Two nodes; the agents' heartbeats come in through the node API."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, FIRST, SECOND)
         self.journal.set_target(Target("h100", 2), "said", NOW)
-        self.node_desk = node_parts(self.machine_store, munge_key=cast("Any", MungeKey()), reports=self.reports).service
+        self.node_service = node_parts(
+            self.machine_store, munge_key=cast("Any", MungeKey()), reports=self.reports
+        ).service
         self.slurm.set(node(FIRST), node(SECOND))
         self.offline: set[str] = set()
 
     async def beat(self, m: Machine, heartbeat: HeartbeatIn = WELL) -> None:
         """One poll of an agent."""
-        await self.node_desk.poll(m.name, PollIn(phase="serving", munge_ok=True, heartbeat=heartbeat), 0.0)
+        await self.node_service.poll(m.name, PollIn(phase="serving", munge_ok=True, heartbeat=heartbeat), 0.0)
 
     async def tick(self, after_s: float = 5.0) -> None:
         """Look at everything anew, and let what follows be done."""

@@ -81,7 +81,7 @@ class World:
             {"aws": self.book}, self.files, self.clock, live=self.live, read_offers=self.read_offers,
             journal=self.journal,
         )  # fmt: skip
-        self.desk = PriceService(self.prices, lambda: self.offers, lambda: Desired("lab", {}, {}), self.clock)
+        self.service = PriceService(self.prices, lambda: self.offers, lambda: Desired("lab", {}, {}), self.clock)
 
     async def read_offers(self, provider: str) -> None:
         self.read.append(provider)
@@ -121,17 +121,17 @@ async def test_a_failed_fetch_keeps_the_old_prices(world: World, error: Exceptio
     fetched = await world.prices.refresh("aws")
     assert fetched.error is not None
     assert world.usd() == 2.0
-    (row,) = (await world.desk.prices()).prices
+    (row,) = (await world.service.prices()).prices
     assert "fetching failed at 2026-03-02 12:00 UTC: aws" in row.note
     world.book.error, world.book.empty = None, False
     await world.prices.refresh("aws")
     assert world.usd() == 4.0
-    assert (await world.desk.prices()).prices[0].note == ""
+    assert (await world.service.prices()).prices[0].note == ""
 
 
 async def test_a_file_that_cannot_be_written_is_told(world: World, tmp_path: Path) -> None:
     (tmp_path / "prices").write_text("a file in the way")
-    answer = await world.desk.refresh(s.PricesRefresh())
+    answer = await world.service.refresh(s.PricesRefresh())
     (row,) = answer.results
     assert (row.ok, row.kind) == (False, "store")
     assert str(tmp_path / "prices" / "aws.json") in row.text
@@ -147,7 +147,7 @@ async def test_a_damaged_file_is_told_and_not_used(world: World, logs: Logs, tmp
     (problem,) = price_rules.unreadable_files(world.files.damaged())
     assert (problem.code, problem.severity) == (ProblemCode.PRICE_FILE_UNREADABLE, "warning")
     assert "meshctl prices refresh aws" in problem.cure
-    assert "aws.json" in (await world.desk.prices()).prices[0].note
+    assert "aws.json" in (await world.service.prices()).prices[0].note
     assert world.prices.due("aws")
     await world.prices.refresh("aws")
     assert world.usd() == 2.0
@@ -260,7 +260,7 @@ async def test_the_view_tells_source_date_and_what_helps(world: World) -> None:
     }  # fmt: skip
     rows = [
         (row.provider, row.source, row.types, row.regions, row.stale, row.refreshable, row.note)
-        for row in (await world.desk.prices()).prices
+        for row in (await world.service.prices()).prices
     ]
     help_ = "its API tells no prices: set providers.paperspace.prices, or update meshd"
     assert rows == [
@@ -272,7 +272,7 @@ async def test_the_view_tells_source_date_and_what_helps(world: World) -> None:
         ("paperspace", "shipped", 1, 1, True, False, help_),
         ("runpod", "", 0, 0, False, False, "it offers nothing with a known price"),
     ]
-    shipped = (await world.desk.prices()).prices[2]
+    shipped = (await world.service.prices()).prices[2]
     assert (shipped.as_of, shipped.age_s) == (NOW - timedelta(days=40), 40 * DAY_S)
 
 
@@ -281,22 +281,22 @@ async def test_only_those_with_a_list_are_asked(world: World) -> None:
         "lambda": Fresh((priced(PriceSource.API, 0),), NOW),
         "paperspace": Fresh((priced(PriceSource.SHIPPED, 40),), NOW),
     }
-    answer = await world.desk.refresh(s.PricesRefresh())
+    answer = await world.service.refresh(s.PricesRefresh())
     assert [(row.provider, row.ok, row.types) for row in answer.results] == [("aws", True, 1)]
-    named = await world.desk.refresh(s.PricesRefresh(providers=("lambda", "paperspace")))
+    named = await world.service.refresh(s.PricesRefresh(providers=("lambda", "paperspace")))
     assert [(row.provider, row.ok, row.kind) for row in named.results] == [
         ("lambda", True, ""),
         ("paperspace", False, "no_price_list"),
     ]
     assert "providers.paperspace.prices" in named.results[1].cure
     with refused(RefusalCode.NO_SUCH_PROVIDER):
-        await world.desk.refresh(s.PricesRefresh(providers=("aws", "mycloud")))
+        await world.service.refresh(s.PricesRefresh(providers=("aws", "mycloud")))
     assert world.book.asked == 1, "nothing was fetched for a request that is wrong"
 
 
 async def test_a_missing_permission_is_told_with_its_cure(world: World) -> None:
     world.book.error = AuthFailed("prices need the permission pricing:GetProducts", provider="aws", operation="prices")
-    (row,) = (await world.desk.refresh(s.PricesRefresh(providers=("aws",)))).results
+    (row,) = (await world.service.refresh(s.PricesRefresh(providers=("aws",)))).results
     assert (row.ok, row.kind) == (False, "auth_failed")
     assert "pricing:GetProducts" in row.text and "still hold" in row.text and row.cure
 

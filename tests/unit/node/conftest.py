@@ -9,17 +9,17 @@ import pytest
 
 from meshd.api.node_api import NodeApi
 from meshd.runtime.clock import SystemClock
-from tests.unit.node.standins import House, Machine, TestDesk, new_token
+from tests.unit.node.standins import House, Machine, MemoryHandlers, new_token
 
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     token = new_token()
-    desk = TestDesk(token)
-    api = NodeApi(desk, poll_hold_s=1.0, clock=SystemClock())
+    handlers = MemoryHandlers(token)
+    api = NodeApi(handlers, poll_hold_s=1.0, clock=SystemClock())
     port = await api.start("127.0.0.1", 0)
     machine = Machine(tmp_path / "m", port, token)
-    yield House(desk, api, port, machine)
+    yield House(handlers, api, port, machine)
     await machine.stop()
     machine.power_cut()
     await api.stop()

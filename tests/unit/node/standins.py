@@ -1,4 +1,4 @@
-"""Programs that behave like Slurm's, munge's and NVIDIA's as far as the node agent can tell, and a desk for the API."""
+"""Programs that behave like Slurm's, munge's and NVIDIA's for the node agent, and handlers for the node API."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def credential(key: bytes) -> str:
     return f"MUNGE:{hashlib.sha256(key).hexdigest()}:"
 
 
-class TestDesk:
+class MemoryHandlers:
     """A daemon's side that keeps everything in memory and behaves as the contract says."""
 
     __test__ = False
@@ -316,7 +316,7 @@ def new_token() -> SecretStr:
 class House:
     """Head and machine together."""
 
-    desk: TestDesk
+    handlers: MemoryHandlers
     api: NodeApi
     port: int
     machine: Machine

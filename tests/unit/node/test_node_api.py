@@ -22,7 +22,7 @@ from meshd.api.node_api import NodeApi
 from meshd.bootstrap.assets import agent_zipapp
 from meshd.errors import TailnetError
 from meshd.runtime.clock import SystemClock
-from tests.unit.node.standins import KEY, OTHER_KEY, TestDesk, credential, new_token
+from tests.unit.node.standins import KEY, OTHER_KEY, MemoryHandlers, credential, new_token
 
 FACTS: dict[str, Any] = {
     "shape": {
@@ -55,7 +55,7 @@ class Client:
 class Door:
     """A head with its API, and a client."""
 
-    desk: TestDesk
+    handlers: MemoryHandlers
     call: Client
     join_token: SecretStr
 
@@ -68,11 +68,11 @@ class Door:
 @pytest.fixture
 async def door() -> AsyncIterator[Door]:
     token = new_token()
-    desk = TestDesk(token)
-    api = NodeApi(desk, poll_hold_s=0.3, clock=SystemClock())
+    handlers = MemoryHandlers(token)
+    api = NodeApi(handlers, poll_hold_s=0.3, clock=SystemClock())
     port = await api.start("127.0.0.1", 0)
     async with aiohttp.ClientSession() as session:
-        yield Door(desk, Client(session, f"http://127.0.0.1:{port}", token.get_secret_value()), token)
+        yield Door(handlers, Client(session, f"http://127.0.0.1:{port}", token.get_secret_value()), token)
     await api.stop()
 
 
@@ -88,32 +88,32 @@ async def test_join_answer(door: Door) -> None:
     assert answer["slot"] == "h100-1"
     assert answer["conf_server"] == "100.64.0.1:6817"
     assert len(answer["node_token"]) == 64
-    assert answer["roster"] == door.desk.roster
+    assert answer["roster"] == door.handlers.roster
 
 
 async def test_the_same_device_may_join_again_and_another_may_not(door: Door) -> None:
     assert await door.join() == await door.join(), "the answer may be lost on its way"
-    door.desk.peers["127.0.0.1"] = replace(door.desk.peers["127.0.0.1"], id="n2")
+    door.handlers.peers["127.0.0.1"] = replace(door.handlers.peers["127.0.0.1"], id="n2")
     status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
     assert status == 403
     assert answer["fatal"] is True
     assert answer["code"] == "other_device"
 
 
-async def test_a_node_token_from_another_device_is_judged_by_the_desk(door: Door) -> None:
+async def test_a_node_token_from_another_device_is_judged(door: Door) -> None:
     token = await door.join()
-    own = door.desk.peers["127.0.0.1"]
-    door.desk.peers["127.0.0.1"] = replace(own, id="n2", hostname="mesh-h100-2-zzzzzz")
+    own = door.handlers.peers["127.0.0.1"]
+    door.handlers.peers["127.0.0.1"] = replace(own, id="n2", hostname="mesh-h100-2-zzzzzz")
     for method, path, body in (("POST", "/v1/poll", {}), ("GET", "/v1/agent", None)):
         status, answer = await door.call(method, path, body, token=token)
         assert status == 403
         assert "mesh-h100-2-zzzzzz has the node token of" in answer["reason"]
-    door.desk.peers["127.0.0.1"] = replace(own, id="n2")
+    door.handlers.peers["127.0.0.1"] = replace(own, id="n2")
     assert (await door.call("POST", "/v1/poll", {"hold_s": 0}, token=token))[0] == 200
 
 
 async def test_another_machines_device_may_not_join(door: Door) -> None:
-    door.desk.others_devices = {"n1"}
+    door.handlers.others_devices = {"n1"}
     for method, path in (("POST", "/v1/join"), ("GET", "/v1/needs"), ("GET", "/v1/agent")):
         status, answer = await door.call(method, path, {"facts": FACTS} if method == "POST" else None)
         assert status == 403, path
@@ -121,7 +121,7 @@ async def test_another_machines_device_may_not_join(door: Door) -> None:
 
 
 async def test_only_the_machine_that_the_token_was_made_for(door: Door) -> None:
-    door.desk.peers["127.0.0.1"] = replace(door.desk.peers["127.0.0.1"], hostname="mesh-h100-1-zzzzzz")
+    door.handlers.peers["127.0.0.1"] = replace(door.handlers.peers["127.0.0.1"], hostname="mesh-h100-1-zzzzzz")
     for method, path in (("POST", "/v1/join"), ("GET", "/v1/needs"), ("GET", "/v1/agent")):
         status, answer = await door.call(method, path, {"facts": FACTS} if method == "POST" else None)
         assert status == 403, path
@@ -129,15 +129,15 @@ async def test_only_the_machine_that_the_token_was_made_for(door: Door) -> None:
 
 
 async def test_a_caller_from_outside_the_tailnet(door: Door) -> None:
-    door.desk.peers.clear()
+    door.handlers.peers.clear()
     status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
     assert status == 403
     assert "tailnet" in answer["reason"]
 
 
 async def test_an_expired_ticket(door: Door) -> None:
-    for hashed, ticket in door.desk.tickets.items():
-        door.desk.tickets[hashed] = replace(ticket, expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    for hashed, ticket in door.handlers.tickets.items():
+        door.handlers.tickets[hashed] = replace(ticket, expires_at=datetime.now(UTC) - timedelta(seconds=1))
     status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
     assert status == 403
     assert answer["code"] == "ticket_expired"
@@ -146,8 +146,8 @@ async def test_an_expired_ticket(door: Door) -> None:
 
 async def test_a_device_that_joined_may_not_join_again_when_the_ticket_has_expired(door: Door) -> None:
     await door.join()
-    for hashed, ticket in door.desk.tickets.items():
-        door.desk.tickets[hashed] = replace(ticket, expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    for hashed, ticket in door.handlers.tickets.items():
+        door.handlers.tickets[hashed] = replace(ticket, expires_at=datetime.now(UTC) - timedelta(seconds=1))
     status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
     assert (status, answer["code"]) == (403, "ticket_expired")
 
@@ -182,7 +182,7 @@ async def test_the_first_use_of_the_node_token_closes_the_join_token(
     for method, path_ in (("POST", "/v1/join"), ("GET", "/v1/needs"), ("GET", "/v1/agent")):
         status, answer = await door.call(method, path_, {"facts": FACTS} if method == "POST" else None)
         assert (status, answer["code"], answer["fatal"]) == (403, "ticket_closed", True), path_
-    assert {error.code for error in door.desk.refused} == {"ticket_closed"}
+    assert {error.code for error in door.handlers.refused} == {"ticket_closed"}
 
 
 async def test_a_node_token_joins_again_and_is_sent_the_munge_key_only_when_it_has_another(door: Door) -> None:
@@ -196,14 +196,14 @@ async def test_a_node_token_joins_again_and_is_sent_the_munge_key_only_when_it_h
 
 async def test_a_machine_that_was_found_again_is_asked_to_join_again(door: Door) -> None:
     token = await door.join()
-    door.desk.lose_journal()
+    door.handlers.lose_journal()
     status, answer = await door.call("POST", "/v1/poll", {"hold_s": 0}, token)
     assert (status, answer["code"]) == (401, "rejoin")
-    own = door.desk.peers["127.0.0.1"]
-    door.desk.peers["127.0.0.1"] = replace(own, hostname="mesh-h100-2-zzzzzz")
+    own = door.handlers.peers["127.0.0.1"]
+    door.handlers.peers["127.0.0.1"] = replace(own, hostname="mesh-h100-2-zzzzzz")
     status, answer = await door.call("POST", "/v1/join", {"facts": FACTS}, token)
     assert (status, answer["code"]) == (403, "other_machine")
-    door.desk.peers["127.0.0.1"] = own
+    door.handlers.peers["127.0.0.1"] = own
     assert (await door.call("POST", "/v1/join", {"facts": FACTS}, token))[0] == 200
     assert (await door.call("POST", "/v1/poll", {"hold_s": 0}, token))[0] == 200
 
@@ -232,7 +232,7 @@ async def test_a_poll_is_held_and_answered_at_once_when_there_is_something(door:
     started = time.monotonic()
     assert await door.call("POST", "/v1/poll", {}, token) == (200, {"commands": []})
     assert 0.2 < time.monotonic() - started < 20
-    queued = door.desk.queue.put("auth_key", {"key": SecretStr("tskey-x")})
+    queued = door.handlers.queue.put("auth_key", {"key": SecretStr("tskey-x")})
     status, answer = await door.call("POST", "/v1/poll", {"hold_s": 30}, token)
     assert status == 200
     assert answer["commands"] == [{"id": queued, "verb": "auth_key", "args": {"key": "tskey-x"}}]
@@ -259,14 +259,14 @@ async def test_limits_and_unknown_routes(door: Door) -> None:
 
 
 async def test_a_tailnet_that_cannot_be_asked_is_told_as_such(door: Door) -> None:
-    door.desk.failure = TailnetError("tailscaled does not answer")
+    door.handlers.failure = TailnetError("tailscaled does not answer")
     status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
     assert status == 503
     assert answer["fatal"] is False
 
 
-async def test_a_fault_in_the_desk_shows_nothing(door: Door) -> None:
-    door.desk.failure = RuntimeError("SECRETWORD")
+async def test_a_fault_in_a_handler_shows_nothing(door: Door) -> None:
+    door.handlers.failure = RuntimeError("SECRETWORD")
     status, answer = await door.call("POST", "/v1/join", {"facts": FACTS})
     assert status == 500
     assert "SECRETWORD" not in str(answer)

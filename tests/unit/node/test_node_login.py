@@ -362,10 +362,10 @@ async def test_the_head_is_told_once(house: House) -> None:
     try:
         tailscaled.health, tailscaled.cures = [REFUSED], {"empty"}
         await house.machine.start()
-        await until(lambda: [report for report in house.desk.reports if report.notices])
-        count = len(house.desk.reports)
-        await until(lambda: len(house.desk.reports) > count + 1)
-        told = [notice for report in house.desk.reports for notice in report.notices]
+        await until(lambda: [report for report in house.handlers.reports if report.notices])
+        count = len(house.handlers.reports)
+        await until(lambda: len(house.handlers.reports) > count + 1)
+        told = [notice for report in house.handlers.reports for notice in report.notices]
         assert len(told) == 1
         assert "the old login is back" in told[0]
     finally:

@@ -36,15 +36,15 @@ def lack_slurmd(house: House) -> None:
     program(house.machine.root / "bin", "dpkg-query", "exit 1\n")
     program(house.machine.root / "bin", "dpkg", "exit 0\n")
     ids = {"slurm_uid": os.getuid(), "slurm_gid": os.getgid(), "munge_uid": os.getuid(), "munge_gid": os.getgid()}
-    house.desk.needs_answer = house.desk.needs_answer.model_copy(update={"packages": ("slurmd",), **ids})
+    house.handlers.needs_answer = house.handlers.needs_answer.model_copy(update={"packages": ("slurmd",), **ids})
 
 
 async def test_apts_words_reach_the_head_while_it_is_tried_again(house: House) -> None:
     lack_slurmd(house)
     program(house.machine.root / "bin", "apt-get", f'echo "{LOCK}" >&2; exit 100\n')
     await house.machine.start()
-    await until(lambda: house.desk.troubles)
-    stage, text = house.desk.troubles[0]
+    await until(lambda: house.handlers.troubles)
+    stage, text = house.handlers.troubles[0]
     assert stage == "packages"
     assert LOCK in text
     assert "100" in text
@@ -59,9 +59,9 @@ async def test_apts_words_reach_the_head_while_it_is_tried_again(house: House) -
 async def test_a_broken_slurmd_is_told_with_its_words(house: House, name: str, script: str, stage: str) -> None:
     program(house.machine.root / "bin", name, script)
     await house.machine.start()
-    await until(lambda: house.desk.troubles)
-    assert house.desk.troubles[0][0] == stage
-    assert "no hwloc" in house.desk.troubles[0][1]
+    await until(lambda: house.handlers.troubles)
+    assert house.handlers.troubles[0][0] == stage
+    assert "no hwloc" in house.handlers.troubles[0][1]
 
 
 async def test_gpus_that_hang_are_told_before_the_join(
@@ -78,8 +78,8 @@ async def test_gpus_that_hang_are_told_before_the_join(
     with pytest.raises(ToolTimeout) as caught:
         await asyncio.to_thread(agent._step)
     await asyncio.to_thread(agent._report_problem, caught.value)
-    assert [stage for stage, _ in house.desk.troubles] == ["gpu"]
-    assert "nvidia-smi" in house.desk.troubles[0][1]
+    assert [stage for stage, _ in house.handlers.troubles] == ["gpu"]
+    assert "nvidia-smi" in house.handlers.troubles[0][1]
     link.close()
 
 
@@ -133,20 +133,20 @@ def test_the_same_words_are_sent_once_a_minute_and_none_without_a_pause() -> Non
 async def test_what_failed_once_is_over_when_it_works(house: House) -> None:
     """A problem that stayed would be shown for as long as the agent runs."""
     await house.machine.start()
-    await until(lambda: any(report.munge_ok for report in house.desk.reports))
+    await until(lambda: any(report.munge_ok for report in house.handlers.reports))
     blocked = house.machine.root / "var/lib/meshd-node"
     blocked.rename(blocked.with_name("away"))
     blocked.write_text("not a directory")
-    result = house.desk.queue.put("roster", {"version": 9, "roster": {}})
-    await until(lambda: any(report.problem for report in house.desk.reports))
+    result = house.handlers.queue.put("roster", {"version": 9, "roster": {}})
+    await until(lambda: any(report.problem for report in house.handlers.reports))
     assert house.machine.process is not None
     assert house.machine.process.returncode is None, "it goes on"
     blocked.unlink()
     blocked.with_name("away").rename(blocked)
-    assert (await house.desk.queue.result(result, 60)) is not None
-    seen = len(house.desk.reports)
-    await until(lambda: len(house.desk.reports) > seen + 1)
-    assert house.desk.reports[-1].problem == ""
+    assert (await house.handlers.queue.result(result, 60)) is not None
+    seen = len(house.handlers.reports)
+    await until(lambda: len(house.handlers.reports) > seen + 1)
+    assert house.handlers.reports[-1].problem == ""
 
 
 # -- a reboot ---------------------------------------------------------------------------------------------------------
@@ -159,17 +159,17 @@ async def test_what_failed_once_is_over_when_it_works(house: House) -> None:
 )  # fmt: skip
 async def test_the_head_is_told_of_a_reboot_and_of_nothing_else(house: House, jobs: str, told: bool) -> None:
     await house.machine.start()
-    await until(lambda: any(report.phase == "ready" for report in house.desk.reports))
+    await until(lambda: any(report.phase == "ready" for report in house.handlers.reports))
     await house.machine.stop()
     root = house.machine.root
     (root / "run/systemd/system").mkdir(parents=True)
     program(root / "bin", "systemctl", f'case "$1" in list-jobs) echo "{jobs}";; esac\n')
-    seen = len(house.desk.reports)
+    seen = len(house.handlers.reports)
     house.machine.extra = ("--systemctl", str(root / "bin/systemctl"))
     await house.machine.start()
-    await until(lambda: len(house.desk.reports) > seen)
+    await until(lambda: len(house.handlers.reports) > seen)
     assert house.machine.process is not None
     house.machine.process.send_signal(signal.SIGTERM)
     async with asyncio.timeout(60):
         assert await house.machine.process.wait() == 0
-    assert (house.desk.reports[-1].phase == "rebooting") is told
+    assert (house.handlers.reports[-1].phase == "rebooting") is told

@@ -89,7 +89,7 @@ class World(Small):
             SourceReporter(lambda: self.seen, self.journal, ping), self.reconciler, price_service,
             NodeReporter(live, self.machine_store, nodes, self.desired, lambda: self.seen, WITHOUT_API),
         )  # fmt: skip
-        self.desk = HeadService(
+        self.service = HeadService(
             live, self.machine_store, self.machines, slurm=self.slurm, slurm_files=Files(), slurm_ping=ping,
             tailnet=cast("Any", SimpleNamespace(table=SimpleNamespace(version="1.102"))), sources=sources,
             snapshot=lambda: self.seen, desired=self.desired, report=report,
@@ -97,7 +97,7 @@ class World(Small):
             logs=NodeLogs(self.agent, self.clock), prices=price_service, auth_key=rotation,
             munge_key=MungeLab(directory / "munge").service, node_tokens=nodes.token_service,
         )  # fmt: skip
-        self.head = self.desk.handlers()
+        self.head = self.service.handlers()
 
     async def slurm_answers(self) -> bool:
         return True
@@ -291,7 +291,7 @@ async def test_machines_are_counted_where_there_are_no_gpus(world: World) -> Non
 async def test_a_problem_names_its_pool_once(world: World) -> None:
     await world.head.call(e.SCALE, s.ScaleRequest(gpus=2, max_usd_per_gpu_hour=0.01), ROOT)
     world.reconciler.tick()
-    (found,) = [problem for problem in world.desk.problems() if problem.pool == "h100"]
+    (found,) = [problem for problem in world.service.problems() if problem.pool == "h100"]
     assert found.text.startswith("2 GPUs wanted, 0 can be had") and "h100:" not in found.text
 
 
@@ -315,7 +315,7 @@ async def test_problems_tell_of_sources_and_of_machines_that_nobody_watches(worl
     world.journal.put(machine(Phase.LOST, index=2, instance_id=""), "phase", "given", NOW)
     world.seen = snapshot(slurm=GONE_DARK, instances={"aws": GONE_DARK})
     world.reconciler.tick()
-    found = {(problem.code, problem.machine) for problem in world.desk.problems()}
+    found = {(problem.code, problem.machine) for problem in world.service.problems()}
     assert found >= {
         (ProblemCode.SLURM_UNREADABLE, ""),
         (ProblemCode.PROVIDER_UNREADABLE, ""),
@@ -543,7 +543,7 @@ async def test_a_drain_by_a_person_survives_acceptance(world: World, said: str, 
     await look_around(world, m)
     assert (world.get(m.name).phase, world.get(m.name).unfit_reason) == (Phase.TESTING, UnfitReason.BY_PERSON)
     assert world.slurm.seen.nodes[m.slot].drained
-    (problem,) = [problem for problem in world.desk.problems() if problem.machine == m.name]
+    (problem,) = [problem for problem in world.service.problems() if problem.machine == m.name]
     assert (problem.code, problem.severity, problem.blocking) == (ProblemCode.NODE_UNFIT, "info", True)
     assert f"meshctl undrain {m.slot}" in problem.cure
     await world.head.call(e.UNDRAIN, s.DrainRequest(machine=m.name), ROOT)
