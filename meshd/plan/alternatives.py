@@ -26,35 +26,35 @@ class OfferRule(StrEnum):
 
     TAKEN = "taken"
     NEXT = "next"
-    """Nothing speaks against it; it is not its turn."""
+    """Nothing is against it, and other offers come first."""
     SPOT = "spot_preferred"
     PRICE = "price"
-    """The machines that are taken cost less in all."""
+    """The chosen machines cost less in all."""
     FEWEST = "fewest_machines"
     ORDER = "provider_order"
     NAME = "name"
-    """It is as good, and the first by name is taken."""
+    """An equal offer comes first by name."""
     PLACE = "place"
-    """All machines of the target are in one place, which is another."""
+    """All machines of the target are in one place, and the offer is in another."""
     LIMIT = "limit_in_all"
     SLOTS = "slots"
     OVERSHOOT = "overshoot"
     LIMITS = "limits_together"
     COOLING = "cooling_down"
     MISFIT = "misfit"
-    """It is not what the pool or the target wants."""
+    """The pool or the target excludes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a pool chose from.
+    """What a pool chooses from, and the choice.
 
     Attributes:
-        fit: the offers that would do.
-        need: what was to be covered, within which limits.
-        cover: what is rented: the whole need, or as much of it as can be had.
-        here: where the machines are already.
-        gang: all machines have to be in one place.
+        fit: the usable offers.
+        need: what is to be covered, and the limits.
+        cover: the choice: it covers the whole need, or as much of it as possible.
+        here: the places where the pool's machines are.
+        gang: whether all machines must be in one place.
     """
 
     fit: Sequence[Offer]
@@ -69,9 +69,9 @@ _BY_OBJECTIVE = (OfferRule.SPOT, OfferRule.PRICE, OfferRule.FEWEST, OfferRule.OR
 
 
 def deciding_rule(offer: Offer, selection: Selection) -> tuple[OfferRule, str]:
-    """The rule that kept an offer that would do out of the cover, and its words.
+    """The rule that kept a usable offer out of the cover, and its words.
 
-    The words of PRICE are "" for an offer that is dearer for each GPU as well: that shows by itself.
+    For PRICE the words are "" when the offer also costs more for each GPU, since the list shows that already.
     """
     taken = {one.key for one in selection.cover.offers}
     if offer.key in taken:
@@ -88,7 +88,7 @@ def deciding_rule(offer: Offer, selection: Selection) -> tuple[OfferRule, str]:
 
 
 def with_one(offer: Offer, selection: Selection, need: Need) -> Cost | None:
-    """The cost of the best cover of the whole need that has a machine of this offer; None when there is none."""
+    """The cost of the best cover of the whole need with a machine of this offer; None when there is none."""
     left = need.units - units(offer)
     usd = None if need.usd_per_hour_most is None else need.usd_per_hour_most - offer.usd_per_hour
     too_many = need.overshoot_most is not None and -left > need.overshoot_most
@@ -107,7 +107,7 @@ def with_one(offer: Offer, selection: Selection, need: Need) -> Cost | None:
 
 
 def _limit(offer: Offer, selection: Selection) -> tuple[OfferRule, str]:
-    """Which limit forbids every cover with this offer."""
+    """The limit that forbids every cover with this offer."""
     need = selection.need
     if need.usd_per_hour_most is not None and with_one(offer, selection, replace(need, usd_per_hour_most=None)):
         left = max(need.usd_per_hour_most, 0.0)
@@ -156,20 +156,20 @@ def considered(
     now: datetime,
     selection: Selection | None = None,
 ) -> Iterator[tuple[Offer, OfferRule, str]]:
-    """The offers that would do, best first, then the nearest of those that would not.
+    """The usable offers, best first, then the others that come nearest.
 
     Args:
         offers: of all providers.
-        pool: whose machines they would be.
+        pool: the pool that would rent them.
         target: of that pool.
-        cooldowns: what is left alone for a while.
-        chosen: keys of the offers that are taken; all of them are among the result.
+        cooldowns: those in force.
+        chosen: keys of the chosen offers; the result has all of them.
         now: UTC.
-        selection: what was chosen from; None when nothing is to be rented.
+        selection: what the pool chose from; None when nothing is to be rented.
 
-    Returns:
-        Each offer with the rule that decided about it, and why it is not taken; "" for a taken one, for one that is
-        merely dearer, and for one whose turn it is not.
+    Yields:
+        Each offer with the rule that decided about it, and the reason against it. The reason is "" for a chosen offer,
+        for one that only costs more, and for one that only comes later.
     """
     offers = list(offers)
     good = ranked(offers, pool, target, cooldowns, now)
@@ -184,7 +184,7 @@ def considered(
         if offer.key not in fit and gpus.matches(target.gpu or pool.gpu, offer.gpu)
     ]
     others.sort(key=lambda one: (len(one[0]), one[1].usd_per_gpu_hour, one[1].key))
-    # What will not do in one zone mostly will not in the next either: once is enough.
+    # An offer that does not suit in one zone rarely suits in the next one, so it is listed once.
     kinds: dict[object, tuple[tuple[Miss, ...], Offer]] = {}
     for against, offer in others:
         kind = (offer.provider, offer.instance_type, offer.spot, against) if against else offer.key

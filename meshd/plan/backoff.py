@@ -1,4 +1,4 @@
-"""How long something is left alone after it said no or failed: longer each time in a row, and not for ever. PURE."""
+"""How long something cools down after a refusal or failure: longer each time in a row, up to a limit. PURE."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from meshd.plan.failure_rules import counts_in_a_row
 from meshd.runtime.backoff import backoff_s
 
 FORGET_AFTER_S = 6 * 3600.0
-"""So long after the end of a cool-down its strikes are forgotten."""
+"""How long after the end of a cooldown its strikes still count."""
 
 FAULTS_MOST = 5
-"""A cloud that stumbled so often in a row, with a pause after each, counts as one that says no."""
+"""After this many consecutive faults, each with a pause, a provider counts as one that refuses."""
 
 FAULT_MOST_S = 600.0
-"""And it is left alone for so long at most."""
+"""The longest cooldown after faults."""
 
 DOUBLINGS_MOST = 4
-"""A pool's breaker: its cool-down doubles so often at most."""
+"""How many times the cooldown of a pool's breaker doubles at most."""
 
 
 def remembered(cooldown: Cooldown, now: datetime) -> bool:
-    """Whether a cooldown, in force or over, still counts."""
+    """Whether a cooldown, in force or expired, still counts."""
     return now < cooldown.until + timedelta(seconds=FORGET_AFTER_S)
 
 
@@ -39,18 +39,18 @@ def refused(
     reason: str,
     cause: CooldownCause = CooldownCause.REFUSED,
 ) -> Cooldown:
-    """The cooldown that follows from a refusal.
+    """The cooldown after a refusal.
 
-    Several refusals of one burst are one strike: while the last cooldown of the same cause is in force, it stays.
+    Several refusals of one burst are one strike: a cooldown of the same cause that is in force stays as it is.
 
     Args:
-        previous: the last one of this key, whatever became of it.
-        key: what is left alone.
+        previous: the last cooldown of this key, in force or expired.
+        key: what cools down.
         now: UTC.
-        base_s: how long the first time; it doubles with each further strike.
-        most_s: how long at most; never less than base_s.
-        reason: in the words of who refused.
-        cause: of what kind.
+        base_s: the length of the first cooldown; it doubles with each further strike.
+        most_s: the longest one; at least base_s.
+        reason: in the words of the one that refused.
+        cause: why it cools down.
     """
     same = previous is not None and previous.cause is cause and remembered(previous, now)
     if previous is None or not same:
@@ -66,15 +66,16 @@ def refused(
 def paused(
     previous: Cooldown | None, key: CooldownKey, now: datetime, *, wait_s: float, reason: str, fault: bool
 ) -> Cooldown:
-    """The cooldown of a provider that is asked again in a moment.
+    """The pause of a provider or pool, during which orders keep their place.
 
     Args:
-        previous: the last one of this key.
-        key: a provider's.
+        previous: the last cooldown of this key, in force or expired.
+        key: what pauses.
         now: UTC.
-        wait_s: until then orders keep their place.
+        wait_s: the length of the pause.
         reason: in the cloud's words.
-        fault: it stumbled: after FAULTS_MOST in a row it is a refusal, longer each time. A rate limit is no fault.
+        fault: whether it is a fault. After FAULTS_MOST in a row it becomes a refusal, longer each time. A rate limit
+            is no fault.
     """
     until = now + timedelta(seconds=wait_s)
     known = previous is not None and previous.cause is not CooldownCause.BOOTS and remembered(previous, now)
@@ -91,12 +92,12 @@ def paused(
 
 @dataclass(frozen=True, slots=True)
 class BootPolicy:
-    """When machines that fail stop what they were rented from.
+    """When consecutive failures of machines start a cooldown.
 
     Attributes:
-        failures: so many in a row.
-        cooldown_s: for so long the first time.
-        offer_cooldown_most_s: an offer's longest cool-down.
+        failures: how many in a row.
+        cooldown_s: the length of the first cooldown.
+        offer_cooldown_most_s: the longest one of an offer.
     """
 
     failures: int
@@ -105,10 +106,10 @@ class BootPolicy:
 
 
 def failures_in_row(rented: Sequence[Machine], since: datetime) -> list[Machine]:
-    """The machines that failed since the last one that was READY, newest first, rented after `since`.
+    """The machines rented after `since` that failed after the last one that was READY, newest first.
 
-    `rented` are newest first; those that are still on their way neither count nor break the row, nor do those whose
-    failure says itself what it is about.
+    `rented` are newest first. Machines that are not READY yet neither count nor end the row, and neither do those
+    whose failure the cloud explained.
     """
     failed: list[Machine] = []
     for machine in rented:
@@ -128,18 +129,18 @@ def tripped(
     policy: BootPolicy,
     part: Callable[[Machine], str] | None = None,
 ) -> Cooldown | None:
-    """The breaker of an offer, a place or a pool: the cooldown to set now, None when there is nothing to set.
+    """The breaker of an offer, a place or a pool: the cooldown to set now, or None.
 
-    After a cool-down one failure is enough, and the next one is twice as long.
+    After an expired cooldown one failure is enough, and the next cooldown is twice as long.
 
     Args:
-        key: as in Block.
+        key: what cools down.
         rented: the machines that were rented for or from it, newest first.
-        since: what failed before counts no more.
+        since: earlier failures do not count.
         previous: the last cooldown of this key.
         now: UTC.
         policy: the limits.
-        part: which part of it a machine belongs to: failures of one part alone do not trip the whole.
+        part: the part of it that a machine belongs to. Failures of one part alone do not trip the whole.
     """
     if previous is not None and previous.until > now:
         return None

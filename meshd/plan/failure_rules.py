@@ -1,8 +1,8 @@
-"""Why a machine failed decides what is left alone: one table, and how the cause is read from a cloud's words. PURE.
+"""What cools down after each kind of failure, and how the kind is read from a cloud's words. PURE.
 
-Failures that a cloud explains itself (no capacity, quota, a broken image) start a cooldown at once. All others
-cool the offer down after several in a row, and something wider only when they span what is narrower: two offers of a
-region, two regions of a provider, two providers. The last is the pool: there it stops.
+A failure that the cloud explains (no capacity, quota, a broken image) starts a cooldown at once. After all others the
+offer cools down when several follow in a row. Something wider cools down only when the failures span two narrower
+parts: two offers of a region, two regions of a provider, two providers. The widest is the pool.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from meshd.model.machine import FailureCause
 from meshd.provider_api import InstanceState
 
 QUOTA_S = 1800.0
-"""How long an offer is left alone that the account has no quota for: waiting seldom helps."""
+"""The cooldown of an offer for which the account has no quota. It is long, since waiting seldom helps."""
 
 
 class Scope(StrEnum):
-    """What is left alone."""
+    """What cools down."""
 
     NOTHING = "nothing"
     OFFER = "offer"
     REGION = "region"
-    """All offers of a provider's region, for one pool: they share an image."""
+    """All offers of a provider's region, for one pool, since they share an image."""
 
 
 class Wait(StrEnum):
-    """How long the first time; it doubles with each further failure in a row."""
+    """The length of the first cooldown; it doubles with each further one in a row."""
 
     NO_CAPACITY = "no_capacity_cooldown_s"
     QUOTA = "quota"
@@ -38,15 +38,15 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailureRule:
-    """What follows from one cause.
+    """What follows from a failure of one kind.
 
     Attributes:
-        left_alone: what gets a cooldown.
-        at_once: after one failure; else after `timing.breaker_failures` in a row, and wider when they span offers.
-        wait: how long the first time.
+        scope: what cools down.
+        at_once: after one failure. False: after `timing.breaker_failures` in a row, and wider if they span offers.
+        wait: the length of the first cooldown.
     """
 
-    left_alone: Scope
+    scope: Scope
     at_once: bool
     wait: Wait = Wait.BREAKER
 
@@ -74,12 +74,12 @@ RULES: Mapping[FailureCause, FailureRule] = {
 
 
 def rule_of(cause: FailureCause) -> FailureRule:
-    """What follows from a cause."""
+    """What follows from a failure of this kind."""
     return RULES[cause]
 
 
 def counts_in_a_row(cause: FailureCause) -> bool:
-    """Whether such failures are counted: one that says what it is about does not hint at anything else."""
+    """Whether failures of this kind count towards a breaker. One that the cloud explains says nothing about others."""
     return cause is FailureCause.NONE or RULES[cause] is _IN_A_ROW
 
 
@@ -116,7 +116,7 @@ _POWERED_OFF = re.compile(r"instanceinitiatedshutdown", re.I)
 
 
 def cause_of_words(words: str) -> FailureCause:
-    """The cause that a cloud's own words tell; ENDED when they tell none. Of several the first named one counts."""
+    """The kind of failure that a cloud's words name; ENDED when they name none. Of several the first one counts."""
     found = [(match.start(), cause) for cause, pattern in _WORDS if (match := pattern.search(words)) is not None]
     return min(found, key=lambda one: one[0])[1] if found else FailureCause.ENDED
 
@@ -125,9 +125,9 @@ def cause_of_end(state: InstanceState, words: str, *, joined: bool) -> FailureCa
     """Why a cloud ended a machine.
 
     Args:
-        state: as the cloud tells it.
-        words: the cloud's own.
-        joined: it had joined: from then on powering off is no fault of the start script.
+        state: the instance's state.
+        words: the cloud's own words.
+        joined: whether the machine had joined. If so, its start script is not the cause of powering off.
     """
     if state is InstanceState.PREEMPTED:
         return FailureCause.PREEMPTED

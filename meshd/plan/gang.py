@@ -1,7 +1,7 @@
-"""All machines of a target in one place: which place, and when the whole gang moves to another. PURE.
+"""Gangs: all machines of a target in one place, and the best cover out of one place. PURE.
 
-A gang's machines work on one job, so they are of one provider and region; `--spread` lifts that. Nothing remembers the
-place: it follows from the machines that are there, so that a plan that was cut short is taken up where it was.
+A gang's machines work on one job, so they are of one provider and region; `--spread` lifts that. The place is not
+stored: it follows from the machines that exist, so an interrupted plan goes on where it was.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Group = tuple[str, str]
 
 
 def group_of(one: Offer) -> Group:
-    """Where an offer is."""
+    """The place of an offer."""
     return one.provider, one.region
 
 
@@ -29,12 +29,12 @@ def place(group: Group) -> str:
 
 
 def is_gang(pool: Pool, target: Target) -> bool:
-    """Whether the machines of this target have to be together."""
+    """Whether the machines of this target must be in one place."""
     return bool(pool.gpu) and not target.spread
 
 
 def groups_of(machines: Sequence[Machine], target: Target) -> tuple[Group, ...]:
-    """Where these machines are; of several places the one that was chosen for this target, if it was chosen already."""
+    """The places of these machines. If machines rented for this target are all in one place, only that one."""
     newer = {group_of(m.offer) for m in machines if target.at is not None and m.created_at >= target.at}
     if len(newer) == 1:
         return tuple(newer)
@@ -50,12 +50,12 @@ def by_group(offers: Iterable[Offer]) -> dict[Group, list[Offer]]:
 
 
 def cheapest_in_one(offers: Iterable[Offer], need: Need, here: Collection[Group] = ()) -> Cover | None:
-    """The best cover of the whole need out of any one group; None when no group can give it.
+    """The best cover of the whole need out of one group; None when no group can cover it.
 
     Args:
-        offers: of all groups that may be taken.
+        offers: the usable offers of all groups.
         need: what is to be covered.
-        here: groups where machines are already; taken when another one is not cheaper.
+        here: groups that already have machines; preferred at equal cost.
     """
     kinds = {group: best_of_kind(found, need) for group, found in by_group(offers).items()}
     costs = {group: costs_of(found, need) for group, found in kinds.items()}
@@ -75,7 +75,7 @@ def cheapest_in_one(offers: Iterable[Offer], need: Need, here: Collection[Group]
 
 
 def fullest_in_one(offers: Iterable[Offer], need: Need, here: Collection[Group] = ()) -> Cover:
-    """The best cover of as much as one group can give; maybe empty."""
+    """The best cover of as much of the need as one group can cover; it may be empty."""
     solved: dict[tuple[tuple[Kind, Cost], ...], list[Kind]] = {}
     best = Cover()
     for _, found in sorted(by_group(offers).items()):
@@ -97,7 +97,7 @@ def _objective(cover: Cover, here: Collection[Group]) -> tuple[int, int, bool, i
 
 
 def _bound(costs: dict[Kind, Cost], need: Need) -> tuple[int, int]:
-    """No cover out of this table is better than so many on-demand GPUs at so many micro-USD."""
+    """A lower bound of every cover's cost out of this table: on-demand GPUs and micro-USD."""
     if not costs:
         return (0, 0)
     dearest_share = min(cost[0] / kind[0] for kind, cost in costs.items())

@@ -1,8 +1,8 @@
-"""Machines that the cloud has and the journal does not know. PURE.
+"""Machines that a cloud has and the journal does not know: adopt or end them. PURE.
 
-After the loss of the journal these are all that there are, and jobs may run on them. What stands behind a slot is told
-by addresses: Slurm's for the slot, and the tailnet's for the machine of that name. A machine whose line is in force is
-always adopted, wanted or not: from there it leaves as every other does, after its jobs.
+When the journal is lost, all machines are unknown, and jobs may run on them. Whether a machine is the node of its slot
+follows from two addresses: the NodeAddr of the slot's line, and the tailnet address of the machine. A machine that is
+the node of its slot is always adopted, even if no pool needs it: it then leaves like any other, after its jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meshd.provider_api import Instance, InstanceState, Offer
 
 _OFF = frozenset({InstanceState.STOPPED, InstanceState.FAILED})
 _COSTS_NOTHING = (ENDED | {InstanceState.TERMINATING}) - _OFF
-"""These need not be ended. One that is powered off does, since its disk costs, and one that is ill may cost all."""
+"""Such instances need not be ended. STOPPED and FAILED ones do: they still cost money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class Known:
     """What the journal knows of machines and of listed instances.
 
     Attributes:
-        ids: (provider, instance id) of all its machines.
-        names: of those machines.
-        slots: that hold a machine.
-        ended_ids: of listed instances that it holds to be GONE: still listed after the grace period, they are asked to
-            end anew, and never adopted.
-        late_ids: of listed instances that bear the name of a machine of its own which is GONE, or is another instance:
-            a create call that was given up had its effect after all, or had it twice. No grace period: no call of
-            theirs is under way, and each is one too many.
+        ids: (provider, instance id) of the machines that are not GONE.
+        names: their names.
+        slots: the slots that they hold.
+        ended_ids: (provider, instance id) of listed instances that are GONE in the journal. Those still listed after
+            the grace period are ended again, and never adopted.
+        late_ids: (provider, instance id) of listed instances with the name of a machine that is GONE or has another
+            instance: a create call took effect late, or twice. They get no grace period, since no call is in flight
+            for them and each is one too many.
     """
 
     ids: Collection[tuple[str, str]] = frozenset()
@@ -51,11 +51,11 @@ class _Orphan:
     """An unknown instance.
 
     Attributes:
-        slot: that it was made for; None when its name is none of ours, or no pool has such a slot.
-        tailnet_ip: its own on the tailnet, "" when it is not there; None when that is not known.
-        node_addr: the address of the joined line of its slot, "" for a free slot.
+        slot: the slot that it was made for; None when its name has another form, or no pool has the slot.
+        tailnet_ip: its tailnet address; "" when it is not on the tailnet; None when that is not known.
+        node_addr: the NodeAddr of its slot's joined line; "" for a free slot.
         late: see `Known.late_ids`.
-        off: nothing runs on it, and nothing will: its cloud says so, and neither the tailnet nor Slurm sees it at work.
+        off: nothing runs on it: its cloud says so, and neither the tailnet nor Slurm shows it at work.
     """
 
     instance: Instance
@@ -68,17 +68,17 @@ class _Orphan:
 
     @property
     def in_force(self) -> bool:
-        """Its slot's line is its own."""
+        """Whether it is the node of its slot."""
         return bool(self.node_addr) and self.tailnet_ip == self.node_addr and not self.off
 
     @property
     def name(self) -> str:
-        """Ours, or else its cloud's."""
+        """The machine's name; the cloud's id where it has none."""
         return self.instance.token or self.instance.id
 
     @property
     def why(self) -> str:
-        """What it is, for people."""
+        """Why it is an orphan, for people."""
         return "a create call that had been given up has made it" if self.late else "the journal does not know it"
 
 
@@ -89,20 +89,19 @@ def orphan_steps(
     first_seen: Mapping[tuple[str, str], datetime],
     given: PlanInput,
 ) -> Iterator[AdoptOrphan | TerminateOrphan]:
-    """What to do with each orphan that is older than the grace period.
+    """The steps for orphans that are older than the grace period.
 
     Args:
         desired: pools, targets and the grace period.
-        snapshot: what was observed; only listings that are fresh are looked at.
+        snapshot: the observed state; only fresh listings count.
         known: what the journal knows.
-        first_seen: when meshd first saw each unknown instance: its age when the cloud tells none.
-        given: the snapshot's index. When Slurm cannot say which slots are busy, nothing is terminated that could be
-            behind a slot.
+        first_seen: when meshd first saw each unknown instance. Its age counts from then if the cloud gives no time.
+        given: the snapshot's index. While Slurm cannot be read, nothing is ended that could be a slot's node.
     """
     taken = set(known.slots)
     unknown = _unknown(desired, snapshot, known, first_seen, given)
     orphans = [_orphan(desired, instance, known, given) for instance in unknown]
-    # Of two machines that were made for one slot, the one behind it comes first.
+    # Of two machines that were made for one slot, the slot's node comes first.
     for orphan in sorted(orphans, key=lambda orphan: not orphan.in_force):
         ended = (orphan.instance.provider, orphan.instance.id) in known.ended_ids or orphan.off
         doubled = orphan.instance.token in known.names
@@ -146,7 +145,7 @@ def _orphan(desired: Desired, instance: Instance, known: Known, given: PlanInput
 
 
 def _end(orphan: _Orphan, given: PlanInput) -> TerminateOrphan | None:
-    """End it, unless it might be behind a slot that is at work: its jobs come first."""
+    """End it, unless it may be the node of a slot with jobs."""
     behind = orphan.in_force or (orphan.tailnet_ip is None and not orphan.off)
     if orphan.slot is not None and behind and _may_be_busy(orphan.slot, given):
         return None
@@ -166,7 +165,7 @@ def _step(
         reason = f"it bears our name, {orphan.why}, and Slurm has it as its slot"
         return AdoptOrphan(name, reason, instance, offer, pool, slot, orphan.node_addr)
     if orphan.node_addr:
-        return None  # who is behind the slot is decided first
+        return None  # first the machine that the slot's line belongs to is dealt with
     target = desired.targets.get(pool)
     if target is None or target.gpus > 0:
         reason = f"it bears our name, {orphan.why}, and its slot is free"
@@ -190,9 +189,9 @@ def _pool_of(desired: Desired, slot: SlotName) -> str:
 
 
 def _offer_of(snapshot: Snapshot, instance: Instance, pool: Pool) -> Offer:
-    """What the instance was rented as: by its type, wherever that is offered; its shape decides what it counts.
+    """The offer that the instance was rented by: one of the same type, if possible in the same region.
 
-    A type that nobody offers any more counts as the pool's smallest machine, at the cloud's price.
+    A type that is not offered any more counts as the pool's smallest machine, at the cloud's price.
     """
     seen = snapshot.offers.get(instance.provider)
     known = [o for o in (seen.value if isinstance(seen, Fresh) else ()) if o.instance_type == instance.instance_type]

@@ -51,7 +51,7 @@ class Cooldowns:
             words: the cloud's own.
         """
         rule = rule_of(cause)
-        if not rule.at_once or rule.left_alone is Scope.NOTHING:
+        if not rule.at_once or rule.scope is Scope.NOTHING:
             return
         timing = self._live.settings.timing
         waits_s = {
@@ -59,7 +59,7 @@ class Cooldowns:
             Wait.QUOTA: QUOTA_S,
             Wait.BREAKER: timing.breaker_cooldown_s,
         }
-        whole_region = rule.left_alone is Scope.REGION
+        whole_region = rule.scope is Scope.REGION
         key = (
             CooldownKey.of_place(machine.pool, machine.provider, machine.offer.region)
             if whole_region

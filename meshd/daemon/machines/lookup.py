@@ -20,7 +20,7 @@ class MachineLookup:
     """Carries out AskCloud.
 
     Args:
-        left_alone: what gets a cooldown by what the cloud says.
+        cooldowns: what gets a cooldown by what the cloud says.
         provider: the provider of a name; raises AuthFailed when it is not enabled any more.
     """
 

@@ -74,7 +74,7 @@ def test_every_cause_has_its_rule() -> None:
     assert {cause for cause, rule in RULES.items() if rule.at_once} == {
         FailureCause.NO_CAPACITY, FailureCause.QUOTA, FailureCause.PREEMPTED, FailureCause.IMAGE,
     }  # fmt: skip
-    assert RULES[FailureCause.IMAGE].left_alone is Scope.REGION
+    assert RULES[FailureCause.IMAGE].scope is Scope.REGION
 
 
 def test_what_explains_itself_is_not_counted_in_the_row() -> None:
