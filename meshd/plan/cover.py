@@ -1,11 +1,11 @@
-"""The cheapest set of whole machines that has the GPUs wanted. PURE and exact.
+"""The cheapest set of whole machines that has the needed GPUs. PURE and exact.
 
-Machines of one offer can be had in any number (nobody knows a cloud's capacity before it was asked), so per number of
-GPUs and per spot or on-demand only the best offer matters. What is left is a small integer programme: at most `k`
-machines with at least `n` GPUs. It is solved by halving: the machines of any choice, sorted by size and dealt out in
-turns, make two halves whose GPUs differ by at most one machine's. So the best of `k` machines with exactly `g` GPUs is
-the best pair of about half of each, a few candidates at every level, and the number of levels is log2(k): ten thousand
-GPUs cost hardly more than sixty.
+Each offer may be taken any number of times, since a cloud's capacity is not known before it is asked. So for each
+number of GPUs in a machine, spot or on demand, only the best offer matters. That leaves a small integer programme: at most `k`
+machines with at least `n` GPUs. It is solved by halving. Sort the machines of any choice by size and deal them out in
+turns: that makes two halves whose GPUs differ by at most one machine's. So the best `k` machines with exactly `g` GPUs
+are the best pair of such halves, with a few candidates at each of log2(k) levels: ten thousand GPUs take hardly longer
+than sixty.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from meshd.provider_api import Offer
 
 MICROS = 1_000_000
 SPOT_EXACT_UNITS = 512
-"""With more GPUs than this, and a limit in all that binds, the price decides and not the share of spot."""
+"""Beyond this many GPUs the price decides, and not the share of spot, if the limit on the whole price binds."""
 
 Cost = tuple[int, int, int, int]
-"""The objective: on-demand GPUs (0 unless spot is preferred), micro-USD per hour, machines, and the sum of the
-providers' places in the order of preference. Costs add up, so the best of parts is a part of the best."""
+"""The objective, most important part first: on-demand GPUs (0 unless spot is preferred), micro-USD per hour, machines, and
+the sum of the providers' places in the order of preference. Costs add up: the best whole consists of best parts."""
 
 Kind = tuple[int, bool]
-"""What makes two offers interchangeable but for their price: GPUs in one machine, and whether it is spot."""
+"""Offers of one kind differ only in price: the GPUs in one machine, and whether it is spot."""
 
 _FREE: Cost = (0, 0, 0, 0)
 
@@ -46,10 +46,10 @@ class Need:
     Attributes:
         units: GPUs, or machines where they have none.
         machines_most: free slots.
-        overshoot_most: so many units more than wanted will do; None for as many as is cheapest.
+        overshoot_most: the most units beyond `units`; None: as many as is cheapest.
         usd_per_hour_most: of all machines of the cover together; None for no limit.
-        prefer_spot: as few on-demand GPUs as possible, then the price.
-        preference: each provider's place in the pool's order.
+        prefer_spot: first as few on-demand GPUs as possible, then the price.
+        preference: by provider, its place in the pool's order.
     """
 
     units: int
@@ -61,7 +61,7 @@ class Need:
 
     @property
     def units_most(self) -> int | None:
-        """The most units that a cover may bring."""
+        """The most units that a cover may have."""
         return None if self.overshoot_most is None else self.units + self.overshoot_most
 
     @property
@@ -77,24 +77,24 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Machines to rent: one offer for each, the largest machines first."""
+    """The machines to rent, one offer for each, the largest machines first."""
 
     offers: tuple[Offer, ...] = ()
     cost: Cost = _FREE
 
     @property
     def units(self) -> int:
-        """What they bring in all."""
+        """Their units in all."""
         return sum(units(offer) for offer in self.offers)
 
     @property
     def usd_per_hour(self) -> float:
-        """What they cost in all."""
+        """Their price in all."""
         return self.cost[1] / MICROS
 
 
 def best_of_kind(offers: Iterable[Offer], need: Need) -> dict[Kind, Offer]:
-    """The offers that can be in a best cover: one of each kind, whatever the order in which they come."""
+    """The offers that can be in a best cover: one of each kind, in an order of their own."""
     best: dict[Kind, tuple[Cost, Offer]] = {}
     for offer in offers:
         kind, cost = (units(offer), offer.spot), need.cost(offer)
@@ -105,19 +105,19 @@ def best_of_kind(offers: Iterable[Offer], need: Need) -> dict[Kind, Offer]:
 
 
 def cheapest(offers: Iterable[Offer], need: Need) -> Cover | None:
-    """The best cover of the whole need; None when these offers cannot give it within the limits."""
+    """The best cover of the whole need; None when these offers cannot cover it within the limits."""
     kinds = best_of_kind(offers, need)
     return covered(kinds, whole(costs_of(kinds, need), need), need)
 
 
 def fullest(offers: Iterable[Offer], need: Need) -> Cover:
-    """The best cover of as much of the need as can be had within the limits; maybe empty."""
+    """The best cover of as much of the need as possible within the limits; it may be empty."""
     kinds = best_of_kind(offers, need)
     return covered(kinds, most(costs_of(kinds, need), need), need) or Cover()
 
 
 def costs_of(kinds: Mapping[Kind, Offer], need: Need) -> dict[Kind, Cost]:
-    """All that the choice of a cover depends on: where it is equal, so is the choice."""
+    """Everything that the choice of a cover depends on: equal tables lead to equal choices."""
     return {kind: need.cost(offer) for kind, offer in kinds.items()}
 
 
@@ -137,9 +137,9 @@ def whole(costs: Mapping[Kind, Cost], need: Need) -> list[Kind] | None:
 
 
 def most(costs: Mapping[Kind, Cost], need: Need) -> list[Kind]:
-    """The kinds of the best cover of as many units, fewer than needed, as can be had."""
+    """The kinds of the best cover of the most units that are possible, fewer than needed."""
     solver = _Solver(costs, need)
-    low, high = 0, need.units  # so many can be had; so many cannot
+    low, high = 0, need.units  # `low` units are possible, `high` units are not
     while high - low > 1:
         middle = (low + high) // 2
         if solver.possible(middle, need.units - 1):
@@ -150,10 +150,10 @@ def most(costs: Mapping[Kind, Cost], need: Need) -> list[Kind]:
 
 
 class _Solver:
-    """All covers of one need out of one table of kinds."""
+    """Finds the best cover of one need out of one table of kinds."""
 
     def __init__(self, costs: Mapping[Kind, Cost], need: Need) -> None:
-        # No machine of a best cover could be left out of it, so it has at most one for each unit.
+        # A best cover has no machine that could be left out, so it has at most one for each unit.
         self._machines = min(need.machines_most, need.units)
         self._need = need
         self._costs = costs
@@ -187,7 +187,7 @@ class _Solver:
         return limit is None or cost[1] <= limit
 
     def _sizes(self, low: int, high: int | None) -> range:
-        """Which numbers of units a best cover of at least `low` can have: with one machine less it would be none."""
+        """The numbers of units that a best cover of at least `low` can have: without one machine it has fewer."""
         top = low + self._largest - 1
         return range(low, (top if high is None else min(top, high)) + 1)
 
@@ -196,7 +196,7 @@ class _Solver:
         return min(((cost, size) for cost, size in found if cost is not None), default=None)
 
     def _most_spot(self, low: int, high: int | None) -> list[Kind] | None:
-        """The best cover when the one with the most spot is too dear: as few on-demand GPUs as can be paid for."""
+        """The best cover when the one with the most spot costs too much: as few on-demand GPUs as the limit allows."""
         spot = _Halves({kind: cost for kind, cost in self._costs.items() if kind[1]})
         demand = _Halves({kind: cost for kind, cost in self._costs.items() if not kind[1]})
         for on_demand in range(self._sizes(low, high)[-1] + 1):
@@ -216,7 +216,7 @@ class _Solver:
             return None
         if one[2] + other[2] <= self._machines:
             return _sum((one, other)), one[2], size
-        shared = (  # slots are scarce: each split of them
+        shared = (  # slots are scarce, so try each split of them
             (_sum((one, other)), machines, size)
             for machines in range(self._machines + 1)
             if (one := demand.best(machines, on_demand)) is not None
@@ -226,7 +226,7 @@ class _Solver:
 
 
 class _Halves:
-    """The best choice of at most so many machines with exactly so many units, for one table of kinds."""
+    """The best choice of at most N machines with exactly M units, for one table of kinds."""
 
     def __init__(self, costs: Mapping[Kind, Cost]) -> None:
         self._kinds: dict[int, tuple[Cost, Kind]] = {}

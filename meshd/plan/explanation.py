@@ -1,4 +1,4 @@
-"""What a machine is doing and what came of each offer that was tried, told out of its record. PURE."""
+"""Explains a machine from its record: what it does, what it waits for, and what came of its offer. PURE."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from meshd.plan.prices import has_budget
 from meshd.plan.unclear_launch import settled_at, was_unclear
 
 _REFUSALS = {"no_capacity": "no_capacity", "not_found": "no_capacity", "quota_exceeded": "quota"}
-"""By the kind of the cloud's error; NotFound for a create call says that the offer is no more."""
+"""By the kind of the cloud's error. NotFound on a create call means that the offer does not exist any more."""
 
 
 def outcome(machine: Machine) -> str:
-    """What came of asking for this machine's offer, in one word of AttemptRow's."""
+    """What came of the create call for this machine's offer, as one of the words of the API's schema."""
     if machine.refusal:
         return _REFUSALS.get(machine.refusal, "refused")
     if machine.instance_id:
@@ -37,7 +37,7 @@ def outcome(machine: Machine) -> str:
 
 
 def words(machine: Machine) -> str:
-    """Why, in the cloud's own words where it had any."""
+    """Why the outcome is what it is, in the cloud's own words where there are any."""
     match outcome(machine):
         case "unclear":
             return machine.vendor_words or machine.failure or machine.reason
@@ -49,13 +49,13 @@ def words(machine: Machine) -> str:
 
 
 def attempts(machines: Sequence[Machine], subject: str, since: datetime | None) -> list[Machine]:
-    """The machines that tell how a slot came to where it is, oldest first.
+    """The machines that explain a slot's present state, oldest first.
 
     Args:
         machines: all that were made for the slot, newest first.
-        subject: a machine that is shown whatever its age.
-        since: when the pool's target was set. What was tried before counts only while it led nowhere: it is why the
-            next offer was tried.
+        subject: the name of a machine that is always among them.
+        since: when the pool's target was set. Of earlier machines only those after the last one that was rented count:
+            their failures are why the next offer was tried.
     """
     shown: list[Machine] = []
     for machine in machines:
@@ -68,12 +68,12 @@ def attempts(machines: Sequence[Machine], subject: str, since: datetime | None) 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a sentence about a machine needs to know besides its record.
+    """What a sentence about a machine needs besides its record.
 
     Attributes:
         slurm: None when Slurm cannot be read.
-        provider_cooldown: the machine's provider is left alone for now; None when it is not.
-        unfit: why the node is not fit; None when it is, as far as is known.
+        provider_cooldown: the cooldown in force of the machine's provider; None for none.
+        unfit: why the node is unfit; None when it is fit or that is not known.
     """
 
     policy: Policy
@@ -83,10 +83,10 @@ class Context:
 
 
 def doing(machine: Machine, context: Context) -> str:
-    """In one sentence what the machine is doing, what it waits for, and until when."""
+    """One sentence: what the machine does, what it waits for, and until when."""
     what = _DOING[machine.phase](machine, context)
     if machine.problem and machine.phase in {Phase.JOINING, Phase.CONFIGURING, Phase.TESTING}:
-        return f"{what}. What keeps it: {machine.problem}"
+        return f"{what}. What hinders it: {machine.problem}"
     return what
 
 
@@ -105,34 +105,34 @@ def _launching(m: Machine, context: Context) -> str:
     if not was_unclear(m):
         return f"{m.provider} was asked for {m.offer.key} and has not answered yet"
     known_at = f"{settled_at(m, context.policy):%H:%M:%S} UTC"
-    unclear = f"whether {m.provider} made it is not clear ({m.vendor_words}): it is looked for by its name"
+    unclear = f"whether {m.provider} made it is not clear ({m.vendor_words}): meshd looks for its name in listings"
     if m.refusal:
         return (
-            f"{m.provider} says no now ({m.vendor_words}), and whether an earlier create call made it is not clear: it "
-            f"is looked for by its name, and given up when it is not listed by {known_at}"
+            f"{m.provider} refuses it now ({m.vendor_words}), and whether an earlier create call made it is not clear: "
+            f"meshd looks for its name in listings, and gives it up when it is not listed by {known_at}"
         )
     if m.provider in context.policy.idempotent_launch and m.launch_attempts < context.policy.launch_attempts_max:
-        return f"{unclear}, and {m.provider} is asked the same again, which makes no second one"
-    return f"{unclear}; nothing else is rented in its place before it is surely not listed, at {known_at}"
+        return f"{unclear}, and repeats the create call, which makes no second machine"
+    return f"{unclear}; nothing else is rented in its place until {known_at}, when it is settled"
 
 
 def _booting(m: Machine, context: Context) -> str:
     return (
-        f"it boots: {m.provider} has it as {m.instance_id}; it is waited for on the tailnet "
+        f"it boots: {m.provider} has it as {m.instance_id}; meshd waits for it on the tailnet "
         f"{_until(m, context.policy.boot_timeout_s)}"
     )
 
 
 def _joining(m: Machine, context: Context) -> str:
     return (
-        f"it is on the tailnet as {m.tailnet_ip}; its node agent is waited for, to ask to join, "
+        f"it is on the tailnet as {m.tailnet_ip}; meshd waits for its node agent to ask to join "
         f"{_until(m, context.policy.join_timeout_s)}"
     )
 
 
 def _configuring(m: Machine, context: Context) -> str:
     waits = "munge to be proved" if not m.munge_ok else "Slurm to take its line" if not m.line_published else "slurmd"
-    return f"it was let in, and waits for {waits} {_until(m, context.policy.configure_timeout_s)}"
+    return f"the head accepted it, and it waits for {waits} {_until(m, context.policy.configure_timeout_s)}"
 
 
 def _testing(m: Machine, context: Context) -> str:
@@ -164,7 +164,7 @@ def _ready(m: Machine, context: Context) -> str:
 def _draining(m: Machine, context: Context) -> str:
     why = m.failure or m.reason
     if context.slurm is None:
-        return f"it is to leave ({why}), and waits for Slurm to be readable: whether jobs are on it is not known"
+        return f"it is to leave ({why}), and waits until Slurm can be read: whether it has jobs is not known"
     jobs = context.slurm.jobs_on(m.slot)
     waits = f"waits for job {', '.join(jobs)} to end" if jobs else "is about to leave Slurm"
     return f"it takes no new jobs ({why}) and {waits}"
@@ -182,7 +182,7 @@ def _lost(m: Machine, context: Context) -> str:
     handle = m.instance_id or m.name
     return (
         f"{m.provider} does not end it, asked {m.terminate_calls} times, and it costs {m.usd_per_hour:.2f} USD per "
-        f"hour: end {handle} in {m.provider}'s console; meshd goes on asking"
+        f"hour: end {handle} in {m.provider}'s console; meshd keeps asking"
     )
 
 
@@ -212,7 +212,7 @@ def _states(machine: Machine, slurm: SlurmView | None) -> str:
 
 
 def constraints(pool: Pool, target: Target | None) -> list[str]:
-    """What an offer must meet to be rented for the pool, one line each, in the words of the settings."""
+    """What an offer must meet to be rented for the pool, one line each, in the terms of the settings."""
     narrow = target or Target(pool.name, 0)
     limit, total, overshoot = price_limit(pool, narrow), total_limit(pool, narrow), overshoot_most(pool, narrow)
     regions = [place for place in pool.regions if not narrow.regions or place in narrow.regions] or narrow.regions

@@ -1,4 +1,4 @@
-"""Machines that nobody has used for long, and the target without them. PURE."""
+"""Which machines have had no job for too long, and the target without them. PURE."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import supply_gpus, units
 
 _WAITS_FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes")
-"""How squeue's reasons of jobs begin that more nodes would start (squeue(1), "JOB REASON CODES")."""
+"""How squeue's reasons begin for jobs that wait for nodes (squeue(1), "JOB REASON CODES")."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """A machine that is not needed, and why.
+    """A machine to give back, and why.
 
     Attributes:
-        target: the one without it; None where nobody has set one.
+        target: the pool's new target; None where nobody has set one.
     """
 
     machine: Machine
@@ -34,15 +34,16 @@ def idle_since(
     machines: Sequence[Machine],
     view: ClusterView,
 ) -> dict[str, datetime]:
-    """Since when each machine has had no job, by name; one that is not in it has one, or it is not known.
+    """By name, since when each idle machine has had no job.
 
-    A node that a person has drained is that person's, and one in whose partition jobs wait for nodes is about to be
-    used: neither is idle. An unfit node is of no use to the jobs that wait, and idle as soon as no job is on it.
+    A machine is missing when it has a job or that is not known. A node that a person drained is not idle, nor is one
+    with jobs waiting for nodes in its partition. An unfit node is idle whenever no job is on it, since waiting jobs
+    cannot use it.
 
     Args:
-        before: what this returned the last time; empty when meshd has just started.
-        machines: those that are watched.
-        view: what Slurm says now. Without it the time begins anew: a job may have come and gone meanwhile.
+        before: the last result; empty when meshd has just started.
+        machines: the machines to watch.
+        view: the observed state. Without Slurm the times start over: a job may have come and gone meanwhile.
     """
     slurm = view.slurm
     if slurm is None or view.slurm_at is None:
@@ -68,13 +69,13 @@ def idle_since(
 def give_back(
     pool: Pool, target: Target | None, machines: Sequence[Machine], idle: Mapping[str, datetime], now: datetime
 ) -> GivenBack | None:
-    """The machine that was idle for longest, if that is too long and the pool keeps its least without it.
+    """The machine to give back: the one that was idle longest, if that is too long; None for none.
 
     Args:
         pool: its `idle_timeout_s` and `min_gpus` decide.
-        target: as somebody has set it; None for a pool that is held as it is.
-        machines: the pool's, all that are not GONE.
-        idle: since when, by name.
+        target: the one that somebody set; None for none.
+        machines: those of the pool that are not GONE.
+        idle: by name, since when a machine is idle.
         now: UTC.
     """
     timeout_s = pool.idle_timeout_s
@@ -88,7 +89,7 @@ def give_back(
             return None
         left = have - units(machine)
         if target is not None:
-            # What the last machine brought over the target goes with it; what is still missing stays wanted.
+            # Units beyond the target go with the machine; units that are still missing stay in the target.
             left = min(max(have, target.gpus) - units(machine), target.gpus)
         if left >= pool.min_gpus:
             reason = f"{machine.slot} had no job for {_duration(idle_s)}"

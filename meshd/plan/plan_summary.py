@@ -1,4 +1,4 @@
-"""A plan for people: rows, what it costs, what it adds and takes away. PURE."""
+"""A plan for people: its steps, what it rents and gives back, and what it costs. PURE."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """A plan as it is shown.
+    """A plan as people see it.
 
     Attributes:
-        rows: the steps without mere bookkeeping.
+        rows: the steps, without those that only record something.
         adds: the steps that rent a machine.
-        removes: machines that would be given back; those already on their way out are not among them.
+        removes: names of the machines that the plan gives back; not those that are leaving already.
         usd_per_hour_before: of all machines that are not GONE.
-        usd_per_hour_after: the same, once the new ones are there and the removed ones are gone.
-        warnings: what cannot be done, with its cure.
+        usd_per_hour_after: the same, once the new machines exist and the removed ones are gone.
+        warnings: each with its cure.
     """
 
     rows: tuple[StepRow, ...]
@@ -55,7 +55,7 @@ class PlanSummary:
 
 
 def summary_of(plan: Plan, machines: Sequence[Machine]) -> PlanSummary:
-    """The plan as it is shown. `machines` are the records that it was made from."""
+    """The summary of a plan. `machines` are the records that it was made from."""
     prices: dict[str, float] = {m.name: m.usd_per_hour for m in machines if m.phase is not Phase.GONE}
     new = tuple(step for step in plan.steps if isinstance(step, RequestMachine))
     removes = tuple(step.subject for step in plan.steps if isinstance(step, Remove))
@@ -73,7 +73,7 @@ def summary_of(plan: Plan, machines: Sequence[Machine]) -> PlanSummary:
 
 
 def overshoot_gpus(plan: Plan, machines: Sequence[Machine], desired: Desired) -> int:
-    """How many GPUs more than wanted the pools that rent would have; machines for a pool without GPUs."""
+    """How many GPUs beyond their targets the pools that rent would have; machines for a pool without GPUs."""
     renting = {step.pool for step in plan.steps if isinstance(step, RequestMachine)}
     kept = {step.subject for step in plan.steps if isinstance(step, CancelRemoval)}
     leaving = {step.subject for step in plan.steps if isinstance(step, Remove)}

@@ -1,4 +1,4 @@
-"""What follows from what a provider's machines and API can do, in words and in what is refused. PURE."""
+"""What a provider's capabilities mean: in words for people, and what meshd refuses because of them. PURE."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ NO_TUN = "its machines have no TUN device, so they cannot be nodes"
 
 
 def no_tun_cure(provider: str) -> str:
-    """What lets a provider without TUN devices be used, or be left out."""
+    """How to use a provider without TUN devices, or how to switch it off."""
     if provider == "runpod":
         return "providers.runpod.pods_have_tun, only for hosts that give pods a TUN device"
     return f"providers.{provider}.enabled = false"
 
 
 def description(capabilities: ProviderCapabilities) -> str:
-    """What is rented, and what to know of it: "containers without TUN device and systemd; no tags"."""
+    """The provider's machines and limits, for people: "containers without TUN device and systemd; no tags"."""
     what = "containers" if capabilities.machine_kind is MachineKind.CONTAINER else "virtual machines"
     without = [
         name for name, there in (("TUN device", capabilities.tun), ("systemd", capabilities.systemd)) if not there
@@ -26,7 +26,7 @@ def description(capabilities: ProviderCapabilities) -> str:
         parts.append("on demand and spot")
     if not capabilities.tags:
         parts.append(
-            "no tags: machines are known by their names, so no other cluster of the account may have this name"
+            "no tags: meshd knows machines by their names, so no other cluster of the account may have this name"
         )
     return "; ".join(parts)
 

@@ -1,4 +1,4 @@
-"""More or fewer machines, so that each pool has the GPUs it shall have. PURE."""
+"""Rents or gives back machines so that each pool reaches its target. PURE."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _EARLIEST_FIRST = (
 
 
 def supply(machines: Sequence[Machine]) -> list[Machine]:
-    """The machines that are there or on their way, without those on their way out."""
+    """The machines that count towards a target: those that work or are on their way, and stay."""
     return [m for m in machines if m.phase in COUNTS_AS_SUPPLY and not m.removal and not m.failure]
 
 
 def supply_gpus(machines: Sequence[Machine]) -> int:
-    """What they count towards a target."""
+    """The units of the machines that count towards a target."""
     return sum(units(m) for m in supply(machines))
 
 
@@ -44,7 +44,7 @@ def units(machine: Machine) -> int:
 def growth_of(
     desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, given: PlanInput
 ) -> Growth | None:
-    """What the pool needs beyond what it has and keeps; None when that is nothing."""
+    """What the pool must rent, beyond its supply and the removals that it cancels; None for nothing."""
     target, have = desired.target(pool), supply(machines)
     if target is None:
         return None
@@ -59,7 +59,7 @@ def growth_of(
 def scale_steps(
     desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, given: PlanInput
 ) -> Iterator[Step]:
-    """The steps that bring one pool to its target. `machines` are this pool's, all that are not GONE."""
+    """The steps that bring one pool to its target. `machines` are those of the pool that are not GONE."""
     target = desired.target(pool)
     if target is None:
         return
@@ -72,17 +72,17 @@ def scale_steps(
     growth = growth_of(desired, pool, machines, snapshot, given)
     if growth is not None:
         yield from growth.steps()
-    elif missing < 0 and pool.name in desired.targets:  # a pool's own least takes nothing away
+    elif missing < 0 and pool.name in desired.targets:  # `min_gpus` alone gives nothing back
         yield from _shrink(-missing, have, given, pool, target)
 
 
 def removals_to_cancel(
     pool: Pool, target: Target, missing: int, machines: Sequence[Machine], given: PlanInput
 ) -> list[Machine]:
-    """Those of the surplus machines that are wanted again and have not left Slurm yet; never more than needed.
+    """The machines of a scale-down that the pool needs again and that have not left Slurm; never more than needed.
 
-    The same ones in whatever order they come: those with jobs first, then the oldest. One that brings more than is
-    missing comes only after all that fit, and only where the overshoot allows it.
+    Those with jobs come first, then the oldest. A machine with more units than are missing comes only after all that
+    fit, and only if the overshoot allows it.
     """
     able = sorted(
         (m for m in machines if m.removal is Removal.SCALE_DOWN and not m.failure and _can_stay(m)),
@@ -104,7 +104,7 @@ def _can_stay(machine: Machine) -> bool:
 
 
 class _Kept:
-    """The choice so far: how much is still missing, and who is there."""
+    """The choice so far: the units that are still missing, and the machines."""
 
     def __init__(self, pool: Pool, target: Target, missing: int, there: list[Machine]) -> None:
         self.missing = missing
@@ -112,7 +112,7 @@ class _Kept:
         self._pool, self._target, self._there = pool, target, there
 
     def keep(self, machine: Machine) -> None:
-        """Keep one more, if something is missing, it is not too much, and it is where its gang is."""
+        """Keep one more machine if units are missing, it has not too many, and it is in its gang's place."""
         most = overshoot_most(self._pool, self._target)
         too_much = most is not None and units(machine) > self.missing + most
         if self.missing <= 0 or too_much or machine in self.machines:
@@ -130,13 +130,13 @@ def _broken(machine: Machine, given: PlanInput) -> bool:
 
 
 def _shrink(surplus: int, have: list[Machine], given: PlanInput, pool: Pool, target: Target) -> Iterator[Step]:
-    """Unfit nodes go first, then machines that do not work yet, idle ones, and those with jobs, which are waited for.
+    """Give back: first unfit nodes without a job, then machines that are not READY, idle ones, and those with jobs.
 
-    Among those with jobs the unfit ones go first too. Of those that are alike the dearest goes first, and then the
-    newest. A node that a person has drained has no special place.
+    Among those with jobs the unfit ones go first; their jobs are waited for. Of equal ones the dearest goes first, then
+    the newest. A node that a person drained counts like any other.
     """
     if given.slurm is None:
-        have = [m for m in have if m.phase is not Phase.READY]  # who is idle is not known
+        have = [m for m in have if m.phase is not Phase.READY]  # which ones are idle is not known
     order = {phase: index for index, phase in enumerate(_EARLIEST_FIRST)}
     have.sort(
         key=lambda m: (

@@ -1,4 +1,4 @@
-"""What becomes of a node that is not fit: what meshd does and when, and what a person can do. PURE."""
+"""Advice about an unfit node: what meshd does and when, and what a person can do. PURE."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from meshd.plan.replace import due_at, why_not
 
 
 def next_step(machine: Machine, found: Unfit, machines: Sequence[Machine], desired: Desired, view: ClusterView) -> str:
-    """What meshd does about it, and when; "" when it leaves the node alone.
+    """What meshd does about an unfit node, and when; "" when it does nothing.
 
     Args:
-        machine: the node.
-        found: why it is not fit.
-        machines: its pool's, all that are not GONE.
-        desired: what is wanted.
-        view: what is known.
+        machine: the node's machine.
+        found: why it is unfit.
+        machines: those of its pool that are not GONE.
+        desired: the desired state.
+        view: the observed state.
     """
     if found.deliberate:
-        return "meshd leaves it alone: somebody wants it so"
+        return "meshd does nothing: somebody decided it"
     if found.why is UnfitReason.SILENT:
         return _when_silent(machine, view)
     if found.why is UnfitReason.BY_MESHD:
-        return "meshd lifts its drain once the agent reports that nothing is wrong any more"
+        return "meshd lifts its drain when the agent reports no fault any more"
     parts = []
     if found.why is UnfitReason.GPU_FAULT:
         parts.append("no new jobs start on it until the fault is gone")
@@ -67,8 +67,8 @@ def _when_silent(machine: Machine, view: ClusterView) -> str:
     heard = machine.heartbeat_at or machine.phase_since
     lost = max(heard, view.tailnet_since) + timedelta(seconds=view.policy.heartbeat_lost_s)
     return (
-        f"meshd gives it up{_at(lost, view.now)} when it is still silent, Slurm does not reach it either, and no job "
-        "is on it; its jobs are Slurm's, which gives them up SlurmdTimeout after the node's last answer"
+        f"meshd gives it up{_at(lost, view.now)} if it is still silent, Slurm does not reach it either, and no job is "
+        "on it; Slurm gives its jobs up SlurmdTimeout after the node's last answer"
     )
 
 
@@ -79,17 +79,17 @@ def cure(machine: Machine, found: Unfit) -> str:
     give_back = f"`meshctl remove {slot}` gives it back after its jobs"
     match found.why:
         case UnfitReason.BY_PERSON:
-            return f"`meshctl undrain {slot}` opens it again"
+            return f"`meshctl undrain {slot}` resumes it"
         case UnfitReason.MAINTENANCE:
-            return "`scontrol show reservation` tells of maintenance; a reboot ends by itself"
+            return "`scontrol show reservation` shows maintenance; a reboot ends by itself"
         case UnfitReason.DRAINED:
             return f"{look}; when the cause is gone, `meshctl undrain {slot}`; {give_back}"
         case UnfitReason.GPU_FAULT:
-            return f"`nvidia-smi` and `dmesg` on the machine tell more; {give_back}"
+            return f"`nvidia-smi` and `dmesg` on the machine show more; {give_back}"
         case UnfitReason.POWERED_DOWN:
-            return f"`scontrol update nodename={slot} state=power_up` wakes it"
+            return f"`scontrol update nodename={slot} state=power_up` switches it on"
         case UnfitReason.ABSENT:
             return "`meshctl doctor` checks Slurm's files"
         case UnfitReason.SILENT:
-            return f"`tailscale ping {machine.tailnet_ip}` tells whether it can be reached; {give_back}"
+            return f"`tailscale ping {machine.tailnet_ip}` shows whether it can be reached; {give_back}"
     return f"{look}; {give_back}"
