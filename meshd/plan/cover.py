@@ -1,11 +1,11 @@
 """The cheapest set of whole machines that has the needed GPUs. PURE and exact.
 
 Each offer may be taken any number of times, since a cloud's capacity is not known before it is asked. So for each
-number of GPUs in a machine, spot or on demand, only the best offer matters. That leaves a small integer programme: at most `k`
-machines with at least `n` GPUs. It is solved by halving. Sort the machines of any choice by size and deal them out in
-turns: that makes two halves whose GPUs differ by at most one machine's. So the best `k` machines with exactly `g` GPUs
-are the best pair of such halves, with a few candidates at each of log2(k) levels: ten thousand GPUs take hardly longer
-than sixty.
+number of GPUs in a machine, spot or on demand, only the best offer matters. That leaves a small integer programme: at
+most `k` machines with at least `n` GPUs. It is solved by halving. Sort the machines of any choice by size and deal them
+out in turns: that makes two halves whose GPUs differ by at most one machine's. So the best `k` machines with exactly
+`g` GPUs are the best pair of such halves, with a few candidates at each of log2(k) levels: ten thousand GPUs take
+hardly longer than sixty.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SPOT_EXACT_UNITS = 512
 """Beyond this many GPUs the price decides, and not the share of spot, if the limit on the whole price binds."""
 
 Cost = tuple[int, int, int, int]
-"""The objective, most important part first: on-demand GPUs (0 unless spot is preferred), micro-USD per hour, machines, and
-the sum of the providers' places in the order of preference. Costs add up: the best whole consists of best parts."""
+"""The objective, most important part first: on-demand GPUs (0 unless spot is preferred), micro-USD per hour, machines,
+and the sum of the providers' places in the order of preference. Costs add up: the best whole consists of best parts."""
 
 Kind = tuple[int, bool]
 """Offers of one kind differ only in price: the GPUs in one machine, and whether it is spot."""
