@@ -145,7 +145,7 @@ def _testing(m: Machine, context: Context) -> str:
 def _ready(m: Machine, context: Context) -> str:
     gone = m.device_gone_since
     if gone is not None:
-        how = "it holds no auth key to come back with" if m.own_key and not m.spare_key else "its agent logs in anew"
+        how = "it holds no auth key to come back with" if m.own_key and not m.spare_key else "its agent logs in again"
         return (
             f"its tailnet device was deleted at {gone:%H:%M:%S} UTC, so nobody reaches it: {how}, and nothing is ended "
             "for that"

@@ -49,7 +49,7 @@ def machines(found: Iterable[Machine], steps_failed: Mapping[str, str]) -> Itera
                 "error",
                 f"{machine.name} costs {machine.usd_per_hour:.2f} USD/h and {machine.provider} does not end it: "
                 f"asked {machine.terminate_calls} times",
-                f"end {machine.instance_id or machine.name} in {machine.provider}'s console; meshd goes on asking",
+                f"end {machine.instance_id or machine.name} in {machine.provider}'s console; meshd keeps asking",
                 since=machine.phase_since,
                 machine=machine.name,
                 pool=machine.pool,
