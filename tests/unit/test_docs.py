@@ -20,7 +20,8 @@ from meshd.codes import CheckName, EventKind, FaultCode, JoinCode, ProblemCode, 
 from meshd.config import PoolSettings, ProviderSettings, Settings
 from meshd.contract.faults import FaultKind
 from meshd.daemon.live_settings import RELOADABLE
-from meshd.model.machine import MOVES
+from meshd.model.machine import MOVES, FailureCause, UnfitReason
+from meshd.plan.alternatives import OfferRule
 from meshd.slurm import initcodes
 from providers._settings import AdapterSettings
 from providers.aws.settings import AwsSettings
@@ -99,6 +100,7 @@ def test_every_setting_of_the_adapters_is_described(heading: str, model: type[Ad
     [
         ("Problems", ProblemCode),
         ("Warnings of a plan", WarningCode),
+        ("Rules of an offer", OfferRule),
         ("Checks", CheckName),
         ("Events", EventKind),
         ("Refusals of the API", RefusalCode),
@@ -114,6 +116,15 @@ def test_every_code_is_described_and_every_described_code_exists(heading: str, c
     rows = _rows(chapter[1])
     assert rows.keys() == {code.value for code in codes}
     assert all(all(cells) for cells in rows.values())
+
+
+def test_every_reason_of_an_unfit_node_and_every_cause_of_a_failure_is_described() -> None:
+    rows = _rows(_section((DOCS / "troubleshooting.md").read_text(), "Unfit nodes"))
+    assert {reason.value for reason in UnfitReason} <= rows.keys()
+    text = (DOCS / "architecture.md").read_text()
+    table = text[text.index("| cause |") :].partition("\n\n")[0]
+    causes = {cause for row in _rows(table) for cause in re.split(r"`, `", row)}
+    assert causes == {cause.value for cause in FailureCause if cause}
 
 
 def test_every_command_is_described() -> None:
