@@ -267,7 +267,11 @@ class _Stage1:
 class MungeKey:
     """A munge key that is never rotated."""
 
-    def key_for_joining(self) -> SecretBytes:
+    @property
+    def keys(self) -> MungeKey:
+        return self
+
+    def for_joining(self) -> SecretBytes:
         return SecretBytes(b"m" * 128)
 
     def note_report(self, machine: str, report: PollIn) -> None:

@@ -113,7 +113,7 @@ class Chaos(MungeLab):
 
     def join(self) -> None:
         agent = self.node(len(self.nodes) + 1)
-        agent.keys["key"] = self.controller.key_for_joining().get_secret_value()
+        agent.keys["key"] = self.controller.keys.for_joining().get_secret_value()
         self.nodes[agent.name] = agent
         agent.start()
 
@@ -179,7 +179,7 @@ class Chaos(MungeLab):
     def judge(self) -> None:
         """What must hold at any time."""
         rotation = self.controller.last
-        assert self.controller.key_for_joining(), "a machine can always join"
+        assert self.controller.keys.for_joining(), "a machine can always join"
         if rotation is None or rotation.stage in AT_ONE_MOMENT or self.unit.free.locked():
             return
         assert self.unit.key == rotation.target, f"the head has another key than {rotation.stage} says"
@@ -211,7 +211,7 @@ async def live_through(directory: Path, seed: int) -> MungeStage:
     assert lab.unit.key == last.target and not lab.behind(), (seed, last)
     await lab.live(3.0)
     assert {path.stem for path in (directory / "munge-keys").iterdir()} <= {last.target}
-    assert lab.controller.key_name() == lab.unit.key
+    assert lab.controller.keys.name() == lab.unit.key
     assert lab.task is not None
     lab.task.cancel()
     for agent in lab.nodes.values():

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
 import structlog
-from pydantic import SecretBytes
 
 from meshd.api.node_schema import PollIn, ResultIn
 from meshd.api.schema import CheckRow, ProblemView
 from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.controller import Controller
 from meshd.daemon.munge_key import checks
+from meshd.daemon.munge_key.keys import MungeKeys
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.steps import HeadSide, MungeSteps
 from meshd.daemon.nodes.agents import AgentQueues
@@ -27,8 +27,7 @@ from meshd.daemon.observe.source import Readable
 from meshd.daemon.reporting import Check, ok
 from meshd.errors import MungeError
 from meshd.model.observed import SlurmView
-from meshd.munge.key import MungeKeyStore, fingerprint, make_key
-from meshd.munge.rotation import AT_ONE_MOMENT, MungeFleet, MungeRotation, MungeStage, begin, key_in_force
+from meshd.munge.rotation import AT_ONE_MOMENT, MungeFleet, MungeRotation, MungeStage, begin
 from meshd.munge.rotation_steps import MakeKeys, SwitchTimings, abort, decide
 from meshd.runtime.clock import Clock
 from meshd.store.munge_rotations import MungeRotations
@@ -42,12 +41,11 @@ log = structlog.get_logger(__name__)
 
 
 class MungeKeyController(Controller):
-    """The newest rotation of the munge key, and the key in force.
+    """See the module.
 
     Args:
         rotations: the journal's records.
-        store: keeps the key files of a rotation.
-        credential: reads the key that the service was started with. Raises MungeError.
+        keys: the key in force, and the keys of a rotation.
         head: the head's own munge.
         agents: the node agents.
         nodes: what the node agents report.
@@ -61,8 +59,7 @@ class MungeKeyController(Controller):
     def __init__(
         self,
         rotations: MungeRotations,
-        store: MungeKeyStore,
-        credential: Callable[[], SecretBytes],
+        keys: MungeKeys,
         head: HeadSide,
         agents: AgentQueues,
         nodes: MungeNodes,
@@ -72,45 +69,23 @@ class MungeKeyController(Controller):
     ) -> None:
         super().__init__(clock)
         self._log = rotations
-        self._store = store
-        self._credential = credential
+        self.keys = keys
         self.head = head
         self._nodes = nodes
         self._slurm = slurm
         self.timings = timings
         self._away: dict[str, tuple[float, float]] = {}
-        self._steps = MungeSteps(head, agents, self._key, self.timings.away_s, clock, self.wake)
+        self._steps = MungeSteps(head, agents, keys.read, self.timings.away_s, clock, self.wake)
         self._settled = asyncio.Event()
         self.problem = ""
         self._note_settled()
-        self._loaded: dict[str, SecretBytes] = {}
-        self._rules = True
-        """The newest rotation says which key is in force. If it ended before this start, it says so only when the
-        credential, which is the head's present key, is the same."""
-        if self.last is not None and self.last.ended:
-            self._rules = _is(credential, self.last.target)
-            store.erase_but()
 
-    # -- the key in force, and what people ask for ----------------------------------------------------------------
-
-    def key_for_joining(self) -> SecretBytes:
-        """The key for a machine that joins now. Raises MungeError when it cannot be read."""
-        rotation = self.last
-        if rotation is None or not self._rules:
-            return self._credential()
-        return self._key(key_in_force(rotation, self.head.view.key, self._clock.now()))
+    # -- what people ask for --------------------------------------------------------------------------------------
 
     @property
     def last(self) -> MungeRotation | None:
         """The newest rotation; None when there never was one."""
         return self._log.last()
-
-    def key_name(self) -> str:
-        """The fingerprint of `key_for_joining`; "" when it cannot be read."""
-        try:
-            return fingerprint(self.key_for_joining())
-        except MungeError:
-            return ""
 
     @property
     def active(self) -> MungeRotation | None:
@@ -138,7 +113,7 @@ class MungeKeyController(Controller):
             self._note_away(machine, result)
         if self.active:
             self.wake()
-        elif self._rules and self.last is not None and noted.key not in {"", self.last.target}:
+        elif self.keys.replaced(noted.key):
             self.turn()
 
     def begin(self, by: str, waived: tuple[str, ...]) -> MungeRotation:
@@ -149,9 +124,9 @@ class MungeKeyController(Controller):
             StoreError: the journal cannot be written.
         """
         now = self._clock.now()
-        old = fingerprint(self.key_for_joining())
+        old = self.keys.begin()
         self._steps.failures.clear()
-        self._away, self._rules = {}, True
+        self._away = {}
         self.head.forget()
         self._write(begin(secrets.token_hex(4), old, now, by, waived), f"the munge key is being rotated, said {by}")
         self.wake()
@@ -181,7 +156,7 @@ class MungeKeyController(Controller):
     def fleet(self) -> MungeFleet:
         """Head, nodes and key files as they are known now."""
         nodes = self._nodes.views(self._steps.failures, self._steps.switching)
-        return MungeFleet(self.head.view, nodes, self._store.fingerprints())
+        return MungeFleet(self.head.view, nodes, self.keys.kept())
 
     def problems(self) -> Iterable[ProblemView]:
         """See Controller."""
@@ -195,7 +170,7 @@ class MungeKeyController(Controller):
     async def _check_key(self) -> CheckRow:
         if self.active:
             return ok(CheckName.MUNGE_KEY, f"is being rotated: {self.current.stage.value}")
-        return await checks.check_key(self.head, self.key_name(), self.fleet().nodes.values(), self._clock.now())
+        return await checks.check_key(self.head, self.keys.name(), self.fleet().nodes.values(), self._clock.now())
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -225,7 +200,7 @@ class MungeKeyController(Controller):
                     self._write(decision.rotation, _event_text(before, decision.rotation))
                 for step in decision.steps:
                     if isinstance(step, MakeKeys):
-                        self._make_keys()
+                        self._write(replace(self.current, new=self.keys.make(self.current.old)), "")
                     else:
                         self._steps.begin(step)
                 self.problem = ""
@@ -262,31 +237,9 @@ class MungeKeyController(Controller):
 
     def _end(self, rotation: MungeRotation) -> None:
         self._steps.cancel()
-        self._loaded = {rotation.target: self._key(rotation.target)}
-        self._store.erase_but(rotation.target)
+        self.keys.keep_only(rotation.target)
         for machine in self._nodes.joined():
             self._steps.forget_on(machine.name)
-
-    def _key(self, name: str) -> SecretBytes:
-        if name in self._loaded:
-            return self._loaded[name]
-        if name in self._store.fingerprints():
-            return self._store.read(name)
-        key = self._credential()
-        if fingerprint(key) != name:
-            raise MungeError(
-                f"the munge key {name} is no more: `systemctl restart meshd`, then `meshctl rotate-key --munge`"
-            )
-        return key
-
-    def _make_keys(self) -> None:
-        old = self.key_for_joining()
-        if fingerprint(old) != self.current.old:
-            raise MungeError("the munge key has changed since the rotation began: abort it")
-        self._store.erase_but(self.current.old)
-        self._store.keep(old)
-        new = self._store.keep(make_key())
-        self._write(replace(self.current, new=new), "")
 
     def _note_away(self, machine: str, result: ResultIn) -> None:
         """Note when munged was away on a machine. Times outside of this rotation are not about it."""
@@ -306,13 +259,6 @@ class MungeKeyController(Controller):
         spread_s = max(started for _, started in known) - min(stopped for stopped, _ in known)
         longest_s = max(started - stopped for stopped, started in known)
         return replace(rotation, spread_ms=round(spread_s * 1000, 1), longest_away_ms=round(longest_s * 1000, 1))
-
-
-def _is(credential: Callable[[], SecretBytes], name: str) -> bool:
-    try:
-        return fingerprint(credential()) == name
-    except MungeError:
-        return False
 
 
 def _event_text(before: MungeRotation, now: MungeRotation) -> str:

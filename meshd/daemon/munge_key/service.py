@@ -38,7 +38,7 @@ class MungeKeyService:
         return (
             self._view(rotation)
             if rotation
-            else s.MungeRotationView(at=self._clock.now(), key=self._controller.key_name())
+            else s.MungeRotationView(at=self._clock.now(), key=self._controller.keys.name())
         )
 
     async def abort(self, request: s.AbortRotationRequest, actor: Actor) -> s.MungeRotationView:
@@ -110,7 +110,7 @@ class MungeKeyService:
         fleet = self._controller.fleet()
         waiting = waits_for(rotation, fleet)
         return s.MungeRotationView(
-            at=self._clock.now(), key=self._controller.key_name(), id=rotation.id, stage=rotation.stage.value,
+            at=self._clock.now(), key=self._controller.keys.name(), id=rotation.id, stage=rotation.stage.value,
             stage_since=rotation.stage_since, active=not rotation.ended, started_at=rotation.started_at,
             ended_at=rotation.ended_at, by=rotation.by, old=rotation.old, new=rotation.new,
             switch_at=rotation.switch_at, failure=rotation.failure, taken_back=rotation.taken_back,
@@ -127,7 +127,7 @@ class MungeKeyService:
     def _preview(self, waived: tuple[str, ...]) -> s.MungeRotationView:
         """As it would begin; nothing is written down."""
         now = self._clock.now()
-        would = begin("", self._controller.key_name(), now, "", waived).moved(MungeStage.STAGE, now, new="?")
+        would = begin("", self._controller.keys.name(), now, "", waived).moved(MungeStage.STAGE, now, new="?")
         fleet, timings = self._controller.fleet(), self._controller.timings
         nodes = [
             s.MungeNodeRow(
@@ -138,7 +138,7 @@ class MungeKeyService:
         ]  # fmt: skip
         reached = sum(node.reachable for node in fleet.nodes.values())
         return s.MungeRotationView(
-            at=now, key=self._controller.key_name(), old=self._controller.key_name(), nodes=nodes,
+            at=now, key=self._controller.keys.name(), old=self._controller.keys.name(), nodes=nodes,
             steps=[
                 "make a key of 1024 random bytes",
                 f"lay it beside the present one on the head and on {reached} nodes",

@@ -9,6 +9,7 @@ from pydantic import SecretBytes
 
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.munge_key.controller import MungeKeyController
+from meshd.daemon.munge_key.keys import MungeKeys
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.munge_key.steps import HeadSide
@@ -44,9 +45,8 @@ def build(
     credential: Callable[[], SecretBytes] = head_key,
     timings: SwitchTimings | None = None,
 ) -> MungeKeyParts:
-    """Build the parts. For the arguments see MungeKeyController, MungeNodes and MungeKeyService."""
+    """Build the parts. For the arguments see MungeKeyController, MungeKeys, MungeNodes and MungeKeyService."""
     nodes = MungeNodes(journal, slurm, clock, poll_hold_s)
-    controller = MungeKeyController(
-        rotations, store, credential, head, agents, nodes, slurm, clock, timings or SwitchTimings()
-    )
+    keys = MungeKeys(rotations, store, credential, head, clock)
+    controller = MungeKeyController(rotations, keys, head, agents, nodes, slurm, clock, timings or SwitchTimings())
     return MungeKeyParts(controller, MungeKeyService(controller, active, clock))

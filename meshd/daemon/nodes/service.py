@@ -219,7 +219,7 @@ class NodeService:
                 f"the join token of {machine} is used up", "the agent rejoins", code=JoinCode.TOKEN_CLOSED
             )
         accept_join(self._machine_store, record, peer, facts, self._live.settings.slurm.memory_fraction)
-        return self._answer(record, peer, key_b64(self._munge_key.key_for_joining().get_secret_value()))
+        return self._answer(record, peer, key_b64(self._munge_key.keys.for_joining().get_secret_value()))
 
     async def rejoin(self, caller: NodeCaller, peer: TailnetPeer, facts: NodeFacts, munge_key: str) -> JoinAnswer:
         """Accept a machine again; it gets the munge key only when it has another one."""
@@ -227,7 +227,7 @@ class NodeService:
         await self._admit(record, peer, facts)
         if not caller.device_id:
             self._join_token_store.rebind(record.name, peer.id, self._machine_store.now())
-        key = self._munge_key.key_for_joining()
+        key = self._munge_key.keys.for_joining()
         accept_join(self._machine_store, record, peer, facts, self._live.settings.slurm.memory_fraction)
         has_it = fingerprint(key) == munge_key
         return self._answer(record, peer, None if has_it else key_b64(key.get_secret_value()))

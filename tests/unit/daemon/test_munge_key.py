@@ -59,16 +59,16 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: MungeLab, tmp_
     assert done.longest_away_ms == pytest.approx(100, abs=1)
     assert [path.stem for path in (tmp_path / "munge-keys").iterdir()] == [done.new]
     assert (tmp_path / "munge-keys" / f"{done.new}.key").stat().st_mode & 0o777 == 0o600
-    assert fingerprint(lab.controller.key_for_joining()) == done.new
+    assert fingerprint(lab.controller.keys.for_joining()) == done.new
     await eventually(lambda: all(agent.name_of("previous") == "" for agent in agents))
-    key = lab.controller.key_for_joining().get_secret_value()
+    key = lab.controller.keys.for_joining().get_secret_value()
     dump = b"".join(path.read_bytes() for path in tmp_path.glob("j.db*"))
     assert key not in dump
     # The service is started anew: systemd hands over the head's key, and the file has done its work.
     lab.credential = SecretBytes(key)
     await lab.restart()
     assert list((tmp_path / "munge-keys").iterdir()) == []
-    assert fingerprint(lab.controller.key_for_joining()) == done.new
+    assert fingerprint(lab.controller.keys.for_joining()) == done.new
     # And once more.
     await lab.ask()
     second = await lab.until(MungeStage.DONE)
@@ -105,7 +105,7 @@ async def test_a_head_that_cannot_change_takes_all_back(lab: MungeLab) -> None:
     ended = await lab.until(MungeStage.ABORTED)
     assert "systemd says no" in ended.taken_back
     assert {agent.name_of("key") for agent in agents} == {lab.head.key} == {OLD_NAME}
-    assert fingerprint(lab.controller.key_for_joining()) == OLD_NAME
+    assert fingerprint(lab.controller.keys.for_joining()) == OLD_NAME
 
 
 @in_loop_time
