@@ -1,7 +1,7 @@
 """Runs the tests in two lanes side by side, and closes with one line over both.
 
-Lane `machines` boots machines and daemons as root, and mostly waits for them. Lane `rest` mostly computes. Each lane is
-one pytest process. What a lane writes goes to .tests/LANE.log, and its durations to .tests/LANE.xml (JUnit).
+Lane `machines` boots machines and daemons as root, and mostly waits for them: it has three pytest workers, each with a
+sandbox of its own. Lane `rest` mostly computes, in one process. What a lane writes goes to .tests/LANE.log, and its durations to .tests/LANE.xml (JUnit).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ KEPT = ROOT / ".tests"
 MACHINE_FOLDERS = ("tests/integration", "tests/e2e")
 NIGHTLY_TEST_S = 3600
 """The time limit of one test at night."""
+MACHINE_WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+"""A file is for one worker: its tests share what they boot. Files are taken in the order of tests/conftest.py."""
 
 SLOWEST = 20
 WIDTH = 80
@@ -101,7 +103,7 @@ def lanes_of_all(*arguments: str) -> list[Lane]:
     """The two lanes of a whole run, each with these arguments. A new folder under tests/ belongs to the lane `rest`."""
     ignored = [f"--ignore={folder}" for folder in MACHINE_FOLDERS]
     return [
-        pytest_lane("machines", KEPT, *MACHINE_FOLDERS, *arguments),
+        pytest_lane("machines", KEPT, *MACHINE_WORKERS, *MACHINE_FOLDERS, *arguments),
         pytest_lane("rest", KEPT, "tests", *ignored, *arguments),
     ]
 

@@ -60,6 +60,8 @@ class ClusterOptions:
         room: how many machines fit into a cloud; any number into those that are not named.
         timing: keys of the settings' `timing` table that differ from the defaults.
         lambda_spacing_s: Lambda's least seconds between calls and between launches; the real ones are 1 and 12.
+        boot_s: the least seconds from an order to a machine that its cloud calls running.
+        end_s: seconds from the order to end a machine until its cloud calls it ended.
         pools: the settings' pools; "" for one pool of H100.
         key_mode: the settings' `tailnet.key_mode`; "" leaves it to meshd.
     """
@@ -71,6 +73,8 @@ class ClusterOptions:
     room: Mapping[str, int] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
     lambda_spacing_s: tuple[float, float] = (0.2, 1.0)
+    boot_s: float = 1.0
+    end_s: float = 1.0
     pools: str = ""
     key_mode: str = ""
 
@@ -116,7 +120,8 @@ class Cluster:
                     ServerOptions(
                         ip=GATEWAY, ec2_port=VENDORS["aws"].port, lambda_port=VENDORS["lambda"].port,
                         runpod_port=VENDORS["runpod"].port, paperspace_port=VENDORS["paperspace"].port,
-                        gce_port=VENDORS["gce"].port, admin_port=ADMIN_PORT, boot_s=1.0, end_s=1.0,
+                        gce_port=VENDORS["gce"].port, admin_port=ADMIN_PORT, boot_s=self.options.boot_s,
+                        end_s=self.options.end_s,
                         lambda_limits=self.options.lambda_spacing_s,
                     ),
                     listen=self.world.network.listen,

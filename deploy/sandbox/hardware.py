@@ -101,5 +101,11 @@ def lay_out(spec: MachineSpec, address: str, root: Path) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    # Nobody types a passphrase here. Each of these units holds an inotify instance, of which a host has 128 for all of
+    # root's programs: they are what limits how many machines there can be.
+    units = root / "etc/systemd/system"
+    units.mkdir(parents=True)
+    for name in ("console", "wall"):
+        (units / f"systemd-ask-password-{name}.path").symlink_to("/dev/null")
     # What user data holds may be secret: root alone reads it, as on a cloud's machine.
     (root / "var/lib/cloud/seed/nocloud/user-data").chmod(0o600)

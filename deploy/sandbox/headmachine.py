@@ -77,6 +77,10 @@ class Head:
         """Run a program on the head as root."""
         return await self.world.hypervisor.run(NAME, argv, stdin=stdin, timeout_s=timeout_s, check=check)
 
+    async def root(self) -> Path:
+        """Its file system as the host sees it."""
+        return await self.world.hypervisor.root(NAME)
+
     async def shell(self, script: str, *, timeout_s: float = 60.0, check: bool = True) -> str:
         """Run a few lines of sh on the head; returns what they printed."""
         result = await self.run("sh", "-ec", script, timeout_s=timeout_s, check=check)

@@ -7,7 +7,6 @@ namespace is where the sandbox's servers listen (10.77.0.1); machines have 10.77
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import os
 import socket
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.sandbox import proc
+from deploy.sandbox.presence import NETNS
 
 GATEWAY = "10.77.0.1"
 """Where the sandbox's servers listen, and the machines' default route (which leads nowhere)."""
@@ -26,7 +26,6 @@ METADATA = "169.254.169.254"
 
 _PREFIX = "10.77.0"
 _FIRST, _LAST = 10, 254
-_NETNS = Path("/run/netns")
 _TIMEOUT_S = 20.0
 _CLONE_NEWNET = 0x40000000
 
@@ -59,7 +58,7 @@ class Network:
     @property
     def namespace(self) -> Path:
         """Path of the namespace that holds the bridge."""
-        return _NETNS / self._name
+        return NETNS / self._name
 
     async def up(self) -> None:
         """Create the namespace and the bridge.
@@ -87,7 +86,7 @@ class Network:
         """
         number = self._take()
         name = f"{self._name}-{number}"
-        port = Port(number, f"{_PREFIX}.{number}", _NETNS / name, f"m{number}")
+        port = Port(number, f"{_PREFIX}.{number}", NETNS / name, f"m{number}")
         try:
             await _ip(["netns", "add", name])
             await _batch(
@@ -125,11 +124,10 @@ class Network:
 
     async def down(self) -> None:
         """Remove every namespace of this sandbox, whoever made it."""
-        for entry in [*sorted(_NETNS.glob(f"{self._name}-*")), self.namespace]:
+        for entry in [*sorted(NETNS.glob(f"{self._name}-*")), self.namespace]:
             if entry.exists():
                 await _ip(["netns", "del", entry.name], check=False)
         self._used.clear()
-        await _drop_empty_netns_folder()
 
     def enter(self, argv: Sequence[str | Path]) -> list[str]:
         """The same command, run in the bridge's namespace."""
@@ -201,14 +199,6 @@ class Network:
                 self._next = number + 1
                 return number
         raise RuntimeError(f"all {_LAST - _FIRST + 1} addresses of this sandbox are taken")
-
-
-async def _drop_empty_netns_folder() -> None:
-    """Undo what the first `ip netns add` of a host does, once no namespace is left."""
-    if _NETNS.is_dir() and not any(_NETNS.iterdir()):
-        await proc.run(["umount", _NETNS], timeout_s=_TIMEOUT_S, check=False)
-        with contextlib.suppress(OSError):
-            _NETNS.rmdir()
 
 
 async def _ip(words: Sequence[str], *, check: bool = True) -> None:

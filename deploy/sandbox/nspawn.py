@@ -157,6 +157,10 @@ class NspawnHypervisor:
         """The command line that runs a program of a machine from the host, e.g. to read its output while it runs."""
         return inside(await self._leader(self._machines[name], 10.0), argv)
 
+    async def root(self, name: str) -> Path:
+        """A machine's file system as the host sees it, sockets too; it leads nowhere once the machine is off."""
+        return Path(f"/proc/{await self._leader(self._machines[name], 10.0)}/root")
+
     def logs(self, name: str) -> str:
         """What a machine printed on its console so far; also of machines that are gone, until the sandbox is."""
         path = self._console(name)

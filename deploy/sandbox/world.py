@@ -17,11 +17,9 @@ from deploy.sandbox.cgroup import MachineGroups
 from deploy.sandbox.images import MachineImage
 from deploy.sandbox.network import Network
 from deploy.sandbox.nspawn import NspawnHypervisor, leader_of
+from deploy.sandbox.presence import STATE_ROOT, shared_folders
 from deploy.sandbox.processes import PidFolder, ProcessId, wait_gone
 from deploy.sandbox.tailnet import Tailnet
-
-STATE_ROOT = Path("/run/meshd-sandbox")
-"""Where sandboxes keep their files while they exist."""
 
 _ID = re.compile(r"[a-z0-9]{1,12}")
 _GONE_TIMEOUT_S = 10.0
@@ -56,6 +54,7 @@ class World:
         self._groups = MachineGroups(sandbox_id, self.state / "cgroup")
         self.hypervisor = NspawnHypervisor(self.network, self._groups, self.state, image or images.image_by_name)
         self.tailnet = Tailnet(self.network, Path("/nonexistent"), self.state, auth_key)
+        self._shared = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
         """Bring it up, after removing what a run that crashed left under the same id.
@@ -67,11 +66,12 @@ class World:
         owner = _owner(self.state)
         if owner and owner.alive():
             raise RuntimeError(f"sandbox {self._id!r} is in use by process {owner.pid}")
-        await self.down(self._id)
-        self.state.mkdir(parents=True, mode=0o700)
-        PidFolder(self.state / "owner").record("owner", os.getpid())
-        self.tailnet = Tailnet(self.network, binary, self.state, self._auth_key)
+        self._shared.enter_context(shared_folders())
         try:
+            await self.down(self._id)
+            self.state.mkdir(parents=True, mode=0o700)
+            PidFolder(self.state / "owner").record("owner", os.getpid())
+            self.tailnet = Tailnet(self.network, binary, self.state, self._auth_key)
             await self._groups.up()
             await self.network.up()
             await self.tailnet.start()
@@ -92,7 +92,11 @@ class World:
 
         Only processes that the sandbox recorded are ended, and only while pid and start time are those recorded.
         """
-        state = STATE_ROOT / _checked(sandbox_id)
+        with shared_folders():
+            await World._down(STATE_ROOT / _checked(sandbox_id), sandbox_id)
+
+    @staticmethod
+    async def _down(state: Path, sandbox_id: str) -> None:
         groups = MachineGroups(sandbox_id, state / "cgroup")
         if state.is_dir():
             recorded = PidFolder(state / "pids").recorded()
@@ -109,19 +113,16 @@ class World:
         await Network(sandbox_id).down()
         await _unmount_below(state)
         shutil.rmtree(state, ignore_errors=True)
-        for folder in (STATE_ROOT, Path("/run/systemd")):
-            # Empty directories of our making; whoever else uses them has something in them.
-            with contextlib.suppress(OSError):
-                folder.rmdir()
 
     async def _close(self) -> None:
         # Shielded: a second Ctrl-C must not leave half of it behind.
         await asyncio.shield(asyncio.ensure_future(self._tear_down()))
 
     async def _tear_down(self) -> None:
-        await self.hypervisor.aclose()
-        await self.tailnet.stop()
-        await self.down(self._id)
+        with self._shared:
+            await self.hypervisor.aclose()
+            await self.tailnet.stop()
+            await self.down(self._id)
 
 
 def _checked(sandbox_id: str) -> str:

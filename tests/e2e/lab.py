@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import aiohttp
+
 from deploy.sandbox import proc
 from deploy.sandbox.clouds.host import BootDefaults
 from deploy.sandbox.clouds.ledger import Life, Machine
@@ -23,6 +25,7 @@ T = TypeVar("T")
 
 USER = "alice"
 SOCKET = "/run/meshd/meshd.sock"
+ANSWER_S = 20.0
 POLL_S = 0.2
 PATIENCE_S = 120.0
 """Many times what anything here takes on a quiet machine: how long it takes is a figure, not what a test proves."""
@@ -31,7 +34,7 @@ SERVICES = ("tailscaled", "munge", "slurmctld", "meshd-slurm.path", "meshd-munge
 
 QUICK = {
     "tick_interval_s": 1.0,
-    "provider_poll_interval_s": 2.0,
+    "provider_poll_interval_s": 1.0,
     "provider_timeout_s": 30.0,
     "launch_timeout_s": 30.0,
     "launch_settle_s": 5.0,
@@ -99,26 +102,48 @@ class Lab:
         return (await self.ask("scale", "--gpus", str(gpus), "--yes", *_from_aws(more)))["answer"]
 
     async def get(self, path: str) -> Any:
-        """What meshctl reads, over the same socket: for questions that are asked again and again."""
-        argv = ["curl", "--silent", "--fail", "--max-time", "20", "--unix-socket", SOCKET, f"http://meshd/v1/{path}"]
-        result = await self.head.run(*argv, check=False)
-        return json.loads(result.stdout) if result.returncode == 0 else None
+        """What meshctl reads, over the same socket, without the second that a Python program takes to start.
+
+        None where meshd does not answer, e.g. since it restarts.
+        """
+        text = await self._asked(f"/v1/{path}")
+        return None if text is None else json.loads(text)
+
+    async def _asked(self, path: str) -> str | None:
+        socket = await self.head.root() / SOCKET.lstrip("/")
+        connector = aiohttp.UnixConnector(path=str(socket))
+        try:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(ANSWER_S)) as session,
+                session.get(f"http://meshd{path}") as reply,
+            ):
+                return await reply.text() if reply.ok else None
+        except (aiohttp.ClientError, OSError):
+            return None
+
+    async def answer(self, path: str) -> Any:
+        """The same, and asked again until meshd answers."""
+
+        async def look() -> Any:
+            return await self.get(path)
+
+        return await self.until(look, f"meshd answers {path}")
 
     async def metrics(self) -> str:
         """What Prometheus reads, over the same socket."""
-        return (await self._answer("curl", "--silent", "--fail", "--unix-socket", SOCKET, "http://meshd/metrics")).text
+
+        async def look() -> str | None:
+            return await self._asked("/metrics")
+
+        return await self.until(look, "meshd tells its metrics")
 
     async def status(self) -> Any:
         """`meshctl status`."""
-        return await self.ask("status")
+        return await self.answer("status")
 
     async def nodes(self) -> dict[str, Any]:
         """As `meshctl nodes` shows them, by machine."""
-
-        async def look() -> Any:
-            return await self.get("nodes")
-
-        return {row["machine"]: row for row in (await self.until(look, "meshd answers"))["nodes"]}
+        return {row["machine"]: row for row in (await self.answer("nodes"))["nodes"]}
 
     async def by_slot(self) -> dict[str, Any]:
         """`meshctl nodes`, by slot; of those that are in a slot."""
@@ -137,25 +162,20 @@ class Lab:
 
     async def problems(self) -> str:
         """All problems of `meshctl status`, one a line, each with its cure."""
-
-        async def look() -> Any:
-            return await self.get("status")
-
-        problems = (await self.until(look, "meshd answers"))["problems"]
-        return "\n".join(f"{p['text']} -> {p['cure']}" for p in problems)
+        return "\n".join(f"{p['text']} -> {p['cure']}" for p in (await self.status())["problems"])
 
     async def nothing_left_alone(self) -> bool:
         """Whether every offer may be asked for."""
-        offers = (await self.ask("offers", "--all"))["offers"]
+        offers = (await self.answer("offers?all=true"))["offers"]
         return bool(offers) and not any(offer["blocked_until"] for offer in offers)
 
     async def last_event(self) -> int:
         """Where `events` goes on from."""
-        return int((await self.ask("events", "--limit", "1"))["last_id"])
+        return int((await self.answer("events?limit=1"))["last_id"])
 
     async def events(self, after: int) -> list[Any]:
         """What happened since."""
-        found: list[Any] = (await self.ask("events", "--after", str(after), "--limit", "1000"))["events"]
+        found: list[Any] = (await self.answer(f"events?after_id={after}&limit=1000"))["events"]
         return found
 
     async def reconfigures(self) -> int:
@@ -166,12 +186,12 @@ class Lab:
 
     async def slots(self) -> dict[str, Slot]:
         """Every node that slurmctld knows."""
-        text = (await self._answer("scontrol", "show", "nodes", "--oneliner")).text
+        text = (await self._told("scontrol", "show", "nodes", "--oneliner")).text
         return {slot.name: slot for slot in map(_slot, text.splitlines()) if slot.name}
 
     async def features(self) -> dict[str, set[str]]:
         """What Slurm says of each node: its features."""
-        text = (await self._answer("sinfo", "-h", "-N", "-o", "%N %b")).text
+        text = (await self._told("sinfo", "-h", "-N", "-o", "%N %b")).text
         return {name: set(words.split(",")) for name, words in (line.split() for line in text.splitlines())}
 
     async def joined_slots(self) -> set[str]:
@@ -192,7 +212,7 @@ class Lab:
 
     async def job(self, job_id: str) -> dict[str, str]:
         """`scontrol show job`, by key."""
-        text = (await self._answer("scontrol", "show", "job", "--oneliner", job_id)).text
+        text = (await self._told("scontrol", "show", "job", "--oneliner", job_id)).text
         return dict(re.findall(r"(\S+?)=(\S*)", text))
 
     async def running(self, job_id: str) -> str:
@@ -213,7 +233,7 @@ class Lab:
 
         return await self.until(look, f"job {job_id} ends well")
 
-    async def _answer(self, *argv: str) -> proc.Result:
+    async def _told(self, *argv: str) -> proc.Result:
         """What a program on the head tells; asked again while its daemon restarts or changes its key."""
 
         async def look() -> proc.Result:

@@ -30,11 +30,12 @@ async def killed_at(lab: Lab, phase: str) -> str:
     return seen
 
 
-@pytest.mark.parametrize("lost", [FaultKind.CUT_AFTER, FaultKind.ERROR_AFTER])
-async def test_kills_during_a_launch(lab: Lab, lost: FaultKind, figure: Callable[[str], None]) -> None:
+async def test_kills_during_a_launch(lab: Lab, figure: Callable[[str], None]) -> None:
+    """One order's answer is cut off, another one's is an error: the cloud has taken both."""
     ever = len(lab.ledger())
     event = await lab.last_event()
-    lab.fault(CloudFault(lost, operation="launch", times=2, status=503))
+    for lost in (FaultKind.CUT_AFTER, FaultKind.ERROR_AFTER):
+        lab.fault(CloudFault(lost, operation="launch", status=503))
     began = time.monotonic()
     await lab.want(MACHINES)
     pids = {await lab.meshd_pid()}
@@ -62,9 +63,7 @@ async def test_kills_during_a_launch(lab: Lab, lost: FaultKind, figure: Callable
     said = await lab.srun(f"-N{MACHINES}", "--gpus-per-node=1", "hostname")
     assert len(set(said.split())) == MACHINES
     unclear = sum(e["kind"] == "unclear" for e in await lab.events(event))
-    figure(
-        f"{lost}: 5 kills, {unclear} unclear answers: {MACHINES} of {MACHINES} READY after {took:.1f} s, none doubled"
-    )
+    figure(f"5 kills, {unclear} unclear answers: {MACHINES} of {MACHINES} READY after {took:.1f} s, none doubled")
 
 
 async def test_a_kill_while_machines_leave(lab: Lab, figure: Callable[[str], None]) -> None:

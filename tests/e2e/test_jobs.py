@@ -32,7 +32,7 @@ async def test_a_working_node_is_waited_for(lab: Lab, figure: Callable[[str], No
     await lab.until(idle_gone, "the idle machine is gone")
 
     async def drains() -> bool:
-        (row,) = (await lab.ask("nodes"))["nodes"]
+        (row,) = (await lab.nodes()).values()
         assert row["phase"] == "draining"
         return row["jobs"] == [job] and "DRAIN" in (await lab.slots())[slot].states
 

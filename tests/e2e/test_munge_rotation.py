@@ -53,7 +53,7 @@ def failed(lines: str) -> list[list[str]]:
 
 
 async def rotation(lab: Lab) -> Any:
-    return await lab.ask("rotate-key", "--munge", "--status")
+    return await lab.answer("munge-rotation")
 
 
 async def work_goes_on(lab: Lab, busy: dict[str, str]) -> None:

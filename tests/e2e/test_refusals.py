@@ -100,7 +100,7 @@ async def key_from_file(lab: Lab) -> str:
     await lab.restart_meshd()
 
     async def in_use() -> bool:
-        seen = await lab.ask("rotate-key", "--status")
+        seen = await lab.answer("rotation")
         return seen["in_use"]["id"] == key_id and not seen["active"]
 
     await lab.until(in_use, "the new key is in use")

@@ -14,8 +14,9 @@ import pytest
 
 from deploy.sandbox.hypervisor import MachineSpec
 from deploy.sandbox.nspawn import Bind
+from deploy.sandbox.presence import STATE_ROOT
 from deploy.sandbox.tailnet import CONTROL_URL
-from deploy.sandbox.world import STATE_ROOT, World
+from deploy.sandbox.world import World
 from tests.waiting import until
 
 pytestmark = [

@@ -27,6 +27,9 @@ AFTERWARDS = 3
 WATCH_S = 150.0
 """For those calls to come to their ends: an `srun` of Slurm 22.05 that nodes refuse takes its time to give up."""
 
+PING_S = 15
+"""slurmctld asks a node again that did not answer: after a third of SlurmdTimeout (100 s as meshd sets it)."""
+
 SLURM_CONF = f"""
 ClusterName=lab
 SlurmctldHost=head({NETWORK}.1)
@@ -35,7 +38,7 @@ AuthType=auth/munge
 SlurmctldParameters=enable_configless
 ReturnToService=2
 TreeWidth=65533
-SlurmdTimeout=300
+SlurmdTimeout={PING_S * 3}
 KillWait=2
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none

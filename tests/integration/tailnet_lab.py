@@ -24,6 +24,7 @@ import aiohttp
 
 from deploy.node.meshd_node.login import online
 from deploy.sandbox import gotools
+from deploy.sandbox.presence import shared_folders
 from meshd.errors import TailnetError
 from meshd.runtime.run import Result, run
 from meshd.tailnet.localapi import BASE_URL, LocalApi, PingKind, Pong
@@ -335,8 +336,9 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, late_s
 async def tailnet_lab(folder: Path) -> AsyncIterator[TailnetLab]:
     """A running lab with nobody in it."""
     lab = TailnetLab(folder, *await programs())
-    try:
-        await lab.up()
-        yield lab
-    finally:
-        await lab.down()
+    with shared_folders():
+        try:
+            await lab.up()
+            yield lab
+        finally:
+            await lab.down()

@@ -28,10 +28,13 @@ def run(argv, timeout_s, stdin):
     return tools.run(argv, timeout_s, stdin)
 
 def reach(uid, port):
-    code = "import os,socket,sys; os.setgid(%d); os.setuid(%d); s=socket.socket(); s.settimeout(2)\\n" % (uid, uid)
+    code = "import os,socket,sys; os.setgid(%d); os.setuid(%d); s=socket.socket()\\n" % (uid, uid)
+    code += "s.settimeout(%g)\\n" % within_s
     code += "try: s.connect(('169.254.169.254', %d))\\nexcept OSError as e: print(type(e).__name__, e.errno)" % port
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
 
+# Behind the router that answers nothing each try lasts as long as it may.
+within_s = 0.5 if allowed == ["ip"] else 10
 if allowed != ["ip"]:
     services = [socket.create_server(("169.254.169.254", port)) for port in (53, 80, 8080)]
 before = metadata.in_place(run), reach(1000, 80)

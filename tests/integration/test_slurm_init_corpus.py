@@ -164,7 +164,8 @@ def look(head: Host) -> Shown:
                 return True
             if not any(LISTENS.search(table.read_text()) for table in tables):
                 return False
-            return "SLURM_VERSION" in head.call("scontrol", "show", "config", check=False)
+            # A slurmctld that starts may lose a question; scontrol would wait for MessageTimeout, 30 s.
+            return "SLURM_VERSION" in head.call("timeout", "5", "scontrol", "show", "config", check=False)
 
         wait_until(answers, "slurmctld's answer or end")
         if process.poll() is not None:

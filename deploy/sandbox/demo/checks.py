@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from deploy.sandbox.cgroup import hierarchy
+from deploy.sandbox.presence import STATE_ROOT
 from deploy.sandbox.processes import ProcessId
 from deploy.sandbox.tailnet import Device
-from deploy.sandbox.world import STATE_ROOT
 
 FREE_SLOT = "meshd: free slot"
 _UUID = re.compile(r"\(UUID: (GPU-[0-9a-f-]+)\)")

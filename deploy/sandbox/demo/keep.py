@@ -13,8 +13,9 @@ from types import FrameType
 
 from deploy.sandbox.demo import checks
 from deploy.sandbox.nspawn import inside, leader_of
+from deploy.sandbox.presence import STATE_ROOT
 from deploy.sandbox.processes import PidFolder, ProcessId, wait_gone
-from deploy.sandbox.world import STATE_ROOT, World
+from deploy.sandbox.world import World
 
 _GRACE_S = 90.0
 
