@@ -1,7 +1,8 @@
 """Runs the tests in two lanes side by side, and closes with one line over both.
 
-Lane `machines` boots machines and daemons as root, and mostly waits for them: it has three pytest workers, each with a
-sandbox of its own. Lane `rest` mostly computes, in one process. What a lane writes goes to .tests/LANE.log, and its durations to .tests/LANE.xml (JUnit).
+Lane `machines` boots machines and daemons as root, and mostly waits for them: three pytest workers, each with a sandbox
+of its own. Lane `rest` mostly computes, in one process. What a lane writes goes to .tests/LANE.log, and its durations
+to .tests/LANE.xml (JUnit).
 """
 
 from __future__ import annotations

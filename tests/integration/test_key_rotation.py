@@ -111,9 +111,10 @@ async def test_a_control_server_that_is_away_is_no_refusal(lab: Any, monkeypatch
 class Agent:
     """The node agent of one tailscaled, as its files and its programs are on a machine."""
 
-    def __init__(self, lab: Any, name: str, root: Path) -> None:
+    def __init__(self, lab: Any, name: str) -> None:
         self.api = LocalApi(lab.socket_of(name))
-        self.root = root / name
+        # In the lab's folder, whose name is short: the path of a socket has 107 bytes at most.
+        self.root = lab.folder / f"{name}-root"
         (self.root / "run/tailscale").mkdir(parents=True)
         (self.root / "run/tailscale/tailscaled.sock").symlink_to(lab.socket_of(name))
         (self.root / "opt/meshd-node").mkdir(parents=True)
@@ -146,10 +147,10 @@ async def healthy(agent: Agent) -> tuple[str, str]:
     return seen[0], seen[1]
 
 
-async def test_a_new_login_keeps_device_and_address(lab: Any, admin: TailscaleAdmin, tmp_path: Path) -> None:
+async def test_a_new_login_keeps_device_and_address(lab: Any, admin: TailscaleAdmin) -> None:
     await lab.join("gpu-a")
     await lab.tailscale("gpu-a", "set", "--shields-up", "--operator=nobody")  # what `up` must be told again
-    agent = Agent(lab, "gpu-a", tmp_path)
+    agent = Agent(lab, "gpu-a")
     before = await healthy(agent)
     (device,) = await admin.list_devices()
     new_id, secret = await key(admin)
@@ -172,13 +173,11 @@ async def test_a_new_login_keeps_device_and_address(lab: Any, admin: TailscaleAd
     await agent.api.aclose()
 
 
-async def test_a_new_login_makes_the_session_before_a_peer_sends(
-    lab: Any, admin: TailscaleAdmin, tmp_path: Path
-) -> None:
+async def test_a_new_login_makes_the_session_before_a_peer_sends(lab: Any, admin: TailscaleAdmin) -> None:
     """A peer's first packet with the new node key could be lost, and WireGuard repeats it only after 5 s."""
     await lab.join("head")
     await lab.join("gpu-a")
-    agent = Agent(lab, "gpu-a", tmp_path)
+    agent = Agent(lab, "gpu-a")
     _, address = await healthy(agent)
     await lab.pong("head", address, "TSMP")  # they talk
     _, secret = await key(admin)
@@ -197,13 +196,11 @@ async def test_a_new_login_makes_the_session_before_a_peer_sends(
     await agent.api.aclose()
 
 
-async def test_peers_that_learn_of_a_new_login_late_make_the_session(
-    lab: Any, admin: TailscaleAdmin, tmp_path: Path
-) -> None:
+async def test_peers_that_learn_of_a_new_login_late_make_the_session(lab: Any, admin: TailscaleAdmin) -> None:
     """What the node says before that is lost, and WireGuard repeats none of it for 5 s."""
     late = await lab.late_control(LATE_S)
     await asyncio.gather(lab.join("gpu-a"), lab.join("head", late), lab.join("gpu-b", late))
-    node, peer, head = Agent(lab, "gpu-a", tmp_path), Agent(lab, "gpu-b", tmp_path), LocalApi(lab.socket_of("head"))
+    node, peer, head = Agent(lab, "gpu-a"), Agent(lab, "gpu-b"), LocalApi(lab.socket_of("head"))
     _, address = await healthy(node)
     for late_one in ("head", "gpu-b"):
         await lab.pong(late_one, address, "TSMP")  # they talk, and who is last to know the other begins
@@ -241,10 +238,10 @@ async def test_peers_that_learn_of_a_new_login_late_make_the_session(
     await peer.api.aclose()
 
 
-async def test_a_refused_login_leaves_the_old_one_working(lab: Any, admin: TailscaleAdmin, tmp_path: Path) -> None:
+async def test_a_refused_login_leaves_the_old_one_working(lab: Any, admin: TailscaleAdmin) -> None:
     await lab.join("head")
     await lab.join("gpu-a")
-    agent = Agent(lab, "gpu-a", tmp_path)
+    agent = Agent(lab, "gpu-a")
     before = await healthy(agent)
     key_id, secret = await key(admin)
     await admin.revoke_key(key_id)
@@ -264,11 +261,9 @@ async def test_a_refused_login_leaves_the_old_one_working(lab: Any, admin: Tails
     await agent.api.aclose()
 
 
-async def test_a_login_with_a_key_for_one_use_on_a_node_that_keeps_none(
-    lab: Any, admin: TailscaleAdmin, tmp_path: Path
-) -> None:
+async def test_a_login_with_a_key_for_one_use_on_a_node_that_keeps_none(lab: Any, admin: TailscaleAdmin) -> None:
     await lab.join("gpu-a")
-    agent = Agent(lab, "gpu-a", tmp_path)
+    agent = Agent(lab, "gpu-a")
     before = await healthy(agent)
     folder = agent.node.paths.auth_key.parent
     folder.mkdir(parents=True)
