@@ -11,7 +11,7 @@ from typing import Self
 
 from deploy.sandbox.clouds.metadata import PORT
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
-from deploy.sandbox.headmachine import Head, HeadOptions
+from deploy.sandbox.headmachine import SLURM_CONF, Head, HeadOptions
 from deploy.sandbox.network import GATEWAY, METADATA
 from deploy.sandbox.tailnet import API_TOKEN, CONTROL_URL
 from deploy.sandbox.vendors import VENDORS, credentials
@@ -62,6 +62,7 @@ class ClusterOptions:
         lambda_spacing_s: Lambda's least seconds between calls and between launches; the real ones are 1 and 12.
         boot_s: the least seconds from an order to a machine that its cloud calls running.
         end_s: seconds from the order to end a machine until its cloud calls it ended.
+        slurm: lines that the head's slurm.conf has besides.
         pools: the settings' pools; "" for one pool of H100.
         key_mode: the settings' `tailnet.key_mode`; "" leaves it to meshd.
     """
@@ -75,6 +76,7 @@ class ClusterOptions:
     lambda_spacing_s: tuple[float, float] = (0.2, 1.0)
     boot_s: float = 1.0
     end_s: float = 1.0
+    slurm: str = ""
     pools: str = ""
     key_mode: str = ""
 
@@ -151,6 +153,7 @@ class Cluster:
             },
             login_server=CONTROL_URL,
             auth_key=self.auth_key,
+            slurm_conf=SLURM_CONF + self.options.slurm,
         )
 
     async def bring_up_head(self) -> Head:

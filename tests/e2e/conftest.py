@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from deploy.sandbox.cluster import Cluster, ClusterOptions
-from tests.e2e.lab import QUICK, USER, Lab
+from tests.e2e.lab import QUICK, SLURM, USER, Lab
 
 CAN_RUN = os.geteuid() == 0 and shutil.which("systemd-nspawn") is not None
 
@@ -22,7 +22,7 @@ async def booted() -> AsyncIterator[Lab]:
         pytest.skip("machines need root and systemd-nspawn")
     options = ClusterOptions(
         sandbox_id=f"e2e{os.getpid() % 100000}", providers=("aws", "lambda"), timing=QUICK, key_mode="reusable",
-        boot_s=0.2, end_s=0.2,
+        boot_s=0.2, end_s=0.2, slurm=SLURM,
     )  # fmt: skip
     async with Cluster(options) as cluster:
         await cluster.bring_up_head()

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from meshd.slurm.capabilities import capabilities, parse_version
-from tests.integration.slurm_lab import NETWORK, START_S, Host, Lab, wait_until
+from tests.integration.slurm_lab import NETWORK, QUICK_START, START_S, Host, Lab, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("m1", "m2")
@@ -39,6 +39,7 @@ SlurmctldParameters=enable_configless
 ReturnToService=2
 TreeWidth=65533
 SlurmdTimeout={PING_S * 3}
+{QUICK_START}
 KillWait=2
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none

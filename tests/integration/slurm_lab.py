@@ -21,11 +21,14 @@ from meshd.runtime.run import Result, run
 NETWORK = "100.64.77"
 GPUS = 8
 
+QUICK_START = "SchedulerParameters=batch_sched_delay=0,sched_interval=5"
+"""A job starts when it is submitted, rather than up to 3 s later; and slurmctld looks again after 5 s, not 60."""
+
 CALL_S = 60.0
 """For one command in a host: most take some milliseconds."""
 
 START_S = 100.0
-"""For a job to start: where Slurm misses the event that lets it, it looks again after 60 s (sched_interval)."""
+"""For a job to start: where Slurm misses the event that lets it, it looks again after sched_interval."""
 
 _SWITCH = "ip link set lo up && ip link add br0 type bridge && ip link set br0 up && exec sleep infinity"
 

@@ -35,7 +35,7 @@ from meshd.slurm.nodes import FREE_REASON, JoinedNode, PoolLine, Rendered, rende
 from meshd.slurm.publish import Publisher
 from meshd.slurm.retained import Hold, read_pools, retain
 from meshd.slurm.show import complaints
-from tests.integration.slurm_lab import NETWORK, START_S, Host, Lab, wait_until
+from tests.integration.slurm_lab import NETWORK, QUICK_START, START_S, Host, Lab, wait_until
 from tests.waiting import until
 
 pytestmark = [
@@ -52,7 +52,8 @@ POOLS = [
 ]
 GPUS = tuple(GpuFact(i, "NVIDIA H100", f"GPU-{i}", 81559, f"/dev/nvidia{i}") for i in range(2))
 
-LAB_SETTINGS = """
+LAB_SETTINGS = f"""
+{QUICK_START}
 SlurmctldPidFile=/run/slurm/slurmctld.pid
 SlurmdPidFile=/run/slurm/slurmd.pid
 StateSaveLocation=/var/spool/slurmctld
