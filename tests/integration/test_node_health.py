@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from meshd.config import TimingSettings
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.machines.store import MachineStore
 from meshd.errors import SlurmError
@@ -24,6 +23,7 @@ from meshd.slurm.nodes import JoinedNode
 from meshd.store.journal import Journal
 from tests.integration.slurm_lab import START_S
 from tests.integration.test_slurm_real import Cluster, cluster, lab, pytestmark
+from tests.live import live_settings
 from tests.unit.worlds import machine, peer, snapshot, tailnet
 from tests.waiting import until
 
@@ -118,7 +118,7 @@ async def test_meshds_own_drain_alone_is_lifted(cluster: Cluster, tmp_path: Path
     journal = Journal(tmp_path / "j.db")
     machine_store = MachineStore(journal, SystemClock(), lambda: None)
     journal.put(m, "phase", "given", m.phase_since)
-    steps = NodeSteps(machine_store, cluster.client, Deaf(), None, TimingSettings)
+    steps = NodeSteps(machine_store, cluster.client, Deaf(), None, live_settings())
     await steps.drain(Drain(m.name, "GPU fault: lost", m.slot))
     assert (await judged_until(cluster, m, UnfitReason.BY_MESHD)).reason == "meshd: GPU fault: lost"
     await steps.repairs.undrain(Undrain(m.name, "over", m.slot))
@@ -142,7 +142,7 @@ async def test_a_node_that_was_removed_by_force_is_not_opened_again(cluster: Clu
     machine_store = MachineStore(journal, SystemClock(), lambda: None)
     m = replace(record(good), phase=Phase.DRAINING, removal=Removal.FORCED, reason="removed at once")
     journal.put(m, "phase", "given", m.phase_since)
-    steps = NodeSteps(machine_store, cluster.client, Deaf(), None, TimingSettings)
+    steps = NodeSteps(machine_store, cluster.client, Deaf(), None, live_settings())
     await steps.leave(Leave(m.name, "removed by force", m.slot, forced=True))
     assert machine_store.get(m.name).left_slurm
     cluster.lab.hosts["m1"].stop("slurmd")
