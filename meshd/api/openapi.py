@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -48,7 +49,7 @@ def document() -> dict[str, Any]:
         },
         "servers": [{"url": "http://meshd", "description": "any host name will do: the socket decides"}],
         "paths": paths,
-        "components": {"schemas": schemas["$defs"]},
+        "components": {"schemas": {name: _described(schema) for name, schema in schemas["$defs"].items()}},
     }
 
 
@@ -78,13 +79,35 @@ def _operation(endpoint: Endpoint[Any, Any], models: Models, *, former: bool) ->
 
 def _parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
     """The query string: one parameter for each field. A list is written as a repeated name, as `explode` says."""
-    schema = query.model_json_schema(mode="validation")
+    schema = _described(query.model_json_schema(mode="validation"))
     assert "$defs" not in schema, "a query string has no nested models"
     required = schema.get("required", ())
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": field, "style": "form", "explode": True}
+        {
+            "name": name,
+            "in": "query",
+            "required": name in required,
+            "schema": field,
+            "style": "form",
+            "explode": True,
+            "description": field.get("description", ""),
+        }
         for name, field in schema["properties"].items()
     ]
+
+
+def _described(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a model, with what the section `Attributes` of its docstring says of each field at that field."""
+    if "properties" not in schema:
+        return schema
+    text, _, section = schema.get("description", "").partition("\n\nAttributes:\n")
+    properties = dict(schema["properties"])
+    for entry in re.split(r"\n(?=    \S)", section):
+        names, _, meaning = entry.strip().partition(": ")
+        for name in names.split(", "):
+            if name in properties:
+                properties[name] = {**properties[name], "description": " ".join(meaning.split())}
+    return {**schema, "description": text, "properties": properties}
 
 
 def _responses(endpoint: Endpoint[Any, Any], models: Models) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1] = Field(1, description="of the documents of this API")
 
     def only_looks(self) -> bool:
         """Whether it changes nothing, so that everybody may make it."""
@@ -56,7 +56,7 @@ class Request(BaseModel):
 class DryRunRequest(Request):
     """A request that can be a dry run: with `dry_run` the answer says what would be done, and nothing changes."""
 
-    dry_run: bool = False
+    dry_run: bool = Field(False, description="answer what would be done, and change nothing")
 
     def only_looks(self) -> bool:
         """A dry run only looks."""

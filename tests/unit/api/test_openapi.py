@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
+from pydantic import BaseModel
 
-from meshd.api import openapi
+from meshd.api import openapi, schema
 from meshd.api.endpoints import ENDPOINTS, EVENTS, Endpoint, Write
 from meshd.api.handlers import Handlers
 from meshd.api.schema import DOCUMENTS
@@ -42,6 +43,23 @@ def test_the_document_is_openapi() -> None:
     assert set(document["paths"]["/v1/scale"]["post"]["responses"]) == {"200", "400", "403", "404", "409", "default"}
     (subject,) = document["paths"]["/v1/explain"]["get"]["parameters"][:1]
     assert subject["name"] in {"subject", "schema_version"}
+
+
+def test_fields_are_described() -> None:
+    """By the docstrings of their models."""
+    document = openapi.document()
+    row = document["components"]["schemas"]["OfferRow"]
+    assert row["properties"]["price_age_s"]["description"] == "how old the price is; None when that is not known."
+    assert "Attributes" not in row["description"]
+    (limit,) = [one for one in document["paths"]["/v1/offers"]["get"]["parameters"] if one["name"] == "fold"]
+    assert limit["description"].startswith("one row for all zones")
+
+
+@pytest.mark.parametrize("model", [one for one in map(schema.__dict__.get, schema.__all__) if isinstance(one, type)])
+def test_docstrings_name_fields_that_are_there(model: type[BaseModel]) -> None:
+    section = (model.__doc__ or "").partition("Attributes:\n")[2]
+    named = {name for names in re.findall(r"^ {8}(\w[\w, ]*): ", section, re.M) for name in names.split(", ")}
+    assert named <= set(model.model_fields)
 
 
 def test_an_endpoint_without_a_handler_is_a_fault() -> None:
