@@ -1,4 +1,4 @@
-"""PURE: whether a machine that asks to join is the one that was rented, and can be a node of this Slurm."""
+"""PURE: whether a machine that asks to join is what was rented, and can be a node of this Slurm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshd.plan.limits import gpus_fault, memory_promised_mib, shape_fault, usab
 
 
 def release(version: str) -> tuple[int, int] | None:
-    """The major release of a Slurm version: "24.11.5" -> (24, 11); None when it tells none."""
+    """The major release of a Slurm version: "24.11.5" -> (24, 11); None when the text has another form."""
     match = re.match(r"^(\d{2})\.(\d{2})(?:\D|$)", version)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -28,10 +28,10 @@ RELEASES = _releases()
 
 
 def slurmd_window(slurmctld_version: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """The oldest and newest slurmd releases that a slurmctld serves; None when its version is not understood.
+    """The oldest and newest slurmd releases that a slurmctld serves; None when its version is not known.
 
-    Never newer than slurmctld; two major releases older, three from 24.11 on (SchedMD's upgrade guide, "Compatibility
-    window").
+    slurmd must not be newer than slurmctld, and at most two major releases older; three from 24.11 on (SchedMD's
+    upgrade guide, "Compatibility window").
     """
     newest = release(slurmctld_version)
     if newest is None or newest not in RELEASES:
@@ -43,23 +43,25 @@ def slurmd_window(slurmctld_version: str) -> tuple[tuple[int, int], tuple[int, i
 def check_facts(
     facts: NodeFacts, *, gpus_rented: int, gpu_model: str, slurmctld_version: str, clock_skew_max_s: float
 ) -> None:
-    """Accept or refuse, for the first fault found.
+    """Check a machine that asks to join.
 
     Args:
-        facts: what the machine says of itself.
-        gpus_rented: as the offer promised; 0 for a machine without.
-        gpu_model: the offer's normalised model, e.g. "h100-sxm"; "" is not checked.
-        slurmctld_version: of the head, "" when it is not known (then slurmd's is not compared).
-        clock_skew_max_s: more than this either way is refused.
+        facts: the machine's report.
+        gpus_rented: the offer's number of GPUs; 0 for a machine without.
+        gpu_model: the offer's normalised model, e.g. "h100-sxm"; "" skips the check.
+        slurmctld_version: the head's; "" when it is not known, which skips the check.
+        clock_skew_max_s: the largest difference between the clocks, either way.
 
     Raises:
-        JoinRefused: reason and cure. Only a wrong clock is not fatal: time synchronisation may still be at work.
+        JoinRefused: for the first fault found. Only a wrong clock is not fatal: time synchronisation may still mend it.
     """
     _check_clock(facts.clock_skew_s, clock_skew_max_s)
     _check_slurmd(facts.slurmd_version, slurmctld_version)
     if facts.shape.cpus < 1 or facts.shape.memory_mib < 1:
         raise JoinRefused(
-            "slurmd -C told no CPUs or no memory", "run slurmd -C on the machine and see why", code=JoinCode.NO_HARDWARE
+            "slurmd -C shows no CPUs or no memory",
+            "run slurmd -C on the machine and see why",
+            code=JoinCode.NO_HARDWARE,
         )
     if fault := shape_fault(facts.shape):
         raise JoinRefused(f"slurmd -C: {fault}", "run slurmd -C on the machine and see why", code=JoinCode.NO_HARDWARE)
@@ -72,7 +74,7 @@ def _check_clock(skew_s: float, max_s: float) -> None:
     side = "ahead of" if skew_s > 0 else "behind"
     raise JoinRefused(
         f"the machine's clock is {abs(skew_s):.0f} s {side} the head's; at most {max_s:.0f} s is accepted, "
-        "for munge refuses credentials that are 300 s off",
+        "since munge refuses credentials that are 300 s off",
         "let NTP run on both (timedatectl set-ntp true; chronyc makestep)",
         fatal=False,
         code=JoinCode.CLOCK_SKEW,
@@ -131,18 +133,18 @@ def _check_gpus(facts: NodeFacts, rented: int, model: str) -> None:
 
 
 def check_same(facts: NodeFacts, accepted: NodeFacts, *, gpus_rented: int, memory_fraction: float) -> None:
-    """Whether a machine that Slurm has is still what it was when it was accepted: Slurm goes by that.
+    """Check that a machine with a line in Slurm still has the hardware of that line.
 
-    Versions, names and the clock may change; so may the memory, as long as it is what its line promises.
+    Versions, names and the clock may change. The memory may change as long as it is what the line promises.
 
     Args:
-        facts: what it says of itself now.
-        accepted: what it said when it joined.
-        gpus_rented: the GPUs that count.
+        facts: the machine's report now.
+        accepted: its report when it joined.
+        gpus_rented: the number of GPUs that count.
         memory_fraction: the part of its memory that its line promises.
 
     Raises:
-        JoinRefused: it is another now. Not fatal: it may come back as it was, and jobs may run on it.
+        JoinRefused: the hardware has changed. Not fatal: jobs may run on it, and it may come back as it was.
     """
     cure = "`meshctl remove MACHINE` replaces it; it may also come back as it was (reboot it, look for a broken GPU)"
     now, then = replace(facts.shape, memory_mib=0), replace(accepted.shape, memory_mib=0)

@@ -1,4 +1,4 @@
-"""PURE: devices of the tailnet: whose they are, who may speak for a machine, which keys expire, and which lack IPv4.
+"""PURE: devices of the tailnet: whose they are, which may call for a machine, whose keys expire, and which lack IPv4.
 
 Slurm's files hold IPv4 addresses only, so nothing is rented for a tailnet without them. Tailscale's policy can switch
 them off (the node attribute `disable-ipv4`), and headscale's configuration can leave out `prefixes.v4`.
@@ -21,11 +21,11 @@ HEAD = "the head"
 
 @dataclass(frozen=True, slots=True)
 class NodeKey:
-    """A device's own key that expires. Tagged devices have none.
+    """A device's node key with an expiry. The keys of tagged devices never expire.
 
     Attributes:
-        machine: whose it is; "" for the head's.
-        expired: control says so.
+        machine: the name of the machine; "" for the head.
+        expired: the control server says that it has expired.
     """
 
     machine: str
@@ -34,17 +34,17 @@ class NodeKey:
 
     @property
     def owner(self) -> str:
-        """For people."""
+        """The machine or the head, for people."""
         return self.machine or HEAD
 
 
 def device_of(machine: Machine, view: TailnetView) -> TailnetPeer | None:
-    """The device that the machine joined with; None when it has none or that is not seen."""
+    """The device that the machine joined with; None when it has none or the tailnet does not show it."""
     return view.peers.get(machine.tailnet_id) if machine.tailnet_id else None
 
 
 def expiring_keys(machines: Iterable[Machine], view: TailnetView) -> list[NodeKey]:
-    """The node keys of the head and of these machines that expire at any time, the first one first."""
+    """The node keys with an expiry, of the head and of these machines, by time of expiry."""
     found = [NodeKey("", view.self_key_expiry)] if view.self_key_expiry is not None else []
     for machine in machines:
         peer = device_of(machine, view)
@@ -54,17 +54,17 @@ def expiring_keys(machines: Iterable[Machine], view: TailnetView) -> list[NodeKe
 
 
 def untagged(machines: Iterable[Machine], view: TailnetView) -> list[str]:
-    """Names of the machines whose device has no tag: it belongs to somebody's account."""
+    """Names of the machines whose device has no tag, so that it belongs to a person's account."""
     return sorted(m.name for m in machines if (peer := device_of(m, view)) is not None and not peer.tags)
 
 
 def strays(cluster: str, machines: Iterable[Machine], gone: Collection[str], view: TailnetView) -> list[TailnetPeer]:
-    """Devices with a name of this cluster's form that are no machine's.
+    """Devices with a machine name of this cluster that belong to no machine.
 
     Args:
-        cluster: its name.
+        cluster: the cluster's name.
         machines: those that are not GONE.
-        gone: names of machines that are: their devices wait to be deleted, and are not listed here.
+        gone: names of machines that are GONE. Their devices are deleted later, so they are not among the result.
         view: the tailnet.
     """
     owners: dict[str, str] = {m.name: m.tailnet_id for m in machines}
@@ -77,14 +77,14 @@ def strays(cluster: str, machines: Iterable[Machine], gone: Collection[str], vie
     return sorted(found, key=lambda peer: (peer.hostname, peer.id))
 
 
-CLONE_CURE = "make the image anew without /var/lib/tailscale, /var/lib/meshd-node and /etc/meshd-node"
+CLONE_CURE = "make the image again without /var/lib/tailscale, /var/lib/meshd-node and /etc/meshd-node"
 
 
 def check_owner(machine: str, peer: TailnetPeer, machines: Iterable[Machine]) -> None:
-    """Whether a device that speaks for a machine may be its own.
+    """Check that a device that calls with a machine's token may be the device of that machine.
 
     Args:
-        machine: whose token it has.
+        machine: the machine whose token it has.
         peer: the device that calls.
         machines: those that are not GONE.
 
@@ -96,8 +96,8 @@ def check_owner(machine: str, peer: TailnetPeer, machines: Iterable[Machine]) ->
             continue
         if other.tailnet_id and other.tailnet_id == peer.id:
             raise JoinRefused(
-                f"{machine} shows the tailnet device of {other.name} ({peer.tailnet_ip}): both have one node key, so "
-                "its image holds the tailscale state of a machine that had joined",
+                f"{machine} calls from the tailnet device of {other.name} ({peer.tailnet_ip}): both have one node "
+                "key, so its image holds the tailscale state of a machine that had joined",
                 CLONE_CURE,
                 code=JoinCode.DEVICE_COPIED,
             )
@@ -111,19 +111,19 @@ def check_owner(machine: str, peer: TailnetPeer, machines: Iterable[Machine]) ->
 
 
 def check_new_device(machine: Machine, peer: TailnetPeer, view: TailnetView, machines: Iterable[Machine]) -> None:
-    """Whether another device than the one that a machine joined with is that machine's now.
+    """Check that a machine may go on with another device than the one that it joined with.
 
-    Its node token is proved already. The device that it joined with must have been deleted: a copy of a machine's disk
-    has its token too.
+    The caller has proved the machine's node token already. The old device must have been deleted, since a copy of the
+    machine's disk has the token as well.
 
     Args:
-        machine: whose node token it has.
+        machine: the machine whose node token it has.
         peer: the device that calls.
-        view: the tailnet; its absences can be believed.
+        view: the tailnet, healthy.
         machines: those that are not GONE.
 
     Raises:
-        JoinRefused: it is not.
+        JoinRefused: it may not.
     """
     if peer.hostname != machine.name:
         raise JoinRefused(
@@ -137,7 +137,7 @@ def check_new_device(machine: Machine, peer: TailnetPeer, view: TailnetView, mac
     if old is not None:
         state = "online" if old.online else "offline"
         raise JoinRefused(
-            f"{machine.name} speaks from another device ({peer.tailnet_ip}) than the one that it joined with, which is "
+            f"{machine.name} calls from another device ({peer.tailnet_ip}) than the one that it joined with, which is "
             f"still there ({old.tailnet_ip}, {state})",
             "delete the old device in the admin console when its machine lost its tailscale state; an online one is a "
             "second machine with a copy of this one's disk",
@@ -153,7 +153,7 @@ def check_new_device(machine: Machine, peer: TailnetPeer, view: TailnetView, mac
 
 
 def same_machine_id(machines: Iterable[Machine]) -> list[tuple[str, ...]]:
-    """Names of machines that tell one machine id, each group in order."""
+    """Groups of machines that report the same machine id; the names are sorted."""
     by_id: dict[str, list[str]] = {}
     for machine in machines:
         if machine.facts is not None and machine.facts.machine_id:
@@ -175,7 +175,7 @@ def head_without_ipv4(view: TailnetView) -> str:
 
 
 def machines_without_ipv4(view: TailnetView, names: frozenset[str]) -> tuple[str, ...]:
-    """The machines of ours that are online and have no IPv4 address.
+    """Hostnames of our machines that are online without an IPv4 address.
 
     Args:
         view: the tailnet.

@@ -1,7 +1,7 @@
-"""PURE: what Slurm can hold of a node: its numbers, its names, its GPUs' device files.
+"""PURE: Slurm's limits on a node: its numbers, its names, the device files of its GPUs.
 
-One opinion for three places: a machine is admitted, its line is written, and root's unit takes the line only when these
-functions find no fault. Nothing but the standard library is used, for root's unit imports this.
+The same functions decide in three places: whether a machine may join, whether its line is written, and whether root's
+unit accepts the line. Only the standard library is used, since root's unit imports this module.
 
 Sources: Slurm's src/common/read_config.c (`_parse_nodename`: the counts are uint16, a number that does not fit ends
 slurmctld) and slurm/slurm.h (65534 and 65535 mean "not set" and "infinite").
@@ -19,7 +19,7 @@ COUNT_MAX = 65533
 
 MEMORY_MIN_MIB = 16
 MEMORY_MAX_MIB = 1 << 30
-"""1 PiB. Slurm's own field is a uint64; no machine comes near."""
+"""1 PiB. Slurm's own field is a uint64; no machine has that much."""
 
 GPUS_MAX = 64
 NODES_MAX = 10_000
@@ -31,7 +31,7 @@ DEVICE = re.compile(r"/dev/nvidia(0|[1-9][0-9]{0,3})")
 
 
 def shape_fault(shape: NodeShape) -> str:
-    """Why Slurm cannot hold this hardware; "" when it can."""
+    """Why a line of Slurm cannot have this hardware; "" when it can."""
     counts = {
         "CPUs": shape.cpus,
         "Boards": shape.boards,
@@ -53,10 +53,10 @@ def shape_fault(shape: NodeShape) -> str:
 
 
 def cpus_of(shape: NodeShape) -> int:
-    """The CPUs that Slurm counts: as reported where they are its cores or its threads, else all threads.
+    """The CPUs for the line: the reported number if it is that of the cores or of the threads, otherwise all threads.
 
-    Machines with two kinds of cores report another number. Newer Slurm counts all threads then, with an error in its
-    log; 22.05 does not start.
+    Machines with two kinds of cores report other numbers. Newer Slurm then counts all threads and logs an error;
+    slurmctld 22.05 does not start.
     """
     return shape.cpus if shape.cpus in _products(shape) else threads_of(shape)
 
@@ -67,7 +67,7 @@ def threads_of(shape: NodeShape) -> int:
 
 
 def gpus_fault(gpus: Sequence[GpuFact]) -> str:
-    """Why these GPUs cannot stand in gres.conf; "" when they can."""
+    """Why gres.conf cannot have these GPUs; "" when it can."""
     if len(gpus) > GPUS_MAX:
         return f"it has {len(gpus)} GPUs, and at most {GPUS_MAX} are possible"
     for gpu in gpus:
@@ -88,28 +88,28 @@ def word_fault(what: str, text: str) -> str:
 
 
 def partition_fault(name: str) -> str:
-    """Why a partition cannot have this name; "" when it can. `DEFAULT`, in any case, is Slurm's own word."""
+    """Why a partition cannot have this name; "" when it can. `DEFAULT`, in upper or lower case, is Slurm's own word."""
     if name.lower() == "default":
         return f"partition {name!r}: to Slurm the name means the defaults of the other partitions"
     return word_fault("partition", name)
 
 
 def as_word(text: str) -> str:
-    """The text as a feature: what Slurm cannot have in one is a dash."""
+    """The text as a feature: characters that Slurm does not take become dashes."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:64]
 
 
 def memory_promised_mib(memory_mib: int, fraction: float) -> int:
-    """RealMemory of the node's line. A machine sees a little less after each boot."""
+    """RealMemory of the node's line, with a margin: a machine may show a little less memory after a boot."""
     return max(1, int(memory_mib * fraction))
 
 
 def usable(gpus: Sequence[GpuFact], rented: int) -> tuple[GpuFact, ...]:
-    """The GPUs that jobs get: as many as were rented, by index. A machine may show more than that."""
+    """The GPUs that jobs may use: as many as were rented, by index. A machine may show more."""
     return tuple(sorted(gpus, key=lambda gpu: gpu.index)[:rented])
 
 
 def _products(shape: NodeShape) -> tuple[int, int]:
-    """Its cores and its threads: with any other number slurmctld 22.05 does not start."""
+    """The numbers of cores and of threads. With any other number of CPUs slurmctld 22.05 does not start."""
     cores = shape.boards * shape.sockets_per_board * shape.cores_per_socket
     return cores, cores * shape.threads_per_core

@@ -1,8 +1,9 @@
-"""PURE: which lines may stand in meshd's nodes.conf and gres.conf. Everything else is refused.
+"""PURE: which lines meshd's nodes.conf and gres.conf may have. Everything else is refused.
 
-Slurm's commands read these files as root, and a slurm.conf line may name a library to load (`PluginDir=`). So root's
-unit takes only what this file lets through: records of nodes and partitions with a closed set of keys, each with a
-closed form of its value. meshd writes its lines by the same rules. Standard library only: root's unit imports this.
+Slurm's commands read these files as root, and a line of slurm.conf may name a library to load (`PluginDir=`). So root's
+unit accepts only what this module allows: records of nodes and partitions with a closed set of keys, each with a closed
+form of its value. meshd writes its lines by the same rules. Only the standard library is used, since root's unit
+imports this module.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from meshd.plan.limits import COUNT_MAX, GPUS_MAX, MEMORY_MAX_MIB, NODES_MAX, PO
 
 TAILNET = IPv4Network("100.64.0.0/10")
 PLACEHOLDERS = IPv4Network("239.192.0.0/14")
-"""Where free slots point: multicast inside an organisation (RFC 2365); 262,144 addresses.
+"""The addresses of free slots: multicast inside an organisation (RFC 2365), 262,144 of them.
 
-No program can connect to one, and the kernel says so at once. With an address that swallows packets slurmctld's pings
-of free slots hang, and each reconfigure waits 2 to 3 s for them ("agent_fini: left 12 agent threads active").
+A connection to one fails at once. With addresses that drop packets, slurmctld's pings of free slots hang, and each
+reconfigure waits 2 to 3 s for them ("agent_fini: left 12 agent threads active").
 """
 
 LINE_MAX = 65_536
@@ -40,7 +41,7 @@ PARTITION_PLAIN = {
     "RootOnly": "NO",
     "PriorityTier": "1",
 }
-"""Slurm's own defaults, on every line: else a DEFAULT line of the user's that stands before would set them."""
+"""Slurm's own defaults, on every line. Without them an earlier DEFAULT line of the user would set them."""
 
 _COUNT = r"[1-9][0-9]{0,4}"
 _WORD = r"[A-Za-z0-9_.-]{1,64}"
@@ -71,7 +72,7 @@ _FILES = r"(?:[0-9]{1,4}|\[[0-9]{1,4}(?:-[0-9]{1,4})?(?:,[0-9]{1,4}(?:-[0-9]{1,4
 
 
 def _record(opens: str, value: str, keys: Mapping[str, str]) -> re.Pattern[str]:
-    """A line that begins with `opens=value` and has any of the keys after it."""
+    """A line that begins with `opens=value`, followed by any of the keys."""
     return re.compile(rf"{opens}=({value})((?: (?:{'|'.join(f'{key}={form}' for key, form in keys.items())}))+)")
 
 
@@ -87,7 +88,7 @@ _NUMBERS = {
 
 
 class LineRefused(Exception):
-    """The text may not become one of Slurm's files. The message names the line and says why."""
+    """A text that may not become one of Slurm's files. The message names the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Allowed:
     partitions: frozenset[str] = frozenset()
 
     def has_slot(self, name: str) -> bool:
-        """The name is that of a slot."""
+        """Whether the name is that of an allowed slot."""
         pool, _, index = name.rpartition("-")
         return re.fullmatch(r"[1-9][0-9]{0,4}", index) is not None and int(index) <= self.pools.get(pool, 0)
 
@@ -114,7 +115,7 @@ class Allowed:
 
 
 def allowed_by(settings: bytes) -> Allowed:
-    """The names that meshd's settings (TOML) declare; none when they cannot be read."""
+    """The names that meshd's settings (TOML) declare; no names when the settings cannot be read."""
     try:
         tables = tomllib.loads(settings.decode()).get("pools", {})
     except ValueError:
@@ -130,7 +131,7 @@ def allowed_by(settings: bytes) -> Allowed:
 
 
 def known(settings: bytes, nodes_conf: bytes) -> Allowed:
-    """The names of the settings, and those of the nodes.conf that is in place: these may stay in any case."""
+    """The names in the settings, and those in the present nodes.conf, which may stay."""
     try:
         there = check(nodes_conf.decode("ascii"), "")
     except (ValueError, LineRefused):
@@ -139,18 +140,18 @@ def known(settings: bytes, nodes_conf: bytes) -> Allowed:
 
 
 def check(nodes_conf: str, gres_conf: str, allowed: Allowed | None = None) -> Allowed:
-    """Look through both files.
+    """Check every line of both files.
 
     Args:
-        nodes_conf: whole text.
-        gres_conf: whole text.
-        allowed: names that may be declared; None for any.
+        nodes_conf: the whole text.
+        gres_conf: the whole text.
+        allowed: the names that may be declared; None for any.
 
     Returns:
-        The names that are declared.
+        The names that the files declare.
 
     Raises:
-        LineRefused: with the first line that may not stand there.
+        LineRefused: for the first line that is not allowed.
     """
     declared: dict[str, set[int]] = {}
     partitions: set[str] = set()
@@ -177,7 +178,7 @@ def check(nodes_conf: str, gres_conf: str, allowed: Allowed | None = None) -> Al
 
 
 def node_line_fault(line: str) -> str:
-    """Why this may not be a node's line; "" when it may."""
+    """Why this is not allowed as a node's line; "" when it is."""
     match = _NODE_LINE.fullmatch(line)
     if not match:
         return f"no node's line in meshd's form: {line[:100]!r}"
@@ -196,7 +197,7 @@ def node_line_fault(line: str) -> str:
 
 
 def partition_line_fault(line: str) -> str:
-    """Why this may not be a partition's line; "" when it may."""
+    """Why this is not allowed as a partition's line; "" when it is."""
     match = _PARTITION_LINE.fullmatch(line)
     if not match:
         return f"no partition's line in meshd's form: {line[:100]!r}"
@@ -206,7 +207,7 @@ def partition_line_fault(line: str) -> str:
 
 
 def gres_line_fault(line: str) -> str:
-    """Why this may not be a line of gres.conf; "" when it may."""
+    """Why this is not allowed as a line of gres.conf; "" when it is."""
     return "" if _GRES_LINE.fullmatch(line) else f"no GPU's line in meshd's form: {line[:100]!r}"
 
 
@@ -220,7 +221,7 @@ def slots_of(text: str) -> tuple[str, int, int]:
 
 
 def _lines(name: str, text: str) -> list[tuple[int, str]]:
-    """The numbered lines, once the text as a whole is in order."""
+    """The numbered lines of a text without forbidden characters and of a bounded size."""
     if re.search(r"[^\n -~]", text):
         raise LineRefused(f"{name}: it has characters that are not printable ASCII")
     if "\\" in text:
@@ -271,14 +272,14 @@ def _check_names(found: Allowed, allowed: Allowed | None) -> None:
 
 
 def _pairs(text: str) -> dict[str, str] | None:
-    """The keys with their values; None when one stands there twice."""
+    """The keys with their values; None when a key is there twice."""
     pairs = _PAIR.findall(text)
     found = dict(pairs)
     return found if len(found) == len(pairs) else None
 
 
 def _address_fault(text: str, nodes: int) -> str:
-    """Why these are not the addresses of so many nodes: one on the tailnet, or placeholders."""
+    """Why these are not addresses for that number of nodes (one tailnet address, or placeholders); "" when they are."""
     count = 0
     for part in text.split(",") if text else ():
         head, _, last = part.rpartition(".")

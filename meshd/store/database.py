@@ -18,10 +18,10 @@ from meshd.store.events import FIELDS_MAX_CHARS, NewEvent, Origin
 from meshd.store.migrations import migrate
 
 EVENTS_KEPT = 100_000
-"""So many events of meshd's own are kept, and as many of people's: what happened long before is in the system's log."""
+"""How many of meshd's own events are kept, and how many of people's. Older ones are in the system's log."""
 
 NODE_EVENTS_KEPT = 50_000
-"""So many events are kept that nodes caused by what they said. They push out no other events."""
+"""How many events are kept that nodes caused."""
 
 PRUNED_EVERY = 1000
 _ALONE = ("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK")
@@ -72,7 +72,7 @@ class JournalDatabase:
         self._listeners.append(listener)
 
     def rows(self, sql: LiteralString, *args: Any) -> list[Any]:
-        """Read."""
+        """The rows of a query."""
         try:
             return self._db.execute(sql, args).fetchall()
         except sqlite3.Error as error:
@@ -80,7 +80,7 @@ class JournalDatabase:
 
     @contextmanager
     def writing(self, event: NewEvent | None = None) -> Iterator[sqlite3.Connection]:
-        """One durable transaction, with the event that tells of it; within `together` a part of one."""
+        """One durable transaction, with the event that records it. Inside `together` it is a part of that one."""
         begin, end, undo = ("SAVEPOINT part", "RELEASE part", "ROLLBACK TO part") if self._together else _ALONE
         with self._transaction(begin, end, undo) as db:
             yield db
@@ -92,9 +92,9 @@ class JournalDatabase:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Have all writes within become durable at once, at the end: the disk takes as long for many as for one.
+        """One durable transaction for all writes inside: the disk takes as long for many as for one.
 
-        For what may be written again when it is lost, and what nobody acts on before the end.
+        Use it for writes that may be repeated when they are lost, and on which nothing depends before the end.
         """
         with self._transaction(*_ALONE):
             self._together = True
@@ -144,20 +144,20 @@ class JournalDatabase:
 
 
 def _cannot_open(path: Path, error: Exception) -> StoreError:
-    """What is wrong, and what to do. Of a full or unreadable disk sqlite speaks as an OperationalError."""
+    """The error with its cure. A full or unreadable disk is an OperationalError of sqlite; it damages nothing."""
     cause = error.__cause__ or error
     damaged = isinstance(cause, sqlite3.DatabaseError | ValueError) and not isinstance(cause, sqlite3.OperationalError)
     if damaged:
         words = str(cause).splitlines()[0]
         return StoreError(
             f"the journal {path} is damaged: {words}. Move it away and start meshd: it finds its machines again by "
-            "their tags; targets must be set anew"
+            "their tags; targets must be set again"
         )
     return error if isinstance(error, StoreError) else StoreError(f"the journal {path} cannot be opened: {error}")
 
 
 def _take_lock(path: Path) -> int:
-    """Take the lock that makes this process the only writer; the kernel drops it when the process ends."""
+    """Take the lock of the only writer; returns its descriptor. The kernel drops the lock when the process ends."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

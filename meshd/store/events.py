@@ -1,4 +1,4 @@
-"""Events of the journal: to be written, as they are read, and how the journal is asked for them."""
+"""Events of the journal: new ones, stored ones, and the queries for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events are of interest. Empty fields do not constrain.
+    """Selects events. Empty fields do not constrain.
 
     Attributes:
         machines: names of machines.
@@ -65,13 +65,13 @@ EVENTS_OF_POOL: LiteralString = """
 
 
 def moment(text: str) -> datetime:
-    """A time as it is written; UTC where it says no zone. Raises ValueError."""
+    """A stored time; UTC where it has no zone. Raises ValueError."""
     at = datetime.fromisoformat(text)
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def event_of(row: Any) -> Event:
-    """An event of its row; what cannot be read of one is said in its fields."""
+    """The event in a row. `unreadable` in its fields says that a part of the row cannot be read."""
     try:
         at, fields = moment(row[1]), json.loads(row[5])
     except (ValueError, RecursionError):
@@ -84,7 +84,7 @@ FIELDS_MAX_CHARS: Final = 8000
 
 
 class Origin(IntEnum):
-    """Who caused an event. Each has its own share of the log, so that none pushes the others' events out."""
+    """Who caused an event. Each origin has its own share of the log, so that none pushes the others' events out."""
 
     MESHD = 0
     NODE = 1
@@ -95,12 +95,12 @@ OF_PEOPLE: Final = frozenset({
     EventKind.TARGET, EventKind.REMOVE, EventKind.DRAIN, EventKind.UNDRAIN, EventKind.AUTH_KEY_ROTATION,
     EventKind.MUNGE_KEY, EventKind.NODE_TOKEN, EventKind.JOURNAL,
 })  # fmt: skip
-"""Kinds that belong to people's, however they came about: what was ordered, and where secrets changed."""
+"""Kinds that are kept in people's share even if meshd caused them: orders, and changes of secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event that is to be written; `machine` is "" when it is about none."""
+    """An event to write; `machine` is "" when it is about no machine."""
 
     at: datetime
     kind: EventKind
@@ -111,5 +111,5 @@ class NewEvent:
 
     @property
     def share(self) -> Origin:
-        """Whose share of the log it is in."""
+        """The share of the log that it counts towards."""
         return Origin.PEOPLE if self.kind in OF_PEOPLE and self.origin is Origin.MESHD else self.origin

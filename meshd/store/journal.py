@@ -1,7 +1,7 @@
-"""The journal of machines, targets, cool-downs and events.
+"""The journal of machines, targets, cooldowns and events.
 
-One process writes it (a lock file sees to that), so the records of all machines that are not gone are kept in memory
-as well: a tick reads no disk. Every write is durable when the call returns (WAL, synchronous=FULL).
+Only one process writes it, so all machines that are not GONE are kept in memory as well, and a tick reads no disk.
+Every write is durable when the call returns (WAL, synchronous=FULL).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from meshd.store.salvage import Row, salvage
 from meshd.store.unreadable import Unreadable, UnreadableRows
 
 GONE_KEPT = 1000
-"""So many machines that are gone are kept in mind for their tailnet device's sake."""
+"""How many machines that are GONE stay in memory because their tailnet device may still exist."""
 
 _WORDS = ("reason", "failure", "refusal", "vendor_words", "problem", "path", "public_ip", "region")
 _MACHINE = TypeAdapter(Machine)
@@ -83,11 +83,11 @@ class Journal(JournalDatabase):
         return list(self._live.values())
 
     def gone_with_device(self) -> list[Machine]:
-        """The newest machines that are GONE and whose tailnet device was not removed yet, at most 1,000."""
+        """The newest machines that are GONE and whose tailnet device is not known to be removed, at most 1,000."""
         return list(self._gone.values())
 
     def machine(self, name: str) -> Machine | None:
-        """The record of a machine, gone or not; None when it was never ours."""
+        """The record of a machine, GONE or not; None when the journal never had it."""
         if name in self._live:
             return self._live[name]
         return next(iter(self._read_machines("name = ?", name)), None)
@@ -122,7 +122,7 @@ class Journal(JournalDatabase):
         origin: Origin = Origin.MESHD,
         **fields: Any,
     ) -> Machine:
-        """Write a machine's record and the event that tells why, together; the record as it was written."""
+        """Write a machine's record together with the event that records why; returns the record as written."""
         machine = _bounded(machine)
         record = redact(_MACHINE.dump_json(machine).decode())
         with self.writing(NewEvent(at, kind, text, machine.name, fields, origin)) as db:
@@ -145,7 +145,7 @@ class Journal(JournalDatabase):
         return machine
 
     def note(self, machine: Machine) -> Machine:
-        """Keep a record in memory only: for what changes with every heartbeat and is worth no disk write."""
+        """Keep a record in memory only, for what changes with every heartbeat."""
         if machine.name in self._live:
             machine = self._live[machine.name] = _bounded(machine)
         return machine
@@ -157,7 +157,7 @@ class Journal(JournalDatabase):
         return self._targets
 
     def set_target(self, target: Target, text: str, at: datetime) -> Target:
-        """Remember what a pool shall have; returns it with its id, which is that of its event."""
+        """Write a pool's target; returns it with its id, which is that of its event."""
         fields = {"pool": target.pool, "gpus": target.gpus, "by": target.by}
         with self.writing() as db:
             target = replace(target, id=self._insert_event(NewEvent(at, EventKind.TARGET, text, fields=fields)), at=at)
@@ -170,11 +170,11 @@ class Journal(JournalDatabase):
         return target
 
     def cooldowns(self, now: datetime) -> Mapping[CooldownKey, Cooldown]:
-        """What is left alone now, by key."""
+        """The cooldowns in force, by key."""
         return {key: cooldown for key, cooldown in self._cooldowns.items() if cooldown.until > now}
 
     def expired_cooldowns(self, now: datetime) -> Mapping[CooldownKey, Cooldown]:
-        """What was left alone until not long ago, by key."""
+        """The expired cooldowns whose strikes still count, by key."""
         return {
             k: cooldown
             for k, cooldown in self._cooldowns.items()
@@ -182,11 +182,11 @@ class Journal(JournalDatabase):
         }
 
     def last_cooldown(self, key: CooldownKey) -> Cooldown | None:
-        """The last cooldown of a key, in force or long over."""
+        """The last cooldown of a key, in force or expired; None when there never was one."""
         return self._cooldowns.get(key)
 
     def set_cooldown(self, cooldown: Cooldown, at: datetime) -> None:
-        """Leave something alone until a time."""
+        """Write a cooldown in place of the last one of its key."""
         cooldown = replace(cooldown, reason=plain(redact(cooldown.reason)))
         until = cooldown.until.isoformat()
         fields = {"until": until, "strikes": cooldown.strikes, "cause": cooldown.cause.value}
@@ -200,7 +200,7 @@ class Journal(JournalDatabase):
         self._cooldowns = {**self._cooldowns, cooldown.key: cooldown}
 
     def lift_cooldowns(self, keys: Iterable[CooldownKey]) -> None:
-        """Forget these cooldowns; unknown keys are no error."""
+        """Delete these cooldowns; unknown keys are no error."""
         doomed = self._cooldowns.keys() & set(keys)
         with self.writing() as db:
             db.executemany("DELETE FROM blocks WHERE key = ?", [(key,) for key in doomed])
@@ -243,7 +243,7 @@ class Journal(JournalDatabase):
         return [event_of(row) for row in rows]
 
     def event_kinds(self) -> set[str]:
-        """The kinds of all events that are kept."""
+        """The kinds of all stored events."""
         return {str(kind) for (kind,) in self.rows("SELECT DISTINCT kind FROM events")}
 
     def events_of_pool(self, pool: str, limit: int) -> list[Event]:
@@ -286,14 +286,14 @@ class Journal(JournalDatabase):
 
     @staticmethod
     def _read_machine(row: Row) -> Machine | None:
-        """None: its record is damaged."""
+        """The record; None when it is damaged."""
         try:
             return _MACHINE.validate_json(row.record)
         except (ValueError, OverflowError, RecursionError):
             return None
 
     def _salvaged(self, row: Row) -> Machine:
-        """What can be read of a damaged record, written in its place; the record as it was is kept aside."""
+        """Write what can be read of a damaged record in its place, and keep the damaged one aside."""
         now = datetime.now(UTC)
         machine, lost = salvage(row, now)
         why = f"cannot be read: {', '.join(lost)}"
@@ -307,7 +307,7 @@ class Journal(JournalDatabase):
 
 
 def _bounded(machine: Machine) -> Machine:
-    """The record without secrets and control characters in what others worded, none of it longer than a message."""
+    """The record with texts of others made safe: no secrets, no control characters, and at most a message's length."""
     changes: dict[str, Any] = {}
     for name in _WORDS:
         was = getattr(machine, name)

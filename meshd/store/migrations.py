@@ -1,4 +1,4 @@
-"""The database's forms, in order. `PRAGMA user_version` says which one a file has."""
+"""The schema of the journal's file, in steps. `PRAGMA user_version` is the number of steps that a file has had."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REMOVALS: Mapping[LiteralString, LiteralString] = {"surplus": "scale_down", "mo
 
 
 def _set(where: LiteralString, value: LiteralString) -> LiteralString:
-    """Change the records of machines that are JSON objects and meet a condition on `record`."""
+    """A statement that changes the records of machines: those that are JSON objects and meet a condition."""
     return (
         f"UPDATE machines SET record = {value} WHERE CASE WHEN json_valid(record) THEN "  # noqa: S608  # our own words
         f"json_type(record) = 'object' AND {where} ELSE 0 END"
@@ -86,7 +86,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX events_by_origin ON events (origin, id)",
     ),
     (
-        # Rows that could not be read, as they were.
+        # Rows that could not be read, unchanged.
         """CREATE TABLE unreadable (
             id INTEGER PRIMARY KEY, at TEXT NOT NULL, of_table TEXT NOT NULL, key TEXT NOT NULL,
             record TEXT NOT NULL, why TEXT NOT NULL) STRICT""",
@@ -126,7 +126,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Bring the database to the newest form, one transaction for each step.
+    """Bring the database to the newest form, with one transaction for each step.
 
     Raises:
         StoreError: the file was written by a newer meshd.

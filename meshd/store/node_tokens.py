@@ -1,4 +1,4 @@
-"""Generations of node tokens in the journal: which one each machine has, and which one it shall have.
+"""Generations of node tokens in the journal: the one that each machine has, and the one that it is to have.
 
 The tokens themselves are not in it: they are derived. A machine without a row has generation 0 and shall keep it.
 """
@@ -62,7 +62,7 @@ class NodeTokens:
         rows = journal.rows("SELECT rowid, id, record FROM token_renewals ORDER BY rowid DESC LIMIT 1")
         renewals = [one for _, one in journal.unreadable.sift("token_renewals", rows, _RENEWAL.validate_json)]
         self.revision = 0
-        """Grows with each change, so that what depends on it is made anew only then."""
+        """Grows with each change: what depends on the tokens is made again only then."""
         self.last: Renewal | None = renewals[0] if renewals else None
 
     def of(self, machine: str) -> TokenGeneration:
@@ -70,7 +70,7 @@ class NodeTokens:
         return self._tokens.get(machine) or TokenGeneration(machine)
 
     def renewing(self) -> list[TokenGeneration]:
-        """The machines that shall have another generation than they have."""
+        """The machines that are to get another generation."""
         return [one for one in self._tokens.values() if one.wanted > one.generation]
 
     def locked_out(self) -> list[TokenGeneration]:
@@ -78,7 +78,7 @@ class NodeTokens:
         return [one for one in self._tokens.values() if one.locked_out]
 
     def begin(self, renewal: Renewal, tokens: Iterable[TokenGeneration], text: str) -> None:
-        """Write a renewal down with all its machines, together: a part of it never stands alone."""
+        """Write a renewal with all its machines in one transaction."""
         tokens = list(tokens)
         with self._journal.writing(NewEvent(renewal.started_at, EventKind.NODE_TOKEN, text)) as db:
             record = redact(_RENEWAL.dump_json(renewal).decode())
@@ -89,7 +89,7 @@ class NodeTokens:
         self.revision += 1
 
     def put(self, token: TokenGeneration, text: str, at: datetime) -> None:
-        """Write one machine's token down, with the event that tells why."""
+        """Write one machine's token, with the event that records why."""
         with self._journal.writing(NewEvent(at, EventKind.NODE_TOKEN, text, token.machine)) as db:
             db.execute(_PUT, (token.machine, _GENERATION.dump_json(token).decode()))
         self._tokens[token.machine] = token

@@ -1,8 +1,8 @@
-"""PURE: what can still be read of a machine's record that is damaged.
+"""PURE: what can still be read of a machine's damaged record.
 
-A machine costs money and may run jobs, so its record is never passed over. Each field is read by itself. What cannot be
-read takes its default, and the columns of the table stand in for the rest. `Machine.held` tells when meshd leaves such
-a machine alone until a person says what becomes of it.
+A machine costs money and may run jobs, so its record is never skipped. Each field is read by itself. One that cannot be
+read takes its default, or the value in its column of the table. If a field is lost that matters, the machine is held
+(`Machine.held`) until somebody removes it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.provider_api import Offer
 
-TOLD_AGAIN: Final = frozenset(
+REPORTED_AGAIN: Final = frozenset(
     {
         "facts", "munge_ok", "problem", "path", "auth_key", "spare_key", "heartbeat_at", "public_ip", "former_ips",
         "reason", "failure", "refusal", "vendor_words",
     }
 )  # fmt: skip
-"""Agents and clouds tell these again, or they are words for people: without them nothing is decided wrongly."""
+"""Agents and clouds report these fields again, or they are only shown to people: losing them leads to no wrong step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table of machines."""
+    """A row of the table `machines`."""
 
     name: str
     pool: str
@@ -44,11 +44,11 @@ class Row:
 
 
 def salvage(row: Row, now: datetime) -> tuple[Machine, tuple[str, ...]]:
-    """A machine from what can be read of its row, and the fields that could not be.
+    """The machine as far as its row can be read, and the names of the fields that are lost.
 
     Args:
-        row: as the table has it.
-        now: UTC, for times that are lost.
+        row: the row.
+        now: UTC, in place of lost times.
     """
     found, lost = _read(Machine, _object(row.record))
     for name, value in (("name", row.name), ("pool", row.pool), ("slot", row.slot), ("provider", row.provider)):
@@ -66,19 +66,19 @@ def salvage(row: Row, now: datetime) -> tuple[Machine, tuple[str, ...]]:
         found["offer"] = Offer(**{**_no_offer(row), **offer, "provider": row.provider})
     created = found.setdefault("created_at", found.get("phase_since", now))
     found.setdefault("phase_since", created)
-    # What is lost must not let a machine be ended that may run jobs.
+    # A lost field must not lead to the end of a machine that may run jobs.
     if "slurmd_started" in lost:
         found["slurmd_started"] = phase in IN_SLURM
     if "munge_ok" in lost:
         found["munge_ok"] = phase in IN_SLURM
-    if lost - TOLD_AGAIN:
+    if lost - REPORTED_AGAIN:
         found["unreadable_since"] = now
     machine = Machine(**found)
     return machine, tuple(sorted(lost))
 
 
 def _no_offer(row: Row) -> dict[str, Any]:
-    """Stands in for an offer that cannot be read: nothing is known of its price and GPUs."""
+    """The fields of an offer that cannot be read: its price and GPUs are not known."""
     return {
         "provider": row.provider, "region": "", "zone": "", "instance_type": "unknown", "gpu": "", "gpus": 0,
         "gpu_memory_gib": 0, "vcpus": 0, "memory_mib": 0, "usd_per_hour": 0.0, "spot": False,
@@ -94,14 +94,14 @@ def _object(text: str) -> Mapping[str, Any]:
 
 
 def _read(kind: type[Any], value: Any) -> tuple[dict[str, Any], set[str]]:
-    """The fields of a dataclass that can be read, and the names of those that are needed or there, and cannot."""
+    """The fields of a dataclass that can be read, and the names of those that are there or needed and cannot be."""
     given = value if isinstance(value, dict) else {}
     found: dict[str, Any] = {}
     lost: set[str] = set()
     for one in fields(kind):
         needed = one.default is MISSING and one.default_factory is MISSING
         if one.name not in given:
-            # Of a record that cannot be read at all, what has a default is lost as well.
+            # Of a record that cannot be read at all, fields with a default are lost as well.
             if needed or not given:
                 lost.add(one.name)
             continue

@@ -1,4 +1,4 @@
-"""Rows of the journal that cannot be read: kept aside as they are, told as a problem, and gone on without."""
+"""Rows of the journal that cannot be read: kept aside, shown as a problem, and done without."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN_FOR: Final = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A row that was kept aside; `key` says which of its table."""
+    """A row that was kept aside; `key` identifies it in its table."""
 
     at: datetime
     table: str
@@ -33,7 +33,7 @@ class Unreadable:
 
 
 class UnreadableRows:
-    """The table of such rows, and what reads others so that one of them stops nothing."""
+    """The table of such rows, and the reader of other tables that moves them there."""
 
     def __init__(self, journal: JournalDatabase) -> None:
         self._journal = journal
@@ -41,7 +41,7 @@ class UnreadableRows:
     def sift(
         self, table: str, rows: Iterable[tuple[int, str, str]], read: Callable[[str], T]
     ) -> Iterator[tuple[str, T]]:
-        """Read rows; those that cannot be read are moved aside.
+        """Read rows, and move those aside that cannot be read.
 
         Args:
             table: where they are from.
@@ -62,7 +62,7 @@ class UnreadableRows:
 
     @staticmethod
     def keep(db: sqlite3.Connection, row: Unreadable, record: str) -> None:
-        """Keep a record as it is; `db` is within a transaction."""
+        """Keep a record aside as it is; `db` is in a transaction."""
         log.error("journal_row_unreadable", table=row.table, key=row.key, reason=row.why)
         db.execute(
             "INSERT INTO unreadable (at, of_table, key, record, why) VALUES (?,?,?,?,?)",
@@ -70,7 +70,7 @@ class UnreadableRows:
         )
 
     def lately(self, now: datetime) -> list[Unreadable]:
-        """Those of the last week, newest first, one for each key."""
+        """The rows kept aside in the last week, newest first, one for each key."""
         since = (now - SHOWN_FOR).isoformat()
         rows = self._journal.rows(
             "SELECT max(at), of_table, key, why FROM unreadable WHERE at >= ? GROUP BY of_table, key "
@@ -95,7 +95,7 @@ def _delete(db: sqlite3.Connection, table: str, rowid: int) -> None:
 
 
 def _first_line(error: Exception) -> Any:
-    """What pydantic says without the input: the lines behind the first name the field."""
+    """The error in one line. Pydantic's names the fields, without their values."""
     errors = getattr(error, "errors", None)
     if callable(errors):
         return "; ".join(".".join(str(part) for part in one["loc"]) for one in errors(include_input=False)[:5])
