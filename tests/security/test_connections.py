@@ -248,6 +248,13 @@ asyncio.run(main())
 """
 
 
+async def stranger(port: int, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """One that begins a request and leaves it at that."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    writer.write(HALF)
+    return reader, writer
+
+
 async def test_programs_run_and_calls_are_served_while_strangers_hold_all_they_can() -> None:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -259,16 +266,13 @@ async def test_programs_run_and_calls_are_served_while_strangers_hold_all_they_c
         while not line.startswith(b"port "):
             line = await child.stdout.readline()
         port = int(line.split()[1])
-        for number in range(140):
-            local = (f"127.0.9.{number % 50 + 1}", 0)
-            pair = await asyncio.open_connection("127.0.0.1", port, local_addr=local)
-            pair[1].write(HALF)
-            held.append(pair)
-            if number % 28 == 27:
-                child.stdin.write(b"\n")
-                while (line := await child.stdout.readline()) and b"connections_refused" in line:
-                    pass
-                assert line == b"ok\n"
+        for first in range(0, 140, 28):
+            numbers = range(first, first + 28)
+            held += await asyncio.gather(*(stranger(port, f"127.0.9.{number % 50 + 1}") for number in numbers))
+            child.stdin.write(b"\n")
+            while (line := await child.stdout.readline()) and b"connections_refused" in line:
+                pass
+            assert line == b"ok\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.9.99", 0))
         held.append((reader, writer))
         writer.write(b"GET /v1/time HTTP/1.1\r\nHost: x\r\n\r\n")

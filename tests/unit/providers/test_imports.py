@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import pytest
 
 HEAVY = (
     "boto3",
@@ -18,47 +21,63 @@ HEAVY = (
     "runpod",
 )
 SCRIPT = """
-import json, sys
+import json, os, sys
 from datetime import UTC, datetime
 import meshd.daemon.main
 from meshd.config import Settings
 from meshd.daemon.providers.registry import load_providers
-tables = json.loads(sys.argv[1])
-found = load_providers(Settings(providers=tables), lambda: datetime.now(UTC), lambda _: None)
-json.dump({"enabled": sorted(found), "modules": sorted(sys.modules)}, sys.stdout)
+for tables in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        found = load_providers(Settings(providers=tables), lambda: datetime.now(UTC), lambda _: None)
+        print(json.dumps({"enabled": sorted(found), "modules": sorted(sys.modules)}), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
+"""One daemon after the other with these providers. Each is a fork, so that what all of them need is imported once."""
+
+Tables = Mapping[str, Mapping[str, object]]
+NONE: Tables = {}
+WITHOUT_SDK: Tables = {name: {"api_key": "k"} for name in ("lambda", "paperspace", "runpod")}
+AWS: Tables = {"aws": {"regions": ["us-east-1"]}}
+GCE: Tables = {"gce": {"api_endpoint": "http://127.0.0.1:9", "anonymous": True, "project": "lab-1"}}
+ALL = (NONE, WITHOUT_SDK, AWS, GCE)
+
+Imported = Callable[[Tables], set[str]]
 
 
-def imported(**tables: dict[str, object]) -> set[str]:
-    """The large packages and adapters that a daemon with these providers imports before any call."""
+@pytest.fixture(scope="module")
+def imported() -> Imported:
+    """The large packages and adapters that a daemon with some providers imports before any call."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, json.dumps(tables)], capture_output=True, text=True, check=False,
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, json.dumps(ALL)], capture_output=True, text=True, check=False,
         timeout=250, cwd=Path(__file__).resolve().parents[3],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["enabled"] == sorted(tables)
-    adapters = {name for name in told["modules"] if name.startswith("providers.") and name.endswith(".provider")}
-    return {name for name in HEAVY if name in told["modules"]} | adapters
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["enabled"] for one in told] == [sorted(tables) for tables in ALL]
+
+    def of(tables: Tables) -> set[str]:
+        modules = set(told[ALL.index(tables)]["modules"])
+        adapters = {name for name in modules if name.startswith("providers.") and name.endswith(".provider")}
+        return modules & set(HEAVY) | adapters
+
+    return of
 
 
-def test_the_daemon_alone_imports_no_adapter() -> None:
-    assert imported() == set()
+def test_the_daemon_alone_imports_no_adapter(imported: Imported) -> None:
+    assert imported(NONE) == set()
 
 
-def test_clouds_without_an_sdk_import_none() -> None:
-    clouds = {"lambda": "lambda_cloud", "paperspace": "paperspace", "runpod": "runpod"}
-    tables: dict[str, dict[str, object]] = {name: {"api_key": "k"} for name in clouds}
-    assert imported(**tables) == {f"providers.{package}.provider" for package in clouds.values()}
+def test_clouds_without_an_sdk_import_none(imported: Imported) -> None:
+    assert imported(WITHOUT_SDK) == {f"providers.{name}.provider" for name in ("lambda_cloud", "paperspace", "runpod")}
 
 
-def test_aws_imports_its_own_sdk_alone() -> None:
-    assert imported(aws={"regions": ["us-east-1"]}) == {"providers.aws.provider", "boto3", "botocore"}
+def test_aws_imports_its_own_sdk_alone(imported: Imported) -> None:
+    assert imported(AWS) == {"providers.aws.provider", "boto3", "botocore"}
 
 
-def test_googles_sdk_waits_for_the_first_call() -> None:
-    table: dict[str, object] = {"api_endpoint": "http://127.0.0.1:9", "anonymous": True, "project": "lab-1"}
-    assert imported(gce=table) == {"providers.gce.provider"}
+def test_googles_sdk_waits_for_the_first_call(imported: Imported) -> None:
+    assert imported(GCE) == {"providers.gce.provider"}
 
 
 PARTS = """
