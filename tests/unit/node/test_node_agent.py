@@ -115,6 +115,7 @@ async def test_slurmd_that_dies_is_started_again(house: House) -> None:
     await house.machine.start()
     await until(lambda: ready(house))
     assert (await house.handlers.order("start_slurmd")).ok
+    await until(lambda: len(house.machine.slurmd_calls()) == 1)
     os.kill(house.machine.children()["slurmd"], 9)
     await until(lambda: len(house.machine.slurmd_calls()) == 2)
 
