@@ -58,8 +58,8 @@ def test_plain_text_is_neither_coloured_nor_bold(socket_path: Path, served: SimH
         assert not re.search(r"\x1b\[[0-9;]*m", shown), shown
 
 
-def test_else_a_terminal_has_colours(socket_path: Path, served: Served) -> None:
-    served.desk.add_ready("a100", 1)
+def test_otherwise_a_terminal_gets_colours(socket_path: Path, served: SimHead) -> None:
+    served.grow(1)
     _, shown = on_terminal(socket_path, ["nodes"], "")
     assert re.search(r"\x1b\[[0-9;]*m", shown), shown
 
