@@ -31,7 +31,7 @@ class Endpoint(Generic[Q, A]):
         summary: what it does, in one line of Markdown.
         refusals: the faults that it raises itself, besides those that every endpoint may raise.
         long_poll: it may wait for something to happen, for `request.wait_s` seconds at most.
-        extra_s: it may take so many seconds longer than other endpoints.
+        extra_s: how many seconds longer than other endpoints it may take.
         formerly: older paths, which go on working.
         deprecated: nothing in this project uses it any more; other programs may.
     """
@@ -50,7 +50,7 @@ class Endpoint(Generic[Q, A]):
 
     @property
     def has_dry_run(self) -> bool:
-        """Whether a request can ask for what would be done alone."""
+        """Whether a request can be a dry run."""
         return self.request is not None and issubclass(self.request, s.DryRunRequest)
 
 

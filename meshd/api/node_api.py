@@ -77,7 +77,7 @@ class NodeApi:
         self._runner: web.AppRunner | None = None
 
     def app(self) -> web.Application:
-        """The routes; anything else is 404."""
+        """The routes; every other path is 404."""
         app = web.Application(client_max_size=BODY_MAX_B, middlewares=[self._connections.middleware(), self._boundary])
         app.router.add_get("/v1/time", self._time)
         app.router.add_get("/v1/agent", self._get_agent)

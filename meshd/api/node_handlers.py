@@ -16,7 +16,7 @@ from meshd.model.observed import TailnetPeer
 class NodeHandlers(Protocol):
     """The daemon's side. Every call may be repeated: an answer may be lost on its way to the machine.
 
-    Any call may raise TailnetError, SlurmError, StoreError or MungeError: the agent is told to try again.
+    Any call may raise TailnetError, SlurmError, StoreError or MungeError: the answer has the agent try again.
     """
 
     async def whois(self, ip: str) -> TailnetPeer | None:

@@ -1,7 +1,7 @@
-"""What node agents and the head say to each other, as JSON.
+"""What node agents and the head send each other, as JSON.
 
-Lenient towards fields that are not known (an agent may be newer than the head), strict on those that are: they end up
-in Slurm's files.
+Unknown fields are ignored, because an agent may be newer than the head. Known fields are checked strictly, because they
+end up in Slurm's files.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class FactsIn(_FromAgent):
 
     Attributes:
         gpus: those that work.
-        gpu_fault: what nvidia-smi says of the others, and of itself.
+        gpu_fault: what nvidia-smi says of the others, or why it fails itself.
     """
 
     shape: ShapeIn
@@ -108,8 +108,8 @@ class TroubleIn(_FromAgent):
     """POST /v1/trouble: what keeps a machine from joining, or from joining again.
 
     Attributes:
-        stage: what it was at.
-        text: in the words of the program that failed.
+        stage: what it was doing.
+        text: the words of the program that failed.
     """
 
     stage: Literal["packages", "accounts", "slurmd", "gpu", "disk", "clock", "munge", "tailnet", "agent"]
@@ -134,9 +134,9 @@ class HeartbeatIn(_FromAgent):
     """How the machine is.
 
     Attributes:
-        munge_key: fingerprint of the munge key in place; "" from an agent that does not tell it.
-        munge_key_staged: of the key laid beside it; "" for none.
-        jobs: jobs with a slurmstepd running, Slurm's view notwithstanding.
+        munge_key: fingerprint of the munge key in place; "" from an agent that does not report it.
+        munge_key_staged: fingerprint of the staged key; "" for none.
+        jobs: jobs with a running slurmstepd, whatever Slurm says.
         gpu_fault: why nvidia-smi could not be read; "" when it could or there is none.
     """
 
@@ -156,7 +156,7 @@ class HeartbeatIn(_FromAgent):
 class ResultIn(_FromAgent):
     """How a command ended. `detail` says why not; `data` is the verb's own: see `node_results`.
 
-    As it comes in, `data` may be anything that is finite. The queue keeps what the verb's model reads of it.
+    On arrival, `data` may be any JSON with finite numbers. The queue keeps the fields of the verb's model.
     """
 
     id: Annotated[str, Field(max_length=64)]
@@ -182,8 +182,8 @@ class PollIn(_FromAgent):
     Attributes:
         phase: "configuring" (munge is not proved), "ready" (proved, slurmd not asked for), "serving", "left".
         munge_ok: the agent saw both ways of the proof succeed since it started.
-        problem: why it does not get on, for people; "" when all is well.
-        notices: what happened on the machine by itself, oldest first; one may come twice when an answer was lost.
+        problem: what holds it up, for people; "" when all is well.
+        notices: what the agent noticed, oldest first; one may come twice if an answer was lost.
         auth_key_sha256: of the tailnet auth key that it keeps for a login without state; "" when it keeps none.
         spare_key_sha256: of the key for one use that it keeps for the case that its device is deleted; "" for none.
         metadata_open: why users of the machine can reach its cloud's metadata service; "" when they cannot.
@@ -212,10 +212,10 @@ class _FromHead(BaseModel):
 
 
 class Needs(_FromHead):
-    """What an image without Slurm or munge must be given before it can tell its facts (GET /v1/needs).
+    """What an image without Slurm or munge needs before it can report its facts (GET /v1/needs).
 
     Attributes:
-        packages: names for apt; empty: nothing may be installed, and the agent refuses by itself.
+        packages: names for apt; empty: nothing may be installed, and the agent refuses to join.
     """
 
     packages: tuple[str, ...] = ()
@@ -226,16 +226,16 @@ class Needs(_FromHead):
 
 
 class JoinAnswer(_FromHead):
-    """All that an accepted machine needs.
+    """What an accepted machine needs.
 
     Attributes:
-        node_token: opens everything from now on, a rejoin too; with its first use the join token is closed.
+        node_token: valid for all calls from now on, also for a rejoin; its first use closes the join token.
         conf_server: "HEAD:6817".
-        munge_key_b64: None at a rejoin of a machine that has the key already.
+        munge_key_b64: None for a rejoin of a machine that has the key already.
         roster: slot name to tailnet address, for /etc/hosts.
         packages: apt packages to install where missing, besides slurmd and munge.
         slurmd_args: further arguments, e.g. ("-b",) in containers.
-        slurmd_wanted: slurmd was started on this machine before: an agent that lost its state starts it again.
+        slurmd_wanted: slurmd has been started on this machine: an agent that lost its state starts it again.
     """
 
     node_token: SecretStr
@@ -262,7 +262,7 @@ def key_b64(key: bytes) -> SecretStr:
 
 
 def revealed(value: Any) -> Any:
-    """JSON-ready, with secrets in the clear: for an answer's body and nothing else."""
+    """JSON-ready, with secrets in the clear: only for the body of an answer."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, Mapping):

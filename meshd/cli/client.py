@@ -1,4 +1,4 @@
-"""The client of the unix-socket API: every call has a deadline and ends in a document or a CliError."""
+"""The client of the head API. Every call has a deadline and ends with a document or a CliError."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CODES = {400: ExitCode.USAGE, 404: ExitCode.USAGE, 403: ExitCode.DENIED, 504: E
 
 
 class HeadClient:
-    """A conversation with the daemon. Use as an async context manager."""
+    """Speaks with the daemon. Use as an async context manager."""
 
     def __init__(self, socket: Path, *, timeout_s: float = TIMEOUT_S) -> None:
         self.socket = socket
@@ -90,21 +90,21 @@ class HeadClient:
             return kind.model_validate_json(text)
         except ValidationError as error:
             raise CliError(
-                f"what meshd answered on {self.socket} is no {kind.__name__} that this meshctl understands",
+                f"this meshctl does not understand the {kind.__name__} that meshd sent on {self.socket}",
                 "install the same version on both sides: compare `meshctl version`",
                 kind="unreadable",
             ) from error
 
 
 def _pairs(request: Request) -> Query:
-    """A request as a query string: what is not the default, lists as repeated names."""
+    """A request as a query string: without defaults, lists as repeated names."""
     given = request.model_dump(mode="json", exclude_defaults=True)
     return [
-        (name, _word(one)) for name, value in given.items() for one in (value if isinstance(value, list) else [value])
+        (name, _text(one)) for name, value in given.items() for one in (value if isinstance(value, list) else [value])
     ]
 
 
-def _word(value: object) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,8 +1,8 @@
 """The documents of the unix-socket API, version 1.
 
 Changes are additive: a field may be added with a default, none is taken away or changes its meaning. Readers ignore
-what they do not know; requests with unknown fields are refused. Times carry their zone. Words that may grow (phases,
-kinds, severities) are plain strings, so that an older reader does not choke on a newer word.
+what they do not know; requests with unknown fields are refused. Times carry their zone. Fields whose values may
+grow (phases, kinds, severities) are plain strings, so that an older reader accepts a newer value.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class PriceRefreshRow(Part):
 
     Attributes:
         ok: they were fetched, or they come with the provider's offers anyway.
-        kind: a word for programs, as in ErrorView; `no_price_list` where the cloud cannot be asked.
+        kind: why, for programs, as in ErrorView; `no_price_list` where the cloud cannot be asked.
     """
 
     provider: str
