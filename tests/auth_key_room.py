@@ -7,10 +7,10 @@ from typing import Any
 
 from meshd.config import ClusterSettings, Settings
 from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.agents import Asks
 from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.daemon.auth_key.wiring import build
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.agents import Asks
+from meshd.daemon.machine_store import MachineStore
 from meshd.model.observed import Observation, SlurmView, TailnetView, Unavailable
 from meshd.runtime.clock import Clock
 from meshd.store.auth_rotations import AuthRotations

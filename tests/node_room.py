@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.nodes.service import HeadFacts
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.nodes.wiring import NodeParts, build
+from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.model.observed import SlurmView, Unavailable
 from tests.live import live_settings
 from tests.sources import fresh

@@ -13,22 +13,23 @@ from meshd.daemon.controller import Controller
 from meshd.daemon.head_api.wiring import HeadApiParts
 from meshd.daemon.head_api.wiring import build as build_head_api
 from meshd.daemon.live_settings import LiveSettings, Reload
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.desired_state import DesiredState
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.machines.user_data import UserDataMaker
 from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.munge_key.quiesce import Quiesce
 from meshd.daemon.munge_key.wiring import MungeKeyParts
 from meshd.daemon.munge_key.wiring import build as build_munge_key
-from meshd.daemon.nodes.reports import NodeLogs, NodeReports
 from meshd.daemon.nodes.roster import HeadNames, Roster
 from meshd.daemon.nodes.server import NodeApiServer
+from meshd.daemon.nodes.user_data import UserDataMaker
 from meshd.daemon.nodes.wiring import NodeParts, NodeReporter
 from meshd.daemon.nodes.wiring import build as build_nodes
 from meshd.daemon.notify import Notifier
+from meshd.daemon.observe.agent_reports import NodeLogs, NodeReports
 from meshd.daemon.observe.loop_lag import LoopLag
 from meshd.daemon.observe.report import SourceReporter
+from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.observe.snapshot import SnapshotReader
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.ports import Ports
@@ -38,7 +39,6 @@ from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Report
 from meshd.daemon.service_status import ServiceStatus
 from meshd.daemon.slurm.controller import SlurmFilesController
-from meshd.daemon.slurm.ping import SlurmPing
 from meshd.obs.metrics import Metrics
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal

@@ -19,8 +19,8 @@ import aiohttp
 
 from meshd.api.node_api import NodeApi
 from meshd.config import NodeApiSettings
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.model.observed import TailnetPeer
 from meshd.runtime.clock import SystemClock

@@ -23,9 +23,9 @@ import aiohttp
 import structlog
 
 from meshd.config import Settings
-from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.wiring import build as build_machines
-from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.providers.guards import Guards

@@ -24,11 +24,11 @@ from pydantic import SecretBytes
 
 from meshd.config import NodeApiSettings
 from meshd.daemon.active_rotation import ActiveRotations
-from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.wiring import build
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.observe.source import Source
 from meshd.munge import headkey
 from meshd.munge.client import MungeClient

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 from pydantic import SecretStr
 
-from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.agents import AgentQueues
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
 from meshd.runtime.clock import SystemClock
 from meshd.store.auth_rotations import AuthRotations

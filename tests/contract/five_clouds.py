@@ -28,14 +28,14 @@ from meshd.api.node_schema import PollIn
 from meshd.config import Settings, TimingSettings
 from meshd.contract.cases.random_faults import CHANCES, LAG_S
 from meshd.contract.faults import CloudFault, FaultKind, When
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.cloud_steps import UserData
-from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.wiring import build as build_machines
-from meshd.daemon.nodes.agents import AgentQueues
-from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.service import HeadFacts
 from meshd.daemon.nodes.tokens import MachineTokens
+from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.providers.guards import Guards

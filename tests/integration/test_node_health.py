@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import MachineStore
 from meshd.errors import SlurmError
 from meshd.model.desired import Policy
 from meshd.model.machine import Machine, Phase, Removal, UnfitReason

@@ -12,11 +12,11 @@ from typing import ClassVar, TypeVar
 
 from meshd.api.node_schema import HeartbeatIn
 from meshd.config import TimingSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.cloud_steps import UserData
-from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.nodes.admission import accept_join
-from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.errors import JoinRefused, NoCapacity, NotFound, SlurmError, Transient, Uncertain
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.hardware import NodeFacts, NodeShape

@@ -17,8 +17,8 @@ from pydantic import SecretBytes
 from meshd.api.auth import Actor
 from meshd.api.schema import AbortRotationRequest, RotateKeyRequest, RotateMungeKeyRequest, WaiveRequest
 from meshd.codes import ProblemCode, RefusalCode
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.munge_key.wiring import build
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.munge.key import MungeKeyStore, fingerprint
 from meshd.munge.rotation import HeadView, MungeStage
 from meshd.tailnet.admin import AuthKey

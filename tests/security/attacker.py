@@ -20,9 +20,9 @@ from pydantic import SecretBytes
 
 from meshd.api.node_api import NodeApi
 from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.wiring import build
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.hardware import GpuFact

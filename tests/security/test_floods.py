@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from meshd.api.node_schema import PollIn, ResultIn
-from meshd.daemon.machines.store import BURST, SUMMED_EVERY_S
-from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.machine_store import BURST, SUMMED_EVERY_S
 from meshd.daemon.nodes.devices import COPIES_MAX, MachineDevices
 from meshd.daemon.nodes.service import HeadFacts
 from meshd.errors import JoinRefused

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from meshd.api.node_commands import PENDING_MAX, CommandQueue
 from meshd.api.node_results import LOG_MAX_CHARS, LOGS_MAX, RESULTS
 from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn, Verb
-from meshd.daemon.nodes.agents import ROSTER_AGAIN_S, AgentQueues
+from meshd.daemon.agents import ROSTER_AGAIN_S, AgentQueues
 from tests.clocks import in_loop_time
 
 BEAT = '{"heartbeat": {"%s": %s}}'

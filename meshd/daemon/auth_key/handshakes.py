@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from meshd.daemon.nodes.agents import Asks
+from meshd.daemon.agents import Asks
 from meshd.errors import TailnetError
 from meshd.runtime.clock import Clock
 from meshd.tailnet.rotation_fleet import AuthKeyFleet

@@ -20,7 +20,7 @@ from meshd.codes import ProblemCode
 from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.daemon.controller import Controller
-from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.reporting import problem
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine

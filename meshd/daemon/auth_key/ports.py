@@ -95,11 +95,6 @@ async def current_key(keys: AuthKeySource, api: KeyApi) -> AuthKey | None:
     return await api.get_key(key_id) if key_id else None
 
 
-def dead_key(record: AuthKey | None) -> str:
-    """Why the key is dead; "" when it is alive or the API does not say."""
-    return f"the auth key {record.id} is expired or revoked" if record is not None and not record.valid else ""
-
-
 def key_api_or_off(tailnet: TailnetSettings, clock: Clock) -> KeyApi | None:
     """The control server's API; an OffApi when its credential cannot be used."""
     try:

@@ -18,11 +18,11 @@ import structlog
 
 from meshd.api.schema import ProblemView
 from meshd.codes import EventKind, ProblemCode
+from meshd.daemon.agents import Asks
 from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.controller import Controller
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.agents import Asks
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.reporting import problem
 from meshd.errors import StoreError, TailnetError
 from meshd.model.machine import Machine

@@ -10,12 +10,12 @@ import structlog
 from pydantic import SecretStr
 
 from meshd.codes import EventKind
+from meshd.daemon.agents import Asks
 from meshd.daemon.auth_key.fleet import Fleet
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.daemon.auth_key.spare_keys import SpareKeys
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.agents import Asks
+from meshd.daemon.machine_store import MachineStore
 from meshd.errors import StoreError, TailnetError, TailnetRefused
 from meshd.tailnet.admin import AuthKey, Device
 from meshd.tailnet.canary import Proof

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from meshd.config import Settings
 from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.agents import Asks
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.controller import AuthKeyController
 from meshd.daemon.auth_key.fleet import Fleet
@@ -17,8 +18,7 @@ from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.auth_key.spare_keys import SpareKeys
 from meshd.daemon.auth_key.steps import Prover, StepContext
 from meshd.daemon.auth_key.triggers import RotationTriggers
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.agents import Asks
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.observe.source import Readable
 from meshd.model.observed import SlurmView
 from meshd.runtime.clock import Clock

@@ -11,9 +11,9 @@ from meshd.codes import RefusalCode
 from meshd.daemon.head_api import plan_views, views
 from meshd.daemon.head_api.names import near_words, pool_of_slot
 from meshd.daemon.head_api.state import HeadState
+from meshd.daemon.head_api.views import health_view
 from meshd.daemon.machines.controller import Tick
-from meshd.daemon.nodes.health import health_view
-from meshd.daemon.nodes.reports import NodeLogs
+from meshd.daemon.observe.agent_reports import NodeLogs
 from meshd.model.cooldown import CooldownKey
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, IN_SLURM, Machine, Phase

@@ -18,16 +18,16 @@ from meshd.daemon.head_api.scale import ScaleService
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.head_api.status import PublishState, StatusService
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import SlurmControl
-from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.munge_key.service import MungeKeyService
-from meshd.daemon.nodes.reports import NodeLogs
 from meshd.daemon.nodes.token_renewal import NodeTokenService
+from meshd.daemon.observe.agent_reports import NodeLogs
+from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.observe.sources import Sources
 from meshd.daemon.prices.service import PriceService
 from meshd.daemon.reporting import Reporter
-from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.runtime.oneflight import OneFlight

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from meshd.api.faults import NotReady
 from meshd.daemon.head_api import views
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.controller import MachineController, Tick
-from meshd.daemon.machines.store import MachineStore
 from meshd.model.desired import Desired
 from meshd.model.observed import SlurmView, Snapshot
 from meshd.plan.plan_input import ClusterView

@@ -10,8 +10,8 @@ from meshd.api import schema as s
 from meshd.daemon.head_api import views
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.reporting import Reporter
-from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, Machine
 from meshd.tailnet.watcher import TailnetWatcher

@@ -7,15 +7,17 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from meshd.api import schema as s
-from meshd.daemon.slurm.ping import DOWN, SlurmPing
+from meshd.daemon.observe.agent_reports import LogTail
+from meshd.daemon.observe.slurm_ping import DOWN, SlurmPing
 from meshd.model.desired import Desired, Policy, Pool, options_of
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import AgentReport, Fresh, Observation, SlurmNode, SlurmView, Snapshot
 from meshd.plan import fitness
-from meshd.plan.fitness import is_ready
+from meshd.plan.fitness import is_ready, unfit
 from meshd.plan.grow import unit_of
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import units
+from meshd.plan.unfit_advice import cure, next_step
 from meshd.store.events import Event
 
 
@@ -119,6 +121,56 @@ def node_row(machine: Machine, slurm: SlurmView | None, cluster_view: ClusterVie
         unfit=found.why.value if found else "", unfit_text=found.words if found else "",
         unfit_since=found.since if found else None, gpu_load=gpu_load(cluster_view.report(machine)),
     )  # fmt: skip
+
+
+def health_view(
+    machine: Machine, machines: Sequence[Machine], desired: Desired, cluster_view: ClusterView, log: LogTail | None
+) -> s.HealthView:
+    """All that is known of how a machine is. `machines` are its pool's."""
+    found, node = unfit(machine, cluster_view), cluster_view.node(machine)
+    report, peer = cluster_view.report(machine), cluster_view.peer(machine)
+    tailnet = ""
+    if peer is not None:
+        seen = f" since {peer.last_seen:%Y-%m-%d %H:%M:%S} UTC" if peer.last_seen else ""
+        tailnet = f"online {peer.path}".rstrip() if peer.online else f"offline{seen}"
+    elif cluster_view.tailnet is not None and machine.tailnet_id:
+        tailnet = "its device was deleted"
+    heard = machine.heartbeat_at
+    view = s.HealthView(
+        unfit=found.why.value if found else "",
+        text=found.words if found else "",
+        since=found.since if found else None,
+        next=next_step(machine, found, machines, desired, cluster_view)
+        if found and machine.phase is Phase.READY
+        else "",
+        cure=cure(machine, found) if found else "",
+        slurm_state=slurm_state(node),
+        slurm_reason=(reason := slurm_reason(node)),
+        slurm_reason_by=node.reason_by if node and reason else "",
+        slurm_reason_at=node.reason_at if node and reason else None,
+        tailnet=tailnet,
+        heartbeat_age_s=round((cluster_view.now - heard).total_seconds(), 1) if heard else None,
+        log=list(log.lines) if log else [],
+        log_at=log.at if log else None,
+    )
+    if machine.facts is not None:
+        facts = ("os", "arch", "slurmd_version", "tailscale_version", "ssh_host_key")
+        view = view.model_copy(update={name: getattr(machine.facts, name) for name in facts})
+    if report is None:
+        return view
+    return view.model_copy(
+        update={
+            "reported_at": report.at,
+            "agent_version": report.agent_version,
+            "uptime_s": report.uptime_s,
+            "load1": report.load1,
+            "slurmd_alive": report.slurmd_dead_since is None,
+            "munged_alive": report.munge_dead_since is None,
+            "jobs_seen": report.jobs,
+            "gpus": gpu_load(report),
+            "gpu_fault": report.gpu_fault,
+        }
+    )
 
 
 def _base_first(state: str) -> tuple[bool, str]:

@@ -13,12 +13,13 @@ from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.metrics import MetricsReader, MetricsService
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.live_settings import LiveSettings, Reload
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import SlurmControl
-from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.munge_key.service import MungeKeyService
-from meshd.daemon.nodes.reports import NodeLogs
 from meshd.daemon.nodes.token_renewal import NodeTokenService
+from meshd.daemon.observe.agent_reports import NodeLogs
+from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.observe.snapshot import SnapshotReader
 from meshd.daemon.observe.source import Refresh
 from meshd.daemon.observe.sources import Sources
@@ -26,7 +27,6 @@ from meshd.daemon.prices.service import PriceService
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Report
 from meshd.daemon.slurm.controller import SlurmFilesController
-from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.desired import Desired
 from meshd.obs.metrics import Metrics
 from meshd.tailnet.watcher import TailnetWatcher

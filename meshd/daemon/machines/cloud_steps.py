@@ -11,10 +11,10 @@ import structlog
 
 from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.cooldowns import RETRY_TRANSIENT_S, Cooldowns
 from meshd.daemon.machines.launch_queue import CallRate, CallRates
 from meshd.daemon.machines.lookup import MachineLookup, handle
-from meshd.daemon.machines.store import MachineStore
 from meshd.errors import (
     AuthFailed,
     ConfigError,

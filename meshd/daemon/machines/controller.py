@@ -13,10 +13,10 @@ from meshd.api.schema import ProblemView
 from meshd.codes import EventKind
 from meshd.daemon.controller import Controller, Wakes
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines import problems
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.policies import Policies
-from meshd.daemon.machines.store import MachineStore
 from meshd.errors import IllegalMove, StoreError
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase, without_future

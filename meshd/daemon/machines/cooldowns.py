@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machine_store import MachineStore
 from meshd.errors import AuthFailed, NoCapacity, NotFound, ProviderError, QuotaExceeded, RateLimited, Transient
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Machine

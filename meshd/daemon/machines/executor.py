@@ -13,10 +13,10 @@ import structlog
 
 from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.launch_queue import LaunchQueue
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import MachineStore
 from meshd.errors import MeshdError
 from meshd.model import plan as p
 from meshd.model.machine import Phase

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshd.codes import EventKind
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.cooldowns import Cooldowns
-from meshd.daemon.machines.store import MachineStore
 from meshd.errors import ProviderError
 from meshd.model.machine import Machine
 from meshd.model.plan import AskCloud

@@ -11,8 +11,8 @@ import structlog
 from meshd.api.node_schema import Verb
 from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.repair_steps import NodeRepairs
-from meshd.daemon.machines.store import MachineStore
 from meshd.errors import MeshdError, TailnetError
 from meshd.model.cooldown import TRIED_ALONE, scopes
 from meshd.model.machine import FailureCause, Machine, Phase, Removal

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 
 from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.executor import Executor
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.reports import NodeLogs, NodeReports
+from meshd.daemon.observe.agent_reports import NodeLogs, NodeReports
 from meshd.model.cooldown import TRIED_ALONE, Cooldown, CooldownCause, CooldownKey, scopes
 from meshd.model.desired import Desired, Target
 from meshd.model.machine import Machine, Removal

@@ -10,7 +10,7 @@ import structlog
 from meshd.api.node_schema import Verb
 from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machine_store import MachineStore
 from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import SlurmView

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from meshd.daemon.controller import Wakes
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.cloud_steps import CloudSteps, UserDataSource
 from meshd.daemon.machines.controller import MachineController
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import Agents, Devices, NodeSteps, SlurmControl
 from meshd.daemon.machines.policies import Policies
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.reports import NodeLogs, NodeReports
+from meshd.daemon.observe.agent_reports import NodeLogs, NodeReports
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
 from meshd.provider_api import Provider

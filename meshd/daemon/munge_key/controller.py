@@ -17,12 +17,12 @@ import structlog
 from meshd.api.node_schema import PollIn, ResultIn
 from meshd.api.schema import CheckRow, ProblemView
 from meshd.codes import CheckName, ProblemCode
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.controller import Controller
 from meshd.daemon.munge_key import checks
 from meshd.daemon.munge_key.keys import MungeKeys
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.steps import HeadSide, MungeSteps
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.observe.source import Readable
 from meshd.daemon.reporting import Check, ok
 from meshd.errors import MungeError

@@ -11,7 +11,7 @@ import structlog
 from pydantic import SecretBytes, SecretStr
 
 from meshd.api.node_schema import Verb, key_b64
-from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.agents import AgentQueues
 from meshd.munge.rotation import HeadView
 from meshd.munge.rotation_steps import PutNode, RestartSlurmd, StageHead, StageNode, SwitchHead, SwitchNode
 from meshd.runtime.clock import Clock

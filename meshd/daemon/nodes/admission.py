@@ -7,7 +7,7 @@ from typing import Any
 
 from meshd.codes import EventKind, JoinCode
 from meshd.config import SlurmSettings
-from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machine_store import MachineStore
 from meshd.errors import JoinRefused
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, Machine, Phase

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from meshd.api.schema import ProblemView
 from meshd.codes import EventKind, JoinCode, ProblemCode
-from meshd.daemon.machines.store import MachineStore
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.observe.source import Observed
 from meshd.daemon.reporting import problem
 from meshd.errors import JoinRefused, NotNow, TailnetError

@@ -19,9 +19,9 @@ import structlog
 
 from meshd.api.schema import CheckRow
 from meshd.codes import CheckName, ProblemCode
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.reporting import Check, ok, warn
 from meshd.model.machine import IN_SLURM
 from meshd.runtime.atomicfile import write_atomic

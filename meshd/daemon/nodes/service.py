@@ -14,17 +14,17 @@ from meshd.api.node_commands import Command
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
 from meshd.bootstrap.tokens import JoinTicket, NodeCaller
 from meshd.codes import EventKind, JoinCode
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.nodes.admission import accept_join, check_join
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
-from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.nodes.tokens import MachineTokens
+from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.observe.source import Readable
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts

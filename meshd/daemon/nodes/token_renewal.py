@@ -19,10 +19,10 @@ from meshd.api.auth import Actor
 from meshd.api.faults import BadRequest, Refused, Unknown
 from meshd.bootstrap.tokens import NodeCaller
 from meshd.codes import EventKind, ProblemCode, RefusalCode
+from meshd.daemon.agents import Asks
 from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.nodes.agents import Asks
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.reporting import problem
 from meshd.model.ids import slot_order

@@ -8,19 +8,19 @@ from datetime import timedelta
 
 from meshd.api.schema import CheckRow, ProblemView
 from meshd.codes import CheckName
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import NodeSteps
-from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.munge_key.controller import MungeKeyController
-from meshd.daemon.nodes import health, problems
-from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.nodes import problems, unfit
 from meshd.daemon.nodes.devices import Addresses, MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
-from meshd.daemon.nodes.reports import NodeReports
 from meshd.daemon.nodes.service import HeadFacts, NodeService, Whois
 from meshd.daemon.nodes.token_renewal import NodeTokenController, NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
+from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.observe.source import Observed, Readable
 from meshd.daemon.reporting import Check, Reporter
 from meshd.model.desired import Desired
@@ -111,7 +111,7 @@ class NodeReporter(Reporter):
         """Unfit and silent nodes, their devices, keys and tokens, and what users of a node can read."""
         now, machines, snapshot = self._store.now(), self._store.journal.machines(), self._snapshot()
         desired = self._desired()
-        yield from health.problems(machines, desired, ClusterView.of(snapshot, desired.policy, now))
+        yield from unfit.problems(machines, desired, ClusterView.of(snapshot, desired.policy, now))
         yield from problems.logins(machines, snapshot, now)
         yield from self._parts.devices.problems(now)
         yield from problems.devices(machines, now)

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from meshd.api.schema import CheckRow, ProblemView
 from meshd.codes import CheckName, ProblemCode
+from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.providers.report import not_enabled
 from meshd.daemon.reporting import Check, Reporter, fail, ok, problem, warn
-from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot, TailnetView, Unavailable
 from meshd.plaintext import counted

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.observe.loop_lag import LoopLag
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from meshd.daemon.auth_key.ports import dead_key
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.source import Source, sources_of
 from meshd.model.machine import Phase
@@ -147,6 +146,11 @@ class Sources:
     def key_record(self) -> AuthKey | None:
         """What the API tells of the auth key in use; None when it does not."""
         return self.key.current.value if isinstance(self.key.current, Fresh) else None
+
+
+def dead_key(record: AuthKey | None) -> str:
+    """Why the key is dead; "" when it is alive or the API does not say."""
+    return f"the auth key {record.id} is expired or revoked" if record is not None and not record.valid else ""
 
 
 def _listing(provider: Provider) -> Callable[[], Awaitable[tuple[Instance, ...]]]:

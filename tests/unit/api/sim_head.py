@@ -27,8 +27,8 @@ from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.head_api.status import StatusService
 from meshd.daemon.nodes.wiring import NodeReporter
 from meshd.daemon.observe.report import SourceReporter
+from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.reporting import Report, Reporter
-from meshd.daemon.slurm.ping import SlurmPing
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.obs.metrics import Metrics

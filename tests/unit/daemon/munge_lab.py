@@ -16,9 +16,9 @@ from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.node_schema import HeartbeatIn, PollIn, ResultIn
 from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.munge_key.nodes import POLL_SLACK_S
 from meshd.daemon.munge_key.wiring import build
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.model.machine import Phase
 from meshd.munge.key import MungeKeyStore, fingerprint
 from meshd.munge.rotation import HeadView, MungeRotation, MungeStage

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from meshd.config import ProviderSettings
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.cloud_steps import UserData
-from meshd.daemon.machines.store import MachineStore
 from meshd.daemon.machines.wiring import build as build_machines
-from meshd.daemon.nodes.reports import NodeReports
+from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.errors import NotFound, SlurmError
 from meshd.model.desired import Desired, Policy, Pool
 from meshd.model.machine import Machine

@@ -12,9 +12,9 @@ import pytest
 from pydantic import SecretStr
 
 from meshd.codes import CheckName, ProblemCode
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.auth_key.checks import DeviceChecks
 from meshd.daemon.auth_key.fleet import Fleet
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.errors import TailnetError
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetPeer, TailnetView

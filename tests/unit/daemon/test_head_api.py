@@ -20,17 +20,17 @@ from meshd.codes import CheckName, ProblemCode, RefusalCode, WarningCode
 from meshd.config import PoolSettings
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.service import HeadService
-from meshd.daemon.nodes.reports import NodeLogs
 from meshd.daemon.nodes.wiring import NodeReporter
 from meshd.daemon.observe import report as source_report
+from meshd.daemon.observe.agent_reports import NodeLogs
 from meshd.daemon.observe.report import SourceReporter
+from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.observe.source import Refresh, Source
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceService
 from meshd.daemon.providers import report as provider_report
 from meshd.daemon.reporting import Check, Report
-from meshd.daemon.slurm.ping import SlurmPing
 from meshd.errors import AuthFailed, NoCapacity, QuotaExceeded, TailnetError, Transient, Uncertain
 from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Target

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from meshd.codes import JoinCode, ProblemCode
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.nodes import problems
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.devices import CHANGES, DAY_S, FORMER_MAX, SHOWN_FOR, MachineDevices
 from meshd.errors import JoinRefused, NotNow, TailnetError
 from meshd.model.ids import MachineName, SlotName

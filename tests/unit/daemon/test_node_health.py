@@ -11,8 +11,8 @@ import pytest
 
 from meshd.api.node_schema import GpuLoadIn, HeartbeatIn, PollIn
 from meshd.daemon.head_api import views
-from meshd.daemon.nodes import health as node_health
-from meshd.daemon.nodes.reports import LINES, NodeLogs
+from meshd.daemon.nodes import unfit as unfit_nodes
+from meshd.daemon.observe.agent_reports import LINES, NodeLogs
 from meshd.model.desired import Target
 from meshd.model.hardware import GpuFact
 from meshd.model.machine import Machine, Phase, Removal, UnfitReason
@@ -81,7 +81,7 @@ class World(Small):
         return ClusterView.of(self.seen, self.desired().policy, self.clock.now())
 
     def problems(self) -> list[Any]:
-        return list(node_health.problems(self.journal.machines(), self.desired(), self.cluster_view()))
+        return list(unfit_nodes.problems(self.journal.machines(), self.desired(), self.cluster_view()))
 
     def holds(self, m: Machine, *states: str, reason: str, by: str = "slurm") -> None:
         """Slurm holds a node so."""
@@ -109,7 +109,7 @@ async def test_load_and_age_are_shown_and_written_to_no_disk(world: World) -> No
     await world.tick()
     row = views.node_row(world.get(FIRST.name), world.slurm.seen, world.cluster_view())
     assert [(gpu.utilization_percent, gpu.memory_used_mib) for gpu in row.gpu_load] == [(97, 70000)]
-    health = node_health.health_view(world.get(FIRST.name), [FIRST], world.desired(), world.cluster_view(), None)
+    health = views.health_view(world.get(FIRST.name), [FIRST], world.desired(), world.cluster_view(), None)
     assert (health.unfit, health.slurmd_alive, health.munged_alive, health.load1) == ("", True, True, 0.5)
     assert (health.tailnet, health.os, health.slurmd_version) == ("online", FACTS.os, FACTS.slurmd_version)
 
@@ -198,7 +198,7 @@ async def test_a_persons_node_is_shown_and_left_alone(world: World) -> None:
     (problem,) = world.problems()
     assert (problem.severity, problem.blocking) == ("info", True)
     coming = [*world.journal.machines(), machine(Phase.BOOTING, index=3)]
-    (problem,) = node_health.problems(coming, world.desired(), world.cluster_view())
+    (problem,) = unfit_nodes.problems(coming, world.desired(), world.cluster_view())
     assert not problem.blocking, "who waits for the others waits on"
     assert world.get(FIRST.name).phase is Phase.READY
     assert world.slurm.orders == []

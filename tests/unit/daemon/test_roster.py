@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshd.daemon.nodes.agents import AgentQueues
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.nodes.roster import HeadNames, Roster
 from meshd.model.machine import Phase
 from meshd.store.journal import Journal

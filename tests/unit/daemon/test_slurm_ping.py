@@ -15,8 +15,8 @@ from meshd.daemon.head_api import doctor as doctors
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.views import sources
 from meshd.daemon.observe import report as source_report
+from meshd.daemon.observe.slurm_ping import SPACING_S, SlurmPing
 from meshd.daemon.reporting import Check, ok
-from meshd.daemon.slurm.ping import SPACING_S, SlurmPing
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, Snapshot
 from tests.unit.daemon.small import HandClock
@@ -79,7 +79,7 @@ async def test_many_who_ask_are_one_ping_and_one_that_hangs_keeps_nobody(monkeyp
     assert await ping() is None
     clock.t_s += SPACING_S
     ctld.hangs = True
-    monkeypatch.setattr("meshd.daemon.slurm.ping.WAIT_S", 0.05)
+    monkeypatch.setattr("meshd.daemon.observe.slurm_ping.WAIT_S", 0.05)
     assert await ping() is None
 
 

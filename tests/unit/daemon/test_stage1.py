@@ -13,14 +13,14 @@ from pydantic import SecretStr
 from meshd.codes import ProblemCode
 from meshd.config import ClusterSettings, Settings
 from meshd.daemon.active_rotation import ActiveRotations
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.auth_key import problems
 from meshd.daemon.auth_key.ports import open_ports
 from meshd.daemon.auth_key.wiring import build
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.cloud_steps import CloudSteps
-from meshd.daemon.machines.store import MachineStore
-from meshd.daemon.machines.user_data import UserDataMaker
-from meshd.daemon.nodes.agents import AgentQueues
 from meshd.daemon.nodes.tokens import MachineTokens
+from meshd.daemon.nodes.user_data import UserDataMaker
 from meshd.errors import Transient, Uncertain
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import AdoptOrphan, Launch

@@ -1,4 +1,4 @@
-"""Unfit nodes as people see them: problems of `meshctl status`, and the diagnosis of `meshctl explain`. No I/O."""
+"""Nodes that are unfit, and pools whose replacements become unfit too, as problems. No I/O."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from datetime import timedelta
 
 from meshd.api import schema as s
 from meshd.codes import ProblemCode
-from meshd.daemon.head_api import views
-from meshd.daemon.nodes.reports import LogTail
 from meshd.daemon.reporting import problem
 from meshd.model.cooldown import CooldownKey
 from meshd.model.desired import Desired
@@ -74,54 +72,4 @@ def _problem(
         machine=machine.name,
         pool=machine.pool,
         blocking=stays and not coming,
-    )
-
-
-def health_view(
-    machine: Machine, machines: Sequence[Machine], desired: Desired, cluster_view: ClusterView, log: LogTail | None
-) -> s.HealthView:
-    """All that is known of how a machine is. `machines` are its pool's."""
-    found, node = unfit(machine, cluster_view), cluster_view.node(machine)
-    report, peer = cluster_view.report(machine), cluster_view.peer(machine)
-    tailnet = ""
-    if peer is not None:
-        seen = f" since {peer.last_seen:%Y-%m-%d %H:%M:%S} UTC" if peer.last_seen else ""
-        tailnet = f"online {peer.path}".rstrip() if peer.online else f"offline{seen}"
-    elif cluster_view.tailnet is not None and machine.tailnet_id:
-        tailnet = "its device was deleted"
-    heard = machine.heartbeat_at
-    view = s.HealthView(
-        unfit=found.why.value if found else "",
-        text=found.words if found else "",
-        since=found.since if found else None,
-        next=next_step(machine, found, machines, desired, cluster_view)
-        if found and machine.phase is Phase.READY
-        else "",
-        cure=cure(machine, found) if found else "",
-        slurm_state=views.slurm_state(node),
-        slurm_reason=(reason := views.slurm_reason(node)),
-        slurm_reason_by=node.reason_by if node and reason else "",
-        slurm_reason_at=node.reason_at if node and reason else None,
-        tailnet=tailnet,
-        heartbeat_age_s=round((cluster_view.now - heard).total_seconds(), 1) if heard else None,
-        log=list(log.lines) if log else [],
-        log_at=log.at if log else None,
-    )
-    if machine.facts is not None:
-        facts = ("os", "arch", "slurmd_version", "tailscale_version", "ssh_host_key")
-        view = view.model_copy(update={name: getattr(machine.facts, name) for name in facts})
-    if report is None:
-        return view
-    return view.model_copy(
-        update={
-            "reported_at": report.at,
-            "agent_version": report.agent_version,
-            "uptime_s": report.uptime_s,
-            "load1": report.load1,
-            "slurmd_alive": report.slurmd_dead_since is None,
-            "munged_alive": report.munge_dead_since is None,
-            "jobs_seen": report.jobs,
-            "gpus": views.gpu_load(report),
-            "gpu_fault": report.gpu_fault,
-        }
     )

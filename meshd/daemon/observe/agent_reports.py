@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from meshd.api.node_schema import HeartbeatIn
 from meshd.codes import EventKind
+from meshd.daemon.agents import Asks
 from meshd.daemon.controller import Controller
-from meshd.daemon.nodes.agents import Asks
 from meshd.model.machine import Machine
 from meshd.model.observed import AgentReport, GpuLoad
 from meshd.obs.log import redact
