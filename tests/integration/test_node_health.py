@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.errors import SlurmError
 from meshd.model.desired import Policy
