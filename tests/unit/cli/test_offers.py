@@ -195,7 +195,7 @@ def test_without_a_match_it_shows_what_other_options_would_find() -> None:
     assert numbers(shown(offers=[], matching=0, total=0)) == []
 
 
-STORY = ExplainView(
+EXPLANATION = ExplainView(
     subject="h100-3", at=NOW, pool="h100", slot="h100-3", machine="lab-h100-3-k7q2mz", phase="booting", target_gpus=16,
     why="it boots: gce has it as 4711; it is waited for on the tailnet until 03:19:05 UTC",
     constraints=["8 GPUs per machine, h100", "providers: aws, gce", "at most 4.00 USD per GPU-hour"],
@@ -227,14 +227,14 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_golden_explain(head: SimHead, served: SimHead, meshctl: Meshctl, utc: None) -> None:
-    head.give(EXPLAIN, STORY)
+    head.give(EXPLAIN, EXPLANATION)
     golden("explain.txt", meshctl("explain", "h100-3").out)
-    assert ExplainView.model_validate_json(meshctl("explain", "h100-3", "-o", "json").out) == STORY
+    assert ExplainView.model_validate_json(meshctl("explain", "h100-3", "-o", "json").out) == EXPLANATION
 
 
 def test_explain_without_a_machine_or_a_search(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
-    head.give(EXPLAIN, STORY.model_copy(update={"phase": "ready"}))
-    assert STORY.next_rungs[0].offer not in meshctl("explain", "h100-3").out, "meshd looks for no other offer"
+    head.give(EXPLAIN, EXPLANATION.model_copy(update={"phase": "ready"}))
+    assert EXPLANATION.next_rungs[0].offer not in meshctl("explain", "h100-3").out, "meshd looks for no other offer"
     empty = ExplainView(subject="h100-4", at=NOW, pool="h100", slot="h100-4", why="none is wanted")
     head.give(EXPLAIN, empty)
     assert meshctl("explain", "h100-4").out.endswith("\nnone is wanted\n")

@@ -71,3 +71,11 @@ def test_abort(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
 def test_options_that_do_not_go_together(served: SimHead, meshctl: Meshctl) -> None:
     for words in (["--reauth"], ["--compromised"], ["--status", "--abort"]):
         assert meshctl("rotate-key", "--munge", *words).code == ExitCode.USAGE
+
+
+def test_foreign_text_cannot_steer_the_terminal(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
+    evil = "evil \x1b]0;title\x07 [bold]text"
+    away = NODE.model_copy(update={"reason": evil})
+    head.give(MUNGE_KEY_ROTATION, BEGUN.model_copy(update={"failure": evil, "nodes": [away]}))
+    ran = meshctl("rotate-key", "--munge", "--status")
+    assert "\x1b" not in ran.out and ran.out.count("[bold]text") == 2
