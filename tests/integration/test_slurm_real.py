@@ -216,7 +216,7 @@ async def test_a_slot_lives_through_join_work_leave_and_join_again(cluster: Clus
     started = time.monotonic()
     assert await cluster.publisher.apply(cluster.wanted(first))
     took("join_in_force_s", started)
-    assert cluster.publisher.published == {"h100-1": first.node_addr}
+    assert cluster.publisher.applier.node_addrs == {"h100-1": first.node_addr}
     cluster.start_slurmd("m1", "h100-1")
     await cluster.job_until(waiting, "RUNNING")
     took("waiting_job_runs_s", started)
@@ -345,7 +345,7 @@ async def test_what_waiting_jobs_and_reservations_name_stays_and_the_cures_free_
     async def settle() -> tuple[Hold, ...]:
         view = await cluster.client.view()
         kept, holds = retain(
-            smaller, read_pools(cluster.publisher.nodes_conf), view.jobs, await cluster.client.reservations()
+            smaller, read_pools(cluster.publisher.applier.nodes_conf), view.jobs, await cluster.client.reservations()
         )
         await cluster.publisher.apply(cluster.wanted(pools=list(kept)))
         return holds
@@ -448,7 +448,7 @@ async def test_one_machine_that_cannot_be_written_does_not_keep_others_out(clust
     made = render(POOLS, [good, bad], shapes_fixed=cluster.old)
     assert list(made.left_out) == ["h100-2"]
     await cluster.publisher.apply(made)
-    assert cluster.publisher.published == {"h100-1": good.node_addr}
+    assert cluster.publisher.applier.node_addrs == {"h100-1": good.node_addr}
 
 
 async def test_a_head_with_its_own_slurm_conf_and_gres_conf(lab: Lab) -> None:

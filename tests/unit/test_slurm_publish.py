@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> PublisherLab:
 async def test_a_join_is_one_reconfigure_and_in_force(world: PublisherLab) -> None:
     assert await world.publisher.apply(wanted("a-2"))
     assert world.slurm.addresses["a-2"] == "100.64.0.2"
-    assert world.publisher.published == {"a-2": "100.64.0.2"}
+    assert world.publisher.applier.node_addrs == {"a-2": "100.64.0.2"}
     status = world.publisher.status()
     assert (status.reconfigures, status.restarts, status.problems) == (1, 0, ())
     assert status.last_applied_at == world.clock.now()
@@ -41,7 +41,7 @@ async def test_the_same_content_is_not_applied_twice_not_even_by_the_next_daemon
     calls = len(world.slurm.calls)
     assert not await world.publisher.apply(wanted("a-2"))
     again = world.made()
-    assert again.published == {"a-2": "100.64.0.2"}
+    assert again.applier.node_addrs == {"a-2": "100.64.0.2"}
     assert not await again.apply(wanted("a-2"))
     assert len(world.slurm.calls) == calls
 
@@ -60,15 +60,15 @@ async def test_a_busy_or_open_slot_is_never_freed(world: PublisherLab) -> None:
     assert world.files.current() == before
     world.slurm.jobs = []
     assert await world.publisher.apply(wanted())
-    assert world.publisher.published == {}
+    assert world.publisher.applier.node_addrs == {}
 
 
 async def test_a_slot_with_jobs_keeps_its_line_and_all_others_go_on(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-2"))
     world.slurm.jobs = [("7", "a-2", "1:00")]
     assert await world.publisher.apply(wanted("a-1", "a-3"))
-    assert set(world.publisher.published) == {"a-1", "a-2", "a-3"}
-    assert set(world.publisher.unsafe) == {"a-2"}
+    assert set(world.publisher.applier.node_addrs) == {"a-1", "a-2", "a-3"}
+    assert set(world.publisher.applier.unsafe) == {"a-2"}
     reconfigures = world.slurm.count("scontrol reconfigure")
     with pytest.raises(SlurmError, match="7"):
         await world.publisher.apply(wanted("a-1", "a-3"))
@@ -76,14 +76,14 @@ async def test_a_slot_with_jobs_keeps_its_line_and_all_others_go_on(world: Publi
     world.slurm.jobs = []
     world.slurm.states["a-2"] = "IDLE+DRAIN"
     assert await world.publisher.apply(wanted("a-1", "a-3"))
-    assert set(world.publisher.published) == {"a-1", "a-3"}
-    assert world.publisher.unsafe == {}
+    assert set(world.publisher.applier.node_addrs) == {"a-1", "a-3"}
+    assert world.publisher.applier.unsafe == {}
 
 
 @pytest.mark.parametrize("bad", [{"a-3"}, {"a-1", "a-4"}, {"a-1", "a-2", "a-3", "a-4"}])
 async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: PublisherLab, bad: set[str]) -> None:
     await world.publisher.apply(wanted("a-2"))
-    before = world.publisher.lines["a-2"]
+    before = world.publisher.applier.lines["a-2"]
     world.slurm.dislikes = {f"100.64.1.{slot[2:]}" for slot in bad}
     joined = [JoinedNode(f"a-{i}", f"100.64.1.{i}", NodeShape(2, 1, 1, 2, 1, 4096)) for i in range(1, 5)]
     content = render([PoolLine("a", "", 4, "", 0, 1, 1024)], joined, shapes_fixed=True)
@@ -91,7 +91,7 @@ async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: Publi
     assert set(world.publisher.culprits.reasons) == bad
     taken = {node.slot: node.node_addr for node in joined if node.slot not in bad}
     kept = {"a-2": before.node_addr} if "a-2" in bad else {}
-    assert world.publisher.published == {**taken, **kept}
+    assert world.publisher.applier.node_addrs == {**taken, **kept}
     reconfigures = world.slurm.count("scontrol reconfigure")
     assert not await world.publisher.apply(content), "what was refused is not tried again as it is"
     assert world.slurm.count("scontrol reconfigure") == reconfigures
@@ -103,7 +103,7 @@ async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: Publi
     mended = [replace(node, node_addr=node.node_addr.replace("64.1.", "64.2.")) for node in joined]
     assert await world.publisher.apply(render([PoolLine("a", "", 4, "", 0, 1, 1024)], mended, shapes_fixed=True))
     assert world.publisher.culprits.reasons == {}
-    assert len(world.publisher.published) == 4
+    assert len(world.publisher.applier.node_addrs) == 4
 
 
 async def test_a_refusal_that_no_machine_causes_is_told_as_before(world: PublisherLab) -> None:
@@ -112,7 +112,7 @@ async def test_a_refusal_that_no_machine_causes_is_told_as_before(world: Publish
     with pytest.raises(SlurmRefused):
         await world.publisher.apply(wanted("a-1", "a-2", size=6))
     assert world.publisher.culprits.reasons == {}
-    assert world.publisher.published == {"a-2": "100.64.0.2"}
+    assert world.publisher.applier.node_addrs == {"a-2": "100.64.0.2"}
 
 
 async def test_a_changed_node_set_restarts_an_old_slurmctld_after_the_last_job_start_is_saved(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_what_cannot_be_parsed_is_undone(world: PublisherLab) -> None:
         await world.publisher.apply(bad)
     assert world.files.current().nodes == good.nodes_conf
     assert world.slurm.running
-    assert world.publisher.published == {"a-2": "100.64.0.2"}
+    assert world.publisher.applier.node_addrs == {"a-2": "100.64.0.2"}
     assert world.publisher.status().refusals == 1
 
 
@@ -200,14 +200,14 @@ async def test_a_slurmctld_that_dies_once_is_no_fault_of_the_newcomer(tmp_path: 
     world.slurm.states["late"] = "IDLE"
     assert await world.publisher.apply(wanted("a-2", "a-3"))
     assert world.restarts == 1
-    assert set(world.publisher.published) == {"a-2", "a-3"}
+    assert set(world.publisher.applier.node_addrs) == {"a-2", "a-3"}
     assert world.publisher.culprits.reasons == {}
 
 
 async def test_a_reconfigure_that_timed_out_but_happened_counts(world: PublisherLab) -> None:
     world.slurm.reconfigure_times_out = True
     assert await world.publisher.apply(wanted("a-1"))
-    assert world.publisher.published == {"a-1": "100.64.0.1"}
+    assert world.publisher.applier.node_addrs == {"a-1": "100.64.0.1"}
 
 
 async def test_nothing_is_written_while_slurm_cannot_be_asked(world: PublisherLab) -> None:
@@ -269,7 +269,7 @@ async def test_a_crash_between_writing_and_reconfigure_is_made_good(world: Publi
     new = wanted("a-1", "a-2")
     await world.files.install(files_module.Texts(new.nodes_conf, new.gres_conf))
     again = world.made()
-    assert again.published == {"a-1": "100.64.0.1"}, "what was written is not yet in force"
+    assert again.applier.node_addrs == {"a-1": "100.64.0.1"}, "what was written is not yet in force"
     assert await again.apply(new)
     assert world.slurm.addresses["a-2"] == "100.64.0.2"
     assert again.status().problems == ()
@@ -298,7 +298,7 @@ async def test_of_what_is_asked_for_in_one_breath_the_newest_is_put_in_force(wor
         for i in range(4):
             world.publisher.request(wanted(*slots[: i + 1]))
         await publish(wanted(*slots))
-        assert set(world.publisher.published) == set(slots)
+        assert set(world.publisher.applier.node_addrs) == set(slots)
         assert world.slurm.count("scontrol reconfigure") == 1
         await publish(wanted(*slots))
         assert world.slurm.count("scontrol reconfigure") == 1, "it is in force already"
@@ -368,7 +368,7 @@ async def test_a_refused_content_is_not_tried_again_at_once(world: PublisherLab)
             assert world.publisher.status().refusals == 1 and world.publisher.status().problems
         await publish(good)
         assert world.publisher.status().problems == ()
-        assert set(world.publisher.published) == {"a-2"}
+        assert set(world.publisher.applier.node_addrs) == {"a-2"}
 
 
 async def test_a_reason_cannot_carry_a_line_break(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ class SlurmFilesController(Controller):
     @property
     def node_addrs(self) -> Mapping[str, str]:
         """The address of every slot whose joined line Slurm has."""
-        return self._publisher.published if self._publisher else {}
+        return self._publisher.applier.node_addrs if self._publisher else {}
 
     @property
     def left_out(self) -> Mapping[str, str]:
@@ -118,7 +118,7 @@ class SlurmFilesController(Controller):
     @property
     def unsafe(self) -> Mapping[str, str]:
         """The slots that keep their line although another is wanted, each with why: jobs may run there."""
-        return self._publisher.unsafe if self._publisher else {}
+        return self._publisher.applier.unsafe if self._publisher else {}
 
     async def start(self) -> None:
         """Find the files. Raises SlurmError when their directory cannot be used."""
@@ -196,7 +196,9 @@ class SlurmFilesController(Controller):
         )
 
     def _make(self) -> Rendered | None:
-        nodes_conf, lines = (self._publisher.nodes_conf, self._publisher.lines) if self._publisher else ("", {})
+        nodes_conf, lines = (
+            (self._publisher.applier.nodes_conf, self._publisher.applier.lines) if self._publisher else ("", {})
+        )
         return self._content.make(self._slurm_view(), nodes_conf, lines)
 
     def view(self) -> PublishView:

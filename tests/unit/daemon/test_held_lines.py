@@ -40,6 +40,7 @@ class Taker:
     def __init__(self) -> None:
         self.lines: dict[str, Lines] = {}
         self.nodes_conf = ""
+        self.applier = self
 
     def request(self, wanted: Rendered) -> None:
         self.nodes_conf = wanted.nodes_conf

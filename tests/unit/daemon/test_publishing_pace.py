@@ -29,6 +29,7 @@ class Asked:
         self.digests: list[str] = []
         self.sizes: list[int] = []
         self.lines: dict[str, Lines] = {}
+        self.applier = self
 
     def request(self, wanted: Rendered) -> None:
         if wanted.digest not in self.digests[-1:]:

@@ -60,7 +60,7 @@ async def published(lab: PublisherLab, change: Change, wants: Callable[[], None]
         wants()
         for _ in range(2000):
             await asyncio.sleep(0)
-            if not publisher.status().pending and publisher.published:
+            if not publisher.status().pending and publisher.applier.node_addrs:
                 break
     finally:
         task.cancel()
@@ -94,14 +94,14 @@ async def test_requests_in_the_meantime_are_one_reconfigure_afterwards(lab: Publ
     calls = await published(lab, change, wants)
     assert change.at.ended
     assert calls.count("scontrol reconfigure") == 1
-    assert set(lab.publisher.published) == {"a-1", "a-2"}
+    assert set(lab.publisher.applier.node_addrs) == {"a-1", "a-2"}
 
 
 async def test_a_stuck_switch_does_not_hold_it_back_for_long(lab: PublisherLab, tmp_path: Path) -> None:
     change = Change(tmp_path, lab.clock, 1e9)
     await published(lab, change, lambda: lab.publisher.request(wanted("a-1")))
     assert change.at.stage is MungeStage.SWITCH
-    assert set(lab.publisher.published) == {"a-1"}
+    assert set(lab.publisher.applier.node_addrs) == {"a-1"}
     assert UNSETTLED_MAX_S <= lab.clock.time_s < UNSETTLED_MAX_S + 3
 
 
