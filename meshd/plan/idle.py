@@ -49,7 +49,7 @@ def idle_since(
     if slurm is None or view.slurm_at is None:
         return {}
     at_work = {slot for job in slurm.jobs for slot in job.nodes}
-    wanted = {
+    waited_for = {
         j.partition for j in slurm.jobs if not j.nodes and j.state_reason.lstrip("(").startswith(_WAITS_FOR_NODES)
     }
     found: dict[str, datetime] = {}
@@ -60,7 +60,7 @@ def idle_since(
         if node.busy or machine.slot in at_work:
             continue
         why = unfit(machine, view)
-        unused = node.up and not wanted.intersection(node.partitions)
+        unused = node.up and not waited_for.intersection(node.partitions)
         if not why.deliberate if why is not None else unused:
             found[machine.name] = before.get(machine.name, view.slurm_at)
     return found

@@ -41,9 +41,9 @@ def _wrong_kind(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
         yield Miss(f"has {offer.gpu}, and {target.gpu} was asked for", "--gpu")
     least, most = node_gpus(pool, target)
     if not least <= offer.gpus <= most:
-        wanted = f"{least}" if least == most else f"{least} to {most}"
+        allowed = f"{least}" if least == most else f"{least} to {most}"
         cure = f"{own}.gpus_per_node and gpus_per_node_max" if target.gpus_per_node is None else "--gpus-per-node"
-        yield Miss(f"has {offer.gpus} GPUs, not {wanted}", cure)
+        yield Miss(f"has {offer.gpus} GPUs, not {allowed}", cure)
     if offer.arch != pool.arch:
         yield Miss(f"is {offer.arch}, not {pool.arch}", f"{own}.arch")
 

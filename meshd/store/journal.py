@@ -234,10 +234,10 @@ class Journal(JournalDatabase):
         rows = self.rows(newest, machine, limit)[::-1] if after_id < 0 else self.rows(after, machine, limit, after_id)
         return [event_of(row) for row in rows]
 
-    def events_like(self, wanted: EventFilter, after_id: int = 0, limit: int = 100) -> list[Event]:
+    def events_like(self, event_filter: EventFilter, after_id: int = 0, limit: int = 100) -> list[Event]:
         """As `events`, of those that match."""
-        since = wanted.since.astimezone(UTC).isoformat() if wanted.since else ""
-        matches = (json.dumps(wanted.machines), json.dumps(wanted.kinds), wanted.pool, since, limit)
+        since = event_filter.since.astimezone(UTC).isoformat() if event_filter.since else ""
+        matches = (json.dumps(event_filter.machines), json.dumps(event_filter.kinds), event_filter.pool, since, limit)
         newest = after_id < 0
         rows = self.rows(EVENTS_NEWEST, *matches)[::-1] if newest else self.rows(EVENTS_AFTER, *matches, after_id)
         return [event_of(row) for row in rows]

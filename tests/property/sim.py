@@ -507,19 +507,19 @@ class Daemon:
     def publish(self) -> None:
         """What the publisher does: the joined lines into Slurm."""
         world = self.world
-        wanted = {
+        lines = {
             x.slot: x.tailnet_ip
             for x in self.journal.machines()
             if x.phase in IN_SLURM and x.tailnet_ip and not x.left_slurm
         }
-        for slot in {*wanted, *world.published}:
+        for slot in {*lines, *world.published}:
             node = world.nodes.get(slot, SlurmNode(slot, "192.0.2.1", frozenset({"DOWN"})))
-            if slot not in wanted and (slot in world.jobs or node.states == {"IDLE"}):
+            if slot not in lines and (slot in world.jobs or node.states == {"IDLE"}):
                 return  # the publisher refuses to free a slot that is at work or open to jobs
-            if slot in wanted and world.published.get(slot, wanted[slot]) != wanted[slot] and slot in world.jobs:
+            if slot in lines and world.published.get(slot, lines[slot]) != lines[slot] and slot in world.jobs:
                 return  # nor does it give a slot at work to another machine
-            world.nodes[slot] = replace(node, node_addr=wanted.get(slot, "192.0.2.1"))
-        world.published = wanted
+            world.nodes[slot] = replace(node, node_addr=lines.get(slot, "192.0.2.1"))
+        world.published = lines
 
     async def settle(self) -> None:
         """Let every step in flight end, or the daemon die."""
@@ -586,8 +586,8 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
             target = rng.randrange(0, 7)
             daemon.journal.set_target(Target("h100", target, spread=about.spread), "no more chaos", world.clock.now())
         elif round_ < rounds and rng.random() < about.restless:
-            wanted = Target("h100", rng.randrange(0, 7), spread=about.spread)
-            daemon.journal.set_target(wanted, "chaos", world.clock.now())
+            another = Target("h100", rng.randrange(0, 7), spread=about.spread)
+            daemon.journal.set_target(another, "chaos", world.clock.now())
         world.move_on(rng.uniform(1, 25))
         if about.sells_out and places.random() < 0.3:
             place = places.choice([o.region for o in about.offers])

@@ -38,8 +38,8 @@ def decided(
     cooldowns = {
         CooldownKey.of_offer(o): Cooldown(CooldownKey.of_offer(o), until, "sold out, said the cloud") for o in cooling
     }
-    wanted = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)}, cooldowns=cooldowns)
-    return plan(wanted, machines, seen, NOW)
+    desired = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)}, cooldowns=cooldowns)
+    return plan(desired, machines, seen, NOW)
 
 
 def rents(found: p.Plan) -> list[tuple[str, str]]:

@@ -238,5 +238,5 @@ def test_what_is_left_alone_for_a_moment_keeps_its_rank() -> None:
     no = replace(pause, strikes=1, cause=CooldownCause.REFUSED)
     seen = snapshot(offers={"aws": Fresh(ALL, NOW)})
     for cooldown, count in ((pause, 1), (no, 0)):
-        wanted = Desired("lab", {"h100": POOL}, {"h100": Target("h100", 8)}, cooldowns={cooldown.key: cooldown})
-        assert len(rents(plan(wanted, [], seen, NOW))) == count
+        desired = Desired("lab", {"h100": POOL}, {"h100": Target("h100", 8)}, cooldowns={cooldown.key: cooldown})
+        assert len(rents(plan(desired, [], seen, NOW))) == count

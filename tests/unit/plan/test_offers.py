@@ -76,8 +76,8 @@ def test_each_field_narrows() -> None:
 
 
 def test_when_nothing_matches_the_nearest_are_told() -> None:
-    wanted = OfferFilter(gpu="h100", gpus_per_node=8, max_usd_per_gpu_hour=1.6)
-    found = find(OFFERS, wanted, {}, NOW, limit=9)
+    offer_filter = OfferFilter(gpu="h100", gpus_per_node=8, max_usd_per_gpu_hour=1.6)
+    found = find(OFFERS, offer_filter, {}, NOW, limit=9)
     assert found.shown == ()
     assert {name: (near.count, near.cheapest.instance_type) for name, near in found.near.items()} == {
         "max_usd_per_gpu_hour": (1, "eight"),
@@ -118,18 +118,18 @@ filters = st.builds(
     st.lists(offers, max_size=20, unique_by=lambda o: o.key), filters, st.integers(1, 5), st.booleans(), st.booleans()
 )
 def test_nothing_is_lost_and_the_order_of_reading_does_not_matter(
-    several: list[Offer], wanted: OfferFilter, limit: int, everything: bool, fold: bool
+    several: list[Offer], offer_filter: OfferFilter, limit: int, everything: bool, fold: bool
 ) -> None:
-    found = find(several, wanted, {}, NOW, limit=limit, everything=everything, fold=fold)
-    whole = find(several, wanted, {}, NOW, limit=100, everything=everything, fold=fold)
+    found = find(several, offer_filter, {}, NOW, limit=limit, everything=everything, fold=fold)
+    whole = find(several, offer_filter, {}, NOW, limit=100, everything=everything, fold=fold)
     shown = [o for row in whole.shown for o in row]
     assert found.shown == whole.shown[:limit]
     assert len(shown) + sum(whole.left_out.values()) == whole.matching
-    assert all(not wanted.misses(o) for o in shown)
+    assert all(not offer_filter.misses(o) for o in shown)
     assert bool(whole.near) <= (whole.matching == 0)
     prices = [(o.available is False, o.usd_per_gpu_hour) for o in shown]
     assert prices == sorted(prices)
-    assert find(several[::-1], wanted, {}, NOW, limit=limit, everything=everything, fold=fold) == found
+    assert find(several[::-1], offer_filter, {}, NOW, limit=limit, everything=everything, fold=fold) == found
 
 
 def test_five_thousand_offers_take_no_time() -> None:

@@ -71,9 +71,9 @@ def test_any_limit_is_a_budget(pool: Pool, target: Target | None, limited: bool)
 def test_an_old_price_is_passed_over_where_the_settings_say_so() -> None:
     strict = replace(CAPPED, prices_since=NOW - timedelta(days=30))
     cheap = replace(OLD, usd_per_hour=1.0)
-    found = plan(wanted(strict), [], snapshot(offers={"aws": Fresh((cheap, replace(NEW, zone="r1b")), NOW)}), NOW)
+    found = plan(desired(strict), [], snapshot(offers={"aws": Fresh((cheap, replace(NEW, zone="r1b")), NOW)}), NOW)
     assert {step.offer.zone for step in found.steps if isinstance(step, RequestMachine)} == {"r1b"}
-    found = plan(wanted(strict), [], snapshot(offers={"aws": Fresh((cheap,), NOW)}), NOW)
+    found = plan(desired(strict), [], snapshot(offers={"aws": Fresh((cheap,), NOW)}), NOW)
     assert not found.steps
     assert found.warnings[0].reason.endswith(
         "has a price of 2026-01-29, too old for a limit in USD "
@@ -85,7 +85,7 @@ def test_an_old_price_is_passed_over_where_the_settings_say_so() -> None:
 
 def test_alternatives_are_marked() -> None:
     seen = snapshot(offers={"aws": Fresh((OLD, replace(NEW, zone="r1b")), NOW)})
-    rows = alternatives(["h100"], (), seen, wanted(CAPPED), NOW)
+    rows = alternatives(["h100"], (), seen, desired(CAPPED), NOW)
     assert {row.region: row.price_stale for row in rows} == {"r1a": True, "r1b": False}
 
 
@@ -106,22 +106,22 @@ def test_words_for_the_journal() -> None:
     assert price_words(OFFER) == "2 USD/h"
 
 
-def wanted(pool: Pool) -> Desired:
+def desired(pool: Pool) -> Desired:
     return Desired("lab", {"h100": pool}, {"h100": Target("h100", 2, at=NOW)})
 
 
 def test_the_plan_tells_of_old_prices_under_a_limit() -> None:
     seen = snapshot(offers={"aws": Fresh((OLD,), NOW)})
-    found = plan(wanted(CAPPED), [], seen, NOW)
+    found = plan(desired(CAPPED), [], seen, NOW)
     assert [type(step) for step in found.steps] == [RequestMachine] * 2, "it is only told"
     (warning,) = summary_of(found, []).warnings
     assert warning == (
         "h100: the limit is held against prices of aws of 2026-01-29, which may have risen since "
         "(`meshctl prices refresh aws`, or set providers.aws.prices)"
     )
-    assert not plan(wanted(POOL), [], seen, NOW).warnings, "nobody asked for a limit"
-    assert not plan(wanted(CAPPED), [], snapshot(offers={"aws": Fresh((NEW,), NOW)}), NOW).warnings
-    assert not list(problems.pools(wanted(CAPPED), [], found.warnings, seen)), "nothing is held back by it"
+    assert not plan(desired(POOL), [], seen, NOW).warnings, "nobody asked for a limit"
+    assert not plan(desired(CAPPED), [], snapshot(offers={"aws": Fresh((NEW,), NOW)}), NOW).warnings
+    assert not list(problems.pools(desired(CAPPED), [], found.warnings, seen)), "nothing is held back by it"
 
 
 def test_the_status_tells_of_machines_that_were_rented_by_old_prices() -> None:
@@ -131,10 +131,10 @@ def test_the_status_tells_of_machines_that_were_rented_by_old_prices() -> None:
         return replace(made, offer=replace(OFFER, price_as_of=made.created_at - timedelta(days=age_d)))
 
     fleet = [rented(1, 31), rented(2, 31), rented(3, 29), replace(rented(4, 31), phase=Phase.GONE)]
-    (problem,) = stale(wanted(CAPPED), fleet)
+    (problem,) = stale(desired(CAPPED), fleet)
     assert (problem.code, problem.severity) == (ProblemCode.PRICES_STALE, "warning")
     assert (problem.pool, problem.blocking) == ("h100", False)
     assert "2026-01-29" in problem.text
     assert "meshctl prices refresh aws" in problem.cure
-    assert not list(stale(wanted(POOL), fleet))
-    assert not list(stale(wanted(CAPPED), [rented(3, 29)])), "it grows no older: the machine's price is what it was"
+    assert not list(stale(desired(POOL), fleet))
+    assert not list(stale(desired(CAPPED), [rented(3, 29)])), "it grows no older: the machine's price is what it was"

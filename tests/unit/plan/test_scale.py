@@ -19,7 +19,7 @@ from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, instance, machine, nod
 POOL = Pool("h100", "h100", 1, 4, ("aws", "gce"))
 
 
-def wanted(gpus: int | None, pool: Pool = POOL, **parts: Any) -> Desired:
+def desired(gpus: int | None, pool: Pool = POOL, **parts: Any) -> Desired:
     targets = {} if gpus is None else {"h100": Target("h100", gpus)}
     return Desired("lab", {"h100": pool}, targets, **parts)
 
@@ -29,7 +29,7 @@ def steps(gpus: int | None, *machines: Machine, kind: type[p.Step] = p.Step, **p
         instances={"aws": Fresh(tuple(instance(m) for m in machines if m.instance_id), NOW)},
         slurm=Fresh(slurm(*(node(m) for m in machines if m.tailnet_ip)), NOW),
     )
-    decided = plan(wanted(gpus, **parts), machines, seen, NOW)
+    decided = plan(desired(gpus, **parts), machines, seen, NOW)
     return [step for step in (*decided.steps, *decided.warnings) if isinstance(step, kind)]
 
 
