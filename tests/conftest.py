@@ -13,7 +13,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests import tiers
+from tests import tiers, workers
 
 # Tests look at what happened, not at log lines; the tests of logging set it up themselves.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -47,6 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the tier before any module of tests is read."""
+    config.pluginmanager.register(workers.Workers())
     if config.getoption("nightly"):
         tiers.begin_nightly()
         config.option.contract_seeds = max(config.option.contract_seeds, NIGHTLY_CONTRACT_SEEDS)

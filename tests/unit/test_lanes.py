@@ -86,8 +86,16 @@ async def test_a_lane_that_breaks_off_alone_is_a_failure(tmp_path: Path) -> None
     assert (status, " 1 error in " in said[-1]) == (1, True)
 
 
+HURRIED_WORKERS = """
+from tests.workers import Workers
+from xdist.workermanage import NodeManager
+NodeManager.EXIT_TIMEOUT = 0.1
+def pytest_configure(config): config.pluginmanager.register(Workers())
+"""
+
+
 async def test_an_interrupt_reaches_each_lane_once_and_is_waited_for(tmp_path: Path) -> None:
-    """Each lane takes down what its fixture made, even when the user presses Ctrl-C twice."""
+    """Each lane takes down what its fixture made, even when the user presses Ctrl-C twice; so does one with workers."""
     slow = """
         import pathlib, time, pytest
         @pytest.fixture(scope="session")
@@ -100,6 +108,8 @@ async def test_an_interrupt_reaches_each_lane_once_and_is_waited_for(tmp_path: P
         def test_long(made): time.sleep(250)
     """
     lanes = lane(tmp_path, "left", slow), lane(tmp_path, "right", slow)
+    (tmp_path / "right" / "conftest.py").write_text(HURRIED_WORKERS)
+    lanes = lanes[0], Lane("right", (*lanes[1].argv, "-p", "xdist.plugin", "-n", "1"))
     marks = [tmp_path / one.name / "made" for one in lanes]
     script = textwrap.dedent(f"""
         import asyncio, sys
