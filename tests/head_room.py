@@ -1,0 +1,103 @@
+"""The real services of the head API around a small world: one cloud, one Slurm, agents that answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from meshd.api import schema as s
+from meshd.api.auth import Actor
+from meshd.config import PoolSettings
+from meshd.daemon.head_api.service import HeadService
+from meshd.daemon.nodes.wiring import NodeReporter
+from meshd.daemon.observe.agent_reports import NodeLogs
+from meshd.daemon.observe.report import SourceReporter
+from meshd.daemon.observe.slurm_ping import SlurmPing
+from meshd.daemon.prices.files import PriceFiles
+from meshd.daemon.prices.prices import Prices
+from meshd.daemon.prices.service import PriceService
+from meshd.daemon.reporting import Report
+from meshd.model.machine import Machine
+from meshd.model.observed import Fresh, Snapshot
+from tests.live import live_settings
+from tests.node_room import node_parts
+from tests.property.rotation_sim import Life, begin_tailnet
+from tests.unit.daemon.munge_lab import MungeLab as MungeLab
+from tests.unit.daemon.small import Small
+from tests.unit.daemon.standins import LogAgent
+from tests.unit.worlds import around, peer, tailnet
+
+ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
+
+
+class Files:
+    """Slurm's files, all well."""
+
+    def view(self) -> s.PublishView:
+        return s.PublishView()
+
+
+class NoDoctor:
+    async def __call__(self) -> list[s.CheckRow]:
+        return []
+
+
+async def nothing(_provider: str) -> None:
+    """No cloud to read here."""
+
+
+WITHOUT_API: Any = SimpleNamespace(api=None)
+
+
+class HeadRoom(Small):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.next: Snapshot | None = None
+        self.agent = LogAgent()
+        self.dead_key = ""
+        files = PriceFiles(directory / "prices")
+        prices = Prices({}, files, self.clock, live=live_settings(), read_offers=nothing, journal=self.journal)
+        rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").service
+        nodes = node_parts(self.machine_store)
+        live = live_settings(pools={"h100": PoolSettings(partition="gpu")})
+        ping = SlurmPing(self.slurm_answers, lambda: None, self.clock)
+        price_service = PriceService(prices, lambda: self.seen.offers, self.desired, self.clock)
+        sources: Any = SimpleNamespace(
+            slurm=SimpleNamespace(read_once=self.look_at_slurm), key=SimpleNamespace(read_once=self.look_at_key)
+        )
+        report = Report(
+            SourceReporter(lambda: self.seen, self.journal, ping), self.reconciler, price_service,
+            NodeReporter(live, self.machine_store, nodes, self.desired, lambda: self.seen, WITHOUT_API),
+        )  # fmt: skip
+        self.service = HeadService(
+            live, self.machine_store, self.machines, slurm=self.slurm, slurm_files=Files(), slurm_ping=ping,
+            tailnet=cast("Any", SimpleNamespace(table=SimpleNamespace(version="1.102"))), sources=sources,
+            snapshot=lambda: self.seen, desired=self.desired, report=report,
+            reload=lambda: s.ReloadView(reloaded=True), doctor=NoDoctor(), read_offers=self.read_offers,
+            logs=NodeLogs(self.agent, self.clock), prices=price_service, auth_key=rotation,
+            munge_key=MungeLab(directory / "munge").service, node_tokens=nodes.token_service,
+        )  # fmt: skip
+        self.head = self.service.handlers()
+
+    async def slurm_answers(self) -> bool:
+        return True
+
+    async def look_at_slurm(self) -> None:
+        self.seen = self.next or self.seen
+
+    async def look_at_key(self) -> None:
+        self.seen = replace(self.seen, dead_key=self.dead_key)
+
+    async def read_offers(self) -> None:
+        self.seen = self.next or self.seen
+
+
+async def look_around(room: HeadRoom, m: Machine) -> None:
+    """Every source is read, and what follows from it is done."""
+    room.clock.t_s += 60
+    now = room.clock.now()
+    room.seen = replace(around(m), slurm=Fresh(room.slurm.seen, now), tailnet=Fresh(tailnet(peer(m)), now))
+    room.reconciler.tick()
+    await room.settle()
