@@ -10,8 +10,7 @@ from meshd.daemon.agents import AgentQueues
 from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.daemon.auth_key.ports import open_ports as open_key_ports
 from meshd.daemon.auth_key.steps import Prover
-from meshd.daemon.munge_key.head import HeadMunge
-from meshd.daemon.munge_key.steps import HeadSide
+from meshd.daemon.munge_key.head import HeadMunge, HeadSide
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.providers.registry import load_providers

@@ -8,7 +8,7 @@ from typing import Final
 
 from meshd.api.schema import CheckRow, ProblemView
 from meshd.codes import CheckName, ProblemCode
-from meshd.daemon.munge_key.steps import HeadSide
+from meshd.daemon.munge_key.head import HeadSide
 from meshd.daemon.reporting import fail, ok, problem, warn
 from meshd.munge.rotation import MungeRotation, MungeStage, NodeView
 from meshd.plaintext import counted

@@ -20,9 +20,10 @@ from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.controller import Controller
 from meshd.daemon.munge_key import checks
+from meshd.daemon.munge_key.head import HeadSide
 from meshd.daemon.munge_key.keys import MungeKeys
 from meshd.daemon.munge_key.nodes import MungeNodes
-from meshd.daemon.munge_key.steps import HeadSide, MungeSteps
+from meshd.daemon.munge_key.steps import MungeSteps
 from meshd.daemon.observe.source import Readable
 from meshd.daemon.reporting import Check, ok
 from meshd.errors import MungeError
@@ -75,7 +76,7 @@ class MungeKeyController(Controller):
         self._slurm = slurm
         self.timings = timings
         self._away: dict[str, tuple[float, float]] = {}
-        self._steps = MungeSteps(head, agents, keys.read, self.timings.away_s, clock, self.wake)
+        self._steps = MungeSteps(head, agents, keys, self.timings.away_s, clock, self.wake)
         self._settled = asyncio.Event()
         self.problem = ""
         self._note_settled()

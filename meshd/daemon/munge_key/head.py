@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from pydantic import SecretBytes
@@ -25,6 +25,41 @@ ANSWER_TIMEOUT_S = 15.0
 LOOK_S = 0.02
 
 log = structlog.get_logger(__name__)
+
+
+class HeadSide(Protocol):
+    """The head's own munge, as the rotation uses it. For each method see HeadMunge."""
+
+    view: HeadView
+    away: tuple[float, float] | None
+
+    async def stage(self, key: SecretBytes) -> None:
+        """Store a key beside the present one."""
+        ...
+
+    async def switch(self, name: str, at: datetime, away_s: float) -> None:
+        """Switch to a key at a moment; munged is away for `away_s` seconds."""
+        ...
+
+    async def look(self) -> None:
+        """Find out whether munge and slurmctld work."""
+        ...
+
+    async def round_trip(self) -> None:
+        """Encode a credential and decode it. Raises MungeError when munged cannot."""
+        ...
+
+    async def auth_type(self) -> str:
+        """Slurm's AuthType. Raises SlurmError."""
+        ...
+
+    async def made_at(self) -> datetime:
+        """When the key in place was made. Raises MungeError."""
+        ...
+
+    def forget(self) -> None:
+        """Forget the results of an earlier rotation."""
+        ...
 
 
 class HeadMunge:

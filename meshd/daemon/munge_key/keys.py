@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pydantic import SecretBytes
 
-from meshd.daemon.munge_key.steps import HeadSide
+from meshd.daemon.munge_key.head import HeadSide
 from meshd.errors import MungeError
 from meshd.munge.key import MungeKeyStore, fingerprint, make_key
 from meshd.munge.rotation import key_in_force

@@ -61,7 +61,7 @@ class MungeKeyService:
         self._check_active()
         if not request.machines:
             raise BadRequest(
-                "say which machine shall not be waited for", "a machine or its slot", code=RefusalCode.MACHINE_NEEDED
+                "name the machine not to wait for", "a machine or its slot", code=RefusalCode.MACHINE_NEEDED
             )
         return self._view(self._controller.waive(self._names(request.machines), str(actor.user)))
 
@@ -81,7 +81,7 @@ class MungeKeyService:
     def _check_active(self) -> None:
         if not self._controller.active:
             raise Refused(
-                "no rotation of the munge key is under way",
+                "no rotation of the munge key is active",
                 "`meshctl rotate-key --munge --status`",
                 code=RefusalCode.NO_ROTATION,
             )
@@ -125,7 +125,7 @@ class MungeKeyService:
         )  # fmt: skip
 
     def _preview(self, waived: tuple[str, ...]) -> s.MungeRotationView:
-        """As it would begin; nothing is written down."""
+        """The rotation as it would begin. Nothing is written."""
         now = self._clock.now()
         would = begin("", self._controller.keys.name(), now, "", waived).moved(MungeStage.STAGE, now, new="?")
         fleet, timings = self._controller.fleet(), self._controller.timings
@@ -141,15 +141,15 @@ class MungeKeyService:
             at=now, key=self._controller.keys.name(), old=self._controller.keys.name(), nodes=nodes,
             steps=[
                 "make a key of 1024 random bytes",
-                f"lay it beside the present one on the head and on {reached} nodes",
+                f"store it beside the present one on the head and on {reached} nodes",
                 f"on all of them at one moment: stop munged, change the key, start munged {timings.away_s:g} s later",
-                "prove munge both ways between the head and each node",
+                "have the head and each node decode each other's credentials",
                 "erase the old key; nodes that are away get the new one when they return",
             ],
         )  # fmt: skip
 
     def _names(self, asked: Iterable[str]) -> tuple[str, ...]:
-        """Machines, by their own names or their slots'."""
+        """The names of machines, each given by its own name or its slot's."""
         nodes = self._controller.fleet().nodes
         by_any = {**{node.slot: name for name, node in nodes.items()}, **{name: name for name in nodes}}
         unknown = [one for one in asked if one not in by_any]

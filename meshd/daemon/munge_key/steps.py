@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 import structlog
-from pydantic import SecretBytes, SecretStr
+from pydantic import SecretStr
 
 from meshd.api.node_schema import Verb, key_b64
 from meshd.daemon.agents import AgentQueues
-from meshd.munge.rotation import HeadView
+from meshd.daemon.munge_key.head import HeadSide
+from meshd.daemon.munge_key.keys import MungeKeys
 from meshd.munge.rotation_steps import PutNode, RestartSlurmd, StageHead, StageNode, SwitchHead, SwitchNode
 from meshd.runtime.clock import Clock
 
@@ -25,48 +26,13 @@ Work = StageHead | StageNode | SwitchHead | SwitchNode | PutNode | RestartSlurmd
 log = structlog.get_logger(__name__)
 
 
-class HeadSide(Protocol):
-    """The head's own munge; see HeadMunge."""
-
-    view: HeadView
-    away: tuple[float, float] | None
-
-    async def stage(self, key: SecretBytes) -> None:
-        """Store a key beside the present one."""
-        ...
-
-    async def switch(self, name: str, at: datetime, away_s: float) -> None:
-        """Switch to a key at a moment; munged is away for `away_s` seconds."""
-        ...
-
-    async def look(self) -> None:
-        """Find out whether munge and slurmctld work."""
-        ...
-
-    async def round_trip(self) -> None:
-        """Encode a credential and decode it. Raises MungeError when munged cannot."""
-        ...
-
-    async def auth_type(self) -> str:
-        """Slurm's AuthType. Raises SlurmError."""
-        ...
-
-    async def made_at(self) -> datetime:
-        """When the key in place was made. Raises MungeError."""
-        ...
-
-    def forget(self) -> None:
-        """Forget the results of an earlier rotation."""
-        ...
-
-
 class MungeSteps:
     """Runs each step once at a time. A step that is ordered again begins only after a pause, in which its effect shows.
 
     Args:
         head: the head's own munge.
         agents: the nodes' agents.
-        key: reads a key by its fingerprint. Raises MungeError.
+        keys: the keys of the rotation.
         away_s: how long munged is away in a switch.
         clock: time.
         ended: called after each step.
@@ -76,14 +42,14 @@ class MungeSteps:
         self,
         head: HeadSide,
         agents: AgentQueues,
-        key: Callable[[str], SecretBytes],
+        keys: MungeKeys,
         away_s: float,
         clock: Clock,
         ended: Callable[[], None],
     ) -> None:
         self._head = head
         self._agents = agents
-        self._key = key
+        self._keys = keys
         self._away_s = away_s
         self._clock = clock
         self._when_ended = ended
@@ -123,7 +89,7 @@ class MungeSteps:
     def _work(self, step: Work) -> Awaitable[None]:
         match step:
             case StageHead(name):
-                return self._head.stage(self._key(name))
+                return self._head.stage(self._keys.read(name))
             case SwitchHead(name, at):
                 return self._head.switch(name, at, self._away_s)
             case StageNode(machine, name):
@@ -162,4 +128,4 @@ class MungeSteps:
         self._when_ended()
 
     def _b64(self, name: str) -> SecretStr:
-        return key_b64(self._key(name).get_secret_value())
+        return key_b64(self._keys.read(name).get_secret_value())

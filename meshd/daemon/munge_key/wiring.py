@@ -10,10 +10,10 @@ from pydantic import SecretBytes
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.munge_key.controller import MungeKeyController
+from meshd.daemon.munge_key.head import HeadSide
 from meshd.daemon.munge_key.keys import MungeKeys
 from meshd.daemon.munge_key.nodes import MungeNodes
 from meshd.daemon.munge_key.service import MungeKeyService
-from meshd.daemon.munge_key.steps import HeadSide
 from meshd.daemon.observe.source import Readable
 from meshd.model.observed import SlurmView
 from meshd.munge.key import MungeKeyStore, head_key
