@@ -1,7 +1,7 @@
 """Carries out the rotation of the munge key.
 
 Each pass looks at head and nodes, decides (`meshd.munge.rotation_steps`), writes the decision into the journal, and
-then begins its steps (`steps`).
+then begins its steps (`nodes`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from meshd.daemon.controller import Controller
 from meshd.daemon.munge_key import checks
 from meshd.daemon.munge_key.head import HeadSide
 from meshd.daemon.munge_key.keys import MungeKeys
-from meshd.daemon.munge_key.nodes import MungeNodes
-from meshd.daemon.munge_key.steps import MungeSteps
+from meshd.daemon.munge_key.nodes import MungeNodes, MungeSteps
 from meshd.daemon.observe.source import Readable
 from meshd.daemon.reporting import Check, ok
 from meshd.errors import MungeError
