@@ -58,9 +58,9 @@ def to_error(answer: Answer, *, operation: str, changes: bool) -> ProviderError:
 
 
 def _kind(status: int, code: str, operation: str, changes: bool) -> type[ProviderError]:
-    doubt: type[ProviderError] = Uncertain if changes else Transient
+    unclear_kind: type[ProviderError] = Uncertain if changes else Transient
     if status >= 500 or code.startswith("provider/") or not code or code in ("global/internal-error", "global/unknown"):
-        return AuthFailed if status in (401, 403) else doubt
+        return AuthFailed if status in (401, 403) else unclear_kind
     kind = _CODES.get(code)
     if kind is NotFound and operation == "launch":
         return InvalidRequest  # something that the request names: the key, the image, the type

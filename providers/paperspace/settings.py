@@ -41,7 +41,7 @@ class PaperspaceSettings(AdapterSettings):
     disk_gb: Annotated[int, Field(ge=50, le=8000)] = Field(
         100, description="disk size; Paperspace sells 50, 100, 250, 500, 1000, 2000"
     )
-    network_ids: dict[str, str] = Field({}, description="private network by region; else the region's default")
+    network_ids: dict[str, str] = Field({}, description="private network by region; otherwise the region's default")
 
     script_ready_s: NotNegative = Field(
         300.0, description="how long a machine must be ready before its startup script is deleted"

@@ -79,13 +79,13 @@ def _words(problem: Mapping[str, Any]) -> str:
 
 
 def _kind(status: int, words: str, operation: str, changes: bool) -> type[ProviderError]:
-    doubt: type[ProviderError] = Uncertain if changes else Transient
+    unclear_kind: type[ProviderError] = Uncertain if changes else Transient
     launch = operation == "launch"
     if status in (401, 402, 403):
         # 403 on create: "Your account cannot access the requested pool". Otherwise it is about the key or the account.
         return QuotaExceeded if launch and status != 401 and _LIMITED.search(words) else AuthFailed
     if status >= 500 or not words:
-        return doubt
+        return unclear_kind
     if status == 404:
         return NotFound if operation in ("get", "terminate") else InvalidRequest
     if status == 400 and launch:

@@ -72,10 +72,10 @@ def to_bids(data: Mapping[str, Any], places: Sequence[str]) -> dict[tuple[str, s
     found: dict[tuple[str, str], Bid] = {}
     for row in data["gpuTypes"]:
         for number, place in enumerate(places):
-            told = row.get(f"p{number}") or {}
-            usd = float(told.get("minimumBidPrice") or 0)
+            price = row.get(f"p{number}") or {}
+            usd = float(price.get("minimumBidPrice") or 0)
             if usd > 0 and math.isfinite(usd):
-                found[str(row["id"]), place] = Bid(usd, _STOCK.get(str(told.get("stockStatus"))))
+                found[str(row["id"]), place] = Bid(usd, _STOCK.get(str(price.get("stockStatus"))))
     return found
 
 
