@@ -18,6 +18,11 @@ from meshd.price_list import PriceList
 ProviderName = NewType("ProviderName", str)
 InstanceId = NewType("InstanceId", str)
 
+CLUSTER_TAG = "meshd-cluster"
+"""The tag with the cluster's name, on every machine."""
+MACHINE_TAG = "meshd-machine"
+"""The tag with the machine's name, on every machine."""
+
 
 class InstanceState(StrEnum):
     """A machine's state. An adapter maps a vendor string that it does not know to UNKNOWN, never to GONE."""
@@ -142,7 +147,7 @@ class LaunchRequest:
         token: the machine's name, never used again: [a-z]([-a-z0-9]*[a-z0-9])?, at most 63 characters. It is the
             idempotency token, the cloud's name tag and the tailnet hostname.
         user_data: stage 1; cloud-init runs it as root on the first boot.
-        tags: at least `meshd-cluster`, by which `list()` filters.
+        tags: at least CLUSTER_TAG, by which `list()` filters, and MACHINE_TAG.
     """
 
     token: str

@@ -72,6 +72,15 @@ def retry_after_s(header: str | None, now: datetime) -> float | None:
     return min(max(0.0, (at - now).total_seconds()), RETRY_AFTER_MAX_S)
 
 
+def utc_time(text: object) -> datetime | None:
+    """A time in ISO 8601, as UTC when it has no zone; None when it is missing or unreadable."""
+    try:
+        at = datetime.fromisoformat(str(text or ""))
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
 def unclear(text: str, *, changes: bool, provider: str, operation: str, vendor_text: str = "") -> ProviderError:
     """The error of a call whose effect is unknown: Uncertain when it changes something, else Transient."""
     kind = Uncertain if changes else Transient

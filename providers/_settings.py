@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretBytes, SecretStr, ValidationError, model_validator
 
 from meshd.codes import FaultCode
 from meshd.errors import ConfigError, Fault
@@ -18,10 +18,29 @@ from meshd.settings_words import dotted, fault_of, misplaced_truth, show
 _NO_WILDCARDS = "write each whole name; only types may have wildcards"
 
 
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
 class AdapterSettings(BaseModel):
     """Base class of all adapters' settings. Refuses unknown keys; values cannot change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ApiKeySettings(AdapterSettings):
+    """Base class of the settings of a cloud with an API key."""
+
+    api_key: SecretStr | None = None
+    api_key_file: Path | None = Field(
+        None, description="file with the API key; otherwise the credential `NAME_api_key`, e.g. `lambda_api_key`"
+    )
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.api_key is not None and self.api_key_file is not None:
+            raise ValueError("give api_key or api_key_file, not both")
+        return self
 
 
 S = TypeVar("S", bound=AdapterSettings)

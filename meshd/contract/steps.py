@@ -8,7 +8,7 @@ from collections.abc import Callable
 from meshd import gpus
 from meshd.contract.rig import CloudMachine, Rig
 from meshd.errors import Transient
-from meshd.provider_api import Instance, LaunchRequest, Offer, Provider
+from meshd.provider_api import CLUSTER_TAG, Instance, LaunchRequest, Offer, Provider
 
 CLUSTER = "lab"
 TOKEN = "lab-h100-1-k7q2mz"  # noqa: S105  a machine's name
@@ -21,7 +21,7 @@ USER_DATA = f"#!/bin/sh\n# {USER_DATA_SECRET}\necho 'grüß dich' > /run/meshd\n
 
 def request(offer: Offer, token: str = TOKEN, user_data: str = USER_DATA) -> LaunchRequest:
     """A launch request with one tag besides the cluster's."""
-    return LaunchRequest(token, CLUSTER, offer, user_data, {"meshd-cluster": CLUSTER, "meshd-pool": "h100"})
+    return LaunchRequest(token, CLUSTER, offer, user_data, {CLUSTER_TAG: CLUSTER, "meshd-pool": "h100"})
 
 
 async def rentable(rig: Rig, provider: Provider, *, spot: bool | None = None) -> list[Offer]:

@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from meshd.errors import AuthFailed, NoCapacity, NotFound, QuotaExceeded
-from meshd.provider_api import LaunchRequest, Offer
+from meshd.provider_api import CLUSTER_TAG, LaunchRequest, Offer
 from providers._permissions import Probe, missing_permissions, require_none_missing
 from providers._reads import all_of
 from providers.aws.catalogue import Catalogue
 from providers.aws.client import Ec2, Row
 from providers.aws.errors import AWS, is_denial, missing_in
-from providers.aws.mapping import CLUSTER_TAG, cluster_filter, run_parameters
+from providers.aws.mapping import cluster_filter, run_parameters
 from providers.aws.settings import AwsSettings
 
 NOBODY = "i-00000000000000000"

@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest
+from meshd.provider_api import CLUSTER_TAG, MACHINE_TAG, Instance, InstanceId, InstanceState, LaunchRequest
 from providers.aws.errors import AWS
 from providers.aws.settings import AwsSettings
-
-CLUSTER_TAG = "meshd-cluster"
-MACHINE_TAG = "meshd-machine"
 
 _STATES = {
     "pending": InstanceState.BOOTING,

@@ -8,14 +8,11 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from providers._settings import COMPASS, AdapterSettings, check_places
+from providers._settings import COMPASS, AdapterSettings, NotNegative, Positive, check_places
 
 DLAMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) *"
 DLAMI_ARM = "Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) *"
 GPU_TYPES = ("p4d.*", "p4de.*", "p5.*", "p5e.*", "p5en.*", "p6-b200.*", "g4dn.*", "g5.*", "g5g.*", "g6.*", "g6e.*")
-
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 
 
 class AwsSettings(AdapterSettings):

@@ -11,12 +11,12 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from meshd.errors import InvalidRequest
-from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest
+from meshd.provider_api import CLUSTER_TAG, MACHINE_TAG, Instance, InstanceId, InstanceState, LaunchRequest
+from providers._answers import utc_time
 from providers.gce.errors import GCE, refusal_of_operation
 from providers.gce.settings import ATTACHED, GceSettings
 
@@ -32,8 +32,6 @@ IMAGES = {
 _HYPERDISK = ("a3-ultragpu-", "a4-", "a4x-", "g4-", "c4-", "c4a-", "c4d-", "n4-")
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
-CLUSTER_LABEL = "meshd-cluster"
-MACHINE_LABEL = "meshd-machine"
 PREEMPTED = "compute.instances.preempted"
 
 _REQUESTS = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
@@ -70,12 +68,12 @@ def to_labels(tags: Mapping[str, str]) -> dict[str, str]:
 
 def cluster_filter(cluster: str) -> str:
     """The filter of instances.aggregatedList that finds this cluster's machines."""
-    return f"labels.{CLUSTER_LABEL}={to_label(cluster)}"
+    return f"labels.{CLUSTER_TAG}={to_label(cluster)}"
 
 
 def is_ours(raw: Mapping[str, Any], cluster: str) -> bool:
     """Whether a machine carries this cluster's label."""
-    return (raw.get("labels") or {}).get(CLUSTER_LABEL) == to_label(cluster)
+    return (raw.get("labels") or {}).get(CLUSTER_TAG) == to_label(cluster)
 
 
 def request_id(token: str) -> str:
@@ -151,20 +149,11 @@ def to_instance(raw: Mapping[str, Any], usd_per_hour: float | None = None) -> In
         instance_type=type_of(raw),
         public_ip=str(access.get("natIP") or ""),
         spot=is_spot(raw),
-        launched_at=to_time(raw.get("creationTimestamp")),
+        launched_at=utc_time(raw.get("creationTimestamp")),
         usd_per_hour=usd_per_hour,
         reason="" if healthy else str(raw.get("statusMessage") or status),
         vendor_state=status,
     )
-
-
-def to_time(text: object) -> datetime | None:
-    """An RFC 3339 time in UTC; None when it is missing or unreadable."""
-    try:
-        at = datetime.fromisoformat(str(text or ""))
-    except ValueError:
-        return None
-    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 class AbsenceCause(StrEnum):
@@ -250,7 +239,7 @@ def insert_body(request: LaunchRequest, settings: GceSettings) -> dict[str, Any]
     offer, zone = request.offer, f"zones/{request.offer.zone}"
     attached = ATTACHED.fullmatch(offer.instance_type)
     machine_type = attached[1] if attached else offer.instance_type
-    tags = {**settings.labels, **request.tags, CLUSTER_LABEL: request.cluster, MACHINE_LABEL: request.token}
+    tags = {**settings.labels, **request.tags, CLUSTER_TAG: request.cluster, MACHINE_TAG: request.token}
     labels = to_labels(tags)
     body: dict[str, Any] = {
         "name": request.token,

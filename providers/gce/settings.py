@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from meshd.codes import FaultCode
 from meshd.errors import ConfigError, Fault
-from providers._settings import COMPASS, AdapterSettings, check_places
+from providers._settings import COMPASS, AdapterSettings, NotNegative, Positive, check_places
 
 _CURE = "use the JSON file that Google's console gives for a service account"
 _FIELDS = ("client_email", "private_key", "token_uri")
@@ -26,9 +26,6 @@ _TYPE = re.compile(r"[a-z0-9*?-]+")
 _SSH_KEY = re.compile(r"[a-z_][a-z0-9_-]*:(ssh|ecdsa|sk)-\S+ \S+.*")
 IMAGE_KINDS = frozenset({"gpu/x86_64", "gpu/arm64", "cpu/x86_64", "cpu/arm64"})
 OUR_METADATA = frozenset({"startup-script", "ssh-keys"})
-
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 
 
 class GceSettings(AdapterSettings):

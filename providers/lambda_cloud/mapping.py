@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshd.errors import InvalidRequest
-from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest
+from meshd.provider_api import CLUSTER_TAG, MACHINE_TAG, Instance, InstanceId, InstanceState, LaunchRequest
 from providers.lambda_cloud.errors import LAMBDA
 from providers.lambda_cloud.settings import LambdaSettings
-
-CLUSTER_TAG = "meshd-cluster"
-MACHINE_TAG = "meshd-machine"
 
 _STATES = {
     "booting": InstanceState.BOOTING,

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from pydantic import Field, model_validator
 
-from pydantic import Field, SecretStr, model_validator
-
-from providers._settings import AdapterSettings
-
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
+from providers._settings import ApiKeySettings, NotNegative, Positive
 
 
-class LambdaSettings(AdapterSettings):
+class LambdaSettings(ApiKeySettings):
     """Where and how to rent machines from Lambda."""
 
-    api_key: SecretStr | None = None
-    api_key_file: Path | None = Field(
-        None, description="file with the API key; otherwise the credential `lambda_api_key`"
-    )
     base_url: str = Field("https://cloud.lambda.ai", pattern=r"^https?://[^/]+/?$")
     regions: tuple[str, ...] = Field((), description="regions to rent in; empty: all")
     instance_types: tuple[str, ...] = Field(("gpu_*",), description="types to rent, with * as wildcard")
@@ -39,8 +29,6 @@ class LambdaSettings(AdapterSettings):
 
     @model_validator(mode="after")
     def _one_of_each(self) -> LambdaSettings:
-        if self.api_key is not None and self.api_key_file is not None:
-            raise ValueError("give api_key or api_key_file, not both")
         if self.image_family and self.image_id:
             raise ValueError("give image_family or image_id, not both")
         return self

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest
+from providers._answers import utc_time
 from providers.paperspace.errors import PAPERSPACE
 from providers.paperspace.settings import PaperspaceSettings
 
@@ -43,15 +44,6 @@ def region_code(region: str) -> str:
     return found[1] if found else lower
 
 
-def to_time(text: object) -> datetime | None:
-    """A time of the API; None when it is missing or unreadable."""
-    try:
-        at = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
-
-
 def is_ours(name: str, cluster: str) -> bool:
     """Whether a name has the form of this cluster's machines: CLUSTER-POOL-NUMBER-xxxxxx.
 
@@ -74,7 +66,7 @@ def to_instance(raw: Mapping[str, Any]) -> Instance:
         region=region_code(str(raw.get("region") or "")),
         instance_type=str(raw.get("machineType") or ""),
         public_ip=str(raw.get("publicIp") or ""),
-        launched_at=to_time(raw.get("dtCreated")),
+        launched_at=utc_time(raw.get("dtCreated")),
         usd_per_hour=float(rate) if rate else None,
         reason="deleted" if deleted else "" if to_state(state) is not InstanceState.STOPPED else state,
         vendor_state=state,
@@ -169,7 +161,7 @@ def stale_scripts(
             continue
         assigned = script.get("assignedMachineIds") or ()
         theirs = [machine for machine in machines if machine.token == name or machine.id in assigned]
-        age = now - (to_time(script.get("dtCreated")) or first_seen.get(script_id, now))
+        age = now - (utc_time(script.get("dtCreated")) or first_seen.get(script_id, now))
         longest_s = settings.script_max_age_s if theirs else settings.script_grace_s
         if (theirs and all(has_run(machine) for machine in theirs)) or age >= timedelta(seconds=longest_s):
             stale.append(script_id)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from providers._settings import AdapterSettings
+from providers._settings import ApiKeySettings, NotNegative, Positive
 
 GPU_TYPES = ("H100*", "A100*", "A6000*", "A5000*", "A4000*", "V100*", "RTX*", "P*")
 GPU_TEMPLATES = ("*ML*in*a*box*", "*MLiaB*", "*Ubuntu 24.04*", "*Ubuntu 22.04*")
 CPU_TEMPLATES = ("Ubuntu 24.04*", "Ubuntu 22.04*")
 
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 
-
-class PaperspaceSettings(AdapterSettings):
+class PaperspaceSettings(ApiKeySettings):
     """Where and how to rent machines from Paperspace."""
 
-    api_key: SecretStr | None = None
-    api_key_file: Path | None = Field(
-        None, description="file with the team's API key; otherwise the credential `paperspace_api_key`"
-    )
     base_url: str = Field("https://api.paperspace.com", pattern=r"^https?://[^/]+/?$")
     regions: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         ("ny2", "ca1", "ams1"), description="regions to rent in, by code"
@@ -72,9 +64,3 @@ class PaperspaceSettings(AdapterSettings):
     @classmethod
     def _lower_keys(cls, table: dict[str, object]) -> dict[str, object]:
         return {key.lower(): value for key, value in table.items()}
-
-    @model_validator(mode="after")
-    def _one_of_each(self) -> PaperspaceSettings:
-        if self.api_key is not None and self.api_key_file is not None:
-            raise ValueError("give api_key or api_key_file, not both")
-        return self

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
-from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest
+from meshd.provider_api import CLUSTER_TAG, MACHINE_TAG, Instance, InstanceId, InstanceState, LaunchRequest
+from providers._answers import utc_time
 from providers.runpod.errors import RUNPOD
-from providers.runpod.names import CLUSTER_TAG, MACHINE_TAG, SPOT_TAG, PodKind, kind_of, tag, tag_variable
+from providers.runpod.names import SPOT_TAG, PodKind, kind_of, tag, tag_variable
 from providers.runpod.settings import RunpodSettings
 
 SCRIPT = "/meshd-stage1"
@@ -70,7 +70,7 @@ def to_instance(pod: Mapping[str, Any]) -> Instance:
         instance_type=kind.type_name if kind else "",
         public_ip=_public_ip(pod),
         spot=is_spot(pod),
-        launched_at=_time(pod.get("createdAt")),
+        launched_at=utc_time(pod.get("createdAt")),
         usd_per_hour=float(cost) if isinstance(cost, int | float) else None,
         reason=_reason(state, status),
         vendor_state=status,
@@ -85,14 +85,6 @@ def _public_ip(pod: Mapping[str, Any]) -> str:
         if isinstance(port, dict) and port.get("type") == "tcp" and port.get("public") and port.get("ip"):
             return str(port["ip"])
     return ""
-
-
-def _time(text: Any) -> datetime | None:
-    try:
-        at = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return at if at.tzinfo else None
 
 
 def launch_body(request: LaunchRequest, kind: PodKind, settings: RunpodSettings) -> dict[str, Any]:

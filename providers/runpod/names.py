@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from meshd.provider_api import CLUSTER_TAG
+
 TAG_PREFIX = "MESHD_TAG_"
-CLUSTER_TAG = "meshd-cluster"
-MACHINE_TAG = "meshd-machine"
 SPOT_TAG = "meshd-spot"
 
 _TYPE = re.compile(r"([1-9]\d*)(x|vcpu)_(\S+?)(@community)?")

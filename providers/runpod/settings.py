@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from providers._settings import AdapterSettings
+from providers._settings import ApiKeySettings, NotNegative, Positive
 from providers.runpod.names import TAG_PREFIX
 
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1, le=64)]
 Port = Annotated[str, Field(pattern=r"^\d{1,5}/(tcp|http)$")]
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class RunpodSettings(AdapterSettings):
+class RunpodSettings(ApiKeySettings):
     """Where and how to rent pods from RunPod."""
 
-    api_key: SecretStr | None = None
-    api_key_file: Path | None = Field(
-        None, description="file with the API key; otherwise the credential `runpod_api_key`"
-    )
     base_url: str = Field("https://api.runpod.io", pattern=r"^https?://[^/]+/?$")
 
     clouds: tuple[Literal["secure", "community"], ...] = Field(("secure",), description="tiers to rent in")
@@ -89,12 +82,6 @@ class RunpodSettings(AdapterSettings):
             if not _ENV_NAME.fullmatch(name) or name.startswith(TAG_PREFIX):
                 raise ValueError(f"{name} cannot be set: names are letters, digits and _, and not {TAG_PREFIX}...")
         return env
-
-    @model_validator(mode="after")
-    def _one_key(self) -> RunpodSettings:
-        if self.api_key is not None and self.api_key_file is not None:
-            raise ValueError("give api_key or api_key_file, not both")
-        return self
 
     @model_validator(mode="after")
     def _spot_can_be_had(self) -> RunpodSettings:

@@ -12,7 +12,7 @@ from meshd.contract.faults import FaultKind, When
 from meshd.contract.rig import Rig, does_not_apply
 from meshd.contract.steps import CLUSTER, TOKEN, USER_DATA, launched, only_machine, rentable, request, running
 from meshd.errors import NotFound, Transient
-from meshd.provider_api import Instance, InstanceState, Offer, Provider
+from meshd.provider_api import CLUSTER_TAG, MACHINE_TAG, Instance, InstanceState, Offer, Provider
 
 NO_TAGS = "the API has no tags; machines are known by their names"
 NO_TOKEN = "the API takes no idempotency token; meshd lists by name instead"  # noqa: S105
@@ -57,7 +57,7 @@ class LaunchCases(Cases):
         if not provider.capabilities.tags:
             does_not_apply(NO_TAGS)
         await launched(rig, provider)
-        wanted = {"meshd-cluster": CLUSTER, "meshd-machine": TOKEN, "meshd-pool": "h100"}
+        wanted = {CLUSTER_TAG: CLUSTER, MACHINE_TAG: TOKEN, "meshd-pool": "h100"}
         assert only_machine(rig).tags.items() >= wanted.items()
 
     async def test_different_names_make_different_machines_at_the_same_time(

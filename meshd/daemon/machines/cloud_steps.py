@@ -33,7 +33,7 @@ from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachin
 from meshd.plan import provider_capabilities
 from meshd.plan.placement import cooldown_of
 from meshd.plan.prices import price_words
-from meshd.provider_api import Instance, LaunchRequest, Provider
+from meshd.provider_api import CLUSTER_TAG, MACHINE_TAG, Instance, LaunchRequest, Provider
 from meshd.store.join_tokens import JoinTokens
 
 log = structlog.get_logger(__name__)
@@ -154,7 +154,7 @@ class CloudSteps:
             self._refuse_to_send(machine, too_large)
             return
         asked = self._asked(machine, user_data)
-        tags = {"meshd-cluster": self._cluster, "meshd-machine": asked.name, "meshd-slot": asked.slot}
+        tags = {CLUSTER_TAG: self._cluster, MACHINE_TAG: asked.name, "meshd-slot": asked.slot}
         request = LaunchRequest(
             token=asked.name, cluster=self._cluster, offer=asked.offer, user_data=user_data.text,
             tags=tags if can.tags else {},

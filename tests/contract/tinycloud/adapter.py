@@ -23,6 +23,8 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import (
+    CLUSTER_TAG,
+    MACHINE_TAG,
     Instance,
     InstanceId,
     InstanceState,
@@ -95,7 +97,7 @@ class TinyProvider:
             "type": request.offer.instance_type,
             "region": request.offer.region,
             "user_data": request.user_data,
-            "tags": {**request.tags, "meshd-cluster": request.cluster, "meshd-machine": request.token},
+            "tags": {**request.tags, CLUSTER_TAG: request.cluster, MACHINE_TAG: request.token},
         }
         return self._instance((await self._call("POST", "/machines", "launch", body))["data"], request.offer)
 
@@ -112,7 +114,7 @@ class TinyProvider:
             page = await self._call("GET", f"/machines?after={cursor}" if cursor else "/machines", "list")
             rows += page["data"]
             cursor = page.get("next")
-        return [self._instance(row) for row in rows if row["tags"].get("meshd-cluster") == self._cluster]
+        return [self._instance(row) for row in rows if row["tags"].get(CLUSTER_TAG) == self._cluster]
 
     async def terminate(self, instance: Instance) -> None:
         try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshd.errors import InvalidRequest, NoCapacity, NotFound, ProviderError, RateLimited, Transient, Uncertain
-from meshd.provider_api import Instance, InstanceState, LaunchRequest
+from meshd.provider_api import CLUSTER_TAG, Instance, InstanceState, LaunchRequest
 from tinycloud.adapter import TINY, TinyProvider
 
 RANDOM_FAULTS = "nothing_is_lost_or_doubled"
@@ -48,7 +48,7 @@ class ReadsTheFirstPageOnly(TinyProvider):
 
     async def list(self) -> Sequence[Instance]:
         page = await self._call("GET", "/machines", "list")
-        return [self._instance(row) for row in page["data"] if row["tags"].get("meshd-cluster") == self._cluster]
+        return [self._instance(row) for row in page["data"] if row["tags"].get(CLUSTER_TAG) == self._cluster]
 
 
 class HidesMachinesThatEnd(TinyProvider):

@@ -24,7 +24,7 @@ from meshd.errors import (
 from meshd.gpus import normalise
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, machine_name, slot_name
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, PriceSource, ProviderName
-from providers._answers import Answer
+from providers._answers import Answer, utc_time
 from providers._settings import parse
 from providers.paperspace.errors import NotNow, refusal_kind, to_error
 from providers.paperspace.mapping import (
@@ -36,7 +36,6 @@ from providers.paperspace.mapping import (
     stale_scripts,
     to_instance,
     to_state,
-    to_time,
     why_gone,
 )
 from providers.paperspace.offers import candidates, shipped, template_for, wanted_template
@@ -164,9 +163,9 @@ def test_other_regions(text: str, code: str) -> None:
 
 
 def test_times() -> None:
-    assert to_time("2026-01-01T00:00:00.000Z") == NOW
-    assert to_time("2026-01-01T00:00:00") == NOW
-    assert to_time(None) is to_time("yesterday") is None
+    assert utc_time("2026-01-01T00:00:00.000Z") == NOW
+    assert utc_time("2026-01-01T00:00:00") == NOW
+    assert utc_time(None) is utc_time("yesterday") is None
 
 
 @pytest.mark.parametrize(
