@@ -24,6 +24,7 @@ from meshd.model.observed import Fresh, Snapshot
 from tests.live import live_settings
 from tests.node_room import node_parts
 from tests.property.rotation_sim import Life, begin_tailnet
+from tests.unit.api.answers import Checked
 from tests.unit.daemon.munge_lab import MungeLab as MungeLab
 from tests.unit.daemon.small import Small
 from tests.unit.daemon.standins import LogAgent
@@ -79,7 +80,7 @@ class HeadRoom(Small):
             logs=NodeLogs(self.agent, self.clock), prices=price_service, auth_key=rotation,
             munge_key=MungeLab(directory / "munge").service, node_tokens=nodes.token_service,
         )  # fmt: skip
-        self.head = self.service.handlers()
+        self.head = Checked(self.service.handlers())
 
     async def slurm_answers(self) -> bool:
         return True

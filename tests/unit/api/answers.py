@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from meshd.api.auth import UNKNOWN_ACTOR, Actor
 from meshd.api.endpoints import A, Endpoint, Q, Write
-from meshd.api.faults import Unknown
+from meshd.api.faults import ApiFault, BadRequest, NotReady, Unknown
 from meshd.api.handlers import Handlers
 from meshd.api.schema import Request
 
@@ -23,8 +23,26 @@ class Call:
     actor: Actor
 
 
+class Checked(Handlers):
+    """Handlers that may refuse only as the table declares."""
+
+    def __init__(self, inner: Handlers | None = None) -> None:
+        super().__init__()
+        if inner is not None:
+            self._reads, self._writes = inner._reads, inner._writes
+
+    async def call(self, endpoint: Endpoint[Q, A], request: Q | None = None, actor: Actor = UNKNOWN_ACTOR) -> A:
+        try:
+            return await super().call(endpoint, request, actor)
+        except ApiFault as fault:
+            declared = (NotReady, *endpoint.refusals, *([BadRequest] if endpoint.request else []))
+            if not isinstance(fault, declared):
+                raise AssertionError(f"{endpoint.name} does not declare {fault.kind}: {fault}") from fault
+            raise
+
+
 @dataclass
-class Answers(Handlers):
+class Answers(Checked):
     """Answers with what `give` was told, else as its handlers do.
 
     Attributes:
