@@ -115,9 +115,9 @@ class Authorizer:
         return Actor(uid=peer.uid, gid=peer.gid, pid=peer.pid, user=user, may_write=may_write)
 
     def _in_group(self, peer: Peer, account: tuple[str, int] | None) -> bool:
-        wanted = self._accounts.gid(self.group)
-        if wanted is None:
+        group_id = self._accounts.gid(self.group)
+        if group_id is None:
             return False
-        if peer.gid == wanted:
+        if peer.gid == group_id:
             return True
-        return account is not None and wanted in self._accounts.groups(*account)
+        return account is not None and group_id in self._accounts.groups(*account)

@@ -62,11 +62,11 @@ def share(part: float, most: int) -> int:
     return max(4, min(most, int(soft * part)))
 
 
-def raise_descriptor_limit(wanted: int = 65536) -> None:
-    """Let this process open as many files as it may, up to `wanted`: each node agent holds a connection."""
+def raise_descriptor_limit(most: int = 65536) -> None:
+    """Let this process open as many files as it may, up to `most`: each node agent holds a connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < min(wanted, hard):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+    if soft < min(most, hard):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, hard), hard))
 
 
 class ConnectionLimiter:

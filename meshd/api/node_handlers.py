@@ -52,7 +52,7 @@ class NodeHandlers(Protocol):
 
         Raises:
             JoinRefused: it is a copy of the machine, or the old device is still there.
-            NotNow: the tailnet cannot be read now, or its answer is in doubt.
+            NotNow: the tailnet cannot be read now, or its answer may be wrong.
         """
         ...
 

@@ -29,11 +29,11 @@ def document() -> dict[str, Any]:
         endpoint.request for endpoint in ENDPOINTS if endpoint.method == "POST" and endpoint.request
     }
     answers: set[type[BaseModel]] = {ErrorView, *(endpoint.answer for endpoint in ENDPOINTS)}
-    wanted: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+    used: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         *((model, "validation") for model in sorted(requests, key=_name)),
         *((model, "serialization") for model in sorted(answers, key=_name)),
     ]
-    models, schemas = models_json_schema(wanted, ref_template=_REF)
+    models, schemas = models_json_schema(used, ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
         for path in (endpoint.path, *endpoint.formerly):

@@ -60,7 +60,7 @@ class HeadApiServer:
             "api", ConnectionLimits(total=share(1 / 8, 1024), each=EACH_USER), uid_of, free=frozenset({0, own_uid})
         )
         app = web.Application(
-            client_max_size=BODY_MAX_B, middlewares=[limiter.middleware(), error_documents, paced(own_uid)]
+            client_max_size=BODY_MAX_B, middlewares=[limiter.middleware(), error_documents, throttled(own_uid)]
         )
         self._routes = Routes(self._handlers, self._authorizer, self._metrics)
         self._routes.add_to(app)
@@ -86,12 +86,12 @@ class HeadApiServer:
             self._path.unlink(missing_ok=True)
 
 
-def paced(own_uid: int) -> Any:
+def throttled(own_uid: int) -> Any:
     """A middleware: who asks without a pause waits, so that others are served. Not for root and meshd's own user."""
     buckets = TokenBuckets(BURST, EVERY_S)
 
     @web.middleware
-    async def pace(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+    async def throttle(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
         uid = uid_of(request.transport) if request.transport is not None else -1
         if uid not in {0, own_uid}:
             if buckets.wait_s(uid, time.monotonic()) > WAIT_MAX_S:
@@ -100,7 +100,7 @@ def paced(own_uid: int) -> Any:
                 await asyncio.sleep(wait_s)
         return cast("web.StreamResponse", await handler(request))
 
-    return pace
+    return throttle
 
 
 def uid_of(transport: asyncio.BaseTransport) -> int:

@@ -43,14 +43,14 @@ class OfferService:
 def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now: datetime) -> s.OffersView:
     """The last-read offers that match the query."""
     offers = snapshot.known_offers
-    wanted = OfferFilter(
+    criteria = OfferFilter(
         gpu=query.gpu or "", gpus_per_node=query.gpus_per_node, providers=query.provider, regions=query.region,
         spot=query.spot, max_usd_per_gpu_hour=query.max_usd_per_gpu_hour, arch=query.arch or "",
         gpu_memory_min_gib=query.gpu_memory_min_gib,
     )  # fmt: skip
     found = find(
         offers,
-        wanted,
+        criteria,
         desired.cooldowns,
         now,
         limit=query.limit,

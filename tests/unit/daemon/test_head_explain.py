@@ -21,10 +21,10 @@ from tests.unit.daemon.munge_lab import MungeLab as MungeLab
 from tests.unit.worlds import NOW, OFFER, instance, machine, node, snapshot
 
 
-async def test_the_story_of_a_ladder(room: HeadRoom) -> None:
+async def test_every_attempt_is_explained(room: HeadRoom) -> None:
     """Three offers without capacity, quota on the fourth, connection cut after the effect on the fifth."""
-    rungs = [replace(OFFER, zone=f"r1{letter}", usd_per_hour=2 + 0.1 * n) for n, letter in enumerate("abcdef")]
-    room.seen = snapshot(offers={"aws": Fresh(tuple(rungs), NOW)})
+    offers = [replace(OFFER, zone=f"r1{letter}", usd_per_hour=2 + 0.1 * n) for n, letter in enumerate("abcdef")]
+    room.seen = snapshot(offers={"aws": Fresh(tuple(offers), NOW)})
     room.cloud.errors += [NoCapacity(f"InsufficientInstanceCapacity in r1{letter}") for letter in "abc"]
     room.cloud.errors += [QuotaExceeded("VcpuLimitExceeded"), Uncertain("connection cut")]
     await room.head.call(e.SCALE, s.ScaleRequest(gpus=1), ROOT)

@@ -62,7 +62,7 @@ async def test_a_slot_without_a_machine_is_no_unknown_name(room: HeadRoom) -> No
     assert live.slot in near.value.cure
     gone = room.journal.put(machine(Phase.GONE, index=3, gone_at=NOW), "phase", "given", NOW)
     seen = await room.head.call(e.EVENTS, s.EventsQuery(limit=9, machine=(gone.slot,)))
-    assert [event.machine for event in seen.events] == [gone.name], "its last machine's story can still be read"
+    assert [event.machine for event in seen.events] == [gone.name], "the events of its last machine can still be read"
 
 
 async def test_undrain_does_not_call_back_what_leaves(room: HeadRoom) -> None:

@@ -18,7 +18,7 @@ from tests.unit.daemon.small import HandClock
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, snapshot
 
 
-async def test_offers_with_their_age_cool_down_and_the_source_that_fails(room: HeadRoom) -> None:
+async def test_offers_with_their_age_cooldown_and_the_source_that_fails(room: HeadRoom) -> None:
     room.journal.set_cooldown(Cooldown(CooldownKey.of_offer(OFFER), NOW + timedelta(minutes=5), "sold out"), NOW)
     room.seen = snapshot(offers={"aws": Fresh((OFFER, CHEAP), ago(30)), "gce": GONE_DARK})
     room.reconciler.tick()
@@ -37,7 +37,7 @@ async def test_offers_with_their_age_cool_down_and_the_source_that_fails(room: H
     assert [(row.field, row.count, row.offer.offer) for row in none.near] == [("region", 2, CHEAP.key)]
 
 
-async def test_offers_are_read_anew_on_demand(room: HeadRoom) -> None:
+async def test_offers_are_refreshed_on_demand(room: HeadRoom) -> None:
     room.next = snapshot(offers={"aws": Fresh((CHEAP,), NOW)})
     assert [o.offer for o in (await room.head.call(e.OFFERS, s.OffersQuery())).offers] == [OFFER.key]
     assert [o.offer for o in (await room.head.call(e.OFFERS, s.OffersQuery(refresh=True))).offers] == [CHEAP.key]

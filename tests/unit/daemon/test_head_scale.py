@@ -32,7 +32,7 @@ async def test_scale_knows_of_a_key_that_has_just_died(room: HeadRoom) -> None:
     assert room.journal.machines() == []
 
 
-async def test_scale_journals_the_target_and_lifts_what_held_the_pool_back(room: HeadRoom) -> None:
+async def test_scale_journals_the_target_and_lifts_the_cooldowns_of_the_pool(room: HeadRoom) -> None:
     for key in (
         CooldownKey("pool:h100"),
         CooldownKey("pool:h100@aws/r1"),
@@ -76,7 +76,7 @@ async def test_a_look_starts_no_step(room: HeadRoom) -> None:
     assert room.reconciler.last is last
 
 
-async def test_what_cannot_be_is_refused(room: HeadRoom) -> None:
+async def test_an_impossible_target_is_refused(room: HeadRoom) -> None:
     with refused(RefusalCode.NO_ROOM):
         await room.head.call(e.SCALE, s.ScaleRequest(gpus=9), ROOT)
     with refused(RefusalCode.NO_SUCH_POOL):
@@ -113,7 +113,7 @@ async def test_a_machine_keeps_the_price_that_it_was_rented_with(room: HeadRoom)
     assert [p.severity for p in status.problems if p.code == ProblemCode.PRICES_STALE] == ["warning"]
 
 
-async def test_before_the_first_tick_nothing_is_promised(tmp_path: Path) -> None:
+async def test_before_the_first_tick_scale_is_not_ready(tmp_path: Path) -> None:
     early = HeadRoom(tmp_path)
     with pytest.raises(NotReady):
         await early.head.call(e.SCALE, s.ScaleRequest(gpus=1), ROOT)
@@ -130,7 +130,7 @@ async def test_scale_sees_a_job_that_began_since_slurm_was_read_last(room: HeadR
     assert [(one.slot, one.jobs) for one in answer.waiting_for_jobs] == [(m.slot, ["7"])]
 
 
-async def test_a_limit_in_all_that_is_too_low_is_told_before_anything_is_rented(room: HeadRoom) -> None:
+async def test_a_total_limit_that_is_too_low_is_a_warning_before_anything_is_rented(room: HeadRoom) -> None:
     answer = await room.head.call(e.SCALE, s.ScaleRequest(gpus=4, max_usd_per_hour=5.0, dry_run=True), ROOT)
     assert answer.plan.adds == 2
     assert [(finding.code, finding.subject) for finding in answer.findings] == [(WarningCode.LIMIT_IN_ALL, "h100")]
