@@ -99,7 +99,7 @@ class AgentQueues:
         return [result for _, result in self.of(machine).settle(results)]
 
     async def poll(self, machine: str, results: Collection[ResultIn], hold_s: float) -> list[Command]:
-        """Take an agent's results, and wait for what it shall do next."""
+        """Take an agent's results, and wait for its next commands."""
         self.settle(machine, results)
         return await self.of(machine).take(hold_s)
 

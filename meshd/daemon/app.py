@@ -57,7 +57,7 @@ class Daemon:
         ports: the outside world.
         sources: the clouds, Slurm and the auth key's state.
         tailnet: watches tailscaled.
-        snapshot: the newest word of all sources.
+        snapshot: what every source said last.
         desired: what is desired now.
         machines, nodes, slurm_files, auth_key, munge_key, prices: the rooms.
         controllers: all that make passes, each with its name.

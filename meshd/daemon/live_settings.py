@@ -82,7 +82,7 @@ class LiveSettings(Reporter):
         machines: those that are rented, which must keep their places.
 
     Attributes:
-        settings: read them anew for each use: a reload puts others here.
+        settings: read them for each use; a reload replaces them.
         problem: why the file says something else; "" when all it says is in force.
         faults: of the file, when it is refused.
         doubts: what the settings in force can hardly mean.

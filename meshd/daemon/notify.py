@@ -40,7 +40,7 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
-        """Settings are read anew; `ready()` ends it."""
+        """The settings are being read; `ready()` ends it."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, status: str = "") -> None:

@@ -130,6 +130,6 @@ async def test_a_device_deleted_under_a_job_without_an_api(without_api: Lab, fig
     assert sorted((await lab.srun("-N2", "--gpus=2", "printenv", "SLURMD_NODENAME")).split()) == sorted(before)
     first, *later = await device_events(lab, machine, event)
     assert "was deleted, and aws says that the machine runs" in first
-    assert [text for text in later if f"made anew: {new} instead of {old} (without an API credential" in text]
+    assert [text for text in later if f"replaced: {new} instead of {old} (without an API credential" in text]
     await nothing_wrong(lab, machine)
     assert {row["machine"] for row in (await lab.by_slot()).values()} == {row["machine"] for row in before.values()}

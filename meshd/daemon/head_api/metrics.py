@@ -87,7 +87,7 @@ class MetricsReader:
     Args:
         journal: the machines.
         desired: what is desired now.
-        snapshot: the newest word of every source.
+        snapshot: what every source said last.
         head: knows all problems.
         guards: the providers' breakers.
         slurm_files: counts reconfigures.

@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UserData:
-    """What a machine is told at birth.
+    """The user data of a machine.
 
     Attributes:
         auth_key_sha256: of the tailnet auth key in it.
@@ -71,7 +71,7 @@ class UserDataSource(Protocol):
 
 
 def new_unique() -> str:
-    """The part of a machine's name that makes it unique for ever."""
+    """A random ending that makes a machine's name unique."""
     return "".join(choice(UNIQUE_ALPHABET) for _ in range(UNIQUE_LENGTH))
 
 
@@ -126,7 +126,7 @@ class CloudSteps:
     async def launch(self, step: Launch) -> None:
         """Rent the machine. The journal says LAUNCHING before the call goes out.
 
-        A machine that is LAUNCHING already has a call in doubt, which this one repeats.
+        A machine that is already LAUNCHING has a call without a clear answer; this call repeats it.
 
         Raises:
             TailnetError: there is no auth key for a call that is repeated.
@@ -175,14 +175,14 @@ class CloudSteps:
         self._launched(asked, instance, f"{machine.provider} accepted it")
 
     def _learn_rate(self, rate: CallRate, sent_s: float, error: ProviderError) -> None:
-        """Learn from a refusal how fast the cloud takes orders. One that was refused for another reason was taken."""
+        """Learn how fast the cloud takes orders. It took a call that it refused for any other reason than the rate."""
         if isinstance(error, RateLimited):
             rate.refused(sent_s, self._machine_store.clock.monotonic_s(), error.retry_after_s)
         elif not isinstance(error, Transient):
             rate.taken(sent_s)
 
     def _refuse_to_send(self, machine: Machine, why: str) -> None:
-        """Nothing is sent, and none of this provider's offers would take it. A call in doubt stays in doubt."""
+        """Send nothing: none of this provider's offers would take it. An unclear call stays unclear."""
         self._cooldowns.unsendable(machine, why)
         if machine.phase is Phase.REQUESTED:
             self._machine_store.move(
@@ -236,12 +236,12 @@ class CloudSteps:
         )  # fmt: skip
 
     def _queue_again(self, machine: Machine, reason: str) -> None:
-        """Nothing happened and nothing is wrong: it keeps its place and its name."""
+        """The cloud did nothing and nothing is wrong: the order keeps its name and its place in the queue."""
         attempts = machine.launch_attempts - 1
         self._machine_store.move(machine.name, Phase.REQUESTED, reason, launch_attempts=attempts)
 
     def _repeat_failed(self, before: Machine, error: ProviderError) -> None:
-        """A clear no to the repeated call tells nothing of the earlier one: that stays in doubt, as it was before."""
+        """A clear refusal of the repeated call says nothing about the earlier one, which stays unclear."""
         words = error.vendor_text
         if isinstance(error, Uncertain):
             self._unclear(before, words)
@@ -265,7 +265,7 @@ class CloudSteps:
         await self._lookup.ask(step)
 
     def failed(self, machine: Machine, cause: FailureCause, words: str) -> None:
-        """Leave alone what a failure is clearly about. Called before the failure is journaled: it may be repeated."""
+        """Set the cooldown that a clear failure calls for. It is safe to repeat, so it comes before the entry."""
         self._cooldowns.failed(machine, cause, words)
 
     async def adopt(self, step: Adopt) -> None:
@@ -280,7 +280,7 @@ class CloudSteps:
             )  # fmt: skip
 
     async def terminate(self, step: Terminate) -> None:
-        """Ask for the machine's end; the listing will say when it came."""
+        """Ask the cloud to end the machine; its listing shows when it did."""
         machine = self._machine_store.get(step.subject)
         if why := await self._at_work(machine):
             log.warning("not_ended", machine=machine.name, reason=why)
@@ -314,7 +314,7 @@ class CloudSteps:
         )  # fmt: skip
 
     async def terminate_orphan(self, step: TerminateOrphan) -> None:
-        """End a machine that nobody wants; checked once more against the journal."""
+        """End an unknown machine, after one more look into the journal."""
         instance = step.instance
         key = (instance.provider, instance.id)
         if any((m.provider, m.instance_id) == key for m in self._machine_store.journal.machines()):

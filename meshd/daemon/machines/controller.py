@@ -53,10 +53,10 @@ class MachineController(Controller):
         executor: carries steps out.
         policies: look at each snapshot before the plan is made.
         desired: what is desired now; called once for each tick.
-        snapshot: the newest word of every source; called once for each tick.
+        snapshot: what every source said last; called once for each tick.
         live: the settings: how long it waits for a change at most.
         clock: time.
-        awake: set by whoever wants a tick soon; its own when none is given.
+        awake: set to start a tick now; its own event when none is given.
         followers: woken after each tick: what they do follows from the journal.
         tick_took_s: called with the seconds that each tick took.
 

@@ -16,7 +16,7 @@ from meshd.store.journal import Journal
 
 DAY_S = 86400.0
 LATE_SLACK_S = 10.0
-"""An agent that was held for the whole time needs so long at most until its next poll arrives."""
+"""The longest time from the end of a held poll to the agent's next one."""
 
 
 def pools(

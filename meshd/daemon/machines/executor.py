@@ -206,7 +206,7 @@ class Executor:
         self._problems[step.subject] = text
 
     def _ended(self, step: p.Step, task: asyncio.Task[None]) -> None:
-        """Free the subject. A fault of our own is told, and rests like any other failure."""
+        """Free the subject. Log a fault of our own, and pause the subject as after any other failure."""
         self._tasks.pop(step.subject, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("step_broke", step=task.get_name(), exc_info=error)

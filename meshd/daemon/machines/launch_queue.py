@@ -1,6 +1,6 @@
-"""Orders that wait for their turn with a cloud: so many at once, at the rate that the cloud takes.
+"""Queues launches for each cloud: a bounded number in flight, at the rate that the cloud accepts.
 
-An order that waits is no step in flight: it can be taken back, and what was learned meanwhile counts at its turn.
+A queued launch is not a step in flight: the plan can withdraw it, and its turn uses what was learned meanwhile.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ START_GROWTH = 1.2
 """For each call that is taken, until the rate is measured; less after each attempt at it that was too quick."""
 
 MEASURED_BY = 5
-"""So many calls between two refusals are a measurement."""
+"""The fewest calls between two refusals that count as a measurement."""
 
 PROBE = 1.02
 """Above what was measured: the next refusal comes after some 50 calls, and is a new measurement."""
@@ -183,10 +183,10 @@ GROWTH = 1.1
 LEAST_PER_S = 1 / 60
 
 MADE_GOOD = 3
-"""So many turns that were missed are taken at once."""
+"""The most missed turns that are made up for at once."""
 
 FORGET_AFTER_S = 600.0
-"""After so long without a call the bucket is full, and maybe another one."""
+"""After this time without a call the cloud's bucket is full again, and its limit may have changed."""
 
 
 class CallRate:
@@ -263,7 +263,7 @@ class CallRate:
         self._empty_s, self._taken = now_s, 0
 
     def _learned(self, elapsed_s: float) -> float:
-        """The rate after a refusal, so long after the one before it."""
+        """The rate after a refusal; `elapsed_s` is the time since the refusal before it."""
         self._refused_in_row += 1
         if self.per_s is None:
             return max(FIRST_PER_S, self._taken / BURST_S)

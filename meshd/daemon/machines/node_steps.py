@@ -181,7 +181,7 @@ class NodeSteps:
         ours = node is not None and node.node_addr == machine.tailnet_ip
         busy = bool(jobs) or (node is not None and node.busy)
         if not step.forced and not step.dead and (busy or (ours and node is not None and not node.drained)):
-            # A node that is open, since somebody resumed it, may get a job at any moment: it is drained anew first.
+            # Somebody resumed the node, so it may get a job at any moment: drain it again first.
             log.info("leave_waits", machine=machine.name, jobs=jobs)
             return
         if busy and step.forced:
@@ -210,10 +210,10 @@ class NodeSteps:
     async def at_work(self, machine: Machine) -> str:
         """Why a machine must not be ended just now; "" when it may. The last look before its end.
 
-        Only a machine whose slurmd did not surely stop needs it: somebody may have opened its node anew after it had
+        Only a machine whose slurmd may still run needs it: somebody may have opened its node again after it had
         left, and then it may have a job. It is drained once more, and its jobs are waited for.
 
-        One that joined and never started slurmd has not left Slurm: it is told here to erase its secrets.
+        A machine that joined and never started slurmd has not left Slurm: tell it here to erase its secrets.
 
         Raises:
             SlurmError: Slurm cannot be asked: unknown is not idle.
@@ -259,7 +259,7 @@ class NodeSteps:
         )
 
     async def disable_key_expiry(self, step: DisableKeyExpiry) -> None:
-        """Have the machine's node key last. A refusal is told, and keeps the machine from nothing else."""
+        """Disable the expiry of the machine's node key. On refusal, record an event and continue."""
         if self._devices is None:
             return
         try:

@@ -156,7 +156,7 @@ class FitnessWatch:
         machines = self._machine_store.journal.machines()
         self._prove(machines, snapshot, now)
         if self._revision == self._machine_store.journal.revision:
-            return  # nobody came, went or was judged anew
+            return  # no machine came, went or changed its fitness
         self._revision = self._machine_store.journal.revision
         names = {m.name for m in machines}
         self._reports.keep(names)

@@ -69,7 +69,7 @@ def build(
         devices: the tailnet's API; None without a credential.
         user_data: makes each machine's user data.
         desired: what is desired now.
-        snapshot: the newest word of every source.
+        snapshot: what every source said last.
         list_again: has a provider's machines listed soon.
         reports: what the node agents said last.
         logs: keeps the logs of unfit nodes; None: no log is kept.

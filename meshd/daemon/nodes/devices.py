@@ -1,4 +1,4 @@
-"""Which tailnet device speaks for which machine: a deleted one that was made anew is taken over, a copy is refused."""
+"""Which tailnet device speaks for which machine: one that replaces a deleted one is accepted, a copy is refused."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from meshd.runtime.tokenbucket import TokenBuckets
 from meshd.store.join_tokens import JoinTokens
 
 SHOWN_FOR = timedelta(minutes=15)
-"""A copy is a problem for so long after it spoke last; its agent comes again at least every minute."""
+"""How long a copy stays a problem after it spoke last; its agent comes again at least every minute."""
 
 FORMER_MAX = 8
 CHANGES = 24
-"""So often a machine may come with another device within a day; each is an event, a call of the API and a line."""
+"""How often a machine may change its device within a day; each change is an event, an API call and a line."""
 DAY_S = 86400.0
 COPIES_MAX = 256
-"""So many devices that claim to be a machine are shown: their names are chosen by whoever made them."""
+"""The most devices shown that claim to be a machine: a stranger chooses their names."""
 
 
 class Addresses(Protocol):
@@ -42,7 +42,7 @@ class MachineDevices:
 
     Args:
         records: the journal.
-        tailnet: the newest word of the tailnet.
+        tailnet: what the tailnet said last.
         api: the tailnet's; None without a credential.
     """
 
@@ -59,7 +59,7 @@ class MachineDevices:
         """Whether the device may join as this machine.
 
         Raises:
-            JoinRefused: it is another machine's; that is told as a problem.
+            JoinRefused: it is another machine's; it becomes a problem.
         """
         try:
             check_owner(machine, peer, self._machine_store.journal.machines())
@@ -74,7 +74,7 @@ class MachineDevices:
         go on as if nothing had been. Else Slurm's line follows the journal. The node token was proved by the caller.
 
         Raises:
-            JoinRefused: it is not the machine's; a copy is told as a problem.
+            JoinRefused: it is not the machine's; a copy becomes a problem.
             NotNow: the tailnet's word cannot be believed now: that the old device is gone is not known.
         """
         async with self._one_at_a_time:
@@ -117,10 +117,10 @@ class MachineDevices:
     def _write_down(self, record: Machine, peer: TailnetPeer, why: str) -> None:
         old, new = record.tailnet_ip, peer.tailnet_ip if why else record.tailnet_ip
         former = tuple(one for one in (*record.former_ips, old) if one and one != new)[-FORMER_MAX:]
-        text = f"its tailnet device was deleted and made anew, with its address {old}"
+        text = f"its tailnet device was deleted and replaced, with its address {old}"
         if why:
             text = (
-                f"its tailnet device was deleted and made anew: {new} instead of {old} ({why}); steps that srun had "
+                f"its tailnet device was deleted and replaced: {new} instead of {old} ({why}); steps that srun had "
                 "started there may hang: scancel them"
             )
         JoinTokens(self._machine_store.journal).rebind(record.name, peer.id, self._machine_store.now())

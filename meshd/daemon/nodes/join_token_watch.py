@@ -1,4 +1,4 @@
-"""Join tokens that came and opened nothing: a problem for people while it is recent, and one event for each spell."""
+"""Refused join tokens: a problem while they are recent, and one event for each series."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshd.store.events import NewEvent, Origin
 from meshd.store.journal import Journal
 
 SHOWN_FOR = timedelta(minutes=15)
-"""It is a problem for so long after the last try."""
+"""How long it stays a problem after the last try."""
 
 KEPT_MAX = 1000
 """Pairs of machine and kind that are remembered; the oldest go."""

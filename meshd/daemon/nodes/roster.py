@@ -37,7 +37,7 @@ class Roster(Controller):
 
     Args:
         journal: the machines.
-        agents: who is told.
+        agents: the nodes' agents, which keep the roster.
         head: keeps the nodes' names on the head; the head's own name is left to its administrator.
         tailnet: knows the head's address.
         clock: time.
@@ -186,12 +186,14 @@ class HeadNames:
             async with asyncio.timeout(LOOKUP_MAX_S):
                 await asyncio.to_thread(self._look_up, address)
         except TimeoutError:
-            pass  # what it took is told
+            pass  # the time that it took is reported
         except OSError:
             return None  # no name at once is as good as one
         took_s = time.monotonic() - began_s
         if took_s < SLOW_S:
             return None
-        text = f"a name for {address} is looked up for {took_s:.0f} s or more: slurmctld waits so long at connections"
+        text = (
+            f"a name for {address} takes {took_s:.0f} s or more to look up: slurmctld waits for it at each connection"
+        )
         cure = f"put `{address} NAME` into {self._hosts}, or mend the name servers in /etc/resolv.conf"
         return warn(NAME, ProblemCode.HEAD_NAMES_SLOW, text, cure)

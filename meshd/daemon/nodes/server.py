@@ -59,7 +59,7 @@ class NodeApiServer:
 
 
 def head_facts(settings: Settings, head_ip: str) -> HeadFacts:
-    """What nodes are told about the head. meshd runs as SlurmUser, so that its own user is theirs.
+    """What nodes must know about the head. meshd runs as SlurmUser, so its own user is Slurm's.
 
     Raises:
         MungeError: the head has no user munge.

@@ -40,7 +40,7 @@ from meshd.store.join_tokens import JoinTokens
 log = structlog.get_logger(__name__)
 
 SWITCH_WAIT_S = 5.0
-"""A node that proves munge waits so long for the end of the change; its call ends after 15 s."""
+"""How long a node that proves munge waits for the end of the change; its call ends after 15 s."""
 MAY_JOIN = frozenset({Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING}) | IN_SLURM
 WAS_IN_SLURM = frozenset({Phase.TESTING, Phase.READY, Phase.DRAINING})
 """In these phases users may have, or had, jobs on the machine: its join token opens nothing."""
@@ -48,7 +48,7 @@ WAS_IN_SLURM = frozenset({Phase.TESTING, Phase.READY, Phase.DRAINING})
 
 @dataclass(frozen=True, slots=True)
 class HeadFacts:
-    """What every node is told about the head.
+    """What every node must know about the head.
 
     Attributes:
         conf_server: "ADDRESS:6817" on the tailnet.
@@ -90,9 +90,9 @@ class NodeService:
         munge_key: the munge key and its rotation.
         node_steps: gives back a machine that may not join.
         providers: the enabled ones.
-        slurm: the newest word of Slurm.
+        slurm: what Slurm said last.
         agent_spoke: called with each machine whose agent polls.
-        head: what nodes are told about the head; set by who serves the node API, since it has the head's address.
+        head: what nodes must know about the head; the server of the node API sets it, since it has the address.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class NodeService:
         record = self._machine_store.get(machine)
         if record.head_reached_at is not None:
             return
-        if record.phase is Phase.LAUNCHING:  # it settles a create call in doubt, so a crash must not lose it
+        if record.phase is Phase.LAUNCHING:  # it settles an unclear create call, so a crash must not lose it
             text = "it came to the head: a create call without a clear answer made it"
             self._machine_store.change(machine, EventKind.REACHED, text, head_reached_at=self._machine_store.now())
         elif record.phase in {Phase.BOOTING, Phase.JOINING}:
@@ -317,7 +317,7 @@ class NodeService:
         return record
 
     async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
-        """Take the agent's report; hand it what it shall do."""
+        """Take the agent's report; return its commands."""
         record, problem = self._machine_store.get(machine), redact(report.problem)
         if report.munge_ok and not record.munge_ok:
             record = self._machine_store.node_change(

@@ -2,7 +2,7 @@
 
 The order makes it safe against any kill. The journal knows the wanted generation before a token goes out. The agent
 keeps the new token durably before it uses it. Until the head has seen it used, the old one opens as before; from then
-on it opens nothing. A meshd that starts again orders anew what is not done.
+on it opens nothing. After a restart meshd orders again what is not done.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ log = structlog.get_logger(__name__)
 LOOK_S = 1.0
 GIVE_TIMEOUT_S = 30.0
 AGAIN_S = 30.0
-"""A machine that did not take its token is asked again after so long."""
+"""The pause before a machine that did not take its token is asked again."""
 AT_ONCE = 64
 POLL_SLACK_S = 15.0
-"""An agent that has not come for so long after its poll was due cannot be reached."""
+"""An agent whose poll is late by more than this cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)

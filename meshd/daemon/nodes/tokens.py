@@ -58,7 +58,9 @@ class MachineTokens:
         except OSError as error:
             raise StoreError(f"{path} cannot be used: {error.strerror}") from error
         if len(secret) < SECRET_BYTES:
-            raise StoreError(f"{path} is cut short: remove it, a new one is made; machines that joined must join anew")
+            raise StoreError(
+                f"{path} is too short: remove it, and meshd makes another one; machines that joined must join again"
+            )
         register_secret(secret)
         return cls(secret, path.with_name(path.name + GENERATIONS))
 

@@ -87,7 +87,7 @@ class NodeReporter(Reporter):
         store: the machines.
         parts: the parts above.
         desired: what is desired now.
-        snapshot: the newest word of every source.
+        snapshot: what every source said last.
         keys: tell whether the tailnet's API can be asked to change devices.
     """
 

@@ -18,7 +18,7 @@ from meshd.plan.plan_input import LONG_AGO
 from meshd.runtime.clock import Clock
 
 REBOOTS_APART = timedelta(minutes=1)
-"""One event of a machine in so long: an agent may say what it likes."""
+"""The least time between two such events of a machine: an agent may report anything."""
 
 
 class NodeReports:

@@ -26,7 +26,7 @@ def checks(
     """The checks of Slurm and of the tailnet.
 
     Args:
-        snapshot: the newest word of every source.
+        snapshot: what every source said last.
         machines: those that are not GONE.
         slurm_answers: pings slurmctld; None from it: that cannot be told.
     """
@@ -88,7 +88,7 @@ class SourceReporter(Reporter):
     """Whether meshd can read the clouds, Slurm and the tailnet.
 
     Args:
-        snapshot: the newest word of every source.
+        snapshot: what every source said last.
         journal: the machines.
         slurm_ping: asks slurmctld at this moment.
     """

@@ -1,4 +1,4 @@
-"""The snapshot that a plan is made from: the newest word of every source, put together."""
+"""The snapshot that a plan is made from: what every source said last, put together."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SnapshotReader:
         self._reports = reports
 
     def __call__(self) -> Snapshot:
-        """The newest word of every source."""
+        """What every source said last."""
         return Snapshot(
             instances=sources_of(self._sources.listings),
             offers=sources_of(self._sources.offers),

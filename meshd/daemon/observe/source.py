@@ -1,4 +1,4 @@
-"""Reads the clouds and Slurm, each at its own pace, and keeps the newest word of each.
+"""Reads the clouds and Slurm, each at its own pace, and keeps what each said last.
 
 Nothing here decides. A source that fails becomes Unavailable and keeps the time since when; it is read again.
 """
@@ -30,7 +30,7 @@ class Observed(Protocol[T_co]):
 
     @property
     def current(self) -> Observation[T_co]:
-        """Its newest word."""
+        """What it said last."""
         ...
 
 
@@ -49,7 +49,7 @@ class Source(Generic[T]):
         name: for status and logs, e.g. "provider:aws".
         read: reads it once; raises a leaf of MeshdError.
         timeout_s: after this the read counts as failed; None: it has a deadline of its own.
-        interval_s: how long to wait between two reads, asked anew each time: short while somebody waits for news.
+        interval_s: seconds to wait between two reads, asked before each: short while a machine waits for a change.
         changed: called after each read.
         spacing_s: the least seconds between two reads, however much somebody hurries: what is asked for in the
             meantime is one read.
@@ -114,7 +114,7 @@ class Source(Generic[T]):
         self.current = Unavailable(reason, since, kind)
 
     async def run(self) -> None:
-        """Read for ever."""
+        """Read until cancelled."""
         while True:
             self._hurried = False  # before the read: who hurries while it goes on wants a newer one
             await self.read_once()
@@ -135,7 +135,7 @@ def _no_answer(timeout_s: float | None) -> str:
 
 
 class Refresh:
-    """Has several sources read anew because somebody asks: one round at a time, whoever asks, and not too often.
+    """Reads several sources on request: one round at a time, and not too often.
 
     Args:
         sources: what is read.
@@ -159,5 +159,5 @@ class Refresh:
 
 
 def sources_of(table: Mapping[str, Source[T]]) -> dict[str, Observation[T]]:
-    """The newest word of each source."""
+    """What each source said last."""
     return {name: source.current for name, source in table.items()}

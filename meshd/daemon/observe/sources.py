@@ -94,7 +94,7 @@ class Sources:
         )  # fmt: skip
 
     def bodies(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What has to run for ever, by its task's name."""
+        """The loops that read, by the names of their tasks."""
         return {
             "slurm": self.slurm.run,
             "auth_key": self.key.run,
@@ -107,7 +107,7 @@ class Sources:
         self.listings[provider].hurry()
 
     def seen_offers(self) -> dict[str, Observation[tuple[Offer, ...]]]:
-        """The newest word of each provider's offers."""
+        """What each provider's offers were when they were read last."""
         return sources_of(self.offers)
 
     async def read_offers(self, provider: str) -> None:
@@ -131,7 +131,7 @@ class Sources:
         offers = [source.read_once() for source in self.offers.values()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
-                # A fault in one of them is told by its own task; it keeps nobody from starting.
+                # A fault in one of them is logged by its own task, and does not keep meshd from starting.
                 slurm, key = self.slurm.read_once(), self.key.read_once()
                 await asyncio.gather(slurm, key, *listings, *offers, return_exceptions=True)
 

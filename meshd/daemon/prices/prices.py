@@ -54,7 +54,7 @@ class Prices(Controller):
         books: the providers that can be asked; guarded: each call has its own deadline.
         files: where the prices are kept.
         settings: those in force.
-        read_offers: reads a provider's offers anew, so that the new prices are in them.
+        read_offers: reads a provider's offers again, so that they have the new prices.
         journal: what was fetched, or not, is an event.
     """
 
@@ -151,7 +151,7 @@ class Prices(Controller):
         return self._last[provider]
 
     def _failed(self, provider: str, error: MeshdError, now: datetime) -> None:
-        """A permission that is missing may be meant so: it is told to those who ask, and is no warning."""
+        """A permission may be missing on purpose: report it to who asks, without a warning in the log."""
         level = log.info if isinstance(error, AuthFailed) else log.warning
         level("prices_not_fetched", provider=provider, reason=str(error))
         self._last[provider] = Fetched(now, error=error)

@@ -28,7 +28,7 @@ class PriceService(Reporter):
 
     Args:
         prices: fetches them.
-        offers: the newest word of each enabled provider.
+        offers: what each enabled provider said last.
         desired: for the age from which prices are stale.
     """
 

@@ -42,7 +42,7 @@ def prices_view(
 
 def _trouble(provider: str, last: Fetched | None, damaged: str) -> Iterator[str]:
     if damaged:
-        yield f"{damaged}; `meshctl prices refresh {provider}` writes it anew"
+        yield f"{damaged}; `meshctl prices refresh {provider}` writes it again"
     if last is not None and last.error is not None:
         yield f"fetching failed at {last.at:%Y-%m-%d %H:%M} UTC: {last.error}"
 

@@ -1,4 +1,4 @@
-"""When a cloud is left alone because its calls fail one after another. PURE: no I/O, no clock.
+"""When a provider is left alone after consecutive failures. PURE: no I/O, no clock.
 
 closed --FAILURES_MAX faults in a row--> open --its cool-down is over--> a probe --an answer--> closed
                                           ^                                |

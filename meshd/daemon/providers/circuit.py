@@ -1,4 +1,4 @@
-"""The circuit breaker around a provider: spares a cloud that does not answer, and everybody the waiting for it."""
+"""The circuit breaker around a provider: a cloud that does not answer is left alone, and nobody waits for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Circuit:
     """Holds one provider's breaker.
 
     Reads that fail for no reason of their own, and refused credentials, count as faults. A launch or a termination
-    counts for nothing else: what became of it is told by its own way. A rate limit is neither an answer nor a fault.
+    does not count: it has its own way out. A rate limit is neither an answer nor a fault.
     """
 
     def __init__(self, provider: str, clock: Clock) -> None:

@@ -81,7 +81,7 @@ class Deadline:
 
     Args:
         provider: its name in errors.
-        timeout_s: seconds for a call of this operation, asked anew for each.
+        timeout_s: seconds for a call of this operation, asked before each.
     """
 
     def __init__(self, provider: str, timeout_s: Callable[[Operation], float]) -> None:

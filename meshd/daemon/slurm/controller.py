@@ -73,7 +73,7 @@ class SlurmFilesController(Controller):
             journal: the machines.
             client: Slurm's commands.
             clock: time.
-            slurm: the newest word of Slurm.
+            slurm: what Slurm said last.
             applied: called after each change of the files.
             wait_until_quiet: see Publisher.
             directory: root's.
@@ -159,7 +159,7 @@ class SlurmFilesController(Controller):
         return LOOK_S if self._first_change_s is not None else IDLE_S
 
     def look(self) -> None:
-        """Make the wanted content anew if anything has changed, and ask for it when it need not wait any longer."""
+        """Make the content again if anything has changed, and request it when it need not wait any longer."""
         if self._publisher is None:
             return
         wanted = self._make()

@@ -16,7 +16,7 @@ from meshd.slurm.retained import Hold, leaving_of, read_pools, retain
 
 ASK_AGAIN_S = 5.0
 SHOWN_MAX = 20
-"""So many ids of jobs stand in a problem and its cure."""
+"""The most job ids in a problem and its cure."""
 
 
 class HeldLines:

@@ -80,7 +80,7 @@ async def test_a_machine_that_comes_back_with_another_device_keeps_its_slot(hous
     assert record.line_published
     assert JoinTokens(house.small.journal).device(M.name) == "n-7"
     (told,) = house.events("device")
-    assert f"made anew: 100.64.0.77 instead of {M.tailnet_ip} (without an API credential" in told
+    assert f"replaced: 100.64.0.77 instead of {M.tailnet_ip} (without an API credential" in told
     assert "scancel" in told
     assert list(problems.devices([record], NOW)) == []
 
