@@ -44,7 +44,7 @@ def sha(secret: str) -> str:
 
 @dataclass
 class SimNode:
-    """A machine: the key in its file, the key that it boots with, and who it is on the tailnet."""
+    """A machine: the key in its file, the key that it boots with, and its identity on the tailnet."""
 
     name: str
     slot: str
@@ -135,7 +135,7 @@ class SimTailnet:
         self._answer()
 
     def _check_revocation(self, key_id: str) -> None:
-        """Nobody who is waited for may be left with it, nor the launches."""
+        """No node that the rotation waits for may still hold it, and new machines may not get it."""
         if self.compromised and key_id == "k1":
             return
         for node in self.nodes.values():

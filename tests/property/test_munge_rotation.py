@@ -100,7 +100,7 @@ class Sim:
         return MungeFleet(head, views, frozenset(self.files))
 
     def think(self, crash_after: int | None = None) -> None:
-        """One round of the daemon; killed after so many effects when told so."""
+        """One round of the daemon, which is killed after `crash_after` effects."""
         effects = 0
         for _ in range(20):
             was = self.rotation
@@ -258,7 +258,7 @@ def test_whatever_happens_all_share_a_key_in_the_end(count: int, history: list[t
         sim.judge()
         sim.pass_time()
         sim.judge()
-    # The faults stop. Whoever is away stays away.
+    # The faults stop. Nodes that are away stay away.
     sim.head_refuses = 0
     for _ in range(QUIET_TICKS):
         sim.think()

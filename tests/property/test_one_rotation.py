@@ -159,7 +159,7 @@ async def live_through(both: Both, history: list[str]) -> None:
                 await both.restart()
         both.judge()
         await both.rounds(2)
-    # Nobody asks for anything any more: what waits for the munge key's rotation comes to its end after it.
+    # No more requests: a rotation that waits for that of the munge key ends after it.
     await both.end_munge("waive")
     await both.rounds(40)
     assert both.life.active.current() is None

@@ -38,7 +38,7 @@ ROOT = Actor(uid=0, gid=0, pid=1, user="root", may_write=True)
 
 
 class Head:
-    """The head's unit, which obeys unless told otherwise."""
+    """The head's unit, which obeys unless `refuses` is set."""
 
     def __init__(self) -> None:
         self.view = HeadView()

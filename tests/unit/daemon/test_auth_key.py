@@ -125,7 +125,7 @@ async def test_taken_back(lab: Lab) -> None:
 
 
 async def test_the_answer_to_minting_is_lost(lab: Lab) -> None:
-    """The key exists and nobody knows its secret: it is found by its description, revoked, and one is minted anew."""
+    """The key exists and its secret is lost: it is found by its description and revoked, and another one is minted."""
     lost = []
 
     def lose() -> None:

@@ -1,4 +1,4 @@
-"""Who begins a session with a node that has logged in anew, when, and how often."""
+"""The head and the node's peers begin a session with a node that has logged in again: when, and how often."""
 
 from __future__ import annotations
 

@@ -64,12 +64,12 @@ async def test_all_get_the_new_key_and_the_old_one_is_erased(lab: MungeLab, tmp_
     key = lab.controller.keys.for_joining().get_secret_value()
     dump = b"".join(path.read_bytes() for path in tmp_path.glob("j.db*"))
     assert key not in dump
-    # The service is started anew: systemd hands over the head's key, and the file has done its work.
+    # The service restarts: systemd hands over the head's key, and the file is not needed any more.
     lab.credential = SecretBytes(key)
     await lab.restart()
     assert list((tmp_path / "munge-keys").iterdir()) == []
     assert fingerprint(lab.controller.keys.for_joining()) == done.new
-    # And once more.
+    # A second rotation.
     await lab.ask()
     second = await lab.until(MungeStage.DONE)
     assert second.old == done.new != second.new

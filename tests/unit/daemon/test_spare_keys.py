@@ -129,7 +129,7 @@ async def test_one_that_lost_its_file_gets_another(house: House) -> None:
 
 
 async def test_one_that_was_used_while_the_device_stayed_is_the_last(house: House) -> None:
-    """The machine, or who has it, made another device with it."""
+    """The machine, or somebody who has the spare, made another device with it."""
     one = house.add()
     other = house.add(index=2)
     await house.ticks()
@@ -250,7 +250,7 @@ async def test_who_is_out_of_reach_is_given_its_own_when_it_returns(house: House
 
 
 async def test_a_name_that_is_used_anew_while_its_old_key_is_ended_keeps_the_new_record(house: House) -> None:
-    """Else nobody would end the new key."""
+    """If the new record were lost, the new key would never be revoked."""
 
     async def exchange() -> None:
         house.net.clock.t_s += 1

@@ -1,4 +1,4 @@
-"""What a machine is told at birth: the key that all share, or one of its own, the same at each call."""
+"""The user data of a new machine: the shared key or one of its own, and the same text at each call."""
 
 from __future__ import annotations
 

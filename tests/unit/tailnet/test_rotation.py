@@ -1,4 +1,4 @@
-"""The rotation's pure machine: who is waited for, in which order, and when there is a way back."""
+"""The decisions of an auth key rotation: which nodes it waits for, in which order, and when it can be taken back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DONE = StepOutcome(StepVerdict.DONE)
 
 
 class Drive:
-    """A rotation, the fleet around it, and a hand that carries steps out."""
+    """A rotation, its fleet, and what carries the steps out."""
 
     def __init__(self, nodes: int = 3, *, reauth: bool = False, compromised: bool = False) -> None:
         self.now = NOW
