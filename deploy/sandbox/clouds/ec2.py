@@ -7,71 +7,49 @@ quotas, a spot market, throttling and all faults of the fault engine. Each RunIn
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
-from xml.sax.saxutils import escape
 
 from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
+from deploy.sandbox.clouds.ec2_answers import (
+    INSTANCE_ID,
+    decoded_message,
+    denial,
+    error_reply,
+    faulty_reply,
+    fingerprint,
+    instance_ids,
+    instance_tags,
+    is_shown,
+    operation_of,
+    permissions_of,
+    refusals_of,
+    scope_of,
+    without_address,
+)
 from deploy.sandbox.clouds.ec2_backend import Backend, Reply
-from deploy.sandbox.clouds.ec2_spot import REFUSALS as SPOT_REFUSALS
 from deploy.sandbox.clouds.ec2_spot import SpotMarket, is_spot
 from deploy.sandbox.clouds.ledger import Ledger, Life, Machine, NewMachine
-from meshd.contract.faults import CUT_FAULTS, CallFaults, CloudFault, FaultEngine, FaultKind
-from meshd.contract.standin import GATEWAY_PAGE, SMALL_PAGE
+from meshd.contract.faults import CallFaults, CloudFault, FaultEngine, FaultKind
+from meshd.contract.standin import SMALL_PAGE
 from providers._prices import shipped
 
 Form = dict[str, str]
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
-_SCOPE = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/([a-z0-9-]+)/")
-_INSTANCE_ID = re.compile(rb"<instanceId>(i-[0-9a-f]+)</instanceId>")
 _ITEM = re.compile(rb"<item><reservationId>.*?</instancesSet></item>", re.DOTALL)
-_ADDRESS = re.compile(rb"<(ipAddress|dnsName)>[^<]*</\1>|<association>.*?</association>", re.DOTALL)
-_LAUNCH_TIME = re.compile(rb"<launchTime>[^<]*</launchTime>")
 _FALLBACK_USD_PER_HOUR = 1.0
-_SLOTS = {
-    "RunInstances": "launch",
-    "TerminateInstances": "terminate",
-    "DescribeInstanceTypes": "offers",
-    "DescribeInstanceTypeOfferings": "offers",
-    "GetCallerIdentity": "check",
-}
 _CATALOGUE = ("DescribeImages", "DescribeInstanceTypes", "DescribeInstanceTypeOfferings")
-_REFUSALS = {
-    FaultKind.NO_CAPACITY: (
-        500,
-        "InsufficientInstanceCapacity",
-        "We currently do not have sufficient capacity in the zone.",
-    ),
-    FaultKind.QUOTA: (
-        400,
-        "VcpuLimitExceeded",
-        "You have requested more vCPU capacity than your current limit allows.",
-    ),
-    FaultKind.THROTTLED: (503, "RequestLimitExceeded", "Request limit exceeded."),
-    FaultKind.AUTH: (401, "AuthFailure", "AWS was not able to validate the provided access credentials"),
-    FaultKind.EXPIRED: (400, "RequestExpired", "Request has expired."),
-    FaultKind.INVALID: (400, "InvalidParameterValue", "Value for a parameter is invalid."),
-}
-_PHRASES = {
-    400: "BAD REQUEST",
-    401: "UNAUTHORIZED",
-    403: "FORBIDDEN",
-    500: "INTERNAL SERVER ERROR",
-    503: "SERVICE UNAVAILABLE",
-}
 
 
 class Ec2Error(Exception):
     """An error answer of EC2."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
-        self.reply = _error(status, code, message)
+        self.reply = error_reply(status, code, message)
         super().__init__(code)
 
 
@@ -103,13 +81,13 @@ class Ec2Cloud:
             return [reply.body]
         form = dict(parse_qsl(body.decode(), keep_blank_values=True))
         action = form.get("Action", "")
-        call_faults = self.faults.take(_operation(action, form))
-        region, service = _scope(environ)
-        denied = self.faults.denied(*_permissions(service, action, form))
+        call_faults = self.faults.take(operation_of(action, form))
+        region, service = scope_of(environ)
+        denied = self.faults.denied(*permissions_of(service, action, form))
         if call_faults.before is not None:
-            reply = _spoiled(call_faults.before, spot=is_spot(form))
+            reply = faulty_reply(call_faults.before, spot=is_spot(form))
         elif denied:
-            reply = _denial(denied, action)
+            reply = denial(denied, action)
         else:
             try:
                 with self._lock:
@@ -130,7 +108,7 @@ class Ec2Cloud:
         self, action: str, form: Form, environ: Mapping[str, Any], region: str, service: str, call_faults: CallFaults
     ) -> Reply:
         if action == "DecodeAuthorizationMessage":
-            return _decoded(form)
+            return decoded_message(form)
         if service != "ec2":
             return self._backend.forward(environ, form, service)
         if form.get("DryRun") == "true":
@@ -153,23 +131,23 @@ class Ec2Cloud:
         if fault.kind is FaultKind.SLOW:
             self._closing.wait(fault.seconds)
             return reply
-        return _spoiled(fault)
+        return faulty_reply(fault)
 
     def _run(self, form: Form, environ: Mapping[str, Any], region: str, call_faults: CallFaults) -> Reply:
         token = form.get("ClientToken", "")
-        shape = _fingerprint(form)
+        shape = fingerprint(form)
         known = self._tokens.get((region, token)) if token else None
         if known is not None:
             return self._replay(known, shape)
         kind = form.get("InstanceType", "")
         self._check(form, region, kind)
         reply = self._backend.forward(environ, form)
-        found = _INSTANCE_ID.search(reply.body)
+        found = INSTANCE_ID.search(reply.body)
         if found is None:
             return reply
         instance_id = found[1].decode()
         machine = self._made(form, region, kind, instance_id, call_faults)
-        reply = Reply(reply.status, reply.headers, _newborn(reply.body, machine))
+        reply = Reply(reply.status, reply.headers, without_address(reply.body, machine))
         if token:
             self._tokens[region, token] = (shape, instance_id, reply)
         return reply
@@ -180,9 +158,9 @@ class Ec2Cloud:
         if action == "RunInstances" and not self._backend.knows_type(region, kind):
             raise Ec2Error(400, "InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
         if action == "TerminateInstances":
-            for instance_id in _ids(form):
+            for instance_id in instance_ids(form):
                 self._must_know(instance_id)
-        return _error(412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+        return error_reply(412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 
     def _replay(self, known: tuple[str, str, Reply], shape: str) -> Reply:
         old_shape, instance_id, reply = known
@@ -209,13 +187,13 @@ class Ec2Cloud:
         if is_spot(form) and refusal is not None:
             raise Ec2Error(*refusal)
         if not self.ledger.has_capacity(kind, region, zone or region):
-            raise Ec2Error(*_refusals(spot=is_spot(form))[FaultKind.NO_CAPACITY])
+            raise Ec2Error(*refusals_of(spot=is_spot(form))[FaultKind.NO_CAPACITY])
 
     def _on_demand(self, region: str, kind: str) -> float:
         return self._prices.usd(region, kind) or _FALLBACK_USD_PER_HOUR
 
     def _made(self, form: Form, region: str, kind: str, instance_id: str, call_faults: CallFaults) -> Machine:
-        tags = _tags(form)
+        tags = instance_tags(form)
         gpus, gpu_name = self._backend.gpus(region, kind)
         zone = self._backend.zone_of(region, instance_id)
         spot = is_spot(form)
@@ -241,25 +219,25 @@ class Ec2Cloud:
         )
 
     def _describe(self, form: Form, environ: Mapping[str, Any], call_faults: CallFaults) -> Reply:
-        for asked in _ids(form):
+        for asked in instance_ids(form):
             self._must_know(asked)
         shown = {m.id for m in self.ledger.listed()}
         for machine in self.ledger.everything():
             self._backend.show(machine, call_faults.content)
-        if not _ids(form) and call_faults.content & {FaultKind.SMALL_PAGES, FaultKind.PAGE_FAILS}:
+        if not instance_ids(form) and call_faults.content & {FaultKind.SMALL_PAGES, FaultKind.PAGE_FAILS}:
             if FaultKind.PAGE_FAILS in call_faults.content and form.get("NextToken"):
-                return _spoiled(CloudFault(FaultKind.ERROR_BEFORE))
+                return faulty_reply(CloudFault(FaultKind.ERROR_BEFORE))
             form = {**form, "MaxResults": str(SMALL_PAGE)}
         reply = self._backend.forward(environ, self._without_token_filter(form))
         body = reply.body
-        if not _ids(form):
-            body = _ITEM.sub(lambda item: item[0] if _shown(item[0], shown) else b"", body)
+        if not instance_ids(form):
+            body = _ITEM.sub(lambda item: item[0] if is_shown(item[0], shown) else b"", body)
         if FaultKind.UNKNOWN_FIELDS in call_faults.content:
             body = body.replace(b"</instanceId>", b"</instanceId><noveltySet><item>1</item></noveltySet>")
         return Reply(reply.status, reply.headers, body)
 
     def _terminate(self, form: Form, environ: Mapping[str, Any]) -> Reply:
-        asked = _ids(form)
+        asked = instance_ids(form)
         for instance_id in asked:
             self._must_know(instance_id)
         reply = self._backend.forward(environ, form)
@@ -285,112 +263,3 @@ class Ec2Cloud:
             values = {f"{stem}.Value.{n}": i for n, i in enumerate(ids or ["i-00000000000000000"], 1)}
             return {**kept, key: "instance-id", **values}
         return form
-
-
-def _operation(action: str, form: Mapping[str, str]) -> str:
-    if action == "DescribeInstances":
-        return "get" if _ids(form) else "list"
-    return _SLOTS.get(action, "other")
-
-
-def _permissions(service: str, action: str, form: Mapping[str, str]) -> list[str]:
-    """The IAM actions that a call needs."""
-    needed = [f"{service}:{action}"]
-    if action == "RunInstances":
-        needed += ["ec2:CreateTags"] * any(key.startswith("TagSpecification.") for key in form)
-        needed += ["iam:PassRole"] * any(key.startswith("IamInstanceProfile.") for key in form)
-    return needed
-
-
-def _denial(permission: str, action: str) -> Reply:
-    """EC2's answer for a missing permission. It names the action for simple calls and encodes it for others."""
-    words = "You are not authorized to perform this operation."
-    user = "arn:aws:iam::123456789012:user/meshd"
-    if action in ("RunInstances", "TerminateInstances"):
-        context = {"action": permission, "resource": "arn:aws:ec2:us-east-1:123456789012:instance/*"}
-        told = json.dumps({"allowed": False, "explicitDeny": False, "context": context})
-        words += f" Encoded authorization failure message: {base64.urlsafe_b64encode(told.encode()).decode()}"
-    else:
-        words += (
-            f" User: {user} is not authorized to perform: {permission} because no identity-based policy allows the"
-            f" {permission} action"
-        )
-    return _error(403, "AccessDenied" if permission.startswith("sts:") else "UnauthorizedOperation", words)
-
-
-def _decoded(form: Mapping[str, str]) -> Reply:
-    """sts:DecodeAuthorizationMessage."""
-    told = base64.urlsafe_b64decode(form["EncodedMessage"]).decode()
-    body = (
-        '<DecodeAuthorizationMessageResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
-        f"<DecodeAuthorizationMessageResult><DecodedMessage>{escape(told)}</DecodedMessage>"
-        "</DecodeAuthorizationMessageResult></DecodeAuthorizationMessageResponse>"
-    )
-    return Reply("200 OK", [("Content-Type", "text/xml")], body.encode())
-
-
-def _ids(form: Mapping[str, str]) -> list[str]:
-    return [value for key, value in form.items() if re.fullmatch(r"InstanceId\.\d+", key)]
-
-
-def _tags(form: Mapping[str, str]) -> dict[str, str]:
-    stems = [
-        key.removesuffix("ResourceType")
-        for key, value in form.items()
-        if re.fullmatch(r"TagSpecification\.\d+\.ResourceType", key) and value == "instance"
-    ]
-    return {
-        form[key]: form.get(key.removesuffix(".Key") + ".Value", "")
-        for stem in stems
-        for key in form
-        if key.startswith(f"{stem}Tag.") and key.endswith(".Key")
-    }
-
-
-def _fingerprint(form: Mapping[str, str]) -> str:
-    return hashlib.sha256(repr(sorted(form.items())).encode()).hexdigest()
-
-
-def _scope(environ: Mapping[str, Any]) -> tuple[str, str]:
-    found = _SCOPE.search(str(environ.get("HTTP_AUTHORIZATION", "")))
-    return (found[1], found[2]) if found else ("us-east-1", "ec2")
-
-
-def _shown(item: bytes, shown: set[str]) -> bool:
-    found = _INSTANCE_ID.search(item)
-    return found is None or found[1].decode() in shown
-
-
-def _newborn(body: bytes, machine: Machine) -> bytes:
-    """Remove the public address, which RunInstances does not have yet, and set the ledger's time."""
-    at = machine.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()
-    return _LAUNCH_TIME.sub(b"<launchTime>" + at + b"</launchTime>", _ADDRESS.sub(b"", body))
-
-
-def _error(status: int, code: str, message: str, headers: Iterable[tuple[str, str]] = ()) -> Reply:
-    body = (
-        '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'
-        f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message>"
-        "</Error></Errors><RequestID>00000000-0000-0000-0000-000000000000</RequestID></Response>"
-    )
-    return Reply(f"{status} {_PHRASES.get(status, 'ERROR')}", [("Content-Type", "text/xml"), *headers], body.encode())
-
-
-def _refusals(*, spot: bool) -> Mapping[FaultKind, tuple[int, str, str]]:
-    return {**_REFUSALS, **SPOT_REFUSALS} if spot else _REFUSALS
-
-
-def _spoiled(fault: CloudFault, *, spot: bool = False) -> Reply:
-    if fault.kind in CUT_FAULTS:
-        raise ConnectionResetError("a fault cuts the connection")
-    if fault.kind is FaultKind.HTML:
-        return Reply("502 BAD GATEWAY", [("Content-Type", "text/html")], GATEWAY_PAGE.encode())
-    if fault.kind is FaultKind.HTML_AFTER:
-        return Reply("200 OK", [("Content-Type", "text/html")], GATEWAY_PAGE.encode())
-    refusals = _refusals(spot=spot)
-    if fault.kind in refusals:
-        status, code, message = refusals[fault.kind]
-        headers = [("Retry-After", f"{fault.seconds:g}")] if fault.kind is FaultKind.THROTTLED and fault.seconds else []
-        return _error(status, code, message, headers)
-    code = "Unavailable" if fault.status == 503 else "InternalError"
-    return _error(fault.status, code, "An internal error has occurred")

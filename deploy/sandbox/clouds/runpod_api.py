@@ -14,6 +14,7 @@ from deploy.sandbox.clouds.runpod_bodies import pod_body, problems_of, script_of
 from deploy.sandbox.clouds.runpod_graphql import (
     PATH,
     PlainErrorResponse,
+    Root,
     graphql_error,
     invalid_query,
     operation_of,
@@ -263,7 +264,7 @@ class RunpodCloud(StandIn):
 
     async def _graphql(self, request: web.Request) -> web.Response:
         body = await json_object(request, _no(400, "request could not be processed"))
-        answer = run(str(body.get("query", "")), _Root(self))
+        answer = run(str(body.get("query", "")), Root(self))
         return web.json_response(answer, status=200 if "data" in answer else 400)
 
     def rent_spot(self, asked: Mapping[str, Any]) -> Machine:
@@ -345,37 +346,6 @@ class RunpodCloud(StandIn):
 
     def _body(self, machine: Machine, content_faults: frozenset[FaultKind]) -> dict[str, Any]:
         return pod_body(machine, self._asked[machine.id], content_faults, self.ledger.now())
-
-
-class _Root:
-    """The root fields of the GraphQL API."""
-
-    def __init__(self, cloud: RunpodCloud) -> None:
-        self._cloud = cloud
-
-    def gpuTypes(self, info: object) -> list[Mapping[str, Any]]:  # noqa: N802
-        """All GPU types, each with the field `lowestPrice`."""
-
-        def row(gpu: GpuType) -> Mapping[str, Any]:
-            def price(info: object, input: Mapping[str, Any]) -> dict[str, Any]:  # noqa: A002
-                return self._cloud.lowest_price(gpu, input)
-
-            return {"id": gpu.id, "displayName": gpu.name, "memoryInGb": gpu.memory_gb, "lowestPrice": price}
-
-        return [row(gpu) for gpu in self._cloud.gpus.values()]
-
-    def podRentInterruptable(self, info: object, input: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: A002, N802
-        """Rent a spot pod."""
-        machine = self._cloud.rent_spot(input)
-        return {
-            "id": machine.id,
-            "name": machine.token,
-            "imageName": input.get("imageName"),
-            "desiredStatus": "RUNNING",
-            "costPerHr": machine.usd_per_hour,
-            "machineId": f"h{machine.id}",
-            "machine": {"podHostId": f"{machine.id}-64410", "dataCenterId": machine.region},
-        }
 
 
 def _wants_stock(request: web.Request) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from graphql import GraphQLError, build_schema, graphql_sync
 
+from deploy.sandbox.clouds.runpod_types import GpuType
 from meshd.contract.standin import ErrorResponse
+
+if TYPE_CHECKING:
+    from deploy.sandbox.clouds.runpod_api import RunpodCloud
 
 PATH = "/graphql"
 DEPLOY = "podRentInterruptable"
@@ -108,3 +112,34 @@ def rest_body(asked: Mapping[str, Any]) -> dict[str, Any]:
         volume = {"volumeId": asked["networkVolumeId"], "path": asked.get("volumeMountPath", "/workspace")}
         body["mounts"] = {"network": [volume]}
     return body
+
+
+class Root:
+    """The root fields of the GraphQL API."""
+
+    def __init__(self, cloud: RunpodCloud) -> None:
+        self._cloud = cloud
+
+    def gpuTypes(self, info: object) -> list[Mapping[str, Any]]:  # noqa: N802
+        """All GPU types, each with the field `lowestPrice`."""
+
+        def row(gpu: GpuType) -> Mapping[str, Any]:
+            def price(info: object, input: Mapping[str, Any]) -> dict[str, Any]:  # noqa: A002
+                return self._cloud.lowest_price(gpu, input)
+
+            return {"id": gpu.id, "displayName": gpu.name, "memoryInGb": gpu.memory_gb, "lowestPrice": price}
+
+        return [row(gpu) for gpu in self._cloud.gpus.values()]
+
+    def podRentInterruptable(self, info: object, input: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: A002, N802
+        """Rent a spot pod."""
+        machine = self._cloud.rent_spot(input)
+        return {
+            "id": machine.id,
+            "name": machine.token,
+            "imageName": input.get("imageName"),
+            "desiredStatus": "RUNNING",
+            "costPerHr": machine.usd_per_hour,
+            "machineId": f"h{machine.id}",
+            "machine": {"podHostId": f"{machine.id}-64410", "dataCenterId": machine.region},
+        }
