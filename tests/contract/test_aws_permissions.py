@@ -28,14 +28,14 @@ async def test_spot_and_instance_profile_need_more_permissions(rig: SandboxRig) 
         rig.inject(FaultKind.DENIED, permission)
     await rig.make(spot=False).check()
     provider = rig.make(CLUSTER, spot=True, iam_instance_profile="node")
-    with pytest.raises(AuthFailed, match=r"may not: ec2:DescribeSpotPriceHistory, iam:PassRole on arn:"):
+    with pytest.raises(AuthFailed, match=r"ec2:DescribeSpotPriceHistory, iam:PassRole on arn:"):
         await provider.check()
 
 
 async def test_a_denial_that_cannot_be_decoded_names_the_call(rig: SandboxRig) -> None:
     for permission in ("ec2:CreateTags", "sts:DecodeAuthorizationMessage"):
         rig.inject(FaultKind.DENIED, permission)
-    with pytest.raises(AuthFailed, match=r"may not: ec2:RunInstances$"):
+    with pytest.raises(AuthFailed, match=r"ec2:RunInstances$"):
         await rig.make().check()
 
 
@@ -62,5 +62,5 @@ async def test_check_names_a_region_without_offers(rig: SandboxRig) -> None:
 
 async def test_check_names_settings_that_refuse_every_machine(rig: SandboxRig) -> None:
     provider = rig.make(CLUSTER, image_names={"x86_64": "no such image"})
-    with pytest.raises(InvalidRequest, match="no AMI in"):
+    with pytest.raises(InvalidRequest, match=r"providers\.aws\.images"):
         await provider.check()

@@ -29,7 +29,7 @@ from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchReques
 from providers._answers import Answer
 from providers._settings import parse
 from providers.runpod import mapping
-from providers.runpod.errors import to_error
+from providers.runpod.errors import RETIRED, to_error
 from providers.runpod.mapping import launch_body, start_command, to_instance, to_state
 from providers.runpod.names import PodKind, is_ours, kind_of, parse_type
 from providers.runpod.offers import cpu_offers, cpu_queries, gpu_offers, gpu_queries
@@ -86,7 +86,7 @@ def test_errors(status: int, detail: str, operation: str, kind: type[ProviderErr
     assert (error.provider, error.operation) == ("runpod", operation)
     assert error.vendor_text == (detail or "raw")
     if status == 410:
-        assert "newer release of meshd" in str(error)
+        assert RETIRED in str(error)
 
 
 @pytest.mark.parametrize("body", [None, [], "text", {"error": "text"}, {}, {"detail": ""}])
