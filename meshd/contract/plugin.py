@@ -41,7 +41,7 @@ class RigResults:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-class Report:
+class ContractReport:
     """Collects the results of the cases."""
 
     def __init__(self) -> None:
@@ -117,13 +117,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the report."""
-    config.pluginmanager.register(Report(), "meshd-contract-report")
+    config.pluginmanager.register(ContractReport(), "meshd-contract-report")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Write the table that was asked for."""
     path: Path | None = config.getoption("contract_table")
     report = config.pluginmanager.get_plugin("meshd-contract-report")
-    if path is not None and isinstance(report, Report) and report.rigs:
+    if path is not None and isinstance(report, ContractReport) and report.rigs:
         text = path.read_text("utf-8") if path.exists() else ""
         path.write_text(put_table(text, table(report.rigs)), "utf-8")

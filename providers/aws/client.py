@@ -15,7 +15,7 @@ from botocore.config import Config
 
 from meshd.errors import AuthFailed, Transient, Uncertain
 from meshd.runtime.collector import paused
-from providers._answers import Refusal, unclear
+from providers._answers import ErrorAnswer, unclear
 from providers._http import USER_AGENT
 from providers._reads import until_end
 from providers._settings import secret_of
@@ -235,7 +235,7 @@ class Ec2:
             if error.response.get("Error", {}).get("Code") != "DryRunOperation":
                 raise
 
-    def _decoded(self, refusal: Refusal) -> Refusal:
+    def _decoded(self, refusal: ErrorAnswer) -> ErrorAnswer:
         """The refusal with its encoded part decoded, where the credentials allow that."""
         code = encoded_in(refusal.message)
         if not code:

@@ -21,7 +21,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import ProviderName
-from providers._answers import Refusal
+from providers._answers import ErrorAnswer
 
 _NAMED = re.compile(r"not authorized to perform: ([a-z0-9-]+:[A-Za-z]+)(?: on resource: (\S+))?")
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
@@ -71,7 +71,7 @@ TOKEN_USED_UP = "IdempotentInstanceTerminated"  # noqa: S105  an error code
 UNKNOWN_ID = "InvalidInstanceID.NotFound"
 
 
-def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderError:
+def to_error(refusal: ErrorAnswer, *, operation: str, changes: bool) -> ProviderError:
     """The contract's error for a refusal.
 
     Args:

@@ -12,7 +12,7 @@ from botocore.exceptions import ResponseStreamingError
 from botocore.loaders import Loader
 
 from meshd.errors import AuthFailed, InvalidRequest, ProviderError, Transient, Uncertain
-from providers._answers import Refusal
+from providers._answers import ErrorAnswer
 from providers.aws.errors import AWS
 from providers.aws.mapping import INSTANCE_FIELDS
 
@@ -102,7 +102,7 @@ def sdk_error(error: Exception, operation: str, changes: bool) -> ProviderError:
     return kind(text[:400], provider=AWS, operation=operation)
 
 
-def refusal_of(error: exceptions.ClientError) -> Refusal:
+def refusal_of(error: exceptions.ClientError) -> ErrorAnswer:
     """The refusal in an error answer of AWS."""
     detail = error.response.get("Error", {})
     meta: Mapping[str, Any] = error.response.get("ResponseMetadata", {})
@@ -110,4 +110,4 @@ def refusal_of(error: exceptions.ClientError) -> Refusal:
     with suppress(ValueError, TypeError):
         wait_s = float(meta.get("HTTPHeaders", {}).get("retry-after"))
     status = int(meta.get("HTTPStatusCode", 0))
-    return Refusal(str(detail.get("Code", status)), status, str(detail.get("Message", "")), wait_s)
+    return ErrorAnswer(str(detail.get("Code", status)), status, str(detail.get("Message", "")), wait_s)

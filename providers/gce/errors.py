@@ -24,7 +24,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import ProviderName
-from providers._answers import Answer, Refusal
+from providers._answers import Answer, ErrorAnswer
 
 GCE = ProviderName("gce")
 TAKEN = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
@@ -85,20 +85,20 @@ _NAMED_BY_US = re.compile(r"/(images|networks|subnetworks|serviceAccounts|diskTy
 _WHOLE_PROJECT = "GPUS_ALL_REGIONS"
 
 
-def refusal_of_answer(answer: Answer) -> Refusal:
+def refusal_of_answer(answer: Answer) -> ErrorAnswer:
     """The refusal in an HTTP error; the answer's text when it is not an error of Google's API."""
     detail = answer.body.get("error") if isinstance(answer.body, dict) else None
     if not isinstance(detail, dict):
-        return Refusal(str(answer.status), answer.status, answer.text, answer.retry_after_s)
+        return ErrorAnswer(str(answer.status), answer.status, answer.text, answer.retry_after_s)
     rows = detail.get("errors") or ()
     reason = next((str(row["reason"]) for row in rows if isinstance(row, dict) and row.get("reason")), "")
     info = next((str(row["reason"]) for row in detail.get("details") or () if row.get("reason")), "")
     code = info if info in _CODES and reason not in _CODES else reason or info
     code = code or str(detail.get("status") or answer.status)
-    return Refusal(code, answer.status, str(detail.get("message") or answer.text), answer.retry_after_s)
+    return ErrorAnswer(code, answer.status, str(detail.get("message") or answer.text), answer.retry_after_s)
 
 
-def refusal_of_operation(operation: Mapping[str, Any]) -> Refusal | None:
+def refusal_of_operation(operation: Mapping[str, Any]) -> ErrorAnswer | None:
     """The refusal in an operation; None when it has not ended, or succeeded.
 
     A DONE operation with an error has failed, whatever its HTTP status was.
@@ -109,10 +109,10 @@ def refusal_of_operation(operation: Mapping[str, Any]) -> Refusal | None:
     first = next((row for row in rows if row.get("code") in _CODES), rows[0] if rows else {})
     status = int(operation.get("httpErrorStatusCode") or 0)
     words = str(first.get("message") or operation.get("httpErrorMessage") or "")
-    return Refusal(str(first.get("code") or status), status, words)
+    return ErrorAnswer(str(first.get("code") or status), status, words)
 
 
-def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderError:
+def to_error(refusal: ErrorAnswer, *, operation: str, changes: bool) -> ProviderError:
     """The contract's error for a refusal.
 
     Args:
@@ -130,7 +130,7 @@ def to_error(refusal: Refusal, *, operation: str, changes: bool) -> ProviderErro
     return kind(text, provider=GCE, operation=operation, vendor_text=said)
 
 
-def _kind(refusal: Refusal, operation: str, changes: bool) -> type[ProviderError]:
+def _kind(refusal: ErrorAnswer, operation: str, changes: bool) -> type[ProviderError]:
     kind = _CODES.get(refusal.code)
     if (
         operation == "launch"
@@ -149,7 +149,7 @@ def _kind(refusal: Refusal, operation: str, changes: bool) -> type[ProviderError
     return AuthFailed if refusal.status in (401, 403) else InvalidRequest
 
 
-def _not_found(refusal: Refusal, operation: str) -> type[ProviderError]:
+def _not_found(refusal: ErrorAnswer, operation: str) -> type[ProviderError]:
     """The error for "not found", which depends on what is missing: on a create, something that the request names."""
     if operation == "launch":
         return InvalidRequest if _NAMED_BY_US.search(refusal.message) else NoCapacity

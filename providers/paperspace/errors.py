@@ -26,7 +26,7 @@ from providers._answers import Answer
 PAPERSPACE = ProviderName("paperspace")
 
 
-class NotNow(Transient):
+class NotDeletable(Transient):
     """The machine cannot be deleted in its current state: it runs, or another action is in progress."""
 
 
@@ -99,7 +99,7 @@ def _by_status(status: int, operation: str, changes: bool, *, coded: bool) -> ty
     if status in (408, 499) or status >= 500 or not coded:
         return Uncertain if changes else Transient
     if operation == "terminate" and status in (400, 409, 412):
-        return NotNow
+        return NotDeletable
     if status == 404:
         # On a launch, something that the request names is missing: the template, the script, the network.
         return InvalidRequest if operation == "launch" else NotFound

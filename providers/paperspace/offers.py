@@ -40,7 +40,7 @@ class MachineType:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class TypeTable:
     """All machine types that meshd knows.
 
     Attributes:
@@ -52,14 +52,14 @@ class Catalogue:
     types: Mapping[str, MachineType]
 
 
-def shipped() -> Catalogue:
+def shipped() -> TypeTable:
     """The table in the package."""
     raw = json.loads(resources.files("providers.paperspace").joinpath("catalogue.json").read_text("utf-8"))
     types = {
         label.lower(): MachineType(label=label, **{**row, "regions": tuple(row["regions"])})
         for label, row in raw["types"].items()
     }
-    return Catalogue(datetime.fromisoformat(raw["as_of"]).replace(tzinfo=UTC), types)
+    return TypeTable(datetime.fromisoformat(raw["as_of"]).replace(tzinfo=UTC), types)
 
 
 def template_for(
@@ -116,19 +116,14 @@ def wanted_template(
     return found
 
 
-def candidates(
-    catalogue: Catalogue, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings
-) -> list[Offer]:
+def candidates(table: TypeTable, templates: Sequence[Mapping[str, Any]], settings: PaperspaceSettings) -> list[Offer]:
     """All offers that the settings want and a template can start. `available` is not filled in yet.
 
     A price in the settings replaces the shipped one.
     """
-    types = [kind for kind in catalogue.types.values() if _is_wanted(kind, templates, settings)]
+    types = [kind for kind in table.types.values() if _is_wanted(kind, templates, settings)]
     return [
-        _offer(kind, region, catalogue, settings)
-        for kind in types
-        for region in settings.regions
-        if region in kind.regions
+        _offer(kind, region, table, settings) for kind in types for region in settings.regions if region in kind.regions
     ]
 
 
@@ -138,7 +133,7 @@ def _is_wanted(kind: MachineType, templates: Sequence[Mapping[str, Any]], settin
     return template_for(kind.label, gpus=kind.gpus, templates=templates, settings=settings) is not None
 
 
-def _offer(kind: MachineType, region: str, catalogue: Catalogue, settings: PaperspaceSettings) -> Offer:
+def _offer(kind: MachineType, region: str, table: TypeTable, settings: PaperspaceSettings) -> Offer:
     own = settings.prices.get(kind.label.lower())
     return Offer(
         provider=PAPERSPACE,
@@ -151,6 +146,6 @@ def _offer(kind: MachineType, region: str, catalogue: Catalogue, settings: Paper
         vcpus=kind.vcpus,
         memory_mib=kind.memory_gib * 1024,
         usd_per_hour=kind.usd_per_hour if own is None else own,
-        price_as_of=catalogue.as_of if own is None else None,
+        price_as_of=table.as_of if own is None else None,
         price_source=PriceSource.SHIPPED if own is None else PriceSource.SETTINGS,
     )

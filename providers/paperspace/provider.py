@@ -22,9 +22,9 @@ from providers._fresh import Freshness
 from providers._reads import ReadCache, all_of
 from providers._settings import parse
 from providers.paperspace.client import PaperspaceApi
-from providers.paperspace.errors import PAPERSPACE, NotNow, refusal_kind
+from providers.paperspace.errors import PAPERSPACE, NotDeletable, refusal_kind
 from providers.paperspace.mapping import deletion, failed_create, is_ours, launch_body, to_instance, why_gone
-from providers.paperspace.offers import Catalogue, candidates, shipped, wanted_template
+from providers.paperspace.offers import TypeTable, candidates, shipped, wanted_template
 from providers.paperspace.scripts import StartupScripts
 from providers.paperspace.settings import PaperspaceSettings
 
@@ -35,12 +35,12 @@ class PaperspaceProvider:
     """Paperspace behind the contract `meshd.provider_api.Provider`."""
 
     def __init__(
-        self, context: ProviderContext, settings: PaperspaceSettings, api: PaperspaceApi, catalogue: Catalogue
+        self, context: ProviderContext, settings: PaperspaceSettings, api: PaperspaceApi, table: TypeTable
     ) -> None:
         self._cluster = context.cluster
         self._settings = settings
         self._api = api
-        self._catalogue = catalogue
+        self._table = table
         self._now = context.now
         self._fresh = Freshness(context.now, settings.fresh_s)
         self._scripts = StartupScripts(context.cluster, settings, api, context.now)
@@ -63,7 +63,7 @@ class PaperspaceProvider:
 
     async def offers(self) -> Sequence[Offer]:
         """Types by region, with prices from the settings or the shipped table, and whether there is capacity."""
-        found = candidates(self._catalogue, await self._os_templates("offers"), self._settings)
+        found = candidates(self._table, await self._os_templates("offers"), self._settings)
         free = await all_of(self._api.available(offer.instance_type, offer.region) for offer in found)
         return [replace(offer, available=known) for offer, known in zip(found, free, strict=True)]
 
@@ -183,7 +183,7 @@ class PaperspaceProvider:
     async def _delete(self, machine: Instance) -> None:
         try:
             await self._api.delete(machine.id)
-        except NotNow as error:
+        except NotDeletable as error:
             if deletion(await self._api.events(machine.id, "terminate")) in ("new", "in progress"):
                 return
             if machine.state in (InstanceState.STOPPED, InstanceState.STOPPING):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.contract.plugin import Report, table
+from meshd.contract.plugin import ContractReport, table
 from meshd.contract.suite import ContractSuite
 from tests.contract.rigs import AwsRig, GceRig, GuardedRig, LambdaRig, PaperspaceRig, RunpodRig, RunpodSpotRig
 
@@ -47,7 +47,7 @@ def test_the_table_in_the_documents_is_current(request: pytest.FixtureRequest) -
     if option.keyword or option.deselect or option.lf or any("::" in arg for arg in request.config.args):
         pytest.skip("not all cases were run")
     report = request.config.pluginmanager.get_plugin("meshd-contract-report")
-    assert isinstance(report, Report)
+    assert isinstance(report, ContractReport)
     cases = sum(
         isinstance(item, pytest.Function) and item.cls is not None and item.path == request.path
         for item in request.session.items

@@ -55,7 +55,7 @@ class FailedMachine:
 
 
 @dataclass(slots=True)
-class Options:
+class VendorOptions:
     """Behaviour that the vendor does not document.
 
     Attributes:
@@ -89,7 +89,7 @@ class PaperspaceCloud(StandIn):
         self.ledger = ledger
         self.types: dict[str, PaperspaceType] = {kind.label: kind for kind in TYPES}
         self.scripts: dict[str, Script] = {}
-        self.options = Options()
+        self.options = VendorOptions()
         self._host = host
         self._failed: dict[str, FailedMachine] = {}
         self._api_key = api_key

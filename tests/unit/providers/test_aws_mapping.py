@@ -21,7 +21,7 @@ from meshd.errors import (
     Uncertain,
 )
 from meshd.provider_api import InstanceState, LaunchRequest, Offer, ProviderName
-from providers._answers import Refusal
+from providers._answers import ErrorAnswer
 from providers._prices import shipped
 from providers.aws import mapping
 from providers.aws.errors import to_error
@@ -59,15 +59,15 @@ CODES: list[tuple[str, int, type[ProviderError]]] = [
 @pytest.mark.parametrize(("code", "status", "kind"), CODES)
 @pytest.mark.parametrize("changes", [True, False])
 def test_codes(code: str, status: int, kind: type[ProviderError], changes: bool) -> None:
-    error = to_error(Refusal(code, status, "words"), operation="launch", changes=changes)
+    error = to_error(ErrorAnswer(code, status, "words"), operation="launch", changes=changes)
     assert type(error) is kind
     assert error.vendor_text == f"{code}: words"
 
 
 @pytest.mark.parametrize("code", ["Unavailable", "InternalError", "ServiceUnavailable", "InternalFailure", "502"])
 def test_5xx_makes_a_change_uncertain(code: str) -> None:
-    assert type(to_error(Refusal(code, 500, ""), operation="launch", changes=True)) is Uncertain
-    assert type(to_error(Refusal(code, 503, ""), operation="list", changes=False)) is Transient
+    assert type(to_error(ErrorAnswer(code, 500, ""), operation="launch", changes=True)) is Uncertain
+    assert type(to_error(ErrorAnswer(code, 503, ""), operation="list", changes=False)) is Transient
 
 
 @pytest.mark.parametrize(

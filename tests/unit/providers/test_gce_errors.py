@@ -17,7 +17,7 @@ from meshd.errors import (
     Transient,
     Uncertain,
 )
-from providers._answers import Answer, Refusal
+from providers._answers import Answer, ErrorAnswer
 from providers.gce.errors import refusal_of_answer, refusal_of_operation, to_error
 
 CODES: list[tuple[str, int, str, type[ProviderError]]] = [
@@ -59,7 +59,7 @@ CODES: list[tuple[str, int, str, type[ProviderError]]] = [
 @pytest.mark.parametrize(("code", "status", "words", "kind"), CODES)
 @pytest.mark.parametrize("operation", ["launch", "list"])
 def test_codes(code: str, status: int, words: str, kind: type[ProviderError], operation: str) -> None:
-    error = to_error(Refusal(code, status, words), operation=operation, changes=operation == "launch")
+    error = to_error(ErrorAnswer(code, status, words), operation=operation, changes=operation == "launch")
     assert type(error) is kind
     assert error.vendor_text == f"{code}: {words}"
     assert (error.provider, error.operation) == ("gce", operation)
@@ -68,8 +68,8 @@ def test_codes(code: str, status: int, words: str, kind: type[ProviderError], op
 @pytest.mark.parametrize("code", ["backendError", "internalError", "500", "502", "503", "INTERNAL_ERROR", "0"])
 def test_unknown_errors_make_a_change_uncertain(code: str) -> None:
     for status in (500, 502, 503, 0):
-        assert type(to_error(Refusal(code, status, ""), operation="launch", changes=True)) is Uncertain
-        assert type(to_error(Refusal(code, status, ""), operation="list", changes=False)) is Transient
+        assert type(to_error(ErrorAnswer(code, status, ""), operation="launch", changes=True)) is Uncertain
+        assert type(to_error(ErrorAnswer(code, status, ""), operation="list", changes=False)) is Transient
 
 
 @pytest.mark.parametrize(
@@ -86,17 +86,17 @@ def test_unknown_errors_make_a_change_uncertain(code: str) -> None:
 )
 def test_not_found_depends_on_what_is_missing(operation: str, message: str, kind: type[ProviderError]) -> None:
     for code in ("notFound", "RESOURCE_NOT_FOUND"):
-        assert type(to_error(Refusal(code, 404, message), operation=operation, changes=False)) is kind
+        assert type(to_error(ErrorAnswer(code, 404, message), operation=operation, changes=False)) is kind
 
 
 def test_a_type_that_the_zone_lacks_is_no_capacity() -> None:
     words = "Invalid value for field 'resource.machineType': Machine type with name 'a4-highgpu-8g' does not exist"
-    assert type(to_error(Refusal("invalid", 400, words), operation="launch", changes=True)) is NoCapacity
+    assert type(to_error(ErrorAnswer("invalid", 400, words), operation="launch", changes=True)) is NoCapacity
 
 
 def test_the_projects_quota_is_named() -> None:
     error = to_error(
-        Refusal("QUOTA_EXCEEDED", 403, "Quota 'GPUS_ALL_REGIONS' exceeded."), operation="launch", changes=True
+        ErrorAnswer("QUOTA_EXCEEDED", 403, "Quota 'GPUS_ALL_REGIONS' exceeded."), operation="launch", changes=True
     )
     assert error.text.startswith(error.vendor_text) and "whole project" in error.text
     assert error.vendor_text == "QUOTA_EXCEEDED: Quota 'GPUS_ALL_REGIONS' exceeded."
@@ -120,7 +120,7 @@ def test_the_projects_quota_is_named() -> None:
     ],
 )
 def test_refusals_in_answers(body: Any, code: str, message: str) -> None:
-    assert refusal_of_answer(Answer(403, body, "shown", 7.0)) == Refusal(code, 403, message, 7.0)
+    assert refusal_of_answer(Answer(403, body, "shown", 7.0)) == ErrorAnswer(code, 403, message, 7.0)
 
 
 def operation(status: str = "DONE", *codes: str, **more: Any) -> dict[str, Any]:
@@ -134,11 +134,11 @@ def test_refusals_in_operations() -> None:
     assert refusal_of_operation(operation("RUNNING", "QUOTA_EXCEEDED")) is None
     assert refusal_of_operation({}) is None
     # An error counts whatever the HTTP status is; a known code comes before others.
-    assert refusal_of_operation(operation("DONE", "VM_ODD", "GPU_STOCKOUT")) == Refusal(
+    assert refusal_of_operation(operation("DONE", "VM_ODD", "GPU_STOCKOUT")) == ErrorAnswer(
         "GPU_STOCKOUT", 0, "GPU_STOCKOUT!"
     )
-    assert refusal_of_operation(operation("DONE", "VM_ODD", httpErrorStatusCode=503)) == Refusal(
+    assert refusal_of_operation(operation("DONE", "VM_ODD", httpErrorStatusCode=503)) == ErrorAnswer(
         "VM_ODD", 503, "VM_ODD!"
     )
     late = refusal_of_operation(operation(httpErrorStatusCode=400, httpErrorMessage="BAD REQUEST"))
-    assert late == Refusal("400", 400, "BAD REQUEST")
+    assert late == ErrorAnswer("400", 400, "BAD REQUEST")

@@ -26,7 +26,7 @@ from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, machine_name, slot_n
 from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, Offer, PriceSource, ProviderName
 from providers._answers import Answer, utc_time
 from providers._settings import parse
-from providers.paperspace.errors import NotNow, refusal_kind, to_error
+from providers.paperspace.errors import NotDeletable, refusal_kind, to_error
 from providers.paperspace.mapping import (
     deletion,
     failed_create,
@@ -77,9 +77,9 @@ LATE = "We are currently out of capacity for the selected VM type. Try again in 
         (413, "PAYLOAD_TOO_LARGE", "", "launch", InvalidRequest),
         (412, "PRECONDITION_FAILED", "no", "launch", InvalidRequest),
         (409, "CONFLICT", "", "launch", Transient),
-        (409, "CONFLICT", "", "terminate", NotNow),
-        (412, "PRECONDITION_FAILED", "The machine must be off", "terminate", NotNow),
-        (400, "BAD_REQUEST", "The machine must be off", "terminate", NotNow),
+        (409, "CONFLICT", "", "terminate", NotDeletable),
+        (412, "PRECONDITION_FAILED", "The machine must be off", "terminate", NotDeletable),
+        (400, "BAD_REQUEST", "The machine must be off", "terminate", NotDeletable),
         (408, "TIMEOUT", "", "launch", Uncertain),
         (408, "TIMEOUT", "", "list", Transient),
         (499, "CLIENT_CLOSED_REQUEST", "", "launch", Uncertain),

@@ -10,7 +10,7 @@ import pytest
 
 from meshd.errors import AuthFailed, Transient
 from meshd.provider_api import ProviderName
-from providers._answers import Refusal
+from providers._answers import ErrorAnswer
 from providers._permissions import Probe, missing_permissions, require_none_missing
 from providers.aws.errors import decoded, encoded_in, is_denial, missing_in, to_error, without_code
 from providers.gce.check import ALWAYS, LIST_OPERATIONS, needed
@@ -46,7 +46,7 @@ def test_the_encoded_part_is_removed() -> None:
     assert encoded_in(OLD) == "rGk2nN-_x9=="
     assert encoded_in(NEW) == ""
     assert without_code(OLD) == "You are not authorized to perform this operation."
-    error = to_error(Refusal("UnauthorizedOperation", 403, OLD), operation="launch", changes=True)
+    error = to_error(ErrorAnswer("UnauthorizedOperation", 403, OLD), operation="launch", changes=True)
     assert isinstance(error, AuthFailed)
     assert "rGk2nN" not in error.text + error.vendor_text
 
